@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.support.controller.controller_world import World
-from tests.support.resize.layout_world import Broker, broker_of
-from tests.support.resize.resize_world import Rules, started
+from tests.support.controller.controller_cluster import ControllerCluster
+from tests.support.resize.resize_rules import Rules, started
+from tests.support.resize.resized_broker import Broker, broker_of
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery) -> AsyncIterator[World]:
-    """A cluster of ``tests.support.resize.resize_world.started`` that checks every write; some files have another."""
+async def world(nursery: trio.Nursery) -> AsyncIterator[ControllerCluster]:
+    """A cluster of ``tests.support.resize.resize_rules.started`` that checks every write; some files have another."""
     world = await started(nursery)
     rules = Rules(world)
     rules.watch(1000)

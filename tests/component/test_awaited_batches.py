@@ -12,7 +12,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel, ChannelClosedError
 from anabranch.runtime.real_trio import RealNetwork
 from tests.support.broker.broker_harness import DEADLINE_S
-from tests.support.resize.layout_world import FIRST, GROWN, UNTAGGED, Broker, of_producer, produce_request
+from tests.support.resize.resized_broker import FIRST, GROWN, UNTAGGED, Broker, of_producer, produce_request
 
 pytestmark = pytest.mark.trio
 WRITTEN, AGAIN = ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -10,14 +10,14 @@ import trio
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
-from tests.support.controller.controller_world import Log, World
-from tests.support.resize.resize_world import TOPIC, alter, resized, started
+from tests.support.controller.controller_cluster import ControllerCluster, Log
+from tests.support.resize.resize_rules import TOPIC, alter, resized, started
 
 pytestmark = pytest.mark.trio
 NEVER = -1
 
 
-def announcements(world: World) -> list[tuple[int, bool]]:
+def announcements(world: ControllerCluster) -> list[tuple[int, bool]]:
     """The announcements that broker 1 received, in order, without repetitions.
 
     Each is the announced count, and whether producers have to refresh their metadata for it.
@@ -31,7 +31,7 @@ def announcements(world: World) -> list[tuple[int, bool]]:
     return [one for index, one in enumerate(sent) if index == 0 or one != sent[index - 1]]
 
 
-def loses_keys(world: World) -> bool:
+def loses_keys(world: ControllerCluster) -> bool:
     """Whether some partition has received the layout of 8 partitions."""
     return any(
         state.undeleted_partition_count == 8
@@ -88,7 +88,7 @@ async def test_clients_get_the_old_layout_until_the_first_bump(nursery: trio.Nur
     assert loses_keys(world)
 
 
-def placed_by(world: World) -> list[tuple[int, int]]:
+def placed_by(world: ControllerCluster) -> list[tuple[int, int]]:
     """The counts and layout versions that broker 1 received for its clients, in order, without repetitions."""
     sent = [
         (topic.undeleted_partition_count, topic.layout_version)
@@ -131,11 +131,11 @@ async def test_a_grow_that_revives_draining_partitions_is_announced_too(nursery:
     await world.until(lambda: placed_by(world)[-1] == (8, 3))
 
 
-async def is_led_by_another(world: World, partition: int, broker: int) -> bool:
+async def is_led_by_another(world: ControllerCluster, partition: int, broker: int) -> bool:
     return (await world.state(TOPIC, partition)).leader not in (-1, broker)
 
 
-def announced_leaders(world: World) -> list[int]:
+def announced_leaders(world: ControllerCluster) -> list[int]:
     """The announced leaders of the partitions from 4 on, in the last metadata of broker 1."""
     topics = [topic for request in world.brokers[1].sent(UpdateMetadataRequest) for topic in request.topic_states]
     return list(topics[-1].announced_leaders)

@@ -20,8 +20,8 @@ from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigZnode
 from anabranch.zk_schemas.topic import TopicZnode
-from tests.support.controller.controller_world import World
-from tests.support.resize.resize_world import BROKERS, TOPIC, alter, configure, resized
+from tests.support.controller.controller_cluster import ControllerCluster
+from tests.support.resize.resize_rules import BROKERS, TOPIC, alter, configure, resized
 
 pytestmark = pytest.mark.trio
 
@@ -35,11 +35,11 @@ KEYS = {
 }
 
 
-async def count(world: World) -> int:
+async def count(world: ControllerCluster) -> int:
     return (await world.topic(TOPIC)).undeleted_partition_count
 
 
-async def write(world: World, bytes_per_second: int, seconds: int) -> list[int]:
+async def write(world: ControllerCluster, bytes_per_second: int, seconds: int) -> list[int]:
     """Let one broker report all appended bytes. Returns the partition count after each second."""
     counts = []
     for _ in range(seconds):
@@ -50,7 +50,7 @@ async def write(world: World, bytes_per_second: int, seconds: int) -> list[int]:
     return counts
 
 
-async def measured(world: World) -> CreatePartitionsTopicResult:
+async def measured(world: ControllerCluster) -> CreatePartitionsTopicResult:
     request = alter(4, validate_only=True)
     request.topics[0].wants_measured = True
     result: CreatePartitionsTopicResult = (await world.request(request)).results[0]
@@ -58,7 +58,7 @@ async def measured(world: World) -> CreatePartitionsTopicResult:
     return result
 
 
-def asked(world: World) -> int:
+def asked(world: ControllerCluster) -> int:
     """How often the controller asked a broker for appended bytes."""
     return sum(
         topic.wants_appended_bytes
@@ -67,7 +67,7 @@ def asked(world: World) -> int:
     )
 
 
-async def test_the_count_follows_the_write_rate(world: World, autojump_clock: object) -> None:
+async def test_the_count_follows_the_write_rate(world: ControllerCluster, autojump_clock: object) -> None:
     assert await configure(world, **KEYS) == ErrorCode.NONE
     counts = await write(world, 1_000, 400)
     assert list(dict.fromkeys(counts)) == [4, 8, 16]
@@ -79,14 +79,16 @@ async def test_the_count_follows_the_write_rate(world: World, autojump_clock: ob
     assert list(dict.fromkeys(counts))[:2] == [16, 8]
 
 
-async def test_the_count_stays_between_autoscale_min_and_max_partitions(world: World, autojump_clock: object) -> None:
+async def test_the_count_stays_between_autoscale_min_and_max_partitions(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     assert await configure(world, **KEYS | {"autoscale_max_partitions": "8"}) == ErrorCode.NONE
     assert max(await write(world, 1_000_000, 400)) == 8
     assert await configure(world, autoscale_min_partitions="8") == ErrorCode.NONE
     assert set(await write(world, 0, 400)) == {8}
 
 
-async def test_a_new_controller_measures_and_cools_down_again(world: World, autojump_clock: object) -> None:
+async def test_a_new_controller_measures_and_cools_down_again(world: ControllerCluster, autojump_clock: object) -> None:
     assert await configure(world, **KEYS) == ErrorCode.NONE
     assert set(await write(world, 1_000, COOLDOWN_S - 10)) == {4}
     await world.start_controller(1001)
@@ -97,7 +99,7 @@ async def test_a_new_controller_measures_and_cools_down_again(world: World, auto
 
 
 async def test_a_refused_resize_is_tried_again_and_logged_once(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A shrink is refused when records never expire: its marked partitions would stay for ever."""
     await resized(world, 8)
@@ -112,7 +114,9 @@ async def test_a_refused_resize_is_tried_again_and_logged_once(
         assert 4 in await write(world, 1, 200)
 
 
-async def test_no_broker_is_asked_while_no_topic_enables_autoscaling(world: World, autojump_clock: object) -> None:
+async def test_no_broker_is_asked_while_no_topic_enables_autoscaling(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await trio.sleep(60)  # virtual time: rounds of the controller
     before = [len(world.brokers[broker].requests) for broker in BROKERS]
     await trio.sleep(600)  # virtual time: rounds of the controller
@@ -128,7 +132,9 @@ async def test_no_broker_is_asked_while_no_topic_enables_autoscaling(world: Worl
     assert asked(world) == stopped
 
 
-async def test_a_topic_without_autoscaling_is_measured_on_request(world: World, autojump_clock: object) -> None:
+async def test_a_topic_without_autoscaling_is_measured_on_request(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     assert (await measured(world)).appended_bytes == 0
     assert set(await write(world, 1_000, 90)) == {4}
     result = await measured(world)
@@ -137,7 +143,7 @@ async def test_a_topic_without_autoscaling_is_measured_on_request(world: World, 
     assert result.unchanged_ms >= 90_000 - 10_000
 
 
-async def test_the_count_stays_while_a_broker_does_not_answer(world: World, autojump_clock: object) -> None:
+async def test_the_count_stays_while_a_broker_does_not_answer(world: ControllerCluster, autojump_clock: object) -> None:
     assert await configure(world, **KEYS) == ErrorCode.NONE
     world.brokers[3].answering = trio.Event()
     assert set(await write(world, 1_000, 200)) == {4}
@@ -147,7 +153,7 @@ async def test_the_count_stays_while_a_broker_does_not_answer(world: World, auto
 
 
 async def test_a_new_controller_reads_the_autoscaling_configs_written_before(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     assert await configure(world, **KEYS) == ErrorCode.NONE
     world.kill_controller(1000)
@@ -156,7 +162,9 @@ async def test_a_new_controller_reads_the_autoscaling_configs_written_before(
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-async def test_a_topic_may_be_created_with_autoscaling(world: World, autojump_clock: object, by_hand: bool) -> None:
+async def test_a_topic_may_be_created_with_autoscaling(
+    world: ControllerCluster, autojump_clock: object, by_hand: bool
+) -> None:
     """A config that is older than its topic takes effect too, although no notification names it."""
     await trio.sleep(60)  # virtual time: the configs of all topics were read
     keys = {name.replace("_", "."): value for name, value in KEYS.items()}
@@ -174,7 +182,7 @@ async def test_a_topic_may_be_created_with_autoscaling(world: World, autojump_cl
     assert (await world.topic("u")).undeleted_partition_count > 2
 
 
-async def refusal(world: World, topic: str = TOPIC, **config: str) -> str:
+async def refusal(world: ControllerCluster, topic: str = TOPIC, **config: str) -> str:
     configs = [AlterableConfig(name=key.replace("_", "."), config_operation=0, value=v) for key, v in config.items()]
     resource = AlterConfigsResource(resource_type=2, resource_name=topic, configs=configs)
     response: Any = await world.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=True))
@@ -208,13 +216,13 @@ async def refusal(world: World, topic: str = TOPIC, **config: str) -> str:
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 async def test_invalid_autoscaling_configs_are_refused(
-    world: World, autojump_clock: object, config: dict[str, str], named: list[str]
+    world: ControllerCluster, autojump_clock: object, config: dict[str, str], named: list[str]
 ) -> None:
     message = await refusal(world, **config)
     assert all(word in message for word in named), message
 
 
-async def test_autoscaling_of_an_internal_topic_is_refused(world: World, autojump_clock: object) -> None:
+async def test_autoscaling_of_an_internal_topic_is_refused(world: ControllerCluster, autojump_clock: object) -> None:
     configs = [CreatableTopicConfig(name="autoscale.enable", value="true")]
     topic = CreatableTopic(name="__consumer_offsets", num_partitions=4, replication_factor=1, configs=configs)
     response: Any = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=5000))

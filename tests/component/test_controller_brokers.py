@@ -15,15 +15,15 @@ from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
+async def world(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
     """Brokers 1 and 2; topic ``t`` with partition 0 on broker 1 and partition 1 on broker 2."""
-    world = World(nursery)
+    world = ControllerCluster(nursery)
     await world.start_controller()
     for broker_id in (1, 2):
         await world.start_broker(broker_id)
@@ -35,13 +35,13 @@ async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
     return world
 
 
-def live_ids(world: World, broker_id: int) -> list[int]:
+def live_ids(world: ControllerCluster, broker_id: int) -> list[int]:
     sent = world.brokers[broker_id].sent(UpdateMetadataRequest)
     return [broker.id for broker in sent[-1].live_brokers] if sent else []
 
 
 async def test_a_partition_whose_broker_left_is_offline_keeps_its_isr_and_comes_back_with_a_new_epoch(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     incarnation = (await world.store.get(paths.partition_state("t", 0))).czxid
     world.brokers[1].leave()
@@ -59,7 +59,7 @@ async def test_a_partition_whose_broker_left_is_offline_keeps_its_isr_and_comes_
 
 
 async def test_a_new_address_of_a_broker_is_sent_to_all_without_an_election(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """KIP-226: a new address is written to the same znode, so its czxid stays: no election and no LeaderAndIsr."""
     state = await world.state("t", 0)
@@ -80,7 +80,9 @@ async def test_a_new_address_of_a_broker_is_sent_to_all_without_an_election(
     assert [len(broker.sent(LeaderAndIsrRequest)) for broker in world.brokers.values()] == orders
 
 
-async def test_a_bounced_broker_counts_as_failed_and_restarted(world: World, autojump_clock: object) -> None:
+async def test_a_bounced_broker_counts_as_failed_and_restarted(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     old_epoch = world.brokers[1].sent(LeaderAndIsrRequest)[-1].broker_epoch
     world.brokers[1].leave()
     await world.brokers[1].register()
@@ -89,7 +91,7 @@ async def test_a_bounced_broker_counts_as_failed_and_restarted(world: World, aut
 
 
 async def test_five_created_topics_take_at_most_two_leader_and_isr_requests_to_a_broker(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     before = len(world.brokers[1].sent(LeaderAndIsrRequest))
     topics = [CreatableTopic(name=f"many-{i}", num_partitions=4, replication_factor=1) for i in range(5)]
@@ -98,7 +100,7 @@ async def test_five_created_topics_take_at_most_two_leader_and_isr_requests_to_a
     assert len(world.brokers[1].sent(LeaderAndIsrRequest)) - before <= 2
 
 
-async def test_a_request_is_repeated_until_it_is_answered(world: World, autojump_clock: object) -> None:
+async def test_a_request_is_repeated_until_it_is_answered(world: ControllerCluster, autojump_clock: object) -> None:
     world.fabric.reset("controller1000", "broker2")
     world.fabric.cut("broker2", "controller1000")
     topic = CreatableTopic(name="later", num_partitions=2, replication_factor=1)
@@ -109,7 +111,7 @@ async def test_a_request_is_repeated_until_it_is_answered(world: World, autojump
 
 
 async def test_a_malformed_registration_is_logged_and_left_out(
-    world: World, caplog: pytest.LogCaptureFixture, autojump_clock: object
+    world: ControllerCluster, caplog: pytest.LogCaptureFixture, autojump_clock: object
 ) -> None:
     with caplog.at_level(logging.ERROR):
         await world.store.create(paths.broker_id(7), b'{"endpoints":[]}', ephemeral=True)
@@ -118,7 +120,7 @@ async def test_a_malformed_registration_is_logged_and_left_out(
     assert "/brokers/ids/7: field endpoints" in caplog.text
 
 
-async def test_a_replica_whose_disk_failed_is_offline(world: World, autojump_clock: object) -> None:
+async def test_a_replica_whose_disk_failed_is_offline(world: ControllerCluster, autojump_clock: object) -> None:
     world.brokers[1].errors["bad", 0] = ErrorCode.KAFKA_STORAGE_ERROR
     assignments = [CreatableReplicaAssignment(partition_index=0, broker_ids=[1])]
     topic = CreatableTopic(name="bad", num_partitions=-1, replication_factor=-1, assignments=assignments)
@@ -128,7 +130,7 @@ async def test_a_replica_whose_disk_failed_is_offline(world: World, autojump_clo
 
 
 async def test_controlled_shutdown_checks_the_broker_epoch_and_moves_no_single_replica(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     epoch = (await world.store.get(paths.broker_id(1))).czxid
     stale = await world.request(ControlledShutdownRequest(broker_id=1, broker_epoch=epoch - 1))

@@ -16,8 +16,8 @@ from anabranch.protocol.generated.incremental_alter_configs import (
 )
 from anabranch.protocol.generated.list_groups import ListGroupsRequest
 from anabranch.zk_schemas import paths
-from tests.support.controller.controller_world import FakeBroker, World
-from tests.support.resize.resize_world import TOPIC, alter, configure, finished, hold_records, resized
+from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
+from tests.support.resize.resize_rules import TOPIC, alter, configure, finished, hold_records, resized
 
 pytestmark = pytest.mark.trio
 COMPACT = {"cleanup_policy": "compact"}
@@ -31,7 +31,7 @@ LOST = (
 )
 
 
-async def merged(world: World, **config: str) -> None:
+async def merged(world: ControllerCluster, **config: str) -> None:
     """Resize 4 -> 6 -> 4: 4 and 5 are closed and end at 40, and the group of the topic has read them."""
     await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
     assert await configure(world, **config) == ErrorCode.NONE
@@ -41,12 +41,12 @@ async def merged(world: World, **config: str) -> None:
     world.brokers[2].groups["g"] = {(TOPIC, p): (40, -1) for p in (4, 5)}
 
 
-async def answered(world: World, count: int, *, validate_only: bool = False) -> tuple[int, str | None]:
+async def answered(world: ControllerCluster, count: int, *, validate_only: bool = False) -> tuple[int, str | None]:
     result = (await world.request(alter(count, validate_only=validate_only))).results[0]
     return result.error_code, result.error_message
 
 
-async def refusal_of(world: World, **config: str) -> str:
+async def refusal_of(world: ControllerCluster, **config: str) -> str:
     configs = [AlterableConfig(name=n.replace("_", "."), config_operation=0, value=v) for n, v in config.items()]
     resource = AlterConfigsResource(resource_type=2, resource_name=TOPIC, configs=configs)
     answer = await world.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
@@ -54,7 +54,7 @@ async def refusal_of(world: World, **config: str) -> str:
     return str(answer.responses[0].error_message)
 
 
-async def stays(world: World, caplog: pytest.LogCaptureFixture, why: str) -> None:
+async def stays(world: ControllerCluster, caplog: pytest.LogCaptureFixture, why: str) -> None:
     await trio.sleep(10)  # virtual time: several looks
     assert {world.brokers[1].logs[TOPIC, p].start_offset for p in (4, 5)} == {0}
     assert sorted((await world.topic(TOPIC)).partitions) == [0, 1, 2, 3, 4, 5]
@@ -67,7 +67,7 @@ LATEST = f"{LOSS_KEY}=true: they have the latest values of their keys"
 
 @pytest.mark.parametrize("config", [COMPACT, COMPACT | {"delete_records_when_drained": "true", "retention_ms": "-1"}])
 async def test_marked_partitions_of_a_compacted_topic_stay_though_every_group_has_read_them(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, config: dict[str, str]
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, config: dict[str, str]
 ) -> None:
     """Hole 24: retention and the config that drains other topics have no effect here. A grow revives the partitions."""
     caplog.set_level(logging.INFO)
@@ -78,7 +78,9 @@ async def test_marked_partitions_of_a_compacted_topic_stay_though_every_group_ha
     assert state.lineage[-1].losers == {1: 2} and world.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
-async def test_an_empty_marked_partition_of_a_compacted_topic_is_removed(world: World, autojump_clock: object) -> None:
+async def test_an_empty_marked_partition_of_a_compacted_topic_is_removed(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """An empty marked partition has no values to lose."""
     await configure(world, cleanup_policy="compact")
     await resized(world, 6)
@@ -87,7 +89,7 @@ async def test_an_empty_marked_partition_of_a_compacted_topic_is_removed(world: 
 
 
 async def test_the_dry_run_and_the_response_say_whether_latest_values_are_lost(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     await configure(world, cleanup_policy="compact")
     assert await answered(world, 6, validate_only=True) == (0, None)
@@ -104,7 +106,7 @@ async def test_the_dry_run_and_the_response_say_whether_latest_values_are_lost(
 
 
 async def test_if_the_loss_is_accepted_they_are_removed_once_every_group_has_read_them(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     await merged(world, **COMPACT)
@@ -117,7 +119,7 @@ async def test_if_the_loss_is_accepted_they_are_removed_once_every_group_has_rea
 
 
 async def test_a_topic_that_becomes_compacted_keeps_partitions_that_are_not_drained_yet(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """This holds too while a round of the drain is in progress, after the requests to the groups."""
     caplog.set_level(logging.INFO)
@@ -137,7 +139,7 @@ async def test_a_topic_that_becomes_compacted_keeps_partitions_that_are_not_drai
 
 
 async def test_a_topic_that_is_no_longer_compacted_is_drained_as_any_other(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     await merged(world, **COMPACT)
@@ -151,7 +153,9 @@ async def test_a_topic_that_is_no_longer_compacted_is_drained_as_any_other(
     await world.until(lambda: finished(world, 4))
 
 
-async def test_the_loss_can_be_accepted_for_compacted_topics_only(world: World, autojump_clock: object) -> None:
+async def test_the_loss_can_be_accepted_for_compacted_topics_only(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     why = f"{LOSS_KEY}: can only be true if the topic sets a cleanup.policy that includes compact"
     assert why in await refusal_of(world, delete_latest_values_when_drained="true")
     for policy in ("compact", "compact,delete"):

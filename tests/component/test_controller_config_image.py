@@ -23,14 +23,14 @@ from anabranch.protocol.generated.incremental_alter_configs import (
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
 PATH = paths.topic_config("t")
 UNCLEAN = "unclean.leader.election.enable"
 
 
-async def create(world: World, **config: str) -> None:
+async def create(world: ControllerCluster, **config: str) -> None:
     assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])
     configs = [CreatableTopicConfig(name=name.replace("_", "."), value=value) for name, value in config.items()]
     topic = CreatableTopic(
@@ -41,9 +41,9 @@ async def create(world: World, **config: str) -> None:
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
+async def world(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
     """A topic on two brokers."""
-    world = World(nursery)
+    world = ControllerCluster(nursery)
     await world.start_controller()
     for broker_id in (1, 2):
         await world.start_broker(broker_id)
@@ -52,28 +52,28 @@ async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
     return world
 
 
-async def alter(world: World, name: str, value: str) -> Any:
+async def alter(world: ControllerCluster, name: str, value: str) -> Any:
     change = AlterableConfig(name=name, config_operation=0, value=value)
     resource = AlterConfigsResource(resource_type=2, resource_name="t", configs=[change])
     return (await world.request(IncrementalAlterConfigsRequest(resources=[resource]))).responses[0]
 
 
-async def edit(world: World, **config: str) -> None:
+async def edit(world: ControllerCluster, **config: str) -> None:
     """Edit the config by hand, without a notification."""
     names = {name.replace("_", "."): value for name, value in config.items()}
     await world.store.set(PATH, ConfigZnode(names).encode())
 
 
-async def notify(world: World) -> None:
+async def notify(world: ControllerCluster) -> None:
     change = ConfigChange("topics/t").encode()
     await world.store.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
 
 
-async def config(world: World) -> dict[str, str]:
+async def config(world: ControllerCluster) -> dict[str, str]:
     return ConfigZnode.decode(PATH, (await world.store.get(PATH)).data).config
 
 
-async def lose_in_sync(world: World) -> None:
+async def lose_in_sync(world: ControllerCluster) -> None:
     """Leave only the broker that was not in sync."""
     world.brokers[2].leave()
     await world.until(lambda: is_state(world, 1, [1]))
@@ -83,12 +83,12 @@ async def lose_in_sync(world: World) -> None:
     await world.until(lambda: world.brokers[2].metadata().get(("t", 0)) is not None)
 
 
-async def is_state(world: World, leader: int, isr: list[int]) -> bool:
+async def is_state(world: ControllerCluster, leader: int, isr: list[int]) -> bool:
     state = await world.state("t", 0)
     return (state.leader, state.isr) == (leader, isr)
 
 
-def without_notifications(world: World) -> None:
+def without_notifications(world: ControllerCluster) -> None:
     """Drop the notifications that the controller creates for configs."""
     session = world.sessions[1000]
     create = session.create
@@ -103,7 +103,7 @@ def without_notifications(world: World) -> None:
 
 @pytest.mark.parametrize("kind", ["altered", "created"])
 async def test_the_controller_uses_configs_that_it_wrote_before_any_notification(
-    world: World, autojump_clock: object, kind: str
+    world: ControllerCluster, autojump_clock: object, kind: str
 ) -> None:
     assert (await alter(world, UNCLEAN, "true")).error_code == ErrorCode.NONE
     without_notifications(world)
@@ -118,7 +118,9 @@ async def test_the_controller_uses_configs_that_it_wrote_before_any_notification
     assert await is_state(world, -1, [1])
 
 
-async def test_an_edit_by_hand_counts_once_a_notification_names_it(world: World, autojump_clock: object) -> None:
+async def test_an_edit_by_hand_counts_once_a_notification_names_it(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await edit(world, unclean_leader_election_enable="true")
     await lose_in_sync(world)
     await trio.sleep(20)  # virtual time: longer than anything waits
@@ -127,7 +129,9 @@ async def test_an_edit_by_hand_counts_once_a_notification_names_it(world: World,
     await world.until(lambda: is_state(world, 2, [2]))
 
 
-async def test_an_edit_by_hand_counts_once_the_cluster_is_read_again(world: World, autojump_clock: object) -> None:
+async def test_an_edit_by_hand_counts_once_the_cluster_is_read_again(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await edit(world, unclean_leader_election_enable="true")
     await lose_in_sync(world)
     world.kill_controller(1000)
@@ -136,7 +140,7 @@ async def test_an_edit_by_hand_counts_once_the_cluster_is_read_again(world: Worl
 
 
 async def test_the_cluster_is_read_again_if_a_notification_was_removed_unread(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     assert (await alter(world, "retention.ms", "7")).error_code == ErrorCode.NONE
     await lose_in_sync(world)
@@ -148,7 +152,7 @@ async def test_the_cluster_is_read_again_if_a_notification_was_removed_unread(
 
 @pytest.mark.parametrize("is_expired", [False, True], ids=["connection lost", "session expired"])
 async def test_an_edit_whose_notification_came_while_disconnected_takes_effect(
-    world: World, autojump_clock: object, is_expired: bool
+    world: ControllerCluster, autojump_clock: object, is_expired: bool
 ) -> None:
     await lose_in_sync(world)
     session = world.sessions[1000]
@@ -164,13 +168,15 @@ async def test_an_edit_whose_notification_came_while_disconnected_takes_effect(
     await world.until(lambda: is_state(world, 2, [2]))
 
 
-async def test_a_request_keeps_an_edit_without_a_notification(world: World, autojump_clock: object) -> None:
+async def test_a_request_keeps_an_edit_without_a_notification(world: ControllerCluster, autojump_clock: object) -> None:
     await edit(world, segment_ms="9")
     assert (await alter(world, "retention.ms", "7")).error_code == ErrorCode.NONE
     assert await config(world) == {"segment.ms": "9", "retention.ms": "7"}
 
 
-async def test_a_created_topic_replaces_a_config_that_was_left_behind(world: World, autojump_clock: object) -> None:
+async def test_a_created_topic_replaces_a_config_that_was_left_behind(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     deleted = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5000))
     assert deleted.responses[0].error_code == ErrorCode.NONE
     await world.store.create(PATH, ConfigZnode({UNCLEAN: "true"}).encode())
@@ -179,7 +185,7 @@ async def test_a_created_topic_replaces_a_config_that_was_left_behind(world: Wor
 
 
 async def test_a_malformed_config_is_refused_and_can_be_repaired(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     await world.store.set(PATH, b"{")
     await notify(world)
@@ -197,7 +203,7 @@ async def test_a_malformed_config_is_refused_and_can_be_repaired(
 
 @pytest.mark.parametrize("entity", ["topics/..", "topics/.", "topics/a/b", "brokers/..", "brokers/x", "users/u"])
 async def test_a_notification_that_names_no_config_is_ignored(
-    world: World, autojump_clock: object, entity: str
+    world: ControllerCluster, autojump_clock: object, entity: str
 ) -> None:
     session, get = world.sessions[1000], world.sessions[1000].get
     read: list[str] = []
@@ -217,7 +223,7 @@ async def test_a_notification_that_names_no_config_is_ignored(
 
 
 async def test_the_cluster_is_not_read_again_when_old_notifications_are_purged(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("anabranch.controller.config_writes.CHANGES_KEPT", 1)
     monkeypatch.setattr("anabranch.controller.config_writes._PURGE_EVERY", 1)

@@ -11,7 +11,7 @@ from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTop
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
 TOPIC, BROKER, OTHER = 2, 4, 8
@@ -19,8 +19,8 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
-    world = World(nursery)
+async def world(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
+    world = ControllerCluster(nursery)
     await world.start_controller()
     await world.start_broker(1)
     await world.until(lambda: world.brokers[1].sent(UpdateMetadataRequest))
@@ -29,7 +29,9 @@ async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
     return world
 
 
-async def change(world: World, kind: int, name: str, *changes: tuple[str, int, str | None], validate: bool = False):  # type: ignore[no-untyped-def]
+async def change(
+    world: ControllerCluster, kind: int, name: str, *changes: tuple[str, int, str | None], validate: bool = False
+):  # type: ignore[no-untyped-def]
     configs = [
         incremental_alter_configs.AlterableConfig(name=key, config_operation=operation, value=value)
         for key, operation, value in changes
@@ -39,17 +41,17 @@ async def change(world: World, kind: int, name: str, *changes: tuple[str, int, s
     return (await world.request(request)).responses[0]
 
 
-async def config(world: World, path: str) -> dict[str, str]:
+async def config(world: ControllerCluster, path: str) -> dict[str, str]:
     return ConfigZnode.decode(path, (await world.store.get(path)).data).config
 
 
-async def notified(world: World) -> list[str]:
+async def notified(world: ControllerCluster) -> list[str]:
     names = await world.store.children(paths.CONFIG_CHANGES)
     found = [f"{paths.CONFIG_CHANGES}/{name}" for name in names]
     return [ConfigChange.decode(path, (await world.store.get(path)).data).entity_path for path in found]
 
 
-async def test_keys_are_set_deleted_appended_and_subtracted(world: World, autojump_clock: object) -> None:
+async def test_keys_are_set_deleted_appended_and_subtracted(world: ControllerCluster, autojump_clock: object) -> None:
     path = paths.topic_config("t")
     assert (await change(world, TOPIC, "t", ("retention.ms", SET, "7"))).error_code == ErrorCode.NONE
     await change(world, TOPIC, "t", ("cleanup.policy", APPEND, "compact"), ("segment.ms", SET, "9"))
@@ -59,7 +61,7 @@ async def test_keys_are_set_deleted_appended_and_subtracted(world: World, autoju
     assert await notified(world) == ["topics/t"] * 3
 
 
-async def test_alter_configs_replaces_all(world: World, autojump_clock: object) -> None:
+async def test_alter_configs_replaces_all(world: ControllerCluster, autojump_clock: object) -> None:
     await change(world, TOPIC, "t", ("retention.ms", SET, "7"))
     configs = [alter_configs.AlterableConfig(name="segment.ms", value="9")]
     resource = alter_configs.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=configs)
@@ -68,7 +70,9 @@ async def test_alter_configs_replaces_all(world: World, autojump_clock: object) 
     assert await config(world, paths.topic_config("t")) == {"segment.ms": "9"}
 
 
-async def test_configs_are_set_for_one_broker_and_as_the_default_of_all(world: World, autojump_clock: object) -> None:
+async def test_configs_are_set_for_one_broker_and_as_the_default_of_all(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     assert (await change(world, BROKER, "1", ("log.retention.ms", SET, "5"))).error_code == ErrorCode.NONE
     assert (await change(world, BROKER, "", ("message.max.bytes", SET, "6"))).error_code == ErrorCode.NONE
     assert await config(world, paths.broker_config(1)) == {"log.retention.ms": "5"}
@@ -98,7 +102,7 @@ async def test_configs_are_set_for_one_broker_and_as_the_default_of_all(world: W
     ],
 )
 async def test_an_invalid_change_is_refused_with_a_reason(
-    world: World,
+    world: ControllerCluster,
     kind: int,
     name: str,
     changes: list[tuple[str, int, str | None]],
@@ -124,12 +128,12 @@ async def test_an_invalid_change_is_refused_with_a_reason(
     ],
 )
 async def test_advertised_listeners_must_name_the_running_brokers_listeners_with_valid_addresses(
-    world: World, autojump_clock: object, listeners: str, code: ErrorCode
+    world: ControllerCluster, autojump_clock: object, listeners: str, code: ErrorCode
 ) -> None:
     assert (await change(world, BROKER, "1", ("advertised.listeners", SET, listeners))).error_code == code
 
 
-async def test_validate_only_changes_nothing(world: World, autojump_clock: object) -> None:
+async def test_validate_only_changes_nothing(world: ControllerCluster, autojump_clock: object) -> None:
     response = await change(world, TOPIC, "t", ("retention.ms", SET, "7"), validate=True)
     assert response.error_code == ErrorCode.NONE
     assert await config(world, paths.topic_config("t")) == {}

@@ -10,15 +10,15 @@ import trio
 from anabranch.protocol.errors import ErrorCode
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE, Features
-from tests.support.controller.controller_world import World
-from tests.support.resize.resize_world import TOPIC, alter, finished, hold_records, resized, started
+from tests.support.controller.controller_cluster import ControllerCluster
+from tests.support.resize.resize_rules import TOPIC, alter, finished, hold_records, resized, started
 
 pytestmark = pytest.mark.trio
 MAPS = {4: ({0: 0}, {0: 1}), 5: ({1: 0}, {1: 1})}
 """By draining partition: the partition it was split from, and the one it was merged into, with their last epochs."""
 
 
-async def draining_since_before(nursery: trio.Nursery, *, level: int) -> World:
+async def draining_since_before(nursery: trio.Nursery, *, level: int) -> ControllerCluster:
     """The znodes of 4 -> 6 -> 4 as an earlier release wrote them, and no active controller."""
     world = await started(nursery)
     await resized(world, 6)
@@ -43,13 +43,13 @@ async def draining_since_before(nursery: trio.Nursery, *, level: int) -> World:
     return world
 
 
-async def set_level(world: World, level: int) -> None:
+async def set_level(world: ControllerCluster, level: int) -> None:
     data = json.loads((await world.store.get(paths.FEATURES)).data)
     data["features"][ORDERED_RESIZE]["max_version_level"] = level
     await world.store.set(paths.FEATURES, Features.decode(paths.FEATURES, json.dumps(data).encode()).encode())
 
 
-async def _is_converted(world: World) -> bool:
+async def _is_converted(world: ControllerCluster) -> bool:
     return (await world.state(TOPIC, 5)).initial_partition_count == 4
 
 
@@ -100,7 +100,7 @@ async def test_a_resize_that_an_earlier_release_began_is_continued(
     await world.until(lambda: finished(world, 4))
 
 
-async def _has_gained(world: World) -> bool:
+async def _has_gained(world: ControllerCluster) -> bool:
     return (await world.state(TOPIC, 1)).lineage == ((3, {5: 1}),)
 
 
@@ -122,7 +122,7 @@ async def test_a_topic_that_cannot_be_converted_is_frozen_until_the_named_znode_
     await resized(world, 6)
 
 
-async def edit(world: World, partition: int, **fields: object) -> None:
+async def edit(world: ControllerCluster, partition: int, **fields: object) -> None:
     path = paths.partition_state(TOPIC, partition)
     content = json.loads((await world.store.get(path)).data)
     await world.store.set(path, json.dumps(content | fields).encode())

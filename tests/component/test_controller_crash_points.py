@@ -21,7 +21,7 @@ from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.runtime.env import ZkOp
 from anabranch.zk_schemas import paths
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
 BROKERS = (1, 2, 3, 4)
@@ -29,9 +29,9 @@ PARTITIONS = 130
 """Enough partitions that a creation and a deletion take several multis."""
 
 
-async def start(nursery: trio.Nursery) -> World:
+async def start(nursery: trio.Nursery) -> ControllerCluster:
     """One active controller, one standby, brokers that acknowledge all requests, and a topic ``t`` on 1, 2, 3."""
-    world = World(nursery)
+    world = ControllerCluster(nursery)
     await world.start_controller(1000)
     await world.until(world.active)
     await world.start_controller(1001)
@@ -49,7 +49,7 @@ def creation(name: str, partitions: int = PARTITIONS) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=[topic], timeout_ms=1000)
 
 
-def die_after(world: World, writes: int) -> trio.Event:
+def die_after(world: ControllerCluster, writes: int) -> trio.Event:
     """Kill controller 1000 as soon as its ``writes``-th multi from now is done; then set the event."""
     session, dead = world.sessions[1000], trio.Event()
     multi, done = session.multi, 0
@@ -69,11 +69,11 @@ def die_after(world: World, writes: int) -> trio.Event:
     return dead
 
 
-async def create(world: World) -> None:
+async def create(world: ControllerCluster) -> None:
     await world.request(creation("new"), controller_id=1000)
 
 
-async def created(world: World) -> bool:
+async def created(world: ControllerCluster) -> bool:
     if await world.store.exists(paths.topic("new")) is None:
         return False
     for index in range(PARTITIONS):
@@ -83,26 +83,26 @@ async def created(world: World) -> bool:
     return sum(topic == "new" for topic, _ in sent) == PARTITIONS and ("new", PARTITIONS - 1) in world.brokers[1].led()
 
 
-async def delete(world: World) -> None:
+async def delete(world: ControllerCluster) -> None:
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name="big")], timeout_ms=1000)
     await world.request(request, controller_id=1000)
 
 
-async def deleted(world: World) -> bool:
+async def deleted(world: ControllerCluster) -> bool:
     left = [paths.topic("big"), paths.delete_topic("big"), paths.topic_config("big")]
     return all([await world.store.exists(path) is None for path in left]) and (
         world.brokers[1].metadata()["big", 0] == -2
     )
 
 
-async def move(world: World) -> None:
+async def move(world: ControllerCluster) -> None:
     partition = ReassignablePartition(partition_index=0, replicas=[4, 2, 3])
     topics = [ReassignableTopic(name="t", partitions=[partition])]
     await world.request(AlterPartitionReassignmentsRequest(topics=topics), controller_id=1000)
     await world.alter_isr("t", 0, [1, 2, 3, 4])
 
 
-async def moved(world: World) -> bool:
+async def moved(world: ControllerCluster) -> bool:
     """Whether the move is done. Until then the ISR is requested again, as the leader's broker would."""
     state = await world.state("t", 0)
     topic = await world.topic("t")
@@ -116,7 +116,7 @@ async def moved(world: World) -> bool:
     )
 
 
-async def active_knows(world: World) -> bool:
+async def active_knows(world: ControllerCluster) -> bool:
     """Whether the successor has sent LeaderAndIsr to every broker."""
     active = await world.active()
     return active is not None and all(
@@ -125,36 +125,36 @@ async def active_knows(world: World) -> bool:
     )
 
 
-async def elect(world: World) -> None:
+async def elect(world: ControllerCluster) -> None:
     await world.request(ElectLeadersRequest(topic_partitions=None, timeout_ms=1000), controller_id=1000)
 
 
-async def elected(world: World) -> bool:
+async def elected(world: ControllerCluster) -> bool:
     state = await world.state("t", 0)
     return state.leader == 1 and world.brokers[2].led()["t", 0] == (1, state.leader_epoch)
 
 
-async def lose_broker(world: World) -> None:
+async def lose_broker(world: ControllerCluster) -> None:
     world.brokers[1].leave()
 
 
-async def shrunk(world: World) -> bool:
+async def shrunk(world: ControllerCluster) -> bool:
     states = [await world.state("big", index) for index in range(PARTITIONS)]
     return all((state.leader, state.isr, state.leader_epoch) == (2, [2, 3], 1) for state in states) and (
         world.brokers[4].metadata()["big", PARTITIONS - 1] == 2
     )
 
 
-async def nothing(world: World) -> None:
+async def nothing(world: ControllerCluster) -> None:
     return None
 
 
-async def big_topic(world: World) -> None:
+async def big_topic(world: ControllerCluster) -> None:
     response = await world.request(creation("big"))
     assert response.topics[0].error_code == ErrorCode.NONE
 
 
-async def another_leads(world: World) -> None:
+async def another_leads(world: ControllerCluster) -> None:
     world.brokers[1].leave()
     await world.until(lambda: world.brokers[2].metadata()["t", 0] == 2)
     await world.brokers[1].register()
@@ -162,7 +162,7 @@ async def another_leads(world: World) -> None:
     assert await world.alter_isr("t", 0, [2, 3, 1]) == ErrorCode.NONE
 
 
-Step = Callable[[World], Awaitable[Any]]
+Step = Callable[[ControllerCluster], Awaitable[Any]]
 OPERATIONS: dict[str, tuple[Step, Step, Step, int]] = {
     "create": (nothing, create, created, 3),
     "delete": (big_topic, delete, deleted, 3),

@@ -17,8 +17,8 @@ from anabranch.protocol.generated.list_groups import ListGroupsRequest
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest
 from anabranch.protocol.message import encode_versioned
 from anabranch.zk_schemas import paths
-from tests.support.controller.controller_world import FakeBroker, Log, World
-from tests.support.resize.resize_world import (
+from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker, Log
+from tests.support.resize.resize_rules import (
     BROKERS,
     TOPIC,
     configure,
@@ -32,7 +32,7 @@ from tests.support.resize.resize_world import (
 pytestmark = pytest.mark.trio
 
 
-async def marked_and_committed(world: World, *committed: tuple[str, int]) -> None:
+async def marked_and_committed(world: ControllerCluster, *committed: tuple[str, int]) -> None:
     """Close 4 and 5, which end at 40. Each group in ``committed`` has read all of 4, and 5 up to its offset."""
     if await world.store.exists(paths.topic("__consumer_offsets")) is None:
         await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
@@ -45,7 +45,9 @@ async def marked_and_committed(world: World, *committed: tuple[str, int]) -> Non
         world.brokers[2].groups[name] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (offset, incarnation)}
 
 
-async def test_a_partition_is_drained_once_every_group_has_read_it(world: World, autojump_clock: object) -> None:
+async def test_a_partition_is_drained_once_every_group_has_read_it(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await marked_and_committed(world, ("fast", 40), ("slow", 39))
     await trio.sleep(10)  # virtual time: several looks
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
@@ -98,7 +100,9 @@ async def test_the_reason_that_delays_a_drain_is_logged_once(
     await logs_next("partitions=4,5 waits_for=brokers 3 to delete their replicas")
 
 
-async def test_a_commit_does_not_count_before_the_flush_callback_returned(world: World, autojump_clock: object) -> None:
+async def test_a_commit_does_not_count_before_the_flush_callback_returned(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """A periodic commit may precede the callback. A deletion would then release a member that awaits the position."""
     await marked_and_committed(world, ("g", 40))
     world.brokers[2].positions["g"] = {(TOPIC, 5): -1}
@@ -108,7 +112,9 @@ async def test_a_commit_does_not_count_before_the_flush_callback_returned(world:
     await world.until(lambda: finished(world, 4))
 
 
-async def test_nothing_is_deleted_while_nobody_reads_the_topic(world: World, autojump_clock: object) -> None:
+async def test_nothing_is_deleted_while_nobody_reads_the_topic(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await marked_and_committed(world)
     await trio.sleep(10)  # virtual time: several looks
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
@@ -125,7 +131,7 @@ def assigned(topic: str) -> bytes:
 
 @pytest.mark.parametrize("state", ["PreparingRebalance", "CompletingRebalance", "Dead"])
 async def test_nothing_is_deleted_while_it_is_unknown_which_topics_a_group_reads(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, state: str
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, state: str
 ) -> None:
     """The group has committed nothing. A deletion of the group may fail, and then the group still exists."""
     caplog.set_level(logging.INFO)
@@ -143,7 +149,7 @@ async def test_nothing_is_deleted_while_it_is_unknown_which_topics_a_group_reads
 
 
 async def test_a_rebalancing_group_of_another_protocol_type_delays_no_drain(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     await marked_and_committed(world, ("g", 40))
     broker = world.brokers[3]
@@ -155,7 +161,7 @@ async def test_a_rebalancing_group_of_another_protocol_type_delays_no_drain(
     "of_group", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE]
 )
 async def test_nothing_is_deleted_while_a_coordinator_does_not_describe_a_group(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, of_group: ErrorCode
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, of_group: ErrorCode
 ) -> None:
     caplog.set_level(logging.INFO)
     await marked_and_committed(world, ("g", 40))
@@ -184,7 +190,7 @@ NONSENSE = b"\x00\x01\x7f\xff\xff\xff nonsense"
     ],
 )
 async def test_only_members_that_may_be_subscribed_to_the_topic_delay_its_drain(
-    world: World, autojump_clock: object, members: list[tuple[bytes, bytes]], holds: bool
+    world: ControllerCluster, autojump_clock: object, members: list[tuple[bytes, bytes]], holds: bool
 ) -> None:
     await marked_and_committed(world, ("g", 40))
     world.brokers[3].members["foreign"], world.brokers[3].groups["foreign"] = members, {}
@@ -195,7 +201,9 @@ async def test_only_members_that_may_be_subscribed_to_the_topic_delay_its_drain(
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
-async def test_a_partition_that_cannot_be_drained_does_not_delay_another(world: World, autojump_clock: object) -> None:
+async def test_a_partition_that_cannot_be_drained_does_not_delay_another(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """The leader of 4 does not delete its records when requested; 5 is drained all the same."""
     for broker in world.brokers.values():
         broker.keeps.add((TOPIC, 4))
@@ -203,7 +211,9 @@ async def test_a_partition_that_cannot_be_drained_does_not_delay_another(world: 
     await world.until(lambda: world.brokers[1].logs[TOPIC, 5].start_offset == 40)
 
 
-async def test_groups_whose_members_may_report_are_asked_together(world: World, autojump_clock: object) -> None:
+async def test_groups_whose_members_may_report_are_asked_together(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """All groups are asked at once: a coordinator waits for a group's members from the first request on."""
     await marked_and_committed(world, *((f"g-{number}", 40) for number in range(3)))
     for number in range(3):
@@ -218,7 +228,9 @@ async def test_groups_whose_members_may_report_are_asked_together(world: World, 
     assert asked == {"g-0", "g-1", "g-2"}
 
 
-async def test_while_one_group_holds_a_partition_the_others_are_not_asked(world: World, autojump_clock: object) -> None:
+async def test_while_one_group_holds_a_partition_the_others_are_not_asked(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await marked_and_committed(world, ("slow", 39))
     for number in range(30):
         world.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
@@ -237,7 +249,7 @@ async def test_while_one_group_holds_a_partition_the_others_are_not_asked(world:
 
 @pytest.mark.parametrize("refused", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
 async def test_a_group_that_held_a_partition_is_found_at_its_new_coordinator(
-    world: World, autojump_clock: object, refused: ErrorCode
+    world: ControllerCluster, autojump_clock: object, refused: ErrorCode
 ) -> None:
     """The group's earlier coordinator still runs, but does not list the group any more."""
     await marked_and_committed(world, ("slow", 39))
@@ -248,7 +260,7 @@ async def test_a_group_that_held_a_partition_is_found_at_its_new_coordinator(
     await world.until(lambda: finished(world, 4))
 
 
-async def test_an_offset_fetch_names_at_most_20_groups(world: World, autojump_clock: object) -> None:
+async def test_an_offset_fetch_names_at_most_20_groups(world: ControllerCluster, autojump_clock: object) -> None:
     """A response is decoded in one piece, so a request names only few groups."""
     await marked_and_committed(world, ("g", 40))
     for number in range(50):
@@ -258,7 +270,7 @@ async def test_an_offset_fetch_names_at_most_20_groups(world: World, autojump_cl
     assert max(sizes) <= 20 and sum(sizes) >= 50
 
 
-async def test_groups_that_read_other_topics_are_not_asked(world: World, autojump_clock: object) -> None:
+async def test_groups_that_read_other_topics_are_not_asked(world: ControllerCluster, autojump_clock: object) -> None:
     """They are not asked while no group reads the topic, which may be for ever, nor about empty partitions."""
     for number in range(30):
         world.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
@@ -279,7 +291,7 @@ async def test_groups_that_read_other_topics_are_not_asked(world: World, autojum
 
 
 async def test_a_committed_offset_of_an_earlier_incarnation_does_not_count(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     await marked_and_committed(world, ("g", 40))
     world.brokers[2].groups["g"][TOPIC, 5] = (40, 1)
@@ -287,7 +299,7 @@ async def test_a_committed_offset_of_an_earlier_incarnation_does_not_count(
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
-async def test_nothing_is_deleted_while_a_coordinator_is_away(world: World, autojump_clock: object) -> None:
+async def test_nothing_is_deleted_while_a_coordinator_is_away(world: ControllerCluster, autojump_clock: object) -> None:
     """The positions of its groups are unknown as long as it does not respond."""
     await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[3]}}')
     await world.until(lambda: ("__consumer_offsets", 0) in world.brokers[3].led())
@@ -304,7 +316,7 @@ async def test_nothing_is_deleted_while_a_coordinator_is_away(world: World, auto
 
 
 async def test_nothing_is_deleted_while_a_group_moves_to_another_coordinator(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """Broker 1 is asked before the group arrives, broker 2 after it has left; both respond without an error."""
     await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[2,1]}}')
@@ -354,7 +366,7 @@ async def test_a_recreated_partition_is_not_drained_in_place_of_the_old_one(
 
 
 async def test_nothing_is_deleted_from_a_partition_that_is_revived_meanwhile(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """The topic grows while the groups are asked: new readers need the records of a revived partition."""
     await marked_and_committed(world, ("g", 40))
@@ -377,7 +389,9 @@ async def test_nothing_is_deleted_from_a_partition_that_is_revived_meanwhile(
     assert not any(broker.sent(DeleteRecordsRequest) for broker in world.brokers.values())
 
 
-async def test_a_deletion_names_the_leader_epoch_of_the_closed_partition(world: World, autojump_clock: object) -> None:
+async def test_a_deletion_names_the_leader_epoch_of_the_closed_partition(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """A leader refuses a deletion that arrives after its partition was revived."""
     await marked_and_committed(world, ("g", 40))
     epoch = (await world.state(TOPIC, 5)).leader_epoch
@@ -392,7 +406,9 @@ async def test_a_deletion_names_the_leader_epoch_of_the_closed_partition(world: 
     assert named == {(4, epoch, 40), (5, epoch, 40)}
 
 
-async def warned(world: World, caplog: pytest.LogCaptureFixture, offsets: dict[int, int], log: Log) -> list[str]:
+async def warned(
+    world: ControllerCluster, caplog: pytest.LogCaptureFixture, offsets: dict[int, int], log: Log
+) -> list[str]:
     """The warnings of a few rounds, when a group has these offsets and all partitions have the log ``log``."""
     if await world.store.exists(paths.topic("__consumer_offsets")) is None:
         await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
@@ -407,7 +423,7 @@ async def warned(world: World, caplog: pytest.LogCaptureFixture, offsets: dict[i
 
 
 async def test_a_warning_names_awaited_records_that_are_about_to_expire(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Hole 22: the operator gets a warning once a minute before retention removes awaited records, until they are read.
 
@@ -426,7 +442,7 @@ async def test_a_warning_names_awaited_records_that_are_about_to_expire(
 
 
 async def test_the_warning_covers_a_marked_partition_up_to_its_end(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """4 and 5 are merged into 0 and 1, and still wait for the records of 0 and 1 from before the split."""
     await resized(world, 6)
@@ -440,7 +456,7 @@ async def test_the_warning_covers_a_marked_partition_up_to_its_end(
 
 
 async def test_after_two_splits_the_warning_covers_records_up_to_the_later_one(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """0 was split into 4 at the end of one epoch, and into 8 at the end of a later one."""
     await resized(world, 5)
@@ -454,7 +470,7 @@ async def test_after_two_splits_the_warning_covers_records_up_to_the_later_one(
 
 
 async def test_no_warning_is_given_without_ordered_delivery(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await configure(world, enable_ordered_delivery="false") == ErrorCode.NONE
     await resized(world, 6)
@@ -481,7 +497,7 @@ async def test_steps_and_unfinished_resizes_are_counted_for_prometheus(
 # ---------------------------------------------------------------- what expired
 
 
-async def expired(world: World) -> None:
+async def expired(world: ControllerCluster) -> None:
     """4 and 5 are closed and end at 40, and retention has removed their records."""
     await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
     await resized(world, 6)
@@ -491,7 +507,7 @@ async def expired(world: World) -> None:
 
 
 async def test_an_expired_partition_is_removed_once_its_live_owner_has_processed_it(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The owner's application may have its records, and may not have flushed them."""
     caplog.set_level(logging.INFO)
@@ -507,7 +523,7 @@ async def test_an_expired_partition_is_removed_once_its_live_owner_has_processed
 
 
 async def test_the_removal_of_an_expired_partition_waits_for_the_end_of_a_rebalance(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """The positions of the group's members are unknown during a rebalance."""
     group = world.brokers[2]
@@ -520,7 +536,7 @@ async def test_the_removal_of_an_expired_partition_waits_for_the_end_of_a_rebala
 
 
 async def test_the_removal_of_an_expired_partition_waits_for_no_group_without_members(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     group = world.brokers[2]
     group.groups["g"] = {(TOPIC, 5): (7, -1)}

@@ -15,7 +15,7 @@ from anabranch.runtime.env import CreateOp, NoNodeError
 from anabranch.runtime.sim_zk import FakeZk
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.controller import ControllerZnode, decode_controller_epoch
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
 
@@ -25,8 +25,8 @@ def creation(name: str) -> CreateTopicsRequest:
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
-    world = World(nursery)
+async def world(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
+    world = ControllerCluster(nursery)
     await world.start_controller(1000)
     await world.until(world.active)
     await world.start_controller(1001)
@@ -35,18 +35,18 @@ async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
     return world
 
 
-async def epoch(world: World) -> int:
+async def epoch(world: ControllerCluster) -> int:
     return decode_controller_epoch(paths.CONTROLLER_EPOCH, (await world.store.get(paths.CONTROLLER_EPOCH)).data)
 
 
-async def test_a_standby_controller_answers_not_controller(world: World, autojump_clock: object) -> None:
+async def test_a_standby_controller_answers_not_controller(world: ControllerCluster, autojump_clock: object) -> None:
     response = await world.request(creation("t"), controller_id=1001)
     assert response.topics[0].error_code == ErrorCode.NOT_CONTROLLER
     assert await world.store.children(paths.TOPICS) == []
 
 
 async def test_the_standby_takes_over_and_sends_everything_under_a_higher_epoch(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     assert (await world.request(creation("t"))).topics[0].error_code == ErrorCode.NONE
     assert await epoch(world) == 1
@@ -63,7 +63,7 @@ async def test_the_standby_takes_over_and_sends_everything_under_a_higher_epoch(
 
 
 async def test_a_controller_whose_session_expired_resigns_and_can_be_elected_again(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     world.sessions[1000].expire()
     await world.until(lambda: any(r.controller_epoch == 2 for r in world.brokers[1].sent(UpdateMetadataRequest)))
@@ -83,7 +83,7 @@ async def test_a_controller_whose_session_expired_resigns_and_can_be_elected_aga
 
 
 async def test_a_broker_that_registers_during_a_lost_connection_is_seen_afterwards(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     world.sessions[1000].disconnect()
     await world.start_broker(2)
@@ -93,7 +93,9 @@ async def test_a_broker_that_registers_during_a_lost_connection_is_seen_afterwar
 
 
 @pytest.mark.parametrize("lose", ["lose_next_request", "lose_next_answer"])
-async def test_a_write_whose_outcome_is_unknown_is_settled(world: World, lose: str, autojump_clock: object) -> None:
+async def test_a_write_whose_outcome_is_unknown_is_settled(
+    world: ControllerCluster, lose: str, autojump_clock: object
+) -> None:
     session = world.sessions[1000]
     getattr(session, lose)()
 

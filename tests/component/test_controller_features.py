@@ -30,7 +30,7 @@ from anabranch.zk_schemas.features import (
     FinalizedFeature,
     IncompatibleFeaturesError,
 )
-from tests.support.controller.controller_world import FakeBroker, World
+from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
 
 pytestmark = pytest.mark.trio
 HIGHEST = {name: levels.max_version for name, levels in SUPPORTED.items()}
@@ -40,15 +40,15 @@ UPGRADE, SAFE, UNSAFE = UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, Upgrade
 
 
 @pytest.fixture
-def world(nursery: trio.Nursery, autojump_clock: object) -> World:
-    return World(nursery)
+def world(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
+    return ControllerCluster(nursery)
 
 
-async def finalized(world: World) -> Features:
+async def finalized(world: ControllerCluster) -> Features:
     return Features.decode(Features.PATH, (await world.store.get(Features.PATH)).data)
 
 
-async def levels(world: World) -> dict[str, int]:
+async def levels(world: ControllerCluster) -> dict[str, int]:
     try:
         found = await finalized(world)
     except NoNodeError:
@@ -57,7 +57,7 @@ async def levels(world: World) -> dict[str, int]:
 
 
 async def ask(
-    world: World, wanted: Mapping[str, int], kind: UpgradeType = UPGRADE, **more: Any
+    world: ControllerCluster, wanted: Mapping[str, int], kind: UpgradeType = UPGRADE, **more: Any
 ) -> UpdateFeaturesResponse:
     keys = [FeatureUpdateKey(feature=n, max_version_level=level, upgrade_type=kind) for n, level in wanted.items()]
     response = await world.request(UpdateFeaturesRequest(feature_updates=keys, **more))
@@ -71,7 +71,7 @@ def codes(response: UpdateFeaturesResponse) -> dict[str, int]:
     return {result.feature: result.error_code for result in response.results}
 
 
-async def start(world: World, *supported: Mapping[str, VersionRange]) -> list[FakeBroker]:
+async def start(world: ControllerCluster, *supported: Mapping[str, VersionRange]) -> list[FakeBroker]:
     """Start brokers, then a controller that has read their registrations."""
     brokers = []
     for broker_id, ranges in enumerate(supported, 1):
@@ -85,7 +85,7 @@ async def start(world: World, *supported: Mapping[str, VersionRange]) -> list[Fa
     return brokers
 
 
-async def read(world: World) -> bool:
+async def read(world: ControllerCluster) -> bool:
     try:
         await world.store.get(Features.PATH)
     except NoNodeError:
@@ -93,7 +93,7 @@ async def read(world: World) -> bool:
     return True
 
 
-async def older_cluster(world: World, *supported: Mapping[str, VersionRange]) -> list[FakeBroker]:
+async def older_cluster(world: ControllerCluster, *supported: Mapping[str, VersionRange]) -> list[FakeBroker]:
     """A cluster with a topic and without ``/features``, as of a release before feature versions."""
     await world.start_controller()
     brokers = [await world.start_broker(1)]
@@ -113,17 +113,19 @@ async def older_cluster(world: World, *supported: Mapping[str, VersionRange]) ->
 # ---------------------------------------------------------------- the first start
 
 
-async def test_a_new_cluster_starts_with_everything_finalized(world: World) -> None:
+async def test_a_new_cluster_starts_with_everything_finalized(world: ControllerCluster) -> None:
     await start(world, SUPPORTED, SUPPORTED)
     assert await levels(world) == HIGHEST
 
 
-async def test_a_new_cluster_is_finalized_before_its_first_broker_registers(world: World) -> None:
+async def test_a_new_cluster_is_finalized_before_its_first_broker_registers(world: ControllerCluster) -> None:
     await start(world)
     assert await levels(world) == HIGHEST
 
 
-async def test_a_cluster_with_topics_and_without_features_is_disabled_until_the_first_update(world: World) -> None:
+async def test_a_cluster_with_topics_and_without_features_is_disabled_until_the_first_update(
+    world: ControllerCluster,
+) -> None:
     await older_cluster(world, SUPPORTED)
     assert await finalized(world) == Features(FeaturesStatus.DISABLED)
     assert codes(await ask(world, {GROUP_COORDINATOR: 1})) == {GROUP_COORDINATOR: ErrorCode.NONE}
@@ -131,7 +133,7 @@ async def test_a_cluster_with_topics_and_without_features_is_disabled_until_the_
     assert await levels(world) == {GROUP_COORDINATOR: 1}
 
 
-async def test_a_new_cluster_with_a_broker_of_the_previous_release_finalizes_nothing(world: World) -> None:
+async def test_a_new_cluster_with_a_broker_of_the_previous_release_finalizes_nothing(world: ControllerCluster) -> None:
     await start(world, SUPPORTED, PREVIOUS)
     assert await finalized(world) == Features(FeaturesStatus.DISABLED)
 
@@ -139,7 +141,7 @@ async def test_a_new_cluster_with_a_broker_of_the_previous_release_finalizes_not
 # ---------------------------------------------------------------- updates
 
 
-async def test_levels_go_down_and_up_again_and_the_znodes_version_is_the_epoch(world: World) -> None:
+async def test_levels_go_down_and_up_again_and_the_znodes_version_is_the_epoch(world: ControllerCluster) -> None:
     await start(world, SUPPORTED)
     before = (await world.store.get(Features.PATH)).version
     down = await ask(world, {ORDERED_RESIZE: 0, CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}, SAFE)
@@ -151,7 +153,7 @@ async def test_levels_go_down_and_up_again_and_the_znodes_version_is_the_epoch(w
     assert await levels(world) == HIGHEST
 
 
-async def test_version_0_allows_a_downgrade_by_its_flag(world: World) -> None:
+async def test_version_0_allows_a_downgrade_by_its_flag(world: ControllerCluster) -> None:
     await start(world, SUPPORTED)
     for allowed, code in ((False, ErrorCode.INVALID_REQUEST), (True, ErrorCode.NONE)):
         key = FeatureUpdateKey(feature=ORDERED_RESIZE, max_version_level=0, allow_downgrade=allowed)
@@ -201,7 +203,9 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
-async def test_an_update_that_is_refused_says_why_and_leaves_the_znode(world: World, refusal: Refusal) -> None:
+async def test_an_update_that_is_refused_says_why_and_leaves_the_znode(
+    world: ControllerCluster, refusal: Refusal
+) -> None:
     """Each refusal has the KIP's error, and changes nothing, not even in part."""
     if refusal.znode is not None:
         await world.store.create(Features.PATH, refusal.znode)
@@ -221,7 +225,7 @@ async def test_an_update_that_is_refused_says_why_and_leaves_the_znode(world: Wo
     assert await world.store.get(Features.PATH) == before
 
 
-async def test_a_broker_znode_of_a_release_without_features_holds_the_levels_back(world: World) -> None:
+async def test_a_broker_znode_of_a_release_without_features_holds_the_levels_back(world: ControllerCluster) -> None:
     """Such a registration has no field ``features`` at all."""
     [first] = await start(world, {})
     path = paths.broker_id(first.id)
@@ -236,7 +240,7 @@ async def test_a_broker_znode_of_a_release_without_features_holds_the_levels_bac
 # ---------------------------------------------------------------- at the same time
 
 
-async def test_of_two_updates_at_the_same_time_the_second_is_judged_after_the_first(world: World) -> None:
+async def test_of_two_updates_at_the_same_time_the_second_is_judged_after_the_first(world: ControllerCluster) -> None:
     await start(world, SUPPORTED)
     answers: list[dict[str, int]] = []
 
@@ -249,7 +253,7 @@ async def test_of_two_updates_at_the_same_time_the_second_is_judged_after_the_fi
     assert sorted(answer[ORDERED_RESIZE] for answer in answers) == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
 
 
-async def test_the_next_controller_continues_from_the_written_levels(world: World) -> None:
+async def test_the_next_controller_continues_from_the_written_levels(world: ControllerCluster) -> None:
     await start(world, SUPPORTED)
     assert codes(await ask(world, {ORDERED_RESIZE: 0}, SAFE)) == {ORDERED_RESIZE: ErrorCode.NONE}
     await world.start_controller(1001)
@@ -259,7 +263,7 @@ async def test_the_next_controller_continues_from_the_written_levels(world: Worl
     assert await levels(world) == HIGHEST
 
 
-def before_the_features_are_written(world: World, interrupt: Callable[[], Awaitable[object]]) -> None:
+def before_the_features_are_written(world: ControllerCluster, interrupt: Callable[[], Awaitable[object]]) -> None:
     """Call ``interrupt`` once, when the first controller has judged an update and is about to write it."""
     session = world.sessions[1000]
     multi = session.multi
@@ -275,7 +279,7 @@ def before_the_features_are_written(world: World, interrupt: Callable[[], Awaita
     session.multi = interrupted  # type: ignore[method-assign]
 
 
-async def test_a_controller_that_is_replaced_before_its_write_writes_nothing(world: World) -> None:
+async def test_a_controller_that_is_replaced_before_its_write_writes_nothing(world: ControllerCluster) -> None:
     """Model: off_epoch_version. Another controller is active, and has finalized other levels in the meantime."""
     await start(world, SUPPORTED)
     await world.start_controller(1001)
@@ -293,7 +297,7 @@ async def test_a_controller_that_is_replaced_before_its_write_writes_nothing(wor
     assert await levels(world) == {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
 
 
-async def test_an_update_whose_znode_is_edited_meanwhile_is_judged_by_the_edit(world: World) -> None:
+async def test_an_update_whose_znode_is_edited_meanwhile_is_judged_by_the_edit(world: ControllerCluster) -> None:
     """Model: off_epoch_version. The controller overwrites only the version that it has read."""
     await start(world, SUPPORTED)
     before_the_features_are_written(world, lambda: world.store.set(Features.PATH, RISEN, -1))
@@ -303,7 +307,7 @@ async def test_an_update_whose_znode_is_edited_meanwhile_is_judged_by_the_edit(w
     assert (await world.store.get(Features.PATH)).data == RISEN
 
 
-async def test_an_update_whose_answer_from_zookeeper_is_lost_is_made_once(world: World) -> None:
+async def test_an_update_whose_answer_from_zookeeper_is_lost_is_made_once(world: ControllerCluster) -> None:
     await start(world, SUPPORTED)
     before = (await world.store.get(Features.PATH)).version
 
@@ -323,12 +327,12 @@ async def test_an_update_whose_answer_from_zookeeper_is_lost_is_made_once(world:
     assert response.features_epoch == (await world.store.get(Features.PATH)).version == before + 1
 
 
-async def is_active(world: World, controller_id: int) -> bool:
+async def is_active(world: ControllerCluster, controller_id: int) -> bool:
     active = await world.active()
     return active is not None and active.controller_id == controller_id
 
 
-async def test_an_update_is_refused_for_a_broker_that_registers_meanwhile(world: World) -> None:
+async def test_an_update_is_refused_for_a_broker_that_registers_meanwhile(world: ControllerCluster) -> None:
     """Model: off_controller_checks. The broker registers after the controller has looked at the brokers."""
     await start(world, PREVIOUS)
 
@@ -343,7 +347,9 @@ async def test_an_update_is_refused_for_a_broker_that_registers_meanwhile(world:
     assert await levels(world) == {}
 
 
-async def test_each_write_of_the_features_changes_the_version_of_the_registrations_znode(world: World) -> None:
+async def test_each_write_of_the_features_changes_the_version_of_the_registrations_znode(
+    world: ControllerCluster,
+) -> None:
     """Model: off_controller_sets. A broker that read the features before the write cannot register with them."""
     await start(world, SUPPORTED)
     before = (await world.store.get(paths.REGISTRATIONS)).version
@@ -355,7 +361,7 @@ async def test_each_write_of_the_features_changes_the_version_of_the_registratio
 # ---------------------------------------------------------------- minimum levels
 
 
-async def test_the_minimum_level_rises_once_no_broker_supports_the_old_level(world: World) -> None:
+async def test_the_minimum_level_rises_once_no_broker_supports_the_old_level(world: ControllerCluster) -> None:
     await start(world, SUPPORTED, SUPPORTED)
     newer = {**SUPPORTED, GROUP_COORDINATOR: VersionRange(2, 2)}
 
@@ -371,7 +377,7 @@ async def test_the_minimum_level_rises_once_no_broker_supports_the_old_level(wor
     assert codes(refused)[GROUP_COORDINATOR] == ErrorCode.INVALID_REQUEST
 
 
-async def restart(world: World, broker_id: int, supported: Mapping[str, VersionRange]) -> None:
+async def restart(world: ControllerCluster, broker_id: int, supported: Mapping[str, VersionRange]) -> None:
     """Register the broker with other ranges, and return when the controller has read them."""
     broker = world.brokers[broker_id]
     broker.leave()
@@ -380,14 +386,14 @@ async def restart(world: World, broker_id: int, supported: Mapping[str, VersionR
     await ask(world, {"unknown": 1}, validate_only=True)  # decided after the change of the registrations
 
 
-async def risen(world: World) -> bool:
+async def risen(world: ControllerCluster) -> bool:
     return (await finalized(world)).features[GROUP_COORDINATOR].min_version_level == 2
 
 
 # ---------------------------------------------------------------- what the levels switch
 
 
-async def resize(world: World, count: int) -> tuple[int, str]:
+async def resize(world: ControllerCluster, count: int) -> tuple[int, str]:
     request = CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name="t", count=count, assignments=None)], timeout_ms=60_000
     )
@@ -395,7 +401,7 @@ async def resize(world: World, count: int) -> tuple[int, str]:
     return result.error_code, result.error_message or ""
 
 
-async def test_a_topic_is_resized_only_while_ordered_resize_is_finalized(world: World) -> None:
+async def test_a_topic_is_resized_only_while_ordered_resize_is_finalized(world: ControllerCluster) -> None:
     await older_cluster(world, SUPPORTED)
     code, message = await resize(world, 2)
     assert code == ErrorCode.POLICY_VIOLATION and "ordered_resize" in message
@@ -403,7 +409,7 @@ async def test_a_topic_is_resized_only_while_ordered_resize_is_finalized(world: 
     assert (await resize(world, 2))[0] == ErrorCode.NONE
 
 
-async def test_a_downgrade_that_loses_the_order_of_resized_topics_needs_force(world: World) -> None:
+async def test_a_downgrade_that_loses_the_order_of_resized_topics_needs_force(world: ControllerCluster) -> None:
     """KIP-915: the refusal names the loss."""
     await older_cluster(world, SUPPORTED)
     await ask(world, HIGHEST)
@@ -420,7 +426,7 @@ async def test_a_downgrade_that_loses_the_order_of_resized_topics_needs_force(wo
     assert await levels(world) == {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
 
 
-async def test_a_resized_topic_is_still_served_while_ordered_resize_is_not_finalized(world: World) -> None:
+async def test_a_resized_topic_is_still_served_while_ordered_resize_is_not_finalized(world: ControllerCluster) -> None:
     """Its layout stays, also in an election. Only another resize is refused, until the feature is finalized again."""
     await older_cluster(world, SUPPORTED)
     await ask(world, HIGHEST)
@@ -445,14 +451,14 @@ async def register(broker: FakeBroker) -> None:
     await broker.register()
 
 
-async def all_led_by(world: World, leader: int) -> bool:
+async def all_led_by(world: ControllerCluster, leader: int) -> bool:
     return all([(await world.state("t", index)).leader == leader for index in range(2)])
 
 
 # ---------------------------------------------------------------- bad content
 
 
-async def test_a_repaired_features_znode_is_used_again(world: World) -> None:
+async def test_a_repaired_features_znode_is_used_again(world: ControllerCluster) -> None:
     await start(world, SUPPORTED)
     right = (await world.store.get(Features.PATH)).data
     for content, code in ((b"{", ErrorCode.FEATURE_UPDATE_FAILED), (right, ErrorCode.NONE)):
@@ -462,14 +468,14 @@ async def test_a_repaired_features_znode_is_used_again(world: World) -> None:
     assert codes(await ask(world, {ORDERED_RESIZE: 0}, SAFE)) == {ORDERED_RESIZE: ErrorCode.NONE}
 
 
-async def answered(world: World, code: ErrorCode) -> bool:
+async def answered(world: ControllerCluster, code: ErrorCode) -> bool:
     return (await ask(world, {ORDERED_RESIZE: 0}, SAFE, validate_only=True)).error_code == code
 
 
 async def test_a_controller_that_lacks_a_finalized_feature_does_not_stand_for_election(autojump_clock: object) -> None:
     with pytest.RaisesGroup(pytest.RaisesExc(IncompatibleFeaturesError, match=ORDERED_RESIZE), flatten_subgroups=True):
         async with trio.open_nursery() as nursery:
-            world = World(nursery)
+            world = ControllerCluster(nursery)
             await start(world, SUPPORTED)
             world.kill_controller(1000)
             ranges = "group_coordinator:1-2,consumer_offsets_topic_schema:1-2"

@@ -17,8 +17,8 @@ from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.topic import TopicZnode
-from tests.support.controller.controller_world import World
-from tests.support.resize.resize_world import (
+from tests.support.controller.controller_cluster import ControllerCluster
+from tests.support.resize.resize_rules import (
     TOPIC,
     alter,
     configure,
@@ -34,13 +34,13 @@ pytestmark = pytest.mark.trio
 
 
 @pytest.fixture
-async def world(world: World) -> World:
+async def world(world: ControllerCluster) -> ControllerCluster:
     """A topic that was resized from four partitions to six; every write is watched."""
     await resized(world, 6)
     return world
 
 
-async def restored(world: World, before: TopicZnode) -> None:
+async def restored(world: ControllerCluster, before: TopicZnode) -> None:
     async def is_topic() -> bool:
         return (await world.store.get(paths.topic(TOPIC))).data == before.encode()
 
@@ -57,7 +57,7 @@ async def restored(world: World, before: TopicZnode) -> None:
     ids=["never-empty", "factor"],
 )
 async def test_an_edit_that_the_rules_refuse_is_undone(
-    world: World,
+    world: ControllerCluster,
     autojump_clock: object,
     changes: dict[str, object],
     why: str,
@@ -96,7 +96,11 @@ async def test_an_edit_that_the_rules_refuse_is_undone(
     ids=["initial", "version", "previous", "wanted", "replicas"],
 )
 async def test_an_edit_of_a_field_that_only_the_controller_writes_is_undone(
-    world: World, autojump_clock: object, changes: dict[str, object], why: str, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster,
+    autojump_clock: object,
+    changes: dict[str, object],
+    why: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Without an active controller such an edit freezes the topic: no controller guesses which znode is right."""
     before = await world.topic(TOPIC)
@@ -125,7 +129,7 @@ async def test_of_two_edits_in_a_row_both_are_undone(
 
 
 async def test_a_state_that_cannot_be_read_holds_resizes_until_it_is_repaired(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """A new state would be another incarnation of the partition, and its log would be deleted."""
     path = paths.partition_state(TOPIC, 2)
@@ -143,11 +147,11 @@ async def test_a_state_that_cannot_be_read_holds_resizes_until_it_is_repaired(
     await world.until(lambda: finished(world, 8))
 
 
-async def _accepts(world: World, count: int) -> bool:
+async def _accepts(world: ControllerCluster, count: int) -> bool:
     return bool((await world.request(alter(count))).results[0].error_code == ErrorCode.NONE)
 
 
-async def test_a_deleted_partition_state_is_not_created_again(world: World, autojump_clock: object) -> None:
+async def test_a_deleted_partition_state_is_not_created_again(world: ControllerCluster, autojump_clock: object) -> None:
     world.kill_controller(1000)
     world.zk.end_session(world.sessions[1000].session_id)
     await world.store.delete(paths.partition_state(TOPIC, 2))
@@ -157,7 +161,9 @@ async def test_a_deleted_partition_state_is_not_created_again(world: World, auto
     assert await world.store.exists(paths.partition_state(TOPIC, 2)) is None
 
 
-async def test_a_topic_that_cannot_be_read_is_not_called_unknown(world: World, autojump_clock: object) -> None:
+async def test_a_topic_that_cannot_be_read_is_not_called_unknown(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     world.kill_controller(1000)
     world.zk.end_session(world.sessions[1000].session_id)
     intact = (await world.store.get(paths.topic(TOPIC))).data
@@ -263,7 +269,7 @@ async def test_random_edits_of_one_topic_do_not_stop_resizes_of_another(
 # ---------------------------------------------------------------- enable.ordered.delivery
 
 
-async def edit_config(world: World, **config: str) -> None:
+async def edit_config(world: ControllerCluster, **config: str) -> None:
     """Write the config's znode, and the notification that brokers wait for."""
     path, names = paths.topic_config(TOPIC), {name.replace("_", "."): value for name, value in config.items()}
     await world.store.set(path, ConfigZnode(names).encode())
@@ -271,12 +277,12 @@ async def edit_config(world: World, **config: str) -> None:
     await world.store.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
 
 
-async def ordered(world: World) -> str | None:
+async def ordered(world: ControllerCluster) -> str | None:
     path = paths.topic_config(TOPIC)
     return ConfigZnode.decode(path, (await world.store.get(path)).data).config.get("enable.ordered.delivery")
 
 
-def sent(world: World) -> set[int]:
+def sent(world: ControllerCluster) -> set[int]:
     """The values of the topic's ordered delivery in the brokers' last requests, LeaderAndIsr and UpdateMetadata."""
     orders = [topic for r in world.brokers[1].sent(LeaderAndIsrRequest) for topic in r.topic_states]
     updates = [topic for r in world.brokers[1].sent(UpdateMetadataRequest) for topic in r.topic_states]

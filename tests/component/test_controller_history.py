@@ -17,15 +17,15 @@ from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.topic import TopicZnode
-from tests.support.controller.controller_world import FakeBroker, World
+from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
 
 pytestmark = pytest.mark.trio
 INCREMENTAL, FULL = 1, 2
 
 
-async def start(nursery: trio.Nursery, *, controllers: int = 1) -> World:
+async def start(nursery: trio.Nursery, *, controllers: int = 1) -> ControllerCluster:
     """Three brokers, and a topic ``t`` with one partition on all of them, led by 1."""
-    world = World(nursery)
+    world = ControllerCluster(nursery)
     await world.start_controller(1000)
     await world.until(world.active)
     for controller_id in range(1001, 1000 + controllers):
@@ -38,14 +38,14 @@ async def start(nursery: trio.Nursery, *, controllers: int = 1) -> World:
     return world
 
 
-async def create(world: World, name: str, replicas: list[int]) -> None:
+async def create(world: ControllerCluster, name: str, replicas: list[int]) -> None:
     assignments = [CreatableReplicaAssignment(partition_index=0, broker_ids=replicas)]
     topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
     response = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
     assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
 
 
-async def led_by(world: World, leader: int, name: str = "t") -> Any:
+async def led_by(world: ControllerCluster, leader: int, name: str = "t") -> Any:
     async def led() -> Any:
         state = await world.state(name, 0)
         return state if state.leader == leader else None
@@ -213,18 +213,18 @@ async def test_kafka_10548_a_broker_that_registers_gets_the_list_of_its_replicas
     await world.until(gone)
 
 
-async def repaired(world: World, intact: bytes) -> None:
+async def repaired(world: ControllerCluster, intact: bytes) -> None:
     await world.store.set(paths.topic("t"), intact)
 
 
-async def removed(world: World, _intact: bytes) -> None:
+async def removed(world: ControllerCluster, _intact: bytes) -> None:
     for path in (paths.partition_state("t", 0), paths.partition("t", 0), paths.partitions("t"), paths.topic("t")):
         await world.store.delete(path)
 
 
 @pytest.mark.parametrize("end", [repaired, removed])
 async def test_a_list_of_replicas_is_not_sent_as_complete_while_a_znode_cannot_be_read(
-    nursery: trio.Nursery, autojump_clock: object, end: Callable[[World, bytes], Awaitable[None]]
+    nursery: trio.Nursery, autojump_clock: object, end: Callable[[ControllerCluster, bytes], Awaitable[None]]
 ) -> None:
     """KIP-570: a broker stops replicas that a full request does not name, so every znode must be readable first."""
     world = await start(nursery)

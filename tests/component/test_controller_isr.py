@@ -14,15 +14,15 @@ from anabranch.protocol.generated.create_topics import CreatableReplicaAssignmen
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
+async def world(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
     """Three brokers, and a topic ``t`` whose partition 0 is on all of them, led by 1."""
-    world = World(nursery)
+    world = ControllerCluster(nursery)
     await world.start_controller()
     for broker_id in (1, 2, 3):
         await world.start_broker(broker_id)
@@ -34,7 +34,7 @@ async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
     return world
 
 
-async def ask(world: World, isr: Sequence[int]) -> Any:
+async def ask(world: ControllerCluster, isr: Sequence[int]) -> Any:
     """Have the leader request an ISR for partition 0. Returns the partition's result."""
     broker_epoch = (await world.store.get(paths.broker_id(1))).czxid
     asked = PartitionData(partition_index=0, leader_epoch=0, new_isr=list(isr), current_isr_version=0)
@@ -43,7 +43,9 @@ async def ask(world: World, isr: Sequence[int]) -> Any:
     return response.topics[0].partitions[0]
 
 
-async def test_a_new_isr_is_written_and_sent_by_update_metadata_only(world: World, autojump_clock: object) -> None:
+async def test_a_new_isr_is_written_and_sent_by_update_metadata_only(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     orders = {id: len(broker.sent(LeaderAndIsrRequest)) for id, broker in world.brokers.items()}
     answer = await ask(world, [1, 2])
     assert (answer.error_code, answer.leader_id, answer.leader_epoch) == (ErrorCode.NONE, 1, 0)
@@ -59,7 +61,9 @@ async def test_a_new_isr_is_written_and_sent_by_update_metadata_only(world: Worl
     assert {id: len(broker.sent(LeaderAndIsrRequest)) for id, broker in world.brokers.items()} == orders
 
 
-async def test_a_leader_that_proposes_the_isr_without_itself_is_replaced(world: World, autojump_clock: object) -> None:
+async def test_a_leader_that_proposes_the_isr_without_itself_is_replaced(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """A leader whose disk is full resigns in this way (docs/adr/0025)."""
     answer = await ask(world, [2, 3])
     assert (answer.error_code, answer.leader_id, answer.leader_epoch) == (ErrorCode.NONE, 2, 1)

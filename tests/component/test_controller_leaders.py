@@ -17,15 +17,17 @@ from anabranch.protocol.generated.incremental_alter_configs import (
 )
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
 PREFERRED = 0
 
 
-async def start(nursery: trio.Nursery, *, brokers: int = 3, replicas: list[list[int]], **keys: object) -> World:
+async def start(
+    nursery: trio.Nursery, *, brokers: int = 3, replicas: list[list[int]], **keys: object
+) -> ControllerCluster:
     """Start brokers 1 to ``brokers``, and create a topic ``t``."""
-    world = World(nursery)
+    world = ControllerCluster(nursery)
     await world.start_controller(**keys)
     for broker_id in range(1, brokers + 1):
         await world.start_broker(broker_id)
@@ -38,7 +40,7 @@ async def start(nursery: trio.Nursery, *, brokers: int = 3, replicas: list[list[
     return world
 
 
-async def leader_is(world: World, leader: int, partition: int = 0) -> Any:
+async def leader_is(world: ControllerCluster, leader: int, partition: int = 0) -> Any:
     """Wait until a partition has that leader. Returns its state."""
 
     async def led() -> Any:
@@ -48,7 +50,7 @@ async def leader_is(world: World, leader: int, partition: int = 0) -> Any:
     return await world.until(led)
 
 
-async def elect(world: World, election_type: int, partitions: list[int] | None) -> dict[int, int]:
+async def elect(world: ControllerCluster, election_type: int, partitions: list[int] | None) -> dict[int, int]:
     wanted = None if partitions is None else [TopicPartitions(topic="t", partitions=partitions)]
     request = ElectLeadersRequest(election_type=election_type, topic_partitions=wanted, timeout_ms=10_000)
     response = await world.request(request)
@@ -60,14 +62,14 @@ async def elect(world: World, election_type: int, partitions: list[int] | None) 
     }
 
 
-async def allow_unclean(world: World, resource_type: int, name: str, value: str = "true") -> None:
+async def allow_unclean(world: ControllerCluster, resource_type: int, name: str, value: str = "true") -> None:
     change = AlterableConfig(name="unclean.leader.election.enable", config_operation=0, value=value)
     resource = AlterConfigsResource(resource_type=resource_type, resource_name=name, configs=[change])
     response = await world.request(IncrementalAlterConfigsRequest(resources=[resource]))
     assert response.responses[0].error_code == ErrorCode.NONE
 
 
-async def stop(world: World, *broker_ids: int) -> None:
+async def stop(world: ControllerCluster, *broker_ids: int) -> None:
     """Stop brokers one after the other. Each stops once the previous one has left every ISR that it can leave."""
     for broker_id in broker_ids:
         world.brokers[broker_id].leave()

@@ -44,7 +44,7 @@ from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.runtime.env import CreateOp, SessionState, SetOp, ZkConnectionError, ZkOp, ZkRequestTooLargeError
 from anabranch.runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, request_bytes
 from anabranch.zk_schemas import paths
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
 TOPIC = 2
@@ -53,9 +53,9 @@ LIST_KEY = "leader.replication.throttled.replicas"
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
+async def world(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
     """Two brokers and the topic ``t`` with one partition on each of them."""
-    world = World(nursery)
+    world = ControllerCluster(nursery)
     await world.start_controller()
     for broker_id in (1, 2):
         await world.start_broker(broker_id)
@@ -64,7 +64,9 @@ async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
     return world
 
 
-async def create(world: World, name: str, partitions: int, replicas: int = 1, **keys: Any) -> tuple[int, str]:
+async def create(
+    world: ControllerCluster, name: str, partitions: int, replicas: int = 1, **keys: Any
+) -> tuple[int, str]:
     validate_only = keys.pop("validate_only", False)
     configs = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in keys.items()]
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas, configs=configs)
@@ -73,7 +75,7 @@ async def create(world: World, name: str, partitions: int, replicas: int = 1, **
     return result.error_code, result.error_message or ""
 
 
-async def alter(world: World, name: str, value: str, *, validate_only: bool = False) -> tuple[int, str]:
+async def alter(world: ControllerCluster, name: str, value: str, *, validate_only: bool = False) -> tuple[int, str]:
     configs = [AlterableConfig(name=LIST_KEY, config_operation=0, value=value)]
     resource = AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=configs)
     request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
@@ -90,7 +92,7 @@ async def reached(condition: Callable[[], Awaitable[object]]) -> None:
     raise AssertionError("not reached")
 
 
-async def is_served(world: World) -> bool:
+async def is_served(world: ControllerCluster) -> bool:
     return bool((await world.request(ListPartitionReassignmentsRequest())).error_code == ErrorCode.NONE)
 
 
@@ -98,7 +100,7 @@ def throttled(length: int) -> str:
     return ",".join(["1:1"] * (length // 4))
 
 
-async def test_a_config_too_large_for_zookeeper_is_refused_with_the_limit(world: World) -> None:
+async def test_a_config_too_large_for_zookeeper_is_refused_with_the_limit(world: ControllerCluster) -> None:
     """A server closes the connection on a longer request, so a retry would never get a response."""
     for validate_only in (True, False):
         code, message = await alter(world, "t", throttled(1_200_000), validate_only=validate_only)
@@ -109,7 +111,7 @@ async def test_a_config_too_large_for_zookeeper_is_refused_with_the_limit(world:
     assert await is_served(world)
 
 
-async def test_a_topic_with_a_config_too_large_for_zookeeper_is_not_created(world: World) -> None:
+async def test_a_topic_with_a_config_too_large_for_zookeeper_is_not_created(world: ControllerCluster) -> None:
     key = LIST_KEY.replace(".", "_")
     for validate_only in (True, False):
         code, message = await create(world, "u", 1, **{key: throttled(1_200_000)}, validate_only=validate_only)
@@ -118,7 +120,7 @@ async def test_a_topic_with_a_config_too_large_for_zookeeper_is_not_created(worl
     assert await world.store.children(paths.TOPICS) == ["t"]
 
 
-async def test_a_topic_with_too_many_partitions_is_refused_by_its_size(world: World) -> None:
+async def test_a_topic_with_too_many_partitions_is_refused_by_its_size(world: ControllerCluster) -> None:
     for validate_only in (True, False):
         code, message = await create(world, "u", 45_000, 2, validate_only=validate_only)
         assert code == ErrorCode.INVALID_PARTITIONS
@@ -128,7 +130,7 @@ async def test_a_topic_with_too_many_partitions_is_refused_by_its_size(world: Wo
 
 async def test_the_cluster_has_no_more_partitions_than_its_limit(nursery: trio.Nursery, autojump_clock: object) -> None:
     """``max.partitions``: two brokers, ten partitions at most. A request without a count counts with the default."""
-    world = World(nursery)
+    world = ControllerCluster(nursery)
     await world.start_controller(max_partitions=10, num_partitions=7, default_replication_factor=2)
     for broker_id in (1, 2):
         await world.start_broker(broker_id)
@@ -154,7 +156,7 @@ async def test_the_cluster_has_no_more_partitions_than_its_limit(nursery: trio.N
     assert await create(world, "c", 1) == DONE
 
 
-async def test_long_names_are_refused_before_they_are_looked_up(world: World) -> None:
+async def test_long_names_are_refused_before_they_are_looked_up(world: ControllerCluster) -> None:
     name = "n" * 30_000
     assert (await alter(world, name, "1:1"))[0] == ErrorCode.INVALID_TOPIC_EXCEPTION
     topics = [DeleteTopicState(name=name)]
@@ -168,7 +170,7 @@ async def test_long_names_are_refused_before_they_are_looked_up(world: World) ->
 
 
 async def test_a_topic_znode_that_cannot_be_rewritten_is_left_alone(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """ZooKeeper accepted the topic of another writer, but not with the fields that the controller adds."""
     path, data = paths.topic("u"), b'{"version":1,"partitions":{"0":[1]},"padding":"PADDING"}'
@@ -180,7 +182,7 @@ async def test_a_topic_znode_that_cannot_be_rewritten_is_left_alone(
 
 
 async def test_an_edit_that_makes_the_topic_znode_very_large_is_undone(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     edited = (await world.topic("t")).replace(initial_partition_count=9).encode()
     await world.store.set(paths.topic("t"), edited[:-1] + b',"padding":"' + b"x" * 1_000_000 + b'"}')
@@ -190,7 +192,7 @@ async def test_an_edit_that_makes_the_topic_znode_very_large_is_undone(
 
 
 async def test_a_write_that_always_breaks_the_connection_is_given_up(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server does this when its own limit is below the limit that the controller knows."""
     session, broken = world.sessions[1000], 0
@@ -253,7 +255,7 @@ BY_NAME = {
     ids=["too large", "not written", "a bug"],
 )
 async def test_a_request_that_fails_unexpectedly_is_answered_with_an_error(
-    world: World, error: Exception, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+    world: ControllerCluster, error: Exception, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message of an unexpected error goes only to the controller's log."""
     assert {request.API_KEY for request in REQUESTS} == HANDLERS.keys()
@@ -283,7 +285,7 @@ def answers_of(response: Any) -> list[Any]:
 # ---------------------------------------------------------------- much to do
 
 
-async def test_a_broker_failure_and_other_requests_do_not_wait_for_a_large_topic(world: World) -> None:
+async def test_a_broker_failure_and_other_requests_do_not_wait_for_a_large_topic(world: ControllerCluster) -> None:
     partitions, order = 2_000, []
 
     async def creation() -> None:
@@ -309,16 +311,18 @@ async def test_a_broker_failure_and_other_requests_do_not_wait_for_a_large_topic
     assert order == ["elected", "answered", "created"]
 
 
-async def exists(world: World, topic: str) -> bool:
+async def exists(world: ControllerCluster, topic: str) -> bool:
     return await world.store.exists(paths.partitions(topic)) is not None
 
 
-async def elected(world: World) -> bool:
+async def elected(world: ControllerCluster) -> bool:
     """Whether broker 2 leads no partition of ``t`` any more."""
     return 2 not in [(await world.state("t", index)).leader for index in (0, 1)]
 
 
-async def test_other_requests_are_answered_between_the_topics_of_a_large_create_topics(world: World) -> None:
+async def test_other_requests_are_answered_between_the_topics_of_a_large_create_topics(
+    world: ControllerCluster,
+) -> None:
     order: list[str] = []
     topics = [CreatableTopic(name=f"u{number}", num_partitions=1, replication_factor=1) for number in range(200)]
 
@@ -338,11 +342,11 @@ async def test_other_requests_are_answered_between_the_topics_of_a_large_create_
     assert order == ["answered", "created"]
 
 
-async def exists_topic(world: World, topic: str) -> bool:
+async def exists_topic(world: ControllerCluster, topic: str) -> bool:
     return await world.store.exists(paths.topic(topic)) is not None
 
 
-async def test_a_large_topic_is_deleted_while_others_are_served(world: World) -> None:
+async def test_a_large_topic_is_deleted_while_others_are_served(world: ControllerCluster) -> None:
     assert await create(world, "large", 1_000) == DONE
     order: list[str] = []
 
@@ -370,7 +374,7 @@ async def test_a_large_topic_is_deleted_while_others_are_served(world: World) ->
 class Writes:
     """Counts the partition states that the controller writes at each event. Another request comes during the first."""
 
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, world: ControllerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
         self.of_events: list[int] = [0]
         self.before_other = -1
         """The number of states written before the other request is decided."""
@@ -405,7 +409,7 @@ class Writes:
 LARGE = 2 * MAX_OPERATIONS + 3
 
 
-async def create_on(world: World, *brokers: int) -> None:
+async def create_on(world: ControllerCluster, *brokers: int) -> None:
     """Create a large topic with these replicas."""
     given = [CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers)) for index in range(LARGE)]
     topic = CreatableTopic(name="large", num_partitions=-1, replication_factor=-1, assignments=given)
@@ -413,7 +417,7 @@ async def create_on(world: World, *brokers: int) -> None:
     assert response.topics[0].error_code == ErrorCode.NONE
 
 
-async def join(world: World, leader: int, isr: list[int]) -> None:
+async def join(world: ControllerCluster, leader: int, isr: list[int]) -> None:
     """Request this ISR as the leader of all partitions of the large topic, in its second epoch."""
     joining = [
         PartitionData(partition_index=index, leader_epoch=1, new_isr=isr, current_isr_version=1)
@@ -426,7 +430,7 @@ async def join(world: World, leader: int, isr: list[int]) -> None:
     assert [(found.partition_index, found.error_code) for found in answered] == [(i, 0) for i in range(LARGE)]
 
 
-async def led_by_second(world: World) -> None:
+async def led_by_second(world: ControllerCluster) -> None:
     """Create a topic whose partitions broker 2 leads, while their first replica, broker 1, is in sync."""
     await create_on(world, 1, 2)
     world.brokers[1].leave()
@@ -437,7 +441,7 @@ async def led_by_second(world: World) -> None:
 
 
 async def test_other_requests_are_decided_while_all_partitions_elect_leaders(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ControllerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await led_by_second(world)
     writes = Writes(world, monkeypatch)
@@ -450,7 +454,7 @@ async def test_other_requests_are_decided_while_all_partitions_elect_leaders(
 
 
 async def test_other_requests_are_decided_while_preferred_leaders_are_elected_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ControllerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await led_by_second(world)
     writes = Writes(world, monkeypatch)
@@ -459,7 +463,7 @@ async def test_other_requests_are_decided_while_preferred_leaders_are_elected_ag
 
 
 async def test_other_requests_are_decided_while_a_large_topic_is_resized(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ControllerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await create(world, "large", LARGE, segment_bytes="1048576") == DONE
     writes = Writes(world, monkeypatch)
@@ -473,7 +477,7 @@ async def test_other_requests_are_decided_while_a_large_topic_is_resized(
 
 
 async def test_other_requests_are_decided_while_many_reassignments_end(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ControllerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create_on(world, 1)
     moves = [ReassignablePartition(partition_index=index, replicas=[2]) for index in range(LARGE)]
@@ -489,14 +493,16 @@ async def test_other_requests_are_decided_while_many_reassignments_end(
 # ---------------------------------------------------------------- resized or reassigned
 
 
-async def grow(world: World, count: int, *, name: str = "t", validate_only: bool = False) -> tuple[int, str]:
+async def grow(
+    world: ControllerCluster, count: int, *, name: str = "t", validate_only: bool = False
+) -> tuple[int, str]:
     topics = [CreatePartitionsTopic(name=name, count=count, assignments=None)]
     request = CreatePartitionsRequest(topics=topics, timeout_ms=60_000, validate_only=validate_only)
     result = (await world.request(request)).results[0]
     return result.error_code, result.error_message or ""
 
 
-async def test_a_topic_does_not_grow_beyond_one_request_to_zookeeper(world: World) -> None:
+async def test_a_topic_does_not_grow_beyond_one_request_to_zookeeper(world: ControllerCluster) -> None:
     """The servers may accept less than the bound of a topic's znode, with a lower ``jute.maxbuffer``."""
     before = (await world.store.get(paths.topic("t"))).data
     world.zk.max_request_bytes = 3000
@@ -508,7 +514,7 @@ async def test_a_topic_does_not_grow_beyond_one_request_to_zookeeper(world: Worl
     assert await is_served(world)
 
 
-async def move(world: World, targets: dict[int, list[int] | None]) -> dict[int, tuple[int, str]]:
+async def move(world: ControllerCluster, targets: dict[int, list[int] | None]) -> dict[int, tuple[int, str]]:
     partitions = [ReassignablePartition(partition_index=index, replicas=target) for index, target in targets.items()]
     request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=partitions)])
     answered = (await world.request(request)).responses[0].partitions
@@ -516,7 +522,9 @@ async def move(world: World, targets: dict[int, list[int] | None]) -> dict[int, 
 
 
 @pytest.mark.parametrize("moving", [[0], [0, 1]])
-async def test_a_resize_during_a_reassignment_is_refused_and_changes_nothing(world: World, moving: list[int]) -> None:
+async def test_a_resize_during_a_reassignment_is_refused_and_changes_nothing(
+    world: ControllerCluster, moving: list[int]
+) -> None:
     assert await move(world, {index: [1, 2] for index in moving}) == dict.fromkeys(moving, DONE)
     before = (await world.store.get(paths.topic("t"))).data
     for validate_only in (True, False):
@@ -528,7 +536,7 @@ async def test_a_resize_during_a_reassignment_is_refused_and_changes_nothing(wor
     assert await grow(world, 4) == DONE
 
 
-async def test_an_edit_that_adds_partitions_during_a_reassignment_is_undone(world: World) -> None:
+async def test_an_edit_that_adds_partitions_during_a_reassignment_is_undone(world: ControllerCluster) -> None:
     assert await move(world, {0: [1, 2]}) == {0: DONE}
     known = await world.topic("t")
     grown = known.replace(partitions=known.partitions | {2: [1], 3: [1]})
@@ -540,7 +548,7 @@ async def test_an_edit_that_adds_partitions_during_a_reassignment_is_undone(worl
     await world.until(undone)
 
 
-async def test_an_unseen_edit_during_a_reassignment_becomes_a_queued_count(world: World) -> None:
+async def test_an_unseen_edit_during_a_reassignment_becomes_a_queued_count(world: ControllerCluster) -> None:
     assert await move(world, {0: [1, 2]}) == {0: DONE}
     known = await world.topic("t")
     world.kill_controller(1000)
@@ -555,7 +563,7 @@ async def test_an_unseen_edit_during_a_reassignment_becomes_a_queued_count(world
     await world.until(queued)
 
 
-async def test_a_reassignment_is_refused_until_the_resize_ends(world: World) -> None:
+async def test_a_reassignment_is_refused_until_the_resize_ends(world: ControllerCluster) -> None:
     """A resize ends when every leader has acknowledged it. Marked partitions may drain long after that."""
     world.brokers[1].answering = trio.Event()
     async with trio.open_nursery() as nursery:

@@ -10,7 +10,7 @@ from anabranch.protocol.generated.create_topics import CreatableReplicaAssignmen
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.log_dir_event import LogDirEvent
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.trio
 async def test_a_broker_that_cannot_serve_a_replica_loses_its_leadership(
     nursery: trio.Nursery, autojump_clock: object, notice: bytes
 ) -> None:
-    world = World(nursery)
+    world = ControllerCluster(nursery)
     await world.start_controller()
     for broker_id in (1, 2):
         await world.start_broker(broker_id)
@@ -48,7 +48,7 @@ async def test_a_broker_that_cannot_serve_a_replica_loses_its_leadership(
 
 async def test_a_replica_that_is_served_again_may_lead(nursery: trio.Nursery, autojump_clock: object) -> None:
     """The replica could not be created or opened on a full disk, and the disk has space again."""
-    world = World(nursery)
+    world = ControllerCluster(nursery)
     await world.start_controller()
     await world.start_broker(1)
     await world.until(lambda: bool(world.brokers[1].sent(UpdateMetadataRequest)))

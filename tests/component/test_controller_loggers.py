@@ -15,7 +15,7 @@ from anabranch.protocol.generated.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
 
@@ -30,14 +30,14 @@ def restored() -> Iterator[None]:
     logging.getLogger(NAME).setLevel(logging.NOTSET)
 
 
-async def level(world: World, controller: int) -> str:
+async def level(world: ControllerCluster, controller: int) -> str:
     resource = DescribeConfigsResource(resource_type=LOGGER, resource_name=str(controller), configuration_keys=[NAME])
     (result,) = (await world.request(DescribeConfigsRequest(resources=[resource]), None, controller)).results
     (config,) = result.configs
     return str(config.value)
 
 
-async def alter(world: World, controller: int, name: str, value: str, kind: int = LOGGER) -> Any:
+async def alter(world: ControllerCluster, controller: int, name: str, value: str, kind: int = LOGGER) -> Any:
     config = AlterableConfig(name=NAME, config_operation=0, value=value)
     resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
     request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
@@ -46,7 +46,7 @@ async def alter(world: World, controller: int, name: str, value: str, kind: int 
 
 
 async def test_levels_are_set_and_read_on_the_active_and_on_a_standby_controller(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     await world.start_controller(STANDING_BY)
     for controller, value in ((IN_OFFICE, "DEBUG"), (STANDING_BY, "ERROR")):
@@ -56,7 +56,9 @@ async def test_levels_are_set_and_read_on_the_active_and_on_a_standby_controller
     assert not logging.getLogger(NAME).isEnabledFor(logging.WARNING)
 
 
-async def test_another_process_an_unknown_level_and_a_topic_are_refused(world: World, autojump_clock: object) -> None:
+async def test_another_process_an_unknown_level_and_a_topic_are_refused(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     before = await level(world, IN_OFFICE)
     for name, value, code in (
         ("1", "DEBUG", ErrorCode.INVALID_REQUEST),
@@ -69,7 +71,9 @@ async def test_another_process_an_unknown_level_and_a_topic_are_refused(world: W
     assert result.error_code == ErrorCode.INVALID_REQUEST and "ask a broker" in result.error_message
 
 
-async def test_topic_configs_are_altered_by_the_active_controller_only(world: World, autojump_clock: object) -> None:
+async def test_topic_configs_are_altered_by_the_active_controller_only(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """They belong to the cluster, so a standby refuses them, although it accepts levels by the same request."""
     await world.start_controller(STANDING_BY)
     answer = await alter(world, STANDING_BY, "t", "1", kind=TOPIC)

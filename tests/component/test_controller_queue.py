@@ -14,7 +14,8 @@ from anabranch.runtime.channel import Channel
 from anabranch.runtime.env import ZkOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import Layout, LineageEntry
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
+from tests.support.resize.resize_rules import TOPIC, alter, configure, finished, hold_records, led_by, resized
 from tests.support.resize.resize_states import (
     begun,
     counts,
@@ -27,18 +28,17 @@ from tests.support.resize.resize_states import (
     silence,
     vacate,
 )
-from tests.support.resize.resize_world import TOPIC, alter, configure, finished, hold_records, led_by, resized
 
 pytestmark = pytest.mark.trio
 QUEUED = "The resize begins when the one before it is done: "
 
 
-async def ask(world: World, count: int) -> CreatePartitionsTopicResult:
+async def ask(world: ControllerCluster, count: int) -> CreatePartitionsTopicResult:
     result: CreatePartitionsTopicResult = (await world.request(alter(count, timeout_ms=100))).results[0]
     return result
 
 
-async def queued(world: World, count: int) -> str:
+async def queued(world: ControllerCluster, count: int) -> str:
     """Queue a resize. Returns the reason of the wait in the response; a dry run has the same and writes nothing."""
     before = await counts(world)
     dry = (await world.request(alter(count, validate_only=True))).results[0]
@@ -56,7 +56,7 @@ async def queued(world: World, count: int) -> str:
 
 
 async def test_the_old_count_cancels_a_grow_while_no_gainer_is_created(
-    world: World, autojump_clock: object, nursery: trio.Nursery
+    world: ControllerCluster, autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     """No partition loses or gains keys. The same write removes the uncreated partitions from the assignment."""
     silence(world, 1)
@@ -79,7 +79,9 @@ async def test_the_old_count_cancels_a_grow_while_no_gainer_is_created(
     assert await epochs(world, range(4)) == [2] * 4
 
 
-async def test_the_old_count_cancels_a_shrink_while_no_survivor_is_bumped(world: World, autojump_clock: object) -> None:
+async def test_the_old_count_cancels_a_shrink_while_no_survivor_is_bumped(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await world.request(placed(6, 2, [2, 1, 3]))
     hold_records(world, range(4, 6), 40)
     silence(world, 2)
@@ -92,7 +94,9 @@ async def test_the_old_count_cancels_a_shrink_while_no_survivor_is_bumped(world:
     assert (await lineages(world, range(2))) == {0: (), 1: ()}
 
 
-async def test_once_a_gainer_is_created_the_old_count_is_a_new_resize(world: World, autojump_clock: object) -> None:
+async def test_once_a_gainer_is_created_the_old_count_is_a_new_resize(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """Hole 12: the gainers have the keys. The new resize begins when their leaders have responded."""
     silence(world, 3)
     request = placed(6, 2, [3, 2, 1])
@@ -111,7 +115,7 @@ async def test_once_a_gainer_is_created_the_old_count_is_a_new_resize(world: Wor
 
 
 async def test_a_cancel_during_the_write_of_a_gainer_is_judged_after_the_write(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """A request that comes during the write of the first gainer is judged after the write."""
     write, answers = world.sessions[1000].multi, list[Any]()
@@ -132,7 +136,9 @@ async def test_a_cancel_during_the_write_of_a_gainer_is_judged_after_the_write(
     assert (await lineages(world, (0,)))[0] == (LineageEntry(2, {4: 0}),)
 
 
-async def test_a_request_for_a_cancelled_count_is_queued_as_a_new_resize(world: World, autojump_clock: object) -> None:
+async def test_a_request_for_a_cancelled_count_is_queued_as_a_new_resize(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """A cancel moves no keys, so a request for the cancelled count is a new resize and not its cancel."""
     await begun(world, 6)
     await ask(world, 4)
@@ -144,7 +150,7 @@ async def test_a_request_for_a_cancelled_count_is_queued_as_a_new_resize(world: 
     assert await lineages(world, (4, 5)) == {4: (LineageEntry(0, {0: 2}),), 5: (LineageEntry(0, {1: 2}),)}
 
 
-async def test_draining_partitions_still_drain_after_a_cancel(world: World, autojump_clock: object) -> None:
+async def test_draining_partitions_still_drain_after_a_cancel(world: ControllerCluster, autojump_clock: object) -> None:
     """4 and 5 drain when 8 partitions are requested. After the cancel they still drain, in another layout version."""
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
@@ -161,7 +167,7 @@ async def test_draining_partitions_still_drain_after_a_cancel(world: World, auto
 
 
 async def test_a_cancel_that_a_controller_did_not_finish_is_finished_by_the_next(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     await begun(world, 6)
     await ask(world, 4)
@@ -175,7 +181,9 @@ async def test_a_cancel_that_a_controller_did_not_finish_is_finished_by_the_next
 # ---------------------------------------------------------------- the queue
 
 
-async def test_only_the_last_count_requested_during_a_resize_is_done(world: World, autojump_clock: object) -> None:
+async def test_only_the_last_count_requested_during_a_resize_is_done(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await begun(world, 6)
     for count in (5, 12, 7):
         await queued(world, count)
@@ -184,7 +192,7 @@ async def test_only_the_last_count_requested_during_a_resize_is_done(world: Worl
     assert await counts(world) == (7, 2, 6, None)
 
 
-async def test_a_thousand_requests_leave_one_queued_count(world: World, autojump_clock: object) -> None:
+async def test_a_thousand_requests_leave_one_queued_count(world: ControllerCluster, autojump_clock: object) -> None:
     await begun(world, 6)
     async with Channel.open(world.fabric.node("client"), "controller1000", 9090, "test") as channel:
         for number in range(1000):
@@ -197,7 +205,9 @@ async def test_a_thousand_requests_leave_one_queued_count(world: World, autojump
     assert await counts(world) == (5, 2, 6, None)
 
 
-async def test_a_request_for_the_count_in_progress_removes_the_queued_one(world: World, autojump_clock: object) -> None:
+async def test_a_request_for_the_count_in_progress_removes_the_queued_one(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await begun(world, 6)
     await queued(world, 9)
     await ask(world, 6)
@@ -208,7 +218,9 @@ async def test_a_request_for_the_count_in_progress_removes_the_queued_one(world:
     assert await counts(world) == (6, 1, 4, None)
 
 
-async def test_of_two_concurrent_requests_the_second_is_queued(world: World, autojump_clock: object) -> None:
+async def test_of_two_concurrent_requests_the_second_is_queued(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """The second is judged right after the write of the first, before any of its steps."""
     answers: dict[int, CreatePartitionsTopicResult] = {}
     session = world.sessions[1000]
@@ -233,7 +245,7 @@ async def test_of_two_concurrent_requests_the_second_is_queued(world: World, aut
 
 
 async def test_a_dry_run_names_the_resize_in_progress_and_the_queued_and_replaced_counts(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     async def dry(count: int) -> str:
         return str((await world.request(alter(count, validate_only=True))).results[0].error_message)
@@ -256,7 +268,9 @@ async def test_a_dry_run_names_the_resize_in_progress_and_the_queued_and_replace
     release(world)
 
 
-async def test_replicas_cannot_be_given_for_a_resize_that_has_to_wait(world: World, autojump_clock: object) -> None:
+async def test_replicas_cannot_be_given_for_a_resize_that_has_to_wait(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """The queue keeps only a count."""
     await begun(world, 6)
     result = (await world.request(placed(7, 1, [3, 2, 1]))).results[0]
@@ -266,7 +280,7 @@ async def test_replicas_cannot_be_given_for_a_resize_that_has_to_wait(world: Wor
     release(world)
 
 
-async def test_a_queued_count_is_done_by_the_next_controller(world: World, autojump_clock: object) -> None:
+async def test_a_queued_count_is_done_by_the_next_controller(world: ControllerCluster, autojump_clock: object) -> None:
     await begun(world, 6)
     await queued(world, 8)
     vacate(world)
@@ -277,7 +291,7 @@ async def test_a_queued_count_is_done_by_the_next_controller(world: World, autoj
 
 
 async def test_a_queued_count_that_became_impossible_is_dropped_and_logged(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A queued count is judged again when it could begin."""
     await resized(world, 6)
@@ -290,7 +304,7 @@ async def test_a_queued_count_that_became_impossible_is_dropped_and_logged(
 
 
 async def test_a_queued_count_waits_while_a_broker_is_missing_and_is_then_done(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With one of three brokers away there is no broker for the third replica.
 
@@ -319,7 +333,7 @@ async def test_a_queued_count_waits_while_a_broker_is_missing_and_is_then_done(
 
 @pytest.mark.parametrize(("count", "asked"), [(4, 6), (6, 5)], ids=["grow", "shrink"])
 async def test_a_resize_waits_for_the_leader_of_a_partition_that_has_none(
-    world: World, autojump_clock: object, count: int, asked: int
+    world: ControllerCluster, autojump_clock: object, count: int, asked: int
 ) -> None:
     """Until it is back, no new partition would be led, and no leader would take the keys of healthy partitions."""
     await world.start_broker(4)
@@ -337,7 +351,7 @@ async def test_a_resize_waits_for_the_leader_of_a_partition_that_has_none(
 # ---------------------------------------------------------------- what is being removed
 
 
-async def removal_held(world: World) -> None:
+async def removal_held(world: ControllerCluster) -> None:
     """Begin the removal of 4 and 5. Broker 3 has replicas of them and is away."""
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
@@ -347,12 +361,12 @@ async def removal_held(world: World) -> None:
     await world.until(lambda: is_leaving(world, 4))
 
 
-async def is_leaving(world: World, partition: int) -> bool:
+async def is_leaving(world: ControllerCluster, partition: int) -> bool:
     return (await world.state(TOPIC, partition)).being_removed
 
 
 async def test_a_count_that_includes_a_partition_being_removed_waits_and_names_the_brokers(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """Rule 6: the keys of a partition that is being removed would have no leader.
 
@@ -376,7 +390,9 @@ async def test_a_count_that_includes_a_partition_being_removed_waits_and_names_t
     assert (await world.store.get(paths.partition_state(TOPIC, 5))).czxid > before
 
 
-async def test_a_count_below_the_partitions_being_removed_begins_at_once(world: World, autojump_clock: object) -> None:
+async def test_a_count_below_the_partitions_being_removed_begins_at_once(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
     await resized(world, 4)
@@ -391,7 +407,7 @@ async def test_a_count_below_the_partitions_being_removed_begins_at_once(world: 
 
 
 async def test_a_partition_that_the_queued_count_includes_does_not_begin_to_be_removed(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """6 and 7 have drained before the shrink to 5 is done, and the queued grow revives them."""
     await resized(world, 8)
@@ -408,5 +424,5 @@ async def test_a_partition_that_the_queued_count_includes_does_not_begin_to_be_r
     assert (await world.topic(TOPIC)).last_leader_epochs == {}
 
 
-async def _incarnations(world: World) -> list[int]:
+async def _incarnations(world: ControllerCluster) -> list[int]:
     return [(await world.store.get(paths.partition_state(TOPIC, p))).czxid for p in range(5, 8)]

@@ -23,15 +23,15 @@ from anabranch.protocol.generated.list_partition_reassignments import (
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
+async def world(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
     """Six brokers; topic ``t``, partition 0 on 1, 2, 3 and partition 1 on 2, 3, 1."""
-    world = World(nursery)
+    world = ControllerCluster(nursery)
     await world.start_controller()
     for broker_id in range(1, 7):
         await world.start_broker(broker_id)
@@ -41,14 +41,14 @@ async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
     return world
 
 
-async def create(world: World, name: str, replicas: list[list[int]]) -> None:
+async def create(world: ControllerCluster, name: str, replicas: list[list[int]]) -> None:
     assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=ids) for i, ids in enumerate(replicas)]
     topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
     response = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
     assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
 
 
-async def move(world: World, targets: dict[int, list[int] | None], topic: str = "t") -> dict[int, int]:
+async def move(world: ControllerCluster, targets: dict[int, list[int] | None], topic: str = "t") -> dict[int, int]:
     """Request the moves. Returns the error code of each partition."""
     partitions = [ReassignablePartition(partition_index=i, replicas=target) for i, target in targets.items()]
     request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=topic, partitions=partitions)])
@@ -57,7 +57,7 @@ async def move(world: World, targets: dict[int, list[int] | None], topic: str = 
     return {p.partition_index: p.error_code for p in response.responses[0].partitions}
 
 
-async def under_way(world: World, named: dict[str, list[int]] | None = None) -> dict[tuple[str, int], Any]:
+async def under_way(world: ControllerCluster, named: dict[str, list[int]] | None = None) -> dict[tuple[str, int], Any]:
     topics = None
     if named is not None:
         topics = [ListPartitionReassignmentsTopics(name=n, partition_indexes=p) for n, p in named.items()]
@@ -69,14 +69,14 @@ async def under_way(world: World, named: dict[str, list[int]] | None = None) -> 
     }
 
 
-async def settled(world: World) -> None:
+async def settled(world: ControllerCluster) -> None:
     async def nothing() -> bool:
         return not await under_way(world)
 
     await world.until(nothing)
 
 
-def stops(world: World, broker_id: int) -> list[tuple[str, int, int, bool]]:
+def stops(world: ControllerCluster, broker_id: int) -> list[tuple[str, int, int, bool]]:
     return [
         (topic.topic_name, state.partition_index, state.leader_epoch, state.delete_partition)
         for request in world.brokers[broker_id].sent(StopReplicaRequest)
@@ -85,7 +85,7 @@ def stops(world: World, broker_id: int) -> list[tuple[str, int, int, bool]]:
     ]
 
 
-def orders(world: World, broker_id: int, partition: int = 0) -> list[Any]:
+def orders(world: ControllerCluster, broker_id: int, partition: int = 0) -> list[Any]:
     return [
         state
         for request in world.brokers[broker_id].sent(LeaderAndIsrRequest)
@@ -95,7 +95,9 @@ def orders(world: World, broker_id: int, partition: int = 0) -> list[Any]:
     ]
 
 
-async def test_a_move_names_all_replicas_until_the_target_is_in_sync(world: World, autojump_clock: object) -> None:
+async def test_a_move_names_all_replicas_until_the_target_is_in_sync(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     assert await move(world, {0: [4, 5, 6]}) == {0: ErrorCode.NONE}
     assert await under_way(world) == {("t", 0): ([4, 5, 6, 1, 2, 3], [4, 5, 6], [1, 2, 3])}
     assert await under_way(world, {"t": [1], "u": [0]}) == {}
@@ -122,7 +124,7 @@ async def test_a_move_names_all_replicas_until_the_target_is_in_sync(world: Worl
 
 
 async def test_kafka_9212_clients_get_every_leader_epoch_that_replicas_get(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     await move(world, {0: [1, 2, 4]})
     await world.alter_isr("t", 0, [1, 2, 3, 4])
@@ -142,7 +144,7 @@ async def test_kafka_9212_clients_get_every_leader_epoch_that_replicas_get(
     assert [state.leader_epoch for state in orders(world, 1)] == [0, 1, 2]
 
 
-async def test_a_reassignment_is_cancelled(world: World, autojump_clock: object) -> None:
+async def test_a_reassignment_is_cancelled(world: ControllerCluster, autojump_clock: object) -> None:
     assert await move(world, {0: None}) == {0: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
     await move(world, {0: [4, 2, 3]})
     await world.alter_isr("t", 0, [1, 2, 4])
@@ -156,7 +158,7 @@ async def test_a_reassignment_is_cancelled(world: World, autojump_clock: object)
 
 
 async def test_the_last_isr_member_stays_a_replica_until_the_target_is_in_sync(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     await move(world, {0: [4]})
     await world.alter_isr("t", 0, [1])
@@ -181,7 +183,7 @@ async def test_the_last_isr_member_stays_a_replica_until_the_target_is_in_sync(
     assert (await world.store.get(paths.topic("t"))).version == version + 2
 
 
-async def test_replicas_changed_by_hand_are_put_back(world: World, autojump_clock: object) -> None:
+async def test_replicas_changed_by_hand_are_put_back(world: ControllerCluster, autojump_clock: object) -> None:
     topic = await world.topic("t")
     for edit in (
         topic.replace(partitions={0: [4], 1: [2, 3, 1]}),
@@ -198,7 +200,9 @@ async def test_replicas_changed_by_hand_are_put_back(world: World, autojump_cloc
         assert await world.topic("t") == topic
 
 
-async def test_a_topic_is_deleted_with_the_replicas_being_added(world: World, autojump_clock: object) -> None:
+async def test_a_topic_is_deleted_with_the_replicas_being_added(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await move(world, {0: [4, 2, 3]})
     response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
     assert response.responses[0].error_code == ErrorCode.NONE
@@ -206,7 +210,7 @@ async def test_a_topic_is_deleted_with_the_replicas_being_added(world: World, au
     assert await under_way(world) == {}
 
 
-async def test_a_thousand_partitions_move_in_a_few_writes(world: World, autojump_clock: object) -> None:
+async def test_a_thousand_partitions_move_in_a_few_writes(world: ControllerCluster, autojump_clock: object) -> None:
     await create(world, "many", [[1, 2, 3]] * 1000)
     session = world.sessions[1000]
     multi, sizes = session.multi, []

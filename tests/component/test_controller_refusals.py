@@ -8,7 +8,7 @@ import trio
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.trio
 async def test_a_refused_request_is_sent_again_unless_the_controller_epoch_is_stale(
     nursery: trio.Nursery, autojump_clock: object, code: ErrorCode, again: bool
 ) -> None:
-    world = World(nursery)
+    world = ControllerCluster(nursery)
     await world.start_controller()
     broker = await world.start_broker(1)
     broker.errors["t", 0] = code

@@ -20,7 +20,20 @@ from anabranch.runtime.env import ZkOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry
 from anabranch.zk_schemas.topic import LAYOUT_FIELDS
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
+from tests.support.resize.resize_rules import (
+    BROKERS,
+    TOPIC,
+    alter,
+    configure,
+    edit,
+    finished,
+    hold_records,
+    is_gone,
+    refused,
+    resized,
+    started,
+)
 from tests.support.resize.resize_states import (
     befores,
     begun,
@@ -35,26 +48,15 @@ from tests.support.resize.resize_states import (
     silence,
     vacate,
 )
-from tests.support.resize.resize_world import (
-    BROKERS,
-    TOPIC,
-    alter,
-    configure,
-    edit,
-    finished,
-    hold_records,
-    is_gone,
-    refused,
-    resized,
-    started,
-)
 
 pytestmark = pytest.mark.trio
 
 # ---------------------------------------------------------------- grow
 
 
-async def test_the_worked_example_has_its_lineages_and_leader_epochs(world: World, autojump_clock: object) -> None:
+async def test_the_worked_example_has_its_lineages_and_leader_epochs(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """4 -> 6 -> 4 -> 8 with the epochs of the worked example: the last grow revives 4 and 5, which drain (hole 26).
 
     Each resize bumps each partition once.
@@ -76,7 +78,7 @@ async def test_the_worked_example_has_its_lineages_and_leader_epochs(world: Worl
 
 
 async def test_partitions_removed_and_created_again_get_a_lineage_without_earlier_entries(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """The same numbers; the floor of 1 says that it waited once for the life of 5 that is over."""
     await resized(world, 6)
@@ -96,20 +98,24 @@ def _entries(epoch: int, losers: dict[int, int]) -> tuple[LineageEntry, ...]:
     return (LineageEntry(epoch, losers),)
 
 
-async def test_a_new_partition_is_no_ancestor_of_another_new_one(world: World, autojump_clock: object) -> None:
+async def test_a_new_partition_is_no_ancestor_of_another_new_one(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """Hole 1: 8 splits from 0, because 4 is new as well. Once both exist, 4 is the parent of 8."""
     await resized(world, 16)
     assert await lineages(world, range(4, 16)) == {p: _entries(0, {p % 4: 0}) for p in range(4, 16)}
 
 
-async def test_a_split_after_a_split_names_the_nearest_ancestor(world: World, autojump_clock: object) -> None:
+async def test_a_split_after_a_split_names_the_nearest_ancestor(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await resized(world, 8)
     await resized(world, 16)
     assert await lineages(world, range(8, 16)) == {p: _entries(0, {p - 8: 1 if p - 8 < 4 else 0}) for p in range(8, 16)}
 
 
 async def test_the_goal_is_written_first_and_gainers_are_created_when_their_losers_have_answered(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """Rules 1 and 3. A partition that neither loses nor gains keys does not wait."""
     await begun(world, 5)
@@ -121,7 +127,7 @@ async def test_the_goal_is_written_first_and_gainers_are_created_when_their_lose
     await world.until(lambda: finished(world, 5))
 
 
-async def test_a_gainer_waits_only_for_its_own_losers(world: World, autojump_clock: object) -> None:
+async def test_a_gainer_waits_only_for_its_own_losers(world: ControllerCluster, autojump_clock: object) -> None:
     """12 splits from 4, which broker 2 leads. The others split from partitions of broker 1, which does not respond."""
     await world.request(placed(6, 2, [2, 1, 3]))
     await begun(world, 13)
@@ -133,7 +139,7 @@ async def test_a_gainer_waits_only_for_its_own_losers(world: World, autojump_clo
 
 
 async def test_a_gainer_without_a_live_replica_gets_its_leader_when_one_comes(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     await begun(world, 5)
     for broker in world.brokers.values():
@@ -145,12 +151,12 @@ async def test_a_gainer_without_a_live_replica_gets_its_leader_when_one_comes(
     await world.until(lambda: finished(world, 5))
 
 
-async def _no_brokers(world: World) -> bool:
+async def _no_brokers(world: ControllerCluster) -> bool:
     return not await world.store.children(paths.BROKER_IDS)
 
 
 async def test_an_unclean_election_never_leads_a_partition_before_its_losers_answered(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """A partition that is not created yet has no ISR. It must not count as one whose ISR is lost."""
     assert await configure(world, unclean_leader_election_enable="true") == ErrorCode.NONE
@@ -163,11 +169,13 @@ async def test_an_unclean_election_never_leads_a_partition_before_its_losers_ans
     await world.until(lambda: finished(world, 6))
 
 
-def _led_brokers(world: World) -> set[int]:
+def _led_brokers(world: ControllerCluster) -> set[int]:
     return {broker.id for broker in world.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers}
 
 
-async def test_clients_get_the_old_layout_until_the_first_bump(world: World, autojump_clock: object) -> None:
+async def test_clients_get_the_old_layout_until_the_first_bump(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """Until then every leader would refuse a producer that places records by the goal."""
     write, bumped = world.sessions[1000].multi, trio.Event()
 
@@ -186,11 +194,11 @@ async def test_clients_get_the_old_layout_until_the_first_bump(world: World, aut
     assert _layouts_sent(world) == [(4, 0), (6, 1)]
 
 
-async def is_goal(world: World, count: int, version: int) -> bool:
+async def is_goal(world: ControllerCluster, count: int, version: int) -> bool:
     return (await counts(world))[:2] == (count, version)
 
 
-def _layouts_sent(world: World) -> list[tuple[int, int]]:
+def _layouts_sent(world: ControllerCluster) -> list[tuple[int, int]]:
     """The counts and layout versions that broker 1 received for its clients, in order, without repetitions."""
     sent = [
         (topic.undeleted_partition_count, topic.layout_version)
@@ -202,7 +210,7 @@ def _layouts_sent(world: World) -> list[tuple[int, int]]:
 
 
 async def test_a_waiting_resize_request_is_answered_at_once_when_the_topic_is_deleted(
-    world: World, autojump_clock: object, nursery: trio.Nursery
+    world: ControllerCluster, autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     silence(world, 1)
     answers: list[Any] = []
@@ -225,7 +233,7 @@ async def test_a_waiting_resize_request_is_answered_at_once_when_the_topic_is_de
 
 @pytest.mark.parametrize("when", ["settled", "draining", "unfinished"])
 async def test_impossible_counts_are_refused_in_every_phase_of_a_resize(
-    world: World, autojump_clock: object, when: str
+    world: ControllerCluster, autojump_clock: object, when: str
 ) -> None:
     if when == "draining":
         await resized(world, 6)
@@ -250,7 +258,7 @@ async def test_impossible_counts_are_refused_in_every_phase_of_a_resize(
         assert await refused(world, 4) == expected
 
 
-async def test_the_largest_count_follows_from_max_partitions(world: World, autojump_clock: object) -> None:
+async def test_the_largest_count_follows_from_max_partitions(world: ControllerCluster, autojump_clock: object) -> None:
     assert (await world.request(alter(20_000, validate_only=True))).results[0].error_code == ErrorCode.NONE
     code, message = await refused(world, 20_001)
     assert code is ErrorCode.POLICY_VIOLATION
@@ -258,7 +266,7 @@ async def test_the_largest_count_follows_from_max_partitions(world: World, autoj
 
 
 async def test_a_shrink_that_would_never_drain_is_refused_with_the_config_that_allows_it(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """Hole 23: the refusal names the config with which the shrink would drain."""
     await resized(world, 6)
@@ -286,7 +294,7 @@ async def test_a_gainers_znode_that_would_be_too_large_is_refused_before_the_goa
 
 
 async def test_an_unknown_an_internal_and_a_deleted_topic_cannot_be_resized(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     async def code_for(name: str) -> int:
         topics = [CreatePartitionsTopic(name=name, count=60, assignments=None)]
@@ -303,7 +311,9 @@ async def test_an_unknown_an_internal_and_a_deleted_topic_cannot_be_resized(
     world.brokers[2].answering.set()
 
 
-async def test_a_request_that_names_the_topic_twice_is_refused(world: World, autojump_clock: object) -> None:
+async def test_a_request_that_names_the_topic_twice_is_refused(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """The intended count is unknown, also when the counts are equal."""
     for asked in ((6, 8), (6, 6)):
         request = alter(asked[0])
@@ -316,7 +326,7 @@ async def test_a_request_that_names_the_topic_twice_is_refused(world: World, aut
 
 @pytest.mark.parametrize(("before", "count"), [(4, 6), (6, 4)], ids=["grow", "shrink"])
 async def test_a_repeated_request_waits_for_the_resize_under_way(
-    world: World, autojump_clock: object, nursery: trio.Nursery, before: int, count: int
+    world: ControllerCluster, autojump_clock: object, nursery: trio.Nursery, before: int, count: int
 ) -> None:
     """A client does this when its response was lost. There is only one resize."""
     if before > 4:
@@ -343,7 +353,9 @@ async def test_a_repeated_request_waits_for_the_resize_under_way(
     assert (code, message) == (ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partitions.")
 
 
-async def test_an_accepted_resize_is_not_undone_when_leaders_move_at_once(world: World, autojump_clock: object) -> None:
+async def test_an_accepted_resize_is_not_undone_when_leaders_move_at_once(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """A second judgement, as of an edit, would refuse it: leaders have not responded in their new epochs by then."""
     await resized(world, 6)
     session = world.sessions[1000]
@@ -360,7 +372,9 @@ async def test_an_accepted_resize_is_not_undone_when_leaders_move_at_once(world:
     assert (await world.topic(TOPIC)).undeleted_partition_count == 5
 
 
-async def test_ordered_delivery_cannot_be_altered_after_the_first_resize(world: World, autojump_clock: object) -> None:
+async def test_ordered_delivery_cannot_be_altered_after_the_first_resize(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     assert await configure(world, enable_ordered_delivery="false") == ErrorCode.NONE
     assert await configure(world, enable_ordered_delivery="true") == ErrorCode.NONE
     await resized(world, 6)
@@ -371,7 +385,7 @@ async def test_ordered_delivery_cannot_be_altered_after_the_first_resize(world: 
 # ---------------------------------------------------------------- edits by hand
 
 
-async def test_an_edit_by_hand_splits_and_merges(world: World, autojump_clock: object) -> None:
+async def test_an_edit_by_hand_splits_and_merges(world: ControllerCluster, autojump_clock: object) -> None:
     """KIP-253's own way: the edit raises the assignment or the count, or lowers the count, and keeps the version."""
     partitions = {str(index): list(BROKERS) for index in range(6)}
     await edit(world, partitions=partitions)
@@ -385,7 +399,7 @@ async def test_an_edit_by_hand_splits_and_merges(world: World, autojump_clock: o
     assert await counts(world) == (8, 3, 4, None)
 
 
-async def test_an_edit_while_a_resize_is_unfinished_is_queued(world: World, autojump_clock: object) -> None:
+async def test_an_edit_while_a_resize_is_unfinished_is_queued(world: ControllerCluster, autojump_clock: object) -> None:
     await begun(world, 6)
     await edit(world, undeleted_partition_count=7)
     await world.until(lambda: is_wanted(world, 7))
@@ -394,11 +408,13 @@ async def test_an_edit_while_a_resize_is_unfinished_is_queued(world: World, auto
     await world.until(lambda: is_settled(world, 7, 2, 6, None))
 
 
-async def is_wanted(world: World, count: int | None) -> bool:
+async def is_wanted(world: ControllerCluster, count: int | None) -> bool:
     return (await counts(world))[3] == count
 
 
-async def test_an_edit_by_a_tool_that_drops_our_fields_grows_the_topic(world: World, autojump_clock: object) -> None:
+async def test_an_edit_by_a_tool_that_drops_our_fields_grows_the_topic(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await resized(world, 6)
     fields = dict.fromkeys(("initial_partition_count", "undeleted_partition_count", "layout_version"))
     present = (await world.topic(TOPIC)).partitions
@@ -408,7 +424,7 @@ async def test_an_edit_by_a_tool_that_drops_our_fields_grows_the_topic(world: Wo
     assert (await world.topic(TOPIC)).initial_partition_count == 4
 
 
-async def test_fields_that_an_edit_drops_are_written_again(world: World, autojump_clock: object) -> None:
+async def test_fields_that_an_edit_drops_are_written_again(world: ControllerCluster, autojump_clock: object) -> None:
     await resized(world, 6)
     before = await world.topic(TOPIC)
     await edit(world, **dict.fromkeys(LAYOUT_FIELDS), topic_id=None)
@@ -438,7 +454,7 @@ async def test_fields_that_an_edit_drops_are_written_again(world: World, autojum
     ids=lambda changes: "-".join(changes),
 )
 async def test_an_edit_that_the_rules_refuse_is_undone(
-    world: World, autojump_clock: object, changes: dict[str, object], caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, changes: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     await resized(world, 6)
     before = await world.topic(TOPIC)
@@ -448,13 +464,13 @@ async def test_an_edit_that_the_rules_refuse_is_undone(
     assert await finished(world, 6)
 
 
-async def _is_topic(world: World, expected: object) -> bool:
+async def _is_topic(world: ControllerCluster, expected: object) -> bool:
     return await world.topic(TOPIC) == expected
 
 
 @pytest.mark.parametrize("count", [5, 9])
 async def test_a_count_edited_without_an_active_controller_is_applied_by_the_next(
-    world: World, autojump_clock: object, count: int
+    world: ControllerCluster, autojump_clock: object, count: int
 ) -> None:
     """A count that differs from the stored layouts of its version gets a new version (hole 10)."""
     await resized(world, 6)
@@ -473,7 +489,7 @@ async def test_a_count_edited_without_an_active_controller_is_applied_by_the_nex
     ],
 )
 async def test_an_impossible_count_edited_without_an_active_controller_is_undone_by_the_next(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, count: int, why: str
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, count: int, why: str
 ) -> None:
     await resized(world, 6)
     before = await world.topic(TOPIC)
@@ -486,7 +502,7 @@ async def test_an_impossible_count_edited_without_an_active_controller_is_undone
 
 
 async def test_a_count_raised_without_an_active_controller_revives_draining_partitions(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
@@ -500,7 +516,7 @@ async def test_a_count_raised_without_an_active_controller_revives_draining_part
 
 @pytest.mark.parametrize("before", [(), (5,)], ids=["never-resized", "grown"])
 async def test_partitions_assigned_without_an_active_controller_become_a_queued_count(
-    world: World, autojump_clock: object, before: tuple[int, ...], caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, before: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     """No leader has responded to a new controller yet, and only a queued count can wait for the leaders."""
     for count in before:
@@ -517,7 +533,7 @@ async def test_partitions_assigned_without_an_active_controller_become_a_queued_
 
 
 async def test_partitions_assigned_while_a_resize_is_unfinished_become_a_queued_count(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     await begun(world, 6)
     known = (await world.topic(TOPIC)).partitions
@@ -530,7 +546,7 @@ async def test_partitions_assigned_while_a_resize_is_unfinished_become_a_queued_
 
 
 async def test_an_internal_topic_does_not_grow_by_an_edit_that_no_controller_saw(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """Another partition count would give every group another coordinator, without the group's offsets."""
     path = paths.topic("__consumer_offsets")
@@ -547,7 +563,9 @@ async def test_an_internal_topic_does_not_grow_by_an_edit_that_no_controller_saw
 # ---------------------------------------------------------------- size
 
 
-async def test_a_thousand_partitions_become_two_thousand_in_one_resize(world: World, autojump_clock: object) -> None:
+async def test_a_thousand_partitions_become_two_thousand_in_one_resize(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """Partition znodes stay below 1 KiB, and the topic's znode below 64 KiB."""
     await resized(world, 1000)
     await resized(world, 2000)

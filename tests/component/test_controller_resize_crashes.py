@@ -19,9 +19,9 @@ from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
 from tests.sim import resize_mutations as off
-from tests.support.controller.controller_world import Log, World
+from tests.support.controller.controller_cluster import ControllerCluster, Log
 from tests.support.resize import lineage_mutations as rules_off
-from tests.support.resize.resize_world import TOPIC, Rules, alter, creation, finished, layouts_sent
+from tests.support.resize.resize_rules import TOPIC, Rules, alter, creation, finished, layouts_sent
 
 pytestmark = pytest.mark.trio
 BROKERS = (1, 2, 3)
@@ -39,10 +39,10 @@ def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anabranch.controller.store.MAX_OPERATIONS", 1)
 
 
-async def start(nursery: trio.Nursery, operation: str) -> tuple[World, Rules]:
+async def start(nursery: trio.Nursery, operation: str) -> tuple[ControllerCluster, Rules]:
     """Two controllers, three brokers, and a topic with the partitions that the operation begins with."""
     created, *earlier, after = OPERATIONS[operation]
-    world = World(nursery)
+    world = ControllerCluster(nursery)
     rules = Rules(world)
     await world.start_controller(1000)
     await world.until(world.active)
@@ -64,7 +64,7 @@ async def start(nursery: trio.Nursery, operation: str) -> tuple[World, Rules]:
     return world, rules
 
 
-async def resize(world: World, nursery: trio.Nursery, operation: str) -> None:
+async def resize(world: ControllerCluster, nursery: trio.Nursery, operation: str) -> None:
     """Request the resize; if the controller dies before its response, request it from the successor."""
     count = OPERATIONS[operation][-1]
 
@@ -81,12 +81,12 @@ async def resize(world: World, nursery: trio.Nursery, operation: str) -> None:
     await world.until(lambda: finished(world, count), within_s=120)
 
 
-def kill_active(world: World) -> None:
+def kill_active(world: ControllerCluster) -> None:
     world.kill_controller(1000)
     world.zk.end_session(world.sessions[1000].session_id)
 
 
-def broken(world: World, rules: Rules) -> list[str]:
+def broken(world: ControllerCluster, rules: Rules) -> list[str]:
     sent = layouts_sent(world).items()
     return rules.broken + [f"{key} was sent with {layouts}" for key, layouts in sent if len(layouts) > 1]
 
@@ -103,7 +103,7 @@ def disturb_at_write(rules: Rules, number: int, disturb: Callable[[], None]) -> 
     return done
 
 
-def disturb_at_request(world: World, number: int, disturb: Callable[[], None]) -> trio.Event:
+def disturb_at_request(world: ControllerCluster, number: int, disturb: Callable[[], None]) -> trio.Event:
     done, seen = trio.Event(), 0
 
     def received(_broker: Any, request: Any) -> None:
@@ -117,30 +117,30 @@ def disturb_at_request(world: World, number: int, disturb: Callable[[], None]) -
     return done
 
 
-Arm = Callable[[World, Rules, int, trio.Nursery], trio.Event]
+Arm = Callable[[ControllerCluster, Rules, int, trio.Nursery], trio.Event]
 """Prepares a disturbance at the n-th point of a resize; the event is set when it has happened."""
 
 
-def kill_at_write(world: World, rules: Rules, number: int, _nursery: trio.Nursery) -> trio.Event:
+def kill_at_write(world: ControllerCluster, rules: Rules, number: int, _nursery: trio.Nursery) -> trio.Event:
     return disturb_at_write(rules, number, lambda: kill_active(world))
 
 
-def kill_at_request(world: World, _rules: Rules, number: int, _nursery: trio.Nursery) -> trio.Event:
+def kill_at_request(world: ControllerCluster, _rules: Rules, number: int, _nursery: trio.Nursery) -> trio.Event:
     return disturb_at_request(world, number, lambda: kill_active(world))
 
 
-async def bounce(world: World) -> None:
+async def bounce(world: ControllerCluster) -> None:
     """Stop the broker that leads everything, wait until another broker knows it, and start it again."""
     world.brokers[1].leave()
     await world.until(lambda: len(world.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
     await world.brokers[1].register()
 
 
-def bounce_at_write(world: World, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
+def bounce_at_write(world: ControllerCluster, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
     return disturb_at_write(rules, number, lambda: nursery.start_soon(bounce, world))
 
 
-def kill_both_at_write(world: World, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
+def kill_both_at_write(world: ControllerCluster, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
     """Holes 2 and 3: the next controller first elects leaders, and their leader epochs are not those of bumps."""
 
     def both() -> None:
@@ -224,7 +224,7 @@ async def test_a_leader_whose_session_expired_has_not_acknowledged(
     assert world.brokers[2].sent(LeaderAndIsrRequest)
 
 
-async def exist(world: World, *partitions: int) -> bool:
+async def exist(world: ControllerCluster, *partitions: int) -> bool:
     """Whether any of these partitions has a state."""
     return any([await world.store.exists(paths.partition_state(TOPIC, p)) is not None for p in partitions])
 

@@ -11,8 +11,8 @@ from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.delete_topic import DeleteTopic
 from anabranch.zk_schemas.partition_state import Layout, LineageEntry
 from tests.component.test_controller_resize_crashes import OPERATIONS, disturb_at_request, kill_active, start
-from tests.support.controller.controller_world import World
-from tests.support.resize.resize_world import TOPIC, alter, creation, finished, resized
+from tests.support.controller.controller_cluster import ControllerCluster
+from tests.support.resize.resize_rules import TOPIC, alter, creation, finished, resized
 
 pytestmark = pytest.mark.trio
 MOST_POINTS = 60
@@ -24,7 +24,9 @@ def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anabranch.controller.store.MAX_OPERATIONS", 1)
 
 
-async def deleted(world: World, nursery: trio.Nursery, operation: str, number: int, *, killed: bool) -> bool:
+async def deleted(
+    world: ControllerCluster, nursery: trio.Nursery, operation: str, number: int, *, killed: bool
+) -> bool:
     """Delete the topic when the n-th request of a resize arrives. Returns False when the resize has fewer requests."""
     before = (await world.store.get(paths.topic(TOPIC))).czxid
 
@@ -55,7 +57,7 @@ async def deleted(world: World, nursery: trio.Nursery, operation: str, number: i
     return happened.is_set()
 
 
-async def created_again(world: World) -> None:
+async def created_again(world: ControllerCluster) -> None:
     """Request the topic until it is created: it cannot be created while the old one is being deleted."""
 
     async def is_created() -> bool:

@@ -7,9 +7,9 @@ import logging
 import pytest
 import trio
 
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
+from tests.support.resize.resize_rules import TOPIC, alter, finished, hold_records, led_by, resized
 from tests.support.resize.resize_states import begun, release
-from tests.support.resize.resize_world import TOPIC, alter, finished, hold_records, led_by, resized
 
 pytestmark = pytest.mark.trio
 GROW = [
@@ -37,7 +37,7 @@ def steps(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_each_step_of_a_grow_and_of_a_shrink_is_logged(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     await resized(world, 6)
@@ -52,7 +52,7 @@ async def test_each_step_of_a_grow_and_of_a_shrink_is_logged(
 
 
 async def test_the_end_is_logged_once_when_the_last_leader_has_acknowledged(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Leaders also acknowledge after every election, and to every new controller."""
     caplog.set_level(logging.INFO)
@@ -80,7 +80,7 @@ async def test_the_end_is_logged_once_when_the_last_leader_has_acknowledged(
 
 
 async def test_a_controller_that_continues_a_resize_logs_its_end(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     world.brokers[1].answering = trio.Event()
@@ -93,7 +93,7 @@ async def test_a_controller_that_continues_a_resize_logs_its_end(
 
 
 async def test_queued_and_cancelled_counts_are_logged(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     await begun(world, 6)

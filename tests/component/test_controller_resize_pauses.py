@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
-from tests.support.controller.controller_world import World
-from tests.support.resize.resize_world import TOPIC, alter, finished, hold_records, resized
+from tests.support.controller.controller_cluster import ControllerCluster
+from tests.support.resize.resize_rules import TOPIC, alter, finished, hold_records, resized
 
 pytestmark = pytest.mark.trio
 STRANGER = 4
@@ -24,13 +24,13 @@ class Held(NamedTuple):
     release: Callable[[], None]
 
 
-async def held_before_gainers_are_led(world: World) -> Held:
+async def held_before_gainers_are_led(world: ControllerCluster) -> Held:
     world.brokers[1].answering = trio.Event()
     await world.request(alter(6, timeout_ms=100))
     return Held(6, world.brokers[1].answering.set)
 
 
-async def held_before_survivors_gain(world: World) -> Held:
+async def held_before_survivors_gain(world: ControllerCluster) -> Held:
     await resized(world, 6)
     leader = world.brokers[(await world.state(TOPIC, 5)).leader]
     leader.answering = trio.Event()
@@ -38,7 +38,7 @@ async def held_before_survivors_gain(world: World) -> Held:
     return Held(4, leader.answering.set)
 
 
-async def held_while_it_drains(world: World) -> Held:
+async def held_while_it_drains(world: ControllerCluster) -> Held:
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
     await resized(world, 4)
@@ -47,10 +47,10 @@ async def held_while_it_drains(world: World) -> Held:
 
 @pytest.mark.parametrize("hold", [held_before_gainers_are_led, held_before_survivors_gain, held_while_it_drains])
 async def test_a_resize_continues_without_a_broker_that_does_not_support_resizes(
-    world: World,
+    world: ControllerCluster,
     autojump_clock: object,
     caplog: pytest.LogCaptureFixture,
-    hold: Callable[[World], Awaitable[Held]],
+    hold: Callable[[ControllerCluster], Awaitable[Held]],
 ) -> None:
     """KIP-584: the controller refuses its registration, and it leads nothing. With another release it is accepted."""
     await world.start_broker(STRANGER)
@@ -73,7 +73,7 @@ async def test_a_resize_continues_without_a_broker_that_does_not_support_resizes
     await world.until(lambda: is_live(world))
 
 
-def is_live(world: World) -> bool:
+def is_live(world: ControllerCluster) -> bool:
     """Whether the controller's last UpdateMetadata has the stranger among the live brokers."""
     sent = world.brokers[2].sent(UpdateMetadataRequest)[-1]
     return STRANGER in {broker.id for broker in sent.live_brokers}

@@ -9,8 +9,8 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.runtime.sim_clock import SimClock
 from anabranch.zk_schemas import paths
-from tests.support.controller.controller_world import Log, World
-from tests.support.resize.resize_world import BROKERS, TOPIC, configure, resized
+from tests.support.controller.controller_cluster import ControllerCluster, Log
+from tests.support.resize.resize_rules import BROKERS, TOPIC, configure, resized
 
 pytestmark = pytest.mark.trio
 
@@ -21,7 +21,7 @@ SPLIT = Log(100, 100, 10, offset_of_time=60, epoch_ends={0: 50})
 READ = 50
 
 
-async def split(world: World, **offsets: int) -> None:
+async def split(world: ControllerCluster, **offsets: int) -> None:
     """Split 0 and 1 into 4 and 5. Each group has committed the same offset in all partitions."""
     await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[2]}}')
     assert await configure(world, ordered_delivery_retention_waits="true") == ErrorCode.NONE
@@ -33,12 +33,12 @@ async def split(world: World, **offsets: int) -> None:
         commit(world, name, offset)
 
 
-def commit(world: World, group: str, offset: int, *partitions: int) -> None:
+def commit(world: ControllerCluster, group: str, offset: int, *partitions: int) -> None:
     committed = world.brokers[2].groups.setdefault(group, {})
     committed.update({(TOPIC, index): (offset, -1) for index in partitions or range(6)})
 
 
-async def held(world: World, rounds: int = 2) -> dict[int, set[tuple[int, str]]]:
+async def held(world: ControllerCluster, rounds: int = 2) -> dict[int, set[tuple[int, str]]]:
     """The holds that leaders get in ``rounds`` rounds, by partition, as (offset, group)."""
     before = {broker: len(world.brokers[broker].requests) for broker in BROKERS}
     await trio.sleep(rounds * ROUND_S)  # virtual time: rounds
@@ -55,7 +55,7 @@ async def held(world: World, rounds: int = 2) -> dict[int, set[tuple[int, str]]]
 
 
 async def test_leaders_of_split_partitions_hold_records_that_a_group_has_not_read(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """Only 0 and 1 were split, and no partition waits for their later records."""
     await split(world, slow=30, fast=READ)
@@ -66,21 +66,21 @@ async def test_leaders_of_split_partitions_hold_records_that_a_group_has_not_rea
     assert await held(world) == {}
 
 
-async def test_holds_are_sent_again_in_each_round(world: World, autojump_clock: object) -> None:
+async def test_holds_are_sent_again_in_each_round(world: ControllerCluster, autojump_clock: object) -> None:
     """A hold ends unless it is sent again."""
     await split(world, slow=30)
     for _ in range(5):
         assert await held(world, 1) == {0: {(30, "slow")}, 1: {(30, "slow")}}
 
 
-async def test_a_deleted_group_holds_nothing(world: World, autojump_clock: object) -> None:
+async def test_a_deleted_group_holds_nothing(world: ControllerCluster, autojump_clock: object) -> None:
     await split(world, slow=30)
     assert await held(world)
     del world.brokers[2].groups["slow"]
     assert await held(world) == {}
 
 
-async def test_a_group_without_commits_holds_nothing(world: World, autojump_clock: object) -> None:
+async def test_a_group_without_commits_holds_nothing(world: ControllerCluster, autojump_clock: object) -> None:
     await split(world)
     world.brokers[2].groups["elsewhere"] = {("other", 0): (1, -1)}
     assert await held(world) == {}
@@ -88,7 +88,7 @@ async def test_a_group_without_commits_holds_nothing(world: World, autojump_cloc
 
 @pytest.mark.parametrize("error", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE])
 async def test_everything_is_held_while_a_coordinator_does_not_answer(
-    world: World, autojump_clock: object, error: ErrorCode
+    world: ControllerCluster, autojump_clock: object, error: ErrorCode
 ) -> None:
     await split(world, done=READ)
     assert await held(world) == {}
@@ -98,7 +98,9 @@ async def test_everything_is_held_while_a_coordinator_does_not_answer(
     assert await held(world) == {}
 
 
-async def test_a_group_in_its_first_rebalance_holds_everything(world: World, autojump_clock: object) -> None:
+async def test_a_group_in_its_first_rebalance_holds_everything(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await split(world, done=READ)
     broker = world.brokers[3]
     broker.groups["new"], broker.members["new"], broker.states["new"] = {}, [], "PreparingRebalance"
@@ -108,7 +110,9 @@ async def test_a_group_in_its_first_rebalance_holds_everything(world: World, aut
     assert await held(world) == {0: {(20, "new")}, 1: {(20, "new")}}
 
 
-async def test_a_leader_that_does_not_answer_its_offsets_holds_everything(world: World, autojump_clock: object) -> None:
+async def test_a_leader_that_does_not_answer_its_offsets_holds_everything(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await split(world, done=READ)
     leader = world.brokers[(await world.state(TOPIC, 0)).leader]
     leader.errors[TOPIC, 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -118,7 +122,7 @@ async def test_a_leader_that_does_not_answer_its_offsets_holds_everything(world:
 
 
 async def test_all_unread_records_are_held_while_the_end_of_an_epoch_is_unknown(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """The leader gives the end of an epoch only after the ISR has followed it."""
     await split(world, g=READ)
@@ -127,7 +131,7 @@ async def test_all_unread_records_are_held_while_the_end_of_an_epoch_is_unknown(
     assert await held(world) == {0: {(READ, "g")}}
 
 
-async def test_the_next_controller_sends_the_holds_again(world: World, autojump_clock: object) -> None:
+async def test_the_next_controller_sends_the_holds_again(world: ControllerCluster, autojump_clock: object) -> None:
     await split(world, slow=30)
     assert await held(world)
     await world.start_controller(1001)
@@ -136,7 +140,7 @@ async def test_the_next_controller_sends_the_holds_again(world: World, autojump_
     assert await held(world) == {0: {(30, "slow")}, 1: {(30, "slow")}}
 
 
-async def test_another_leader_gets_the_hold_in_its_own_epoch(world: World, autojump_clock: object) -> None:
+async def test_another_leader_gets_the_hold_in_its_own_epoch(world: ControllerCluster, autojump_clock: object) -> None:
     await split(world, slow=30)
     before = await world.state(TOPIC, 0)
     world.brokers[before.leader].leave()
@@ -152,21 +156,21 @@ async def test_another_leader_gets_the_hold_in_its_own_epoch(world: World, autoj
     ids=["off", "nothing expires", "nothing is deleted"],
 )
 async def test_no_hold_is_sent_where_retention_does_not_wait(
-    world: World, autojump_clock: object, config: dict[str, str]
+    world: ControllerCluster, autojump_clock: object, config: dict[str, str]
 ) -> None:
     await split(world, slow=30)
     assert await configure(world, **config) == ErrorCode.NONE
     assert await held(world) == {}
 
 
-async def test_a_marked_partition_is_held_as_a_whole(world: World, autojump_clock: object) -> None:
+async def test_a_marked_partition_is_held_as_a_whole(world: ControllerCluster, autojump_clock: object) -> None:
     await split(world, slow=READ)
     await resized(world, 4)
     assert await held(world) == {4: {(READ, "slow")}, 5: {(READ, "slow")}}
 
 
 async def test_a_warning_comes_before_the_bound_ends(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The bound counts when the records are older than ``retention.ms``: then only the hold keeps them."""
     asked: list[int] = []

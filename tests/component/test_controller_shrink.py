@@ -12,7 +12,8 @@ from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import Layout, LineageEntry
-from tests.support.controller.controller_world import FakeBroker, World
+from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
+from tests.support.resize.resize_rules import TOPIC, alter, configure, finished, hold_records, is_gone, led_by, resized
 from tests.support.resize.resize_states import (
     has_layout,
     is_settled,
@@ -23,12 +24,13 @@ from tests.support.resize.resize_states import (
     silence,
     vacate,
 )
-from tests.support.resize.resize_world import TOPIC, alter, configure, finished, hold_records, is_gone, led_by, resized
 
 pytestmark = pytest.mark.trio
 
 
-async def test_a_marked_partition_closes_before_its_survivor_gains_keys(world: World, autojump_clock: object) -> None:
+async def test_a_marked_partition_closes_before_its_survivor_gains_keys(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """Rule 3 for merges: 5 closes but its leader does not respond, so 1 takes none of its keys. 0 takes those of 4."""
     await world.request(placed(5, 1, [3, 1, 2]))
     await world.request(placed(6, 1, [2, 1, 3]))
@@ -43,7 +45,7 @@ async def test_a_marked_partition_closes_before_its_survivor_gains_keys(world: W
 
 
 async def test_a_shrink_sends_each_broker_only_two_leader_and_isr_requests(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """Only leaders know the ends of epochs. So a shrink sends each broker two requests: of losers and of survivors."""
     await resized(world, 8)
@@ -56,7 +58,7 @@ async def test_a_shrink_sends_each_broker_only_two_leader_and_isr_requests(
 
 
 async def test_a_partition_is_not_drained_before_its_log_end_whatever_the_high_watermark(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """Hole 7: the high watermark may lag behind the log end, and the log start may be at the high watermark."""
     await resized(world, 6)
@@ -70,7 +72,7 @@ async def test_a_partition_is_not_drained_before_its_log_end_whatever_the_high_w
 
 
 async def test_a_marked_partition_without_a_leader_delays_only_its_own_survivor(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
@@ -88,7 +90,9 @@ async def test_a_marked_partition_without_a_leader_delays_only_its_own_survivor(
     await world.until(lambda: is_settled(world, 4, 2, 6, None))
 
 
-async def test_a_leader_that_does_not_know_its_end_is_asked_with_pauses(world: World, autojump_clock: object) -> None:
+async def test_a_leader_that_does_not_know_its_end_is_asked_with_pauses(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
     await resized(world, 4)
@@ -102,7 +106,9 @@ async def test_a_leader_that_does_not_know_its_end_is_asked_with_pauses(world: W
     await world.until(lambda: finished(world, 4), within_s=2)
 
 
-async def test_after_an_unclean_election_the_end_is_asked_again(world: World, autojump_clock: object) -> None:
+async def test_after_an_unclean_election_the_end_is_asked_again(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """Hole 15: records above the new end are lost, and no group waits for them. The earlier leader had reported 40."""
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
@@ -117,7 +123,7 @@ async def test_after_an_unclean_election_the_end_is_asked_again(world: World, au
     assert (await world.topic(TOPIC)).last_offsets == {4: 25, 5: 25}
 
 
-def _asked(world: World, epoch: int) -> bool:
+def _asked(world: ControllerCluster, epoch: int) -> bool:
     return any(
         asked.partition_index == 5 and asked.current_leader_epoch == epoch
         for broker in world.brokers.values()
@@ -128,12 +134,12 @@ def _asked(world: World, epoch: int) -> bool:
     )
 
 
-async def _is_leaving(world: World, partition: int) -> bool:
+async def _is_leaving(world: ControllerCluster, partition: int) -> bool:
     return (await world.state(TOPIC, partition)).being_removed
 
 
 async def test_an_election_during_a_drain_changes_neither_layout_nor_lineage(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
@@ -150,7 +156,9 @@ async def test_an_election_during_a_drain_changes_neither_layout_nor_lineage(
 # ---------------------------------------------------------------- removal
 
 
-async def test_nothing_is_removed_before_every_gainer_is_bumped(world: World, autojump_clock: object) -> None:
+async def test_nothing_is_removed_before_every_gainer_is_bumped(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """Hole 13: a gainer reads a loser's last epoch from the loser's znode. 5 is drained, while 0 still waits for 4."""
     await world.request(placed(5, 1, [2, 1, 3]))
     await world.request(placed(6, 1, [3, 1, 2]))
@@ -165,7 +173,9 @@ async def test_nothing_is_removed_before_every_gainer_is_bumped(world: World, au
     assert await lineages(world, (0, 1)) == {0: (LineageEntry(3, {4: 1}),), 1: (LineageEntry(3, {5: 0}),)}
 
 
-async def test_drained_partitions_wait_until_the_highest_is_drained(world: World, autojump_clock: object) -> None:
+async def test_drained_partitions_wait_until_the_highest_is_drained(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await resized(world, 8)
     hold_records(world, range(4, 8), 40)
     await resized(world, 4)
@@ -177,7 +187,7 @@ async def test_drained_partitions_wait_until_the_highest_is_drained(world: World
 
 
 async def test_a_second_shrink_while_the_first_drains_keeps_the_first_lineage_entries(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     await resized(world, 8)
     hold_records(world, range(4, 8), 40)
@@ -199,7 +209,7 @@ async def test_a_second_shrink_while_the_first_drains_keeps_the_first_lineage_en
 
 
 async def test_a_partition_created_again_continues_above_its_last_epoch_as_another_incarnation(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """Hole 20, KAFKA-12257: users of the old incarnation are fenced. Every replica begins at the old log's end."""
     await resized(world, 5)
@@ -215,7 +225,7 @@ async def test_a_partition_created_again_continues_above_its_last_epoch_as_anoth
     assert _bases_sent(world, 4, again.czxid) == {40}
 
 
-def _bases_sent(world: World, partition: int, incarnation: int) -> set[int]:
+def _bases_sent(world: ControllerCluster, partition: int, incarnation: int) -> set[int]:
     return {
         state.base_offset
         for broker in world.brokers.values()
@@ -226,7 +236,9 @@ def _bases_sent(world: World, partition: int, incarnation: int) -> set[int]:
     }
 
 
-async def test_the_recorded_end_is_the_highest_one_and_never_goes_back(world: World, autojump_clock: object) -> None:
+async def test_the_recorded_end_is_the_highest_one_and_never_goes_back(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """Markers may follow the leader's reported end. A broker that deleted its log and restarted has no end."""
     await resized(world, 5)
     hold_records(world, range(4, 5), 40, 40)
@@ -251,7 +263,7 @@ async def test_the_recorded_end_is_the_highest_one_and_never_goes_back(world: Wo
     assert (await world.topic(TOPIC)).last_offsets == {4: 52}
 
 
-async def test_the_next_controller_completes_a_removal(world: World, autojump_clock: object) -> None:
+async def test_the_next_controller_completes_a_removal(world: ControllerCluster, autojump_clock: object) -> None:
     """No znode has the deleted replicas: the next controller asks all again. The end offset is recorded before."""
     await resized(world, 5)
     hold_records(world, range(4, 5), 40)
@@ -270,7 +282,9 @@ async def test_the_next_controller_completes_a_removal(world: World, autojump_cl
     assert (await world.topic(TOPIC)).last_offsets == {4: 40}
 
 
-async def test_a_replica_whose_broker_is_away_delays_the_removal(world: World, autojump_clock: object) -> None:
+async def test_a_replica_whose_broker_is_away_delays_the_removal(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await resized(world, 5)
     hold_records(world, range(4, 5), 40)
     await resized(world, 4)
@@ -286,7 +300,7 @@ async def test_a_replica_whose_broker_is_away_delays_the_removal(world: World, a
 
 
 async def test_an_end_reported_while_the_topic_is_being_deleted_begins_no_removal(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """A state written then would bring the partition online again, and the controller would fail without the topic."""
     await resized(world, 6)

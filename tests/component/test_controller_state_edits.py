@@ -11,14 +11,14 @@ import trio
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.zk_schemas import paths
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
+from tests.support.resize.resize_rules import TOPIC, alter, edit, finished, hold_records, led_by, resized
 from tests.support.resize.resize_states import begun, release, vacate
-from tests.support.resize.resize_world import TOPIC, alter, edit, finished, hold_records, led_by, resized
 
 pytestmark = pytest.mark.trio
 
 
-async def set_field(world: World, partition: int, **fields: Any) -> bytes:
+async def set_field(world: ControllerCluster, partition: int, **fields: Any) -> bytes:
     """Write fields of a state, or remove those that are None. Returns the state before."""
     path = paths.partition_state(TOPIC, partition)
     before = (await world.store.get(path)).data
@@ -27,12 +27,12 @@ async def set_field(world: World, partition: int, **fields: Any) -> bytes:
     return before
 
 
-async def succeeded(world: World) -> None:
+async def succeeded(world: ControllerCluster) -> None:
     await world.start_controller(1001)
     await world.until(world.active)
 
 
-async def edited_unseen(world: World, partition: int, **fields: Any) -> bytes:
+async def edited_unseen(world: ControllerCluster, partition: int, **fields: Any) -> bytes:
     """Write fields of a state while no controller is active, then start one. Returns the state before."""
     vacate(world)
     before = await set_field(world, partition, **fields)
@@ -40,7 +40,7 @@ async def edited_unseen(world: World, partition: int, **fields: Any) -> bytes:
     return before
 
 
-async def repaired(world: World, partition: int, intact: bytes, count: int) -> None:
+async def repaired(world: ControllerCluster, partition: int, intact: bytes, count: int) -> None:
     """Repair the state, resize the topic to ``count``, and check that brokers never got another initial count."""
     await world.store.set(paths.partition_state(TOPIC, partition), intact)
     await world.until(lambda: accepts(world, count))
@@ -48,18 +48,18 @@ async def repaired(world: World, partition: int, intact: bytes, count: int) -> N
     assert initial_counts_sent(world) == {4}
 
 
-def initial_counts_sent(world: World) -> set[int]:
+def initial_counts_sent(world: ControllerCluster) -> set[int]:
     """All initial counts in the brokers' LeaderAndIsr requests."""
     orders = [request for broker in world.brokers.values() for request in broker.sent(LeaderAndIsrRequest)]
     topics = [topic for request in orders for topic in request.topic_states]
     return {partition.initial_partition_count for topic in topics for partition in topic.partition_states}
 
 
-async def accepts(world: World, count: int) -> bool:
+async def accepts(world: ControllerCluster, count: int) -> bool:
     return bool((await world.request(alter(count))).results[0].error_code == ErrorCode.NONE)
 
 
-async def why_frozen(world: World, count: int = 8) -> str:
+async def why_frozen(world: ControllerCluster, count: int = 8) -> str:
     result = (await world.request(alter(count))).results[0]
     assert result.error_code == ErrorCode.POLICY_VIOLATION
     message: str = result.error_message
@@ -119,7 +119,7 @@ def pair(count: int, version: int) -> dict[str, int]:
     ],
 )
 async def test_a_state_that_contradicts_the_topic_freezes_it_until_it_is_repaired(
-    world: World,
+    world: ControllerCluster,
     autojump_clock: object,
     caplog: pytest.LogCaptureFixture,
     partition: int,
@@ -155,7 +155,7 @@ async def test_a_state_that_contradicts_the_topic_freezes_it_until_it_is_repaire
     ids=["initial", "version", "previous", "epochs", "dropped", "assignment", "replicas"],
 )
 async def test_a_topic_that_contradicts_its_states_is_frozen_until_it_is_repaired(
-    world: World, autojump_clock: object, changes: dict[str, Any], why: str
+    world: ControllerCluster, autojump_clock: object, changes: dict[str, Any], why: str
 ) -> None:
     """No controller saw the edit. It is not overwritten from the other states, because they may be the wrong ones."""
     await resized(world, 6)
@@ -172,7 +172,9 @@ async def test_a_topic_that_contradicts_its_states_is_frozen_until_it_is_repaire
     assert initial_counts_sent(world) == {4}
 
 
-async def test_a_lineage_that_waits_for_itself_freezes_the_topic(world: World, autojump_clock: object) -> None:
+async def test_a_lineage_that_waits_for_itself_freezes_the_topic(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """4 waits for 0, and 0 waits for 4. Each entry alone would be possible."""
     for count in (6, 4, 8):
         await resized(world, count)
@@ -189,7 +191,7 @@ async def test_a_lineage_that_waits_for_itself_freezes_the_topic(world: World, a
 
 
 async def test_an_impossible_state_of_a_marked_partition_freezes_the_topic(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """A marked partition has unread records that are nowhere else."""
     await draining(world)
@@ -203,7 +205,7 @@ async def test_an_impossible_state_of_a_marked_partition_freezes_the_topic(
     await world.until(lambda: finished(world, 4))
 
 
-async def draining(world: World) -> None:
+async def draining(world: ControllerCluster) -> None:
     """Close partitions 4 and 5 of the topic, with unread records."""
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
@@ -211,7 +213,7 @@ async def draining(world: World) -> None:
 
 
 async def test_an_edit_under_an_active_controller_is_found_by_its_next_write_and_stops_the_resize(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The goal is in another znode. Once the state is repaired, the resize continues where it stopped."""
     await resized(world, 6)
@@ -225,7 +227,7 @@ async def test_an_edit_under_an_active_controller_is_found_by_its_next_write_and
     assert initial_counts_sent(world) == {4}
 
 
-async def test_a_frozen_topic_is_still_served(world: World, autojump_clock: object) -> None:
+async def test_a_frozen_topic_is_still_served(world: ControllerCluster, autojump_clock: object) -> None:
     """Leaders are elected and ISRs change, without reading the cluster again."""
     await resized(world, 6)
     intact = (await world.store.get(paths.topic(TOPIC))).data
@@ -248,7 +250,7 @@ async def test_a_frozen_topic_is_still_served(world: World, autojump_clock: obje
     assert initial_counts_sent(world) == {4}
 
 
-async def test_no_partition_of_a_frozen_topic_is_removed(world: World, autojump_clock: object) -> None:
+async def test_no_partition_of_a_frozen_topic_is_removed(world: ControllerCluster, autojump_clock: object) -> None:
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
     await resized(world, 4)
@@ -262,7 +264,7 @@ async def test_no_partition_of_a_frozen_topic_is_removed(world: World, autojump_
 
 
 async def test_a_deleted_state_of_a_topic_that_was_never_resized_is_not_created_again(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """A new state would be another incarnation of the partition: brokers would delete their logs of it."""
     vacate(world)
@@ -274,7 +276,9 @@ async def test_a_deleted_state_of_a_topic_that_was_never_resized_is_not_created_
     assert result.error_message == "The states of partitions 2 cannot be read: see the log."
 
 
-async def test_a_partition_znode_deleted_from_a_resized_topic_freezes_it(world: World, autojump_clock: object) -> None:
+async def test_a_partition_znode_deleted_from_a_resized_topic_freezes_it(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await resized(world, 6)
     vacate(world)
     await world.store.delete(paths.partition_state(TOPIC, 2))
@@ -301,7 +305,7 @@ HUGE = json.dumps({"lineage": [[epoch, {"1": epoch}] for epoch in range(500_000)
     ids=["deep", "huge"],
 )
 async def test_a_state_that_no_controller_can_read_holds_resizes_until_it_is_repaired(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, data: bytes, why: str
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, data: bytes, why: str
 ) -> None:
     await resized(world, 6)
     path = paths.partition_state(TOPIC, 2)
@@ -326,7 +330,7 @@ async def test_a_state_that_no_controller_can_read_holds_resizes_until_it_is_rep
     ids=["newer", "empty", "negative", "twice"],
 )
 async def test_a_lineage_that_contradicts_itself_holds_resizes_until_it_is_repaired(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, lineage: list[Any], why: str
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, lineage: list[Any], why: str
 ) -> None:
     await resized(world, 6)
     intact = await edited_unseen(world, 5, lineage=lineage)
@@ -337,7 +341,7 @@ async def test_a_lineage_that_contradicts_itself_holds_resizes_until_it_is_repai
 
 @pytest.mark.parametrize("partition", [0, 5])
 async def test_a_deleted_state_leaves_the_topic_znode_as_it_was(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, partition: int
+    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, partition: int
 ) -> None:
     """This holds for a marked partition too: its unread records are nowhere else."""
     await draining(world)
@@ -350,7 +354,9 @@ async def test_a_deleted_state_leaves_the_topic_znode_as_it_was(
     assert await world.store.exists(path) is None
 
 
-async def test_no_state_is_created_again_when_all_were_deleted(world: World, autojump_clock: object) -> None:
+async def test_no_state_is_created_again_when_all_were_deleted(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await world.until(lambda: exists(world, paths.partition_state(TOPIC, 3)))
     vacate(world)
     states = [paths.partition_state(TOPIC, index) for index in range(4)]
@@ -361,11 +367,13 @@ async def test_no_state_is_created_again_when_all_were_deleted(world: World, aut
     assert not any([await exists(world, path) for path in states])
 
 
-async def exists(world: World, path: str) -> bool:
+async def exists(world: ControllerCluster, path: str) -> bool:
     return await world.store.exists(path) is not None
 
 
-async def test_an_edit_adds_no_partition_while_a_state_cannot_be_read(world: World, autojump_clock: object) -> None:
+async def test_an_edit_adds_no_partition_while_a_state_cannot_be_read(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """The added partition would be led at once, without losers: it is unknown which partitions are new."""
     await resized(world, 6)
     vacate(world)
@@ -378,7 +386,9 @@ async def test_an_edit_adds_no_partition_while_a_state_cannot_be_read(world: Wor
     assert not await exists(world, paths.partition_state(TOPIC, 6))
 
 
-async def test_a_topic_that_kafkas_controller_only_began_to_create_is_led(world: World, autojump_clock: object) -> None:
+async def test_a_topic_that_kafkas_controller_only_began_to_create_is_led(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """Kafka's controller creates the parent znodes of a state in separate requests."""
     vacate(world)
     assignment = json.dumps({"version": 1, "partitions": {"0": [1, 2, 3]}}).encode()
@@ -389,7 +399,7 @@ async def test_a_topic_that_kafkas_controller_only_began_to_create_is_led(world:
 
 
 async def test_a_broker_that_restarted_while_a_state_was_unreadable_does_not_keep_its_epoch(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """The state is repaired after the broker is back, so the time of its last write does not show the restart."""
     await resized(world, 6)
@@ -403,16 +413,18 @@ async def test_a_broker_that_restarted_while_a_state_was_unreadable_does_not_kee
     await world.until(lambda: is_led_anew(world, before.leader_epoch))
 
 
-async def is_dropped(world: World, broker: int) -> bool:
+async def is_dropped(world: ControllerCluster, broker: int) -> bool:
     """Whether the broker is in no ISR of the readable states."""
     return all([broker not in (await world.state(TOPIC, index)).isr for index in range(5)])
 
 
-async def is_led_anew(world: World, epoch: int) -> bool:
+async def is_led_anew(world: ControllerCluster, epoch: int) -> bool:
     return (await world.state(TOPIC, 5)).leader_epoch > epoch
 
 
-async def test_a_partition_with_a_repaired_state_elects_a_leader_once(world: World, autojump_clock: object) -> None:
+async def test_a_partition_with_a_repaired_state_elects_a_leader_once(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """It is unknown which brokers restarted before the repair. Later readings of the cluster do not elect again."""
     await resized(world, 6)
     before = await world.state(TOPIC, 5)
@@ -429,7 +441,7 @@ async def test_a_partition_with_a_repaired_state_elects_a_leader_once(world: Wor
 
 
 async def test_a_grow_that_was_accepted_goes_on_when_an_unrelated_state_is_repaired(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     """The grow stops while a state is unreadable, after its goal and some bumps are written."""
     await begun(world, 6)

@@ -34,7 +34,7 @@ from anabranch.runtime.env import NoNodeError
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.topic import TopicZnode
 from anabranch.zk_schemas.znode import NO_ID
-from tests.support.controller.controller_world import World
+from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
 
@@ -46,8 +46,8 @@ def creation(name: str, partitions: int = 3, replication_factor: int = 1, **more
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
-    world = World(nursery)
+async def world(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
+    world = ControllerCluster(nursery)
     await world.start_controller()
     for broker_id in (1, 2, 3):
         await world.start_broker(broker_id)
@@ -56,14 +56,14 @@ async def world(nursery: trio.Nursery, autojump_clock: object) -> World:
     return world
 
 
-async def create(world: World, name: str, partitions: int = 3) -> TopicZnode:
+async def create(world: ControllerCluster, name: str, partitions: int = 3) -> TopicZnode:
     response = await world.request(creation(name, partitions))
     assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
     return await world.topic(name)
 
 
 async def test_a_created_topic_is_served_by_every_broker_when_the_answer_comes(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     configs = [CreatableTopicConfig(name="retention.ms", value="5000")]
     response = await world.request(creation("events", 6, configs=configs))
@@ -115,7 +115,7 @@ async def test_a_created_topic_is_served_by_every_broker_when_the_answer_comes(
     ],
 )
 async def test_an_invalid_creation_is_refused_and_leaves_no_znode(
-    world: World, request_: CreateTopicsRequest, code: ErrorCode, autojump_clock: object
+    world: ControllerCluster, request_: CreateTopicsRequest, code: ErrorCode, autojump_clock: object
 ) -> None:
     await create(world, "existing_topic", 1)
     response = await world.request(request_)
@@ -124,7 +124,7 @@ async def test_an_invalid_creation_is_refused_and_leaves_no_znode(
     assert await world.store.children(paths.TOPICS) == ["existing_topic"]
 
 
-async def test_a_given_assignment_is_taken(world: World, autojump_clock: object) -> None:
+async def test_a_given_assignment_is_taken(world: ControllerCluster, autojump_clock: object) -> None:
     assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=[3]) for i in range(2)]
     response = await world.request(creation("placed", -1, -1, assignments=assignments))
     assert response.topics[0].error_code == ErrorCode.NONE
@@ -132,28 +132,32 @@ async def test_a_given_assignment_is_taken(world: World, autojump_clock: object)
 
 
 async def test_minus_one_means_the_controllers_defaults(nursery: trio.Nursery, autojump_clock: object) -> None:
-    world = World(nursery)
+    world = ControllerCluster(nursery)
     await world.start_controller(num_partitions=4)
     await world.start_broker(1)
     await world.until(lambda: world.brokers[1].requests)
     assert (await world.request(creation("t", -1, -1))).topics[0].num_partitions == 4
 
 
-async def test_validate_only_writes_nothing(world: World, autojump_clock: object) -> None:
+async def test_validate_only_writes_nothing(world: ControllerCluster, autojump_clock: object) -> None:
     response = await world.request(creation("t", validate_only=True))
     assert response.topics[0].error_code == ErrorCode.NONE
     assert response.topics[0].num_partitions == 3
     assert await world.store.children(paths.TOPICS) == []
 
 
-async def test_a_broker_that_does_not_answer_makes_the_request_time_out(world: World, autojump_clock: object) -> None:
+async def test_a_broker_that_does_not_answer_makes_the_request_time_out(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     world.brokers[2].answering = trio.Event()
     response = await world.request(creation("slow", timeout_ms=1000))
     assert response.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
     assert (await world.topic("slow")).partitions.keys() == {0, 1, 2}
 
 
-async def test_a_topic_written_by_hand_comes_online_and_is_completed(world: World, autojump_clock: object) -> None:
+async def test_a_topic_written_by_hand_comes_online_and_is_completed(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     path = paths.topic("by-hand")
     await world.store.create(path, b'{"version":1,"partitions":{"0":[1],"1":[2]},"note":"kept"}')
     await world.until(lambda: ("by-hand", 0) in world.brokers[1].led() and ("by-hand", 1) in world.brokers[2].led())
@@ -164,7 +168,7 @@ async def test_a_topic_written_by_hand_comes_online_and_is_completed(world: Worl
 
 
 async def test_a_malformed_topic_is_logged_with_path_and_field_and_others_are_created(
-    world: World, caplog: pytest.LogCaptureFixture, autojump_clock: object
+    world: ControllerCluster, caplog: pytest.LogCaptureFixture, autojump_clock: object
 ) -> None:
     with caplog.at_level(logging.ERROR):
         await world.store.create(paths.topic("broken"), b'{"partitions":{"0":"one"}}')
@@ -172,7 +176,7 @@ async def test_a_malformed_topic_is_logged_with_path_and_field_and_others_are_cr
     assert any("/brokers/topics/broken: field partitions.0" in record.message for record in caplog.records)
 
 
-async def test_create_partitions_splits_the_topic(world: World, autojump_clock: object) -> None:
+async def test_create_partitions_splits_the_topic(world: ControllerCluster, autojump_clock: object) -> None:
     before = await create(world, "t", 2)
     request = CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name="t", count=5, assignments=None)], timeout_ms=30_000
@@ -199,7 +203,7 @@ async def test_create_partitions_splits_the_topic(world: World, autojump_clock: 
     ],
 )
 async def test_invalid_create_partitions_requests_are_refused(
-    world: World, wanted: CreatePartitionsTopic, code: ErrorCode, autojump_clock: object
+    world: ControllerCluster, wanted: CreatePartitionsTopic, code: ErrorCode, autojump_clock: object
 ) -> None:
     await create(world, "t", 2)
     response = await world.request(CreatePartitionsRequest(topics=[wanted], timeout_ms=30_000))
@@ -208,7 +212,7 @@ async def test_invalid_create_partitions_requests_are_refused(
 
 
 async def test_an_edit_that_removes_partitions_is_undone(
-    world: World, caplog: pytest.LogCaptureFixture, autojump_clock: object
+    world: ControllerCluster, caplog: pytest.LogCaptureFixture, autojump_clock: object
 ) -> None:
     topic = await create(world, "t", 3)
     with caplog.at_level(logging.ERROR):
@@ -223,7 +227,7 @@ async def test_an_edit_that_removes_partitions_is_undone(
 
 
 async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_id(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     first = await create(world, "t")
     response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
@@ -239,7 +243,9 @@ async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_
     assert second.topic_id != first.topic_id
 
 
-async def test_a_deletion_with_an_unreadable_state_spares_the_successor(world: World, autojump_clock: object) -> None:
+async def test_a_deletion_with_an_unreadable_state_spares_the_successor(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """KIP-570: the replica's incarnation is unknown, so the incarnation of the deletion request replaces it."""
     await create(world, "t")
     await world.store.set(paths.partition_state("t", 0), b"{", -1)
@@ -262,7 +268,7 @@ async def test_a_deletion_with_an_unreadable_state_spares_the_successor(world: W
 
 
 async def test_a_topic_that_the_controller_has_not_read_yet_is_deleted(
-    world: World, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    world: ControllerCluster, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch's event is queued by then, and the request is decided after it."""
 
@@ -279,7 +285,7 @@ async def test_a_topic_that_the_controller_has_not_read_yet_is_deleted(
 
 
 async def test_deletion_waits_for_a_broker_that_is_away_and_resumes_with_a_new_controller(
-    world: World, autojump_clock: object
+    world: ControllerCluster, autojump_clock: object
 ) -> None:
     topic = await create(world, "t")
     world.brokers[2].leave()

@@ -60,9 +60,9 @@ from anabranch.runtime.real_trio import RealNetwork
 from anabranch.runtime.sim_zk import FakeZk
 from tests.support.broker.broker_harness import OneBroker, one_broker
 from tests.support.broker.loop_probe import LoopProbe
-from tests.support.broker.replica_world import KEY, ReplicaWorld
+from tests.support.broker.replica_cluster import KEY, ReplicaCluster
 from tests.support.log.cold_disk import ColdDisk
-from tests.support.log.log_world import START_MS, TOPIC_ID, LogWorld, ManualClock, batch, idempotent, read_all
+from tests.support.log.log_fixture import START_MS, TOPIC_ID, LogFixture, ManualClock, batch, idempotent, read_all
 
 pytestmark = pytest.mark.trio
 T = TopicPartition("t", 0)
@@ -77,7 +77,7 @@ class Operation(NamedTuple):
     ``most`` is the limit of steps between two pauses.
     """
 
-    run: Callable[[LogWorld, pytest.MonkeyPatch, LoopProbe], Awaitable[int]]
+    run: Callable[[LogFixture, pytest.MonkeyPatch, LoopProbe], Awaitable[int]]
     most: int
 
 
@@ -104,7 +104,7 @@ def count_headers(patches: pytest.MonkeyPatch, probe: LoopProbe) -> None:
     patches.setattr(LogSegment, "batches", counted)
 
 
-async def search_unsorted_times(world: LogWorld, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
+async def search_unsorted_times(world: LogFixture, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
     """Search by time among equal timestamps, where no index helps."""
     log = world.create()
     for _ in range(3000):
@@ -117,7 +117,7 @@ async def search_unsorted_times(world: LogWorld, patches: pytest.MonkeyPatch, pr
     return 3000
 
 
-async def truncate_a_large_segment(world: LogWorld, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
+async def truncate_a_large_segment(world: LogFixture, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
     log = world.create()
     for number in range(3000):
         log.append_as_leader(idempotent(number // 100, producer_id=number % 100), 0)
@@ -133,7 +133,7 @@ async def truncate_a_large_segment(world: LogWorld, patches: pytest.MonkeyPatch,
     return 2990
 
 
-async def snapshot_many_producers(world: LogWorld, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
+async def snapshot_many_producers(world: LogFixture, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
     log = world.create()
     one = RecordBatch(idempotent(0))
     log.append_as_leader(idempotent(0), 0)
@@ -154,9 +154,9 @@ async def snapshot_many_producers(world: LogWorld, patches: pytest.MonkeyPatch, 
     return 100_000
 
 
-async def take_a_large_answer(_world: LogWorld, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
+async def take_a_large_answer(_world: LogFixture, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
     """Append 10 MiB from a leader, in small batches."""
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     fetcher = ReplicaFetcher(1, FETCHER, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
     follower = world[2].partition
@@ -177,7 +177,7 @@ async def take_a_large_answer(_world: LogWorld, patches: pytest.MonkeyPatch, pro
     return count
 
 
-async def compact_a_batch_of_many_records(world: LogWorld, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
+async def compact_a_batch_of_many_records(world: LogFixture, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
     """Compact a batch in which each key occurs twice: every second record stays."""
     many = 200_000
     config = LogConfig(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0, max_message_bytes=1 << 30)
@@ -220,7 +220,7 @@ async def test_a_large_operation_lets_other_tasks_run(
 ) -> None:
     operation, probe = OPERATIONS[name], LoopProbe()
     with probe.watching():
-        at_least = await operation.run(LogWorld(tmp_path), monkeypatch, probe)
+        at_least = await operation.run(LogFixture(tmp_path), monkeypatch, probe)
     assert probe.steps >= at_least > operation.most >= probe.most_steps > 0
 
 
@@ -236,7 +236,7 @@ def record(number: int) -> bytearray:
     return idempotent(number, keys=[b"%d" % (number % 7)], timestamp=START_MS + 1000 * number)
 
 
-async def cold_logs(world: LogWorld, disk: ColdDisk) -> LogManager:
+async def cold_logs(world: LogFixture, disk: ColdDisk) -> LogManager:
     """A started manager of one log with several segments, none of which is in the page cache."""
     dirs = (str(world.root / "d"), str(world.root / "e"))
     manager = LogManager(LogManagerConfig(1, "c", dirs, SMALL_SEGMENTS), world.env)
@@ -291,7 +291,7 @@ async def test_work_on_a_cold_log_waits_for_the_disk_in_threads(
     work: Callable[[LogManager], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = ColdDisk(monkeypatch)
-    manager = await cold_logs(LogWorld(tmp_path), disk)
+    manager = await cold_logs(LogFixture(tmp_path), disk)
     await work(manager)
     assert disk.waited == [] and disk.reads_in_threads > 0
     manager.close_at_once()
@@ -459,7 +459,7 @@ def whole_partition() -> FetchPartition:
 async def test_a_compressed_batch_is_compacted_and_found_by_time_in_slices_and_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = LogWorld(tmp_path)
+    world = LogFixture(tmp_path)
     config = LogConfig(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0, max_message_bytes=1 << 30)
     manager = LogManager(LogManagerConfig(1, "c", (str(tmp_path / "d"),), config), world.env)
     await manager.start()

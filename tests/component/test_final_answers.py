@@ -29,7 +29,7 @@ from anabranch.protocol.generated.produce import ProduceRequest
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
 from tests.support.broker.broker_harness import DEADLINE_S
-from tests.support.resize.layout_world import (
+from tests.support.resize.resized_broker import (
     FIRST,
     GROWN,
     NEVER_ANSWERED_MS,

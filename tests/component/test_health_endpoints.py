@@ -22,7 +22,7 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.runtime.env import SessionState
 from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
-from tests.support.resize.resize_world import started
+from tests.support.resize.resize_rules import started
 
 pytestmark = pytest.mark.trio
 

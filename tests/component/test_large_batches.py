@@ -24,7 +24,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
 from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
 from tests.support.broker.loop_probe import LoopProbe
-from tests.support.resize.layout_world import GROWN, TOPIC_ID, UNTAGGED, broker_of, key_of
+from tests.support.resize.resized_broker import GROWN, TOPIC_ID, UNTAGGED, broker_of, key_of
 
 pytestmark = pytest.mark.trio
 FEW = 10

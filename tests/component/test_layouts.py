@@ -40,7 +40,7 @@ from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S
-from tests.support.resize.layout_world import (
+from tests.support.resize.resized_broker import (
     FIRST,
     GROWN,
     SHRUNK,

@@ -26,7 +26,7 @@ from anabranch.protocol.records import iter_batches
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.sim_zk import FakeZk
 from tests.support.broker.broker_harness import BROKER_ID
-from tests.support.resize.layout_world import GROWN, Broker, broker_of
+from tests.support.resize.resized_broker import GROWN, Broker, broker_of
 
 pytestmark = pytest.mark.trio
 P5 = TopicPartition("t", 5)

@@ -8,13 +8,13 @@ import trio
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from tests.component.test_controller_resize_crashes import kill_active
-from tests.support.controller.controller_world import Log, World
-from tests.support.resize.resize_world import TOPIC, edit, finished, hold_records, resized
+from tests.support.controller.controller_cluster import ControllerCluster, Log
+from tests.support.resize.resize_rules import TOPIC, edit, finished, hold_records, resized
 
 pytestmark = pytest.mark.trio
 
 
-def bases_sent(world: World, partition: int) -> set[int]:
+def bases_sent(world: ControllerCluster, partition: int) -> set[int]:
     """The base offsets in LeaderAndIsr requests for the newest incarnation in them."""
     sent = [
         state
@@ -28,7 +28,7 @@ def bases_sent(world: World, partition: int) -> set[int]:
     return {state.base_offset for state in sent if state.incarnation == newest}
 
 
-async def removed(world: World, end: int) -> None:
+async def removed(world: ControllerCluster, end: int) -> None:
     """Create partition 4, let it have ``end`` records, and merge it away again."""
     await resized(world, 5)
     hold_records(world, range(4, 5), end)
@@ -37,7 +37,9 @@ async def removed(world: World, end: int) -> None:
     await world.until(lambda: finished(world, 4))
 
 
-async def test_the_controller_keeps_where_a_removed_partition_ended(world: World, autojump_clock: object) -> None:
+async def test_the_controller_keeps_where_a_removed_partition_ended(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await resized(world, 5)
     assert bases_sent(world, 4) == {0}
     hold_records(world, range(4, 5), 40)
@@ -50,7 +52,7 @@ async def test_the_controller_keeps_where_a_removed_partition_ended(world: World
     assert (await world.topic(TOPIC)).last_offsets == {4: 40}, "as long as the topic exists"
 
 
-async def test_the_highest_reported_end_counts(world: World, autojump_clock: object) -> None:
+async def test_the_highest_reported_end_counts(world: ControllerCluster, autojump_clock: object) -> None:
     """Transaction markers may follow the last record. Replicas out of sync may have fewer or more records."""
     await resized(world, 5)
     hold_records(world, range(4, 5), 40)
@@ -62,7 +64,9 @@ async def test_the_highest_reported_end_counts(world: World, autojump_clock: obj
     assert (await world.topic(TOPIC)).last_offsets == {4: 43}
 
 
-async def test_the_leaders_end_counts_where_no_replica_knows_it_any_more(world: World, autojump_clock: object) -> None:
+async def test_the_leaders_end_counts_where_no_replica_knows_it_any_more(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     """The replicas deleted the log, restarted, and are asked again."""
     for broker in world.brokers.values():
         broker.forgets_ends = True
@@ -70,7 +74,7 @@ async def test_the_leaders_end_counts_where_no_replica_knows_it_any_more(world: 
     assert (await world.topic(TOPIC)).last_offsets == {4: 40}
 
 
-async def test_the_recorded_end_never_goes_back(world: World, autojump_clock: object) -> None:
+async def test_the_recorded_end_never_goes_back(world: ControllerCluster, autojump_clock: object) -> None:
     await removed(world, 40)
     await removed(world, 40)  # created again at 40, without new records
     assert (await world.topic(TOPIC)).last_offsets == {4: 40}
@@ -80,7 +84,9 @@ async def test_the_recorded_end_never_goes_back(world: World, autojump_clock: ob
     assert (await world.topic(TOPIC)).last_offsets == {4: 55}
 
 
-async def test_a_removal_that_another_controller_completes_keeps_the_end(world: World, autojump_clock: object) -> None:
+async def test_a_removal_that_another_controller_completes_keeps_the_end(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await world.start_controller(1001)
     await resized(world, 5)
     hold_records(world, range(4, 5), 40)
@@ -101,7 +107,7 @@ async def test_a_removal_that_another_controller_completes_keeps_the_end(world: 
 
 @pytest.mark.parametrize("changes", [{"last_offsets": {"4": 3}}, {"last_offsets": {"4": 40, "9": 1}}])
 async def test_an_edit_by_hand_does_not_change_the_recorded_end(
-    world: World, autojump_clock: object, changes: dict[str, object], caplog: pytest.LogCaptureFixture
+    world: ControllerCluster, autojump_clock: object, changes: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     await removed(world, 40)
     await edit(world, **changes)
@@ -109,11 +115,13 @@ async def test_an_edit_by_hand_does_not_change_the_recorded_end(
     await world.until(lambda: _ends(world, {4: 40}))
 
 
-async def test_a_recorded_end_that_an_edit_drops_is_written_again(world: World, autojump_clock: object) -> None:
+async def test_a_recorded_end_that_an_edit_drops_is_written_again(
+    world: ControllerCluster, autojump_clock: object
+) -> None:
     await removed(world, 40)
     await edit(world, last_offsets=None)
     await world.until(lambda: _ends(world, {4: 40}))
 
 
-async def _ends(world: World, expected: dict[int, int]) -> bool:
+async def _ends(world: ControllerCluster, expected: dict[int, int]) -> bool:
     return (await world.topic(TOPIC)).last_offsets == expected

@@ -7,8 +7,8 @@ import trio
 
 from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from anabranch.zk_schemas import paths
-from tests.support.controller.controller_world import World
-from tests.support.resize.resize_world import BROKERS, TOPIC, creation, hold_records, is_gone, resized, started
+from tests.support.controller.controller_cluster import ControllerCluster
+from tests.support.resize.resize_rules import BROKERS, TOPIC, creation, hold_records, is_gone, resized, started
 
 pytestmark = pytest.mark.trio
 
@@ -37,20 +37,20 @@ async def test_znodes_stay_small_in_a_split_into_two_thousand_partitions_and_bac
     assert len((await world.store.get(paths.topic(TOPIC))).data) < TOPIC_BYTES
 
 
-async def largest(world: World) -> int:
+async def largest(world: ControllerCluster) -> int:
     """The bytes of the largest partition state."""
     count = len((await world.topic(TOPIC)).partitions)
     return max([len((await world.store.get(paths.partition_state(TOPIC, index))).data) for index in range(count)])
 
 
-async def has_count(world: World, count: int) -> bool:
+async def has_count(world: ControllerCluster, count: int) -> bool:
     topic = await world.topic(TOPIC)
     if len(topic.partitions) != count or topic.undeleted_partition_count != count:
         return False
     return (await world.state(TOPIC, count - 1)).leader >= 0
 
 
-async def is_closed(world: World, partitions: range) -> bool:
+async def is_closed(world: ControllerCluster, partitions: range) -> bool:
     """Whether each of these partitions has a layout that marks it."""
     layouts = [(await world.state(TOPIC, index)).layout for index in partitions]
     return all(layout is not None and layout.undeleted_partition_count == partitions.start for layout in layouts)

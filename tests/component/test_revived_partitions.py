@@ -25,7 +25,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.sim_zk import FakeZk
 from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S
-from tests.support.resize.layout_world import (
+from tests.support.resize.resized_broker import (
     FIRST,
     GROWN,
     GROWN_AGAIN,

@@ -19,7 +19,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.real_trio import RealNetwork
 from tests.support.broker.broker_harness import DEADLINE_S
-from tests.support.resize.layout_world import TOPIC_ID, UNTAGGED, Broker, broker_of, key_of, keyed, produce_request
+from tests.support.resize.resized_broker import TOPIC_ID, UNTAGGED, Broker, broker_of, key_of, keyed, produce_request
 
 pytestmark = pytest.mark.trio
 INITIAL, DOUBLED = (4, 4, 0), (8, 1)

@@ -21,7 +21,7 @@ from anabranch.protocol.generated.stop_replica import (
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.sim_zk import FakeZk
 from tests.support.broker.broker_harness import OneBroker, one_broker
-from tests.support.resize.layout_world import FIRST, TOPIC_ID, Broker, broker_of, produce_request
+from tests.support.resize.resized_broker import FIRST, TOPIC_ID, Broker, broker_of, produce_request
 
 pytestmark = pytest.mark.trio
 FENCED = ErrorCode.FENCED_LEADER_EPOCH

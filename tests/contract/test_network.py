@@ -24,13 +24,13 @@ DEADLINE_S = 10.0
 
 
 @dataclass
-class World:
+class NetworkFixture:
     """A network, a way to create a file with given content, and a runner for a scenario."""
 
     kind: str
     folder: Path
 
-    def run(self, scenario: Callable[[World, Network], Awaitable[None]]) -> None:
+    def run(self, scenario: Callable[[NetworkFixture, Network], Awaitable[None]]) -> None:
         if self.kind == "simulated":
             for seed in range(5):
                 run_deterministic(seed, self._run, scenario, seed)
@@ -39,7 +39,7 @@ class World:
         else:
             anyio.run(self._run, scenario, 0, backend="asyncio")
 
-    async def _run(self, scenario: Callable[[World, Network], Awaitable[None]], seed: int) -> None:
+    async def _run(self, scenario: Callable[[NetworkFixture, Network], Awaitable[None]], seed: int) -> None:
         with anyio.fail_after(DEADLINE_S):
             await scenario(self, self._network(seed))
 
@@ -64,8 +64,8 @@ class World:
 
 
 @pytest.fixture(params=["trio", "asyncio", "simulated"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    return World(request.param, tmp_path)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> NetworkFixture:
+    return NetworkFixture(request.param, tmp_path)
 
 
 async def connected(network: Network, send_buffer_bytes: int = -1) -> tuple[Stream, Stream]:
@@ -110,8 +110,8 @@ async def receive_exactly(stream: Stream, length: int) -> bytes:
     return bytes(buffer)
 
 
-def test_bytes_arrive_whole_and_in_order_both_ways(world: World) -> None:
-    async def scenario(world: World, network: Network) -> None:
+def test_bytes_arrive_whole_and_in_order_both_ways(world: NetworkFixture) -> None:
+    async def scenario(world: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         there, back = random.Random(1).randbytes(700_000), random.Random(2).randbytes(300_000)
         received: dict[str, bytes] = {}
@@ -136,8 +136,8 @@ def test_bytes_arrive_whole_and_in_order_both_ways(world: World) -> None:
     world.run(scenario)
 
 
-def test_file_ranges_small_and_large_are_sent_among_buffers(world: World) -> None:
-    async def scenario(world: World, network: Network) -> None:
+def test_file_ranges_small_and_large_are_sent_among_buffers(world: NetworkFixture) -> None:
+    async def scenario(world: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         content = random.Random(3).randbytes(600_000)
         file = world.file(content)
@@ -157,8 +157,8 @@ def test_file_ranges_small_and_large_are_sent_among_buffers(world: World) -> Non
     world.run(scenario)
 
 
-def test_many_small_parts_arrive_whole_and_in_order(world: World) -> None:
-    async def scenario(world: World, network: Network) -> None:
+def test_many_small_parts_arrive_whole_and_in_order(world: NetworkFixture) -> None:
+    async def scenario(world: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         await client.send([bytes([n % 256]) * (n % 5) for n in range(500)])
         client.close()
@@ -169,8 +169,8 @@ def test_many_small_parts_arrive_whole_and_in_order(world: World) -> None:
 
 
 @pytest.mark.parametrize("length", [1000, 100_000])
-def test_sending_a_range_of_a_truncated_file_is_an_error(world: World, length: int) -> None:
-    async def scenario(world: World, network: Network) -> None:
+def test_sending_a_range_of_a_truncated_file_is_an_error(world: NetworkFixture, length: int) -> None:
+    async def scenario(world: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         file = world.file(bytes(length))
         part = file.range(0, length)
@@ -183,8 +183,8 @@ def test_sending_a_range_of_a_truncated_file_is_an_error(world: World, length: i
     world.run(scenario)
 
 
-def test_send_now_sends_without_waiting_and_returns_the_rest(world: World) -> None:
-    async def scenario(world: World, network: Network) -> None:
+def test_send_now_sends_without_waiting_and_returns_the_rest(world: NetworkFixture) -> None:
+    async def scenario(world: NetworkFixture, network: Network) -> None:
         client, server = await connected(network, send_buffer_bytes=100_000)
         assert not server.send_now([b"at", b"", b" once"])
         assert await receive_exactly(client, 7) == b"at once"
@@ -198,8 +198,8 @@ def test_send_now_sends_without_waiting_and_returns_the_rest(world: World) -> No
     world.run(scenario)
 
 
-def test_an_error_of_send_now_is_raised_by_the_later_send(world: World) -> None:
-    async def scenario(world: World, network: Network) -> None:
+def test_an_error_of_send_now_is_raised_by_the_later_send(world: NetworkFixture) -> None:
+    async def scenario(world: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         file = world.file(bytes(100_000))
         part = file.range(0, 100_000)
@@ -214,8 +214,8 @@ def test_an_error_of_send_now_is_raised_by_the_later_send(world: World) -> None:
     world.run(scenario)
 
 
-def test_a_range_can_be_sent_after_its_file_is_closed(world: World) -> None:
-    async def scenario(world: World, network: Network) -> None:
+def test_a_range_can_be_sent_after_its_file_is_closed(world: NetworkFixture) -> None:
+    async def scenario(world: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         file = world.file(b"x" * 5000)
         part = file.range(1, 4999)
@@ -228,8 +228,8 @@ def test_a_range_can_be_sent_after_its_file_is_closed(world: World) -> None:
     world.run(scenario)
 
 
-def test_wait_readable_returns_for_data_and_at_the_end_of_the_stream(world: World) -> None:
-    async def scenario(world: World, network: Network) -> None:
+def test_wait_readable_returns_for_data_and_at_the_end_of_the_stream(world: NetworkFixture) -> None:
+    async def scenario(world: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         woken = []
 
@@ -251,8 +251,8 @@ def test_wait_readable_returns_for_data_and_at_the_end_of_the_stream(world: Worl
     world.run(scenario)
 
 
-def test_closing_wakes_the_tasks_that_wait_on_the_stream(world: World) -> None:
-    async def scenario(world: World, network: Network) -> None:
+def test_closing_wakes_the_tasks_that_wait_on_the_stream(world: NetworkFixture) -> None:
+    async def scenario(world: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         errors: list[str] = []
 
@@ -287,8 +287,8 @@ def test_closing_wakes_the_tasks_that_wait_on_the_stream(world: World) -> None:
     world.run(scenario)
 
 
-def test_sending_to_a_closed_peer_fails_in_the_end(world: World) -> None:
-    async def scenario(world: World, network: Network) -> None:
+def test_sending_to_a_closed_peer_fails_in_the_end(world: NetworkFixture) -> None:
+    async def scenario(world: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         server.close()
 
@@ -303,8 +303,8 @@ def test_sending_to_a_closed_peer_fails_in_the_end(world: World) -> None:
     world.run(scenario)
 
 
-def test_a_sender_waits_for_a_slow_reader(world: World) -> None:
-    async def scenario(world: World, network: Network) -> None:
+def test_a_sender_waits_for_a_slow_reader(world: NetworkFixture) -> None:
+    async def scenario(world: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         sent = []
 
@@ -325,8 +325,8 @@ def test_a_sender_waits_for_a_slow_reader(world: World) -> None:
     world.run(scenario)
 
 
-def test_connecting_where_nobody_listens_is_refused(world: World) -> None:
-    async def scenario(world: World, network: Network) -> None:
+def test_connecting_where_nobody_listens_is_refused(world: NetworkFixture) -> None:
+    async def scenario(world: NetworkFixture, network: Network) -> None:
         listener = await network.listen(HOST, 0)
         port = listener.port
         listener.close()
@@ -338,8 +338,8 @@ def test_connecting_where_nobody_listens_is_refused(world: World) -> None:
     world.run(scenario)
 
 
-def test_a_port_has_one_listener_and_is_free_after_its_close(world: World) -> None:
-    async def scenario(world: World, network: Network) -> None:
+def test_a_port_has_one_listener_and_is_free_after_its_close(world: NetworkFixture) -> None:
+    async def scenario(world: NetworkFixture, network: Network) -> None:
         listener = await network.listen(HOST, 0)
         assert listener.port > 0
         with pytest.raises(OSError):
@@ -352,8 +352,8 @@ def test_a_port_has_one_listener_and_is_free_after_its_close(world: World) -> No
     world.run(scenario)
 
 
-def test_closing_a_listener_wakes_the_task_that_accepts(world: World) -> None:
-    async def scenario(world: World, network: Network) -> None:
+def test_closing_a_listener_wakes_the_task_that_accepts(world: NetworkFixture) -> None:
+    async def scenario(world: NetworkFixture, network: Network) -> None:
         listener = await network.listen(HOST, 0)
         errors: list[OSError] = []
 
@@ -374,8 +374,8 @@ def test_closing_a_listener_wakes_the_task_that_accepts(world: World) -> None:
     world.run(scenario)
 
 
-def test_peers_are_named_host_and_port(world: World) -> None:
-    async def scenario(world: World, network: Network) -> None:
+def test_peers_are_named_host_and_port(world: NetworkFixture) -> None:
+    async def scenario(world: NetworkFixture, network: Network) -> None:
         listener = await network.listen(HOST, 0)
         client = await network.connect(HOST, listener.port)
         server = await listener.accept()
@@ -388,8 +388,8 @@ def test_peers_are_named_host_and_port(world: World) -> None:
     world.run(scenario)
 
 
-def test_a_busy_stream_lets_other_tasks_run(world: World) -> None:
-    async def scenario(world: World, network: Network) -> None:
+def test_a_busy_stream_lets_other_tasks_run(world: NetworkFixture) -> None:
+    async def scenario(world: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         await client.send([bytes(1000)])
         await server.wait_readable()  # from here on virtual time stands still, because some task always runs

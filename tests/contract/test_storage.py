@@ -20,7 +20,7 @@ START_MS = 1_500_000_000_000
 
 
 @dataclass
-class World:
+class StorageFixture:
     """A storage, an empty folder in it, and another process's view of the same disk."""
 
     storage: Storage
@@ -32,9 +32,9 @@ class World:
 
 
 @pytest.fixture(params=["files", "memory"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> StorageFixture:
     if request.param == "files":
-        return World(RealStorage(), str(tmp_path), RealStorage)
+        return StorageFixture(RealStorage(), str(tmp_path), RealStorage)
 
     class StoppedClock:
         def now_ms(self) -> int:
@@ -46,10 +46,10 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     disk = SimDisk(random.Random(0), clock=StoppedClock())
     storage = disk.mount()
     storage.makedirs("/data")
-    return World(storage, "/data", disk.mount)
+    return StorageFixture(storage, "/data", disk.mount)
 
 
-def test_appended_data_can_be_read_at_any_position(world: World) -> None:
+def test_appended_data_can_be_read_at_any_position(world: StorageFixture) -> None:
     file = world.storage.open(world.path("f"), create=True)
     assert (file.path, file.size()) == (world.path("f"), 0)
     file.append(b"hello ")
@@ -67,7 +67,7 @@ def test_appended_data_can_be_read_at_any_position(world: World) -> None:
     assert world.storage.size(world.path("f")) == 12
 
 
-def test_pwrite_overwrites_and_truncate_shortens_or_fills_with_zeros(world: World) -> None:
+def test_pwrite_overwrites_and_truncate_shortens_or_fills_with_zeros(world: StorageFixture) -> None:
     file = world.storage.open(world.path("f"), create=True)
     file.append(b"0123456789")
     file.pwrite(2, b"ab")
@@ -82,7 +82,7 @@ def test_pwrite_overwrites_and_truncate_shortens_or_fills_with_zeros(world: Worl
 
 
 @pytest.mark.trio
-async def test_a_file_may_be_closed_while_a_thread_truncates_it(world: World) -> None:
+async def test_a_file_may_be_closed_while_a_thread_truncates_it(world: StorageFixture) -> None:
     file = world.storage.open(world.path("f"), create=True)
     file.append(b"0123456789")
     async with trio.open_nursery() as nursery:
@@ -95,7 +95,7 @@ async def test_a_file_may_be_closed_while_a_thread_truncates_it(world: World) ->
     assert caught.value.errno == errno.EBADF
 
 
-def test_two_handles_see_one_file(world: World) -> None:
+def test_two_handles_see_one_file(world: StorageFixture) -> None:
     one = world.storage.open(world.path("f"), create=True)
     two = world.storage.open(world.path("f"))
     one.append(b"one")
@@ -104,7 +104,7 @@ def test_two_handles_see_one_file(world: World) -> None:
     assert one.pread(0, 6) == b"onetwo"
 
 
-def test_a_missing_path_is_an_error_in_every_call(world: World) -> None:
+def test_a_missing_path_is_an_error_in_every_call(world: StorageFixture) -> None:
     with pytest.raises(FileNotFoundError):
         world.storage.open(world.path("none"))
     with pytest.raises(FileNotFoundError):
@@ -120,7 +120,7 @@ def test_a_missing_path_is_an_error_in_every_call(world: World) -> None:
         world.storage.rename(world.path("none"), world.path("g"))
 
 
-def test_using_a_closed_file_is_an_error(world: World) -> None:
+def test_using_a_closed_file_is_an_error(world: StorageFixture) -> None:
     file = world.storage.open(world.path("f"), create=True)
     file.close()
     file.close()
@@ -130,7 +130,7 @@ def test_using_a_closed_file_is_an_error(world: World) -> None:
         assert caught.value.errno == errno.EBADF
 
 
-def test_a_range_stays_readable_after_close_and_unlink(world: World) -> None:
+def test_a_range_stays_readable_after_close_and_unlink(world: StorageFixture) -> None:
     file = world.storage.open(world.path("f"), create=True)
     file.append(b"0123456789")
     piece = file.range(3, 4)
@@ -141,7 +141,7 @@ def test_a_range_stays_readable_after_close_and_unlink(world: World) -> None:
     assert piece.read() == b"3456"
 
 
-def test_directories_are_created_listed_and_removed(world: World) -> None:
+def test_directories_are_created_listed_and_removed(world: StorageFixture) -> None:
     storage = world.storage
     storage.makedirs(world.path("a/b/c"))
     storage.makedirs(world.path("a/b"))
@@ -160,7 +160,7 @@ def test_directories_are_created_listed_and_removed(world: World) -> None:
 
 
 @pytest.mark.trio
-async def test_unlink_tree_removes_a_directory_with_its_content(world: World) -> None:
+async def test_unlink_tree_removes_a_directory_with_its_content(world: StorageFixture) -> None:
     storage = world.storage
     storage.makedirs(world.path("a/b"))
     for name in ("a/f", "a/b/g"):
@@ -173,7 +173,7 @@ async def test_unlink_tree_removes_a_directory_with_its_content(world: World) ->
         await storage.unlink_tree(world.path("a"))
 
 
-def test_rename_moves_files_and_whole_directories(world: World) -> None:
+def test_rename_moves_files_and_whole_directories(world: StorageFixture) -> None:
     storage = world.storage
     storage.makedirs(world.path("t-0/sub"))
     file = storage.open(world.path("t-0/log"), create=True)
@@ -191,7 +191,7 @@ def test_rename_moves_files_and_whole_directories(world: World) -> None:
         storage.rename(world.path("t-0.x-delete"), world.path("full"))
 
 
-def test_write_atomic_replaces_and_leaves_nothing_behind(world: World) -> None:
+def test_write_atomic_replaces_and_leaves_nothing_behind(world: StorageFixture) -> None:
     storage = world.storage
     storage.write_atomic(world.path("c"), b"one")
     reader = storage.open(world.path("c"))
@@ -205,7 +205,7 @@ def test_write_atomic_replaces_and_leaves_nothing_behind(world: World) -> None:
         storage.write_atomic(world.folder, b"")
 
 
-def test_a_lock_keeps_others_out_until_released(world: World) -> None:
+def test_a_lock_keeps_others_out_until_released(world: StorageFixture) -> None:
     release = world.storage.lock(world.path(".lock"))
     with pytest.raises(BlockingIOError):
         world.storage.lock(world.path(".lock"))
@@ -216,7 +216,7 @@ def test_a_lock_keeps_others_out_until_released(world: World) -> None:
     other.lock(world.path(".lock"))()
 
 
-def test_free_space_and_modification_times_are_reported(world: World) -> None:
+def test_free_space_and_modification_times_are_reported(world: StorageFixture) -> None:
     storage = world.storage
     storage.open(world.path("f"), create=True).append(b"x")
     assert 0 < storage.free_bytes(world.folder) <= storage.total_bytes(world.folder)
@@ -224,7 +224,7 @@ def test_free_space_and_modification_times_are_reported(world: World) -> None:
 
 
 @pytest.mark.trio
-async def test_sync_returns_for_every_task_that_waits(world: World) -> None:
+async def test_sync_returns_for_every_task_that_waits(world: StorageFixture) -> None:
     files = [world.storage.open(world.path(f"f{n}"), create=True) for n in range(3)]
     synced: list[str] = []
 
@@ -242,7 +242,7 @@ async def test_sync_returns_for_every_task_that_waits(world: World) -> None:
 
 
 @pytest.mark.trio
-async def test_a_cancelled_sync_does_not_stop_the_others(world: World) -> None:
+async def test_a_cancelled_sync_does_not_stop_the_others(world: StorageFixture) -> None:
     file = world.storage.open(world.path("f"), create=True)
     finished: list[int] = []
 
@@ -267,7 +267,7 @@ async def test_a_cancelled_sync_does_not_stop_the_others(world: World) -> None:
 
 
 @pytest.mark.trio
-async def test_a_file_may_be_closed_while_it_syncs(world: World) -> None:
+async def test_a_file_may_be_closed_while_it_syncs(world: StorageFixture) -> None:
     file = world.storage.open(world.path("f"), create=True)
     file.append(b"x")
     async with trio.open_nursery() as nursery:
@@ -278,7 +278,7 @@ async def test_a_file_may_be_closed_while_it_syncs(world: World) -> None:
 
 
 @pytest.mark.trio
-async def test_a_plain_read_after_a_read_in_a_thread_gives_the_same_bytes(world: World) -> None:
+async def test_a_plain_read_after_a_read_in_a_thread_gives_the_same_bytes(world: StorageFixture) -> None:
     path = world.path("f")
     file = world.storage.open(path, create=True)
     file.append(bytes(range(256)) * 1000)
@@ -291,7 +291,7 @@ async def test_a_plain_read_after_a_read_in_a_thread_gives_the_same_bytes(world:
 
 
 @pytest.mark.trio
-async def test_a_read_in_a_thread_reports_no_error_but_the_plain_read_does(world: World) -> None:
+async def test_a_read_in_a_thread_reports_no_error_but_the_plain_read_does(world: StorageFixture) -> None:
     await world.storage.read_through([world.path("missing")], [world.path("missing, too")])
     with pytest.raises(FileNotFoundError):
         world.storage.read_bytes(world.path("missing"))

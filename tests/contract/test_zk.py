@@ -38,7 +38,7 @@ RESTART_DEADLINE_S = 25.0
 """A starting server may leave the request of a new connection unanswered, and closes the connection after 10 s."""
 
 
-class RealWorld:
+class RealServer:
     """Sessions on a real server, with faults that an operator or the network can cause."""
 
     def __init__(self, connect_string: str) -> None:
@@ -66,7 +66,7 @@ class RealWorld:
         zk._client._connection._socket.shutdown(2)
 
 
-class SimulatedWorld:
+class SimulatedServer:
     """Sessions on a ``FakeZk``."""
 
     chroot = ""
@@ -95,10 +95,10 @@ class SimulatedWorld:
 
 
 @pytest.fixture(params=["real", "simulated"])
-def world(request: pytest.FixtureRequest) -> RealWorld | SimulatedWorld:
+def world(request: pytest.FixtureRequest) -> RealServer | SimulatedServer:
     if request.param == "simulated":
-        return SimulatedWorld()
-    return RealWorld(request.getfixturevalue("zookeeper_root"))
+        return SimulatedServer()
+    return RealServer(request.getfixturevalue("zookeeper_root"))
 
 
 class Signals:
@@ -123,7 +123,7 @@ class Signals:
 
 
 @pytest.mark.trio
-async def test_a_znode_is_created_read_written_and_deleted(world: RealWorld | SimulatedWorld) -> None:
+async def test_a_znode_is_created_read_written_and_deleted(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         assert await zk.create("/a", b"one") == "/a"
         first = await zk.get("/a")
@@ -139,7 +139,7 @@ async def test_a_znode_is_created_read_written_and_deleted(world: RealWorld | Si
 
 
 @pytest.mark.trio
-async def test_exists_gives_the_stat_without_the_data(world: RealWorld | SimulatedWorld) -> None:
+async def test_exists_gives_the_stat_without_the_data(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         await zk.create("/a", b"one")
         found = await zk.exists("/a")
@@ -149,7 +149,7 @@ async def test_exists_gives_the_stat_without_the_data(world: RealWorld | Simulat
 
 
 @pytest.mark.trio
-async def test_a_recreated_znode_has_a_greater_czxid(world: RealWorld | SimulatedWorld) -> None:
+async def test_a_recreated_znode_has_a_greater_czxid(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         await zk.create("/a", b"")
         first = (await zk.get("/a")).czxid
@@ -161,7 +161,7 @@ async def test_a_recreated_znode_has_a_greater_czxid(world: RealWorld | Simulate
 
 
 @pytest.mark.trio
-async def test_children_are_sorted(world: RealWorld | SimulatedWorld) -> None:
+async def test_children_are_sorted(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         for name in ("b", "a10", "a9", "c"):
             await zk.create(f"/t/{name}", b"", make_parents=True)
@@ -169,7 +169,7 @@ async def test_children_are_sorted(world: RealWorld | SimulatedWorld) -> None:
 
 
 @pytest.mark.trio
-async def test_every_error_has_its_type_and_names_the_path(world: RealWorld | SimulatedWorld) -> None:
+async def test_every_error_has_its_type_and_names_the_path(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         await zk.create("/a", b"")
         await zk.create("/a/b", b"")
@@ -194,7 +194,7 @@ async def test_every_error_has_its_type_and_names_the_path(world: RealWorld | Si
 
 
 @pytest.mark.trio
-async def test_an_ephemeral_goes_with_its_session_and_has_no_children(world: RealWorld | SimulatedWorld) -> None:
+async def test_an_ephemeral_goes_with_its_session_and_has_no_children(world: RealServer | SimulatedServer) -> None:
     async with world.session() as watcher:
         gone = Signals()
         async with world.session() as zk:
@@ -208,7 +208,7 @@ async def test_an_ephemeral_goes_with_its_session_and_has_no_children(world: Rea
 
 
 @pytest.mark.trio
-async def test_sequence_numbers_grow_and_are_not_given_twice(world: RealWorld | SimulatedWorld) -> None:
+async def test_sequence_numbers_grow_and_are_not_given_twice(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         await zk.create("/s", b"")
         paths = [await zk.create("/s/n_", b"", sequence=True) for _ in range(3)]
@@ -222,7 +222,7 @@ async def test_sequence_numbers_grow_and_are_not_given_twice(world: RealWorld | 
 
 
 @pytest.mark.trio
-async def test_multi_applies_all_and_returns_versions(world: RealWorld | SimulatedWorld) -> None:
+async def test_multi_applies_all_and_returns_versions(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         await zk.create("/a", b"")
         await zk.create("/b", b"")
@@ -249,7 +249,7 @@ async def test_multi_applies_all_and_returns_versions(world: RealWorld | Simulat
 )
 @pytest.mark.trio
 async def test_multi_applies_nothing_when_one_op_fails(
-    world: RealWorld | SimulatedWorld, bad: Any, error: type[ZkError]
+    world: RealServer | SimulatedServer, bad: Any, error: type[ZkError]
 ) -> None:
     async with world.session() as zk:
         await zk.create("/a", b"before")
@@ -266,7 +266,7 @@ async def test_multi_applies_nothing_when_one_op_fails(
 
 
 @pytest.mark.trio
-async def test_a_failed_multi_fires_no_watch(world: RealWorld | SimulatedWorld) -> None:
+async def test_a_failed_multi_fires_no_watch(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         await zk.create("/a", b"")
         fired = Signals()
@@ -280,7 +280,7 @@ async def test_a_failed_multi_fires_no_watch(world: RealWorld | SimulatedWorld) 
 
 
 @pytest.mark.trio
-async def test_ephemerals_can_be_made_in_a_multi(world: RealWorld | SimulatedWorld) -> None:
+async def test_ephemerals_can_be_made_in_a_multi(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         await zk.multi([CreateOp("/e", b"", ephemeral=True), CreateOp("/p", b"")])
         assert (await zk.get("/e")).ephemeral_owner == zk.session_id
@@ -291,7 +291,7 @@ async def test_ephemerals_can_be_made_in_a_multi(world: RealWorld | SimulatedWor
 
 
 @pytest.mark.trio
-async def test_a_data_watch_fires_once(world: RealWorld | SimulatedWorld) -> None:
+async def test_a_data_watch_fires_once(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk, world.session() as other:
         await zk.create("/a", b"")
         fired = Signals()
@@ -305,7 +305,7 @@ async def test_a_data_watch_fires_once(world: RealWorld | SimulatedWorld) -> Non
 
 
 @pytest.mark.trio
-async def test_an_exists_watch_fires_on_creation_and_deletion(world: RealWorld | SimulatedWorld) -> None:
+async def test_an_exists_watch_fires_on_creation_and_deletion(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         fired = Signals()
         assert await zk.exists("/a", fired) is None
@@ -317,7 +317,7 @@ async def test_an_exists_watch_fires_on_creation_and_deletion(world: RealWorld |
 
 
 @pytest.mark.trio
-async def test_a_children_watch_sees_names_not_data(world: RealWorld | SimulatedWorld) -> None:
+async def test_a_children_watch_sees_names_not_data(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         await zk.create("/p", b"")
         await zk.create("/p/a", b"")
@@ -335,7 +335,7 @@ async def test_a_children_watch_sees_names_not_data(world: RealWorld | Simulated
 
 
 @pytest.mark.trio
-async def test_a_watch_has_fired_before_its_change_can_be_read(world: RealWorld | SimulatedWorld) -> None:
+async def test_a_watch_has_fired_before_its_change_can_be_read(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk, world.session() as other:
         await zk.create("/a", b"")
         fired = Signals()
@@ -347,7 +347,7 @@ async def test_a_watch_has_fired_before_its_change_can_be_read(world: RealWorld 
 
 
 @pytest.mark.trio
-async def test_reading_again_with_the_same_watch_does_not_add_one(world: RealWorld | SimulatedWorld) -> None:
+async def test_reading_again_with_the_same_watch_does_not_add_one(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         await zk.create("/a", b"")
         fired = Signals()
@@ -360,7 +360,7 @@ async def test_reading_again_with_the_same_watch_does_not_add_one(world: RealWor
 
 
 @pytest.mark.trio
-async def test_watches_of_two_callers_both_fire(world: RealWorld | SimulatedWorld) -> None:
+async def test_watches_of_two_callers_both_fire(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         await zk.create("/a", b"")
         first, second = Signals(), Signals()
@@ -375,7 +375,7 @@ async def test_watches_of_two_callers_both_fire(world: RealWorld | SimulatedWorl
 
 
 @pytest.mark.trio
-async def test_expiry_is_reported_and_a_new_session_follows(world: RealWorld | SimulatedWorld) -> None:
+async def test_expiry_is_reported_and_a_new_session_follows(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk, world.session() as other:
         states = Signals()
         zk.on_state(states)
@@ -396,7 +396,7 @@ async def test_expiry_is_reported_and_a_new_session_follows(world: RealWorld | S
 
 
 @pytest.mark.trio
-async def test_a_broken_connection_keeps_session_and_ephemerals(world: RealWorld | SimulatedWorld) -> None:
+async def test_a_broken_connection_keeps_session_and_ephemerals(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk, world.session() as other:
         states, watch = Signals(), Signals()
         first = zk.session_id
@@ -412,7 +412,7 @@ async def test_a_broken_connection_keeps_session_and_ephemerals(world: RealWorld
 
 
 @pytest.mark.trio
-async def test_a_call_without_a_connection_fails_at_once(world: RealWorld | SimulatedWorld) -> None:
+async def test_a_call_without_a_connection_fails_at_once(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         outcome: list[type[BaseException]] = []
         done = trio.Event()
@@ -438,7 +438,7 @@ async def test_a_call_without_a_connection_fails_at_once(world: RealWorld | Simu
 
 
 @pytest.mark.trio
-async def test_an_unregistered_state_callback_is_not_called(world: RealWorld | SimulatedWorld) -> None:
+async def test_an_unregistered_state_callback_is_not_called(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         kept, dropped = Signals(), Signals()
         unregister = zk.on_state(dropped)
@@ -451,7 +451,7 @@ async def test_an_unregistered_state_callback_is_not_called(world: RealWorld | S
 
 
 @pytest.mark.trio
-async def test_a_cancelled_call_leaves_the_session_usable(world: RealWorld | SimulatedWorld) -> None:
+async def test_a_cancelled_call_leaves_the_session_usable(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         await zk.create("/a", b"")
         with trio.CancelScope() as scope:
@@ -464,7 +464,7 @@ async def test_a_cancelled_call_leaves_the_session_usable(world: RealWorld | Sim
 
 
 @pytest.mark.trio
-async def test_calls_of_one_session_are_applied_in_order(world: RealWorld | SimulatedWorld) -> None:
+async def test_calls_of_one_session_are_applied_in_order(world: RealServer | SimulatedServer) -> None:
     async with world.session() as zk:
         await zk.create("/a", b"0")
         started: list[int] = []
@@ -480,7 +480,7 @@ async def test_calls_of_one_session_are_applied_in_order(world: RealWorld | Simu
 
 
 @pytest.mark.trio
-async def test_a_closed_store_is_silent_and_refuses_calls(world: RealWorld | SimulatedWorld) -> None:
+async def test_a_closed_store_is_silent_and_refuses_calls(world: RealServer | SimulatedServer) -> None:
     async with world.session() as other:
         calls = Signals()
         async with world.session() as zk:
@@ -498,7 +498,7 @@ async def test_a_closed_store_is_silent_and_refuses_calls(world: RealWorld | Sim
 
 @pytest.mark.trio
 async def test_a_request_of_the_largest_size_is_accepted_and_a_larger_one_is_not_sent(
-    world: RealWorld | SimulatedWorld,
+    world: RealServer | SimulatedServer,
 ) -> None:
     async with world.session() as zk:
         states = Signals()
@@ -523,7 +523,7 @@ async def test_a_request_of_the_largest_size_is_accepted_and_a_larger_one_is_not
 
 
 @pytest.mark.trio
-async def test_a_response_may_be_larger_than_the_largest_request(world: RealWorld | SimulatedWorld) -> None:
+async def test_a_response_may_be_larger_than_the_largest_request(world: RealServer | SimulatedServer) -> None:
     names = [f"{'n' * 240}{number:04}" for number in range(5_000)]
     async with world.session() as zk:
         for first in range(0, len(names), 1_000):

@@ -33,7 +33,7 @@ KEYS = 3
 
 
 @dataclass(slots=True)
-class _World:
+class _Generator:
     """One log for each partition, shared by all replicas, and a group whose members take turns."""
 
     rng: random.Random
@@ -169,7 +169,7 @@ def correct_history(seed: int, steps: int = 60, *, seeks: bool = False) -> list[
 
     With ``seeks`` members also seek, so records may stay undelivered, and there is no ``Drained`` event.
     """
-    world = _World(random.Random(seed))
+    world = _Generator(random.Random(seed))
     world.rebalance()
     weighted = [(world.send, 8), (world.poll, 6), (world.commit, 4), (world.look, 3), (world.rebalance, 1)]
     weighted += [(world.fail_over, 1), *([(world.seek, 2)] if seeks else [])]

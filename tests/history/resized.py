@@ -98,7 +98,7 @@ class _Partition:
 
 
 @dataclass(slots=True)
-class _World:
+class _Generator:
     rng: random.Random
     now: float = 0.0
     events: list[Event] = field(default_factory=list)
@@ -357,7 +357,7 @@ def correct_resized_history(seed: int, steps: int = 150, *, expires: bool = Fals
 
     With ``expires`` retention removes records, some of them unread.
     """
-    world = _World(random.Random(seed))
+    world = _Generator(random.Random(seed))
     world.begin()
     weighted = [(world.send, 10), (world.poll, 8), (world.commit, 4), (world.look, 2), (world.rebalance, 1)]
     weighted += [(world.fail_over, 1), (world.crash, 1), (world.grow, 2), (world.shrink, 1), (world.remove, 3)]

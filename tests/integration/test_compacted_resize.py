@@ -175,7 +175,7 @@ def backwards(numbers: Collection[tuple[bytes, int]]) -> list[tuple[bytes, int, 
     return found
 
 
-class Life:
+class KeyScenario:
     """One topic through the counts 2, 3, 2 and 3, with its keys in groups of the same history."""
 
     def __init__(self, cluster: ProcessCluster, topic: str) -> None:
@@ -254,22 +254,22 @@ def test_no_deleted_key_comes_back_through_a_split_a_merge_and_a_revival(cluster
     A stock producer deletes one key: its old value stays in the parent, and its tombstone in the child. Then the child
     is merged, but not removed: it has the last value of one key, and an older value of a key deleted in the parent.
     """
-    life = Life(cluster, "table")
-    create_resizable(cluster.bootstrap, life.topic, 2, CLEANED_SOON, replication_factor=REPLICAS)
+    scenario = KeyScenario(cluster, "table")
+    create_resizable(cluster.bootstrap, scenario.topic, 2, CLEANED_SOON, replication_factor=REPLICAS)
 
     async def work() -> None:
         with anyio.fail_after(DEADLINE_S):
             async with Admin(bootstrap_servers=cluster.bootstrap) as admin, anyio.create_task_group() as tasks:
                 stop = anyio.Event()
-                tasks.start_soon(life.writer.run)
+                tasks.start_soon(scenario.writer.run)
                 for _ in range(2):
-                    tasks.start_soon(life.consume, stop)
-                await until(lambda: life.latest.keys() >= life.writer.busy)
-                await life.split(admin)
-                await life.merge(admin)
-                await life.revive(admin)
-                await life.end()
+                    tasks.start_soon(scenario.consume, stop)
+                await until(lambda: scenario.latest.keys() >= scenario.writer.busy)
+                await scenario.split(admin)
+                await scenario.merge(admin)
+                await scenario.revive(admin)
+                await scenario.end()
                 stop.set()
 
     anyio.run(work)
-    assert backwards(life.given) == []
+    assert backwards(scenario.given) == []

@@ -15,23 +15,23 @@ from pathlib import Path
 import pytest
 
 from tests.history.events import write_history
-from tests.sim.world import Life, Plan, live
+from tests.sim.random_run import Plan, Run, run_plan
 
 SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "8"))
 FIRST_SEED = int(os.environ.get("ANABRANCH_SIM_FIRST", "0"))
 SEEDS_RUN_TWICE = 2
 
 
-def keeps_its_promises(plan: Plan, directory: Path, live: Callable[[Plan], Life] = live) -> None:
+def keeps_its_promises(plan: Plan, directory: Path, run_plan: Callable[[Plan], Run] = run_plan) -> None:
     """Run the plan by ``live``. When a promise is broken, the history is written to ``directory``."""
     print(f"seed {plan.seed}, commit {commit()}; again: make sim SEEDS=1 FIRST={plan.seed}; {plan}")
-    life = live(plan)
-    violations = life.violations()
+    run = run_plan(plan)
+    violations = run.violations()
     if violations:
-        write_history(directory / "history.jsonl", life.events)
+        write_history(directory / "history.jsonl", run.events)
         print(f"the history: {directory / 'history.jsonl'}")
     assert not violations, "\n".join(str(violation) for violation in violations)
-    assert life.acknowledged, "a run in which nothing is acknowledged proves nothing"
+    assert run.acknowledged, "a run in which nothing is acknowledged proves nothing"
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
@@ -44,17 +44,17 @@ def test_a_member_that_starts_with_old_metadata_continues_at_the_groups_position
 
     Such a member must not read from the start.
     """
-    assert not live(dataclasses.replace(Plan.of(0), flush="ack", churn=False)).violations()
+    assert not run_plan(dataclasses.replace(Plan.of(0), flush="ack", churn=False)).violations()
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + min(SEEDS, SEEDS_RUN_TWICE)))
 def test_a_seed_run_twice_gives_the_same_trace(seed: int) -> None:
-    assert live(Plan.of(seed)).trace == live(Plan.of(seed)).trace
+    assert run_plan(Plan.of(seed)).trace == run_plan(Plan.of(seed)).trace
 
 
 def test_a_seed_gives_the_same_trace_in_another_process() -> None:
     """Hashes of strings differ between processes, so no decision may depend on the order of a set."""
-    ask = f"from tests.sim.world import Plan, live\nprint('trace', live(Plan.of({FIRST_SEED})).trace)"
+    ask = f"from tests.sim.random_run import Plan, run_plan\nprint('trace', run_plan(Plan.of({FIRST_SEED})).trace)"
     traces = set()
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}

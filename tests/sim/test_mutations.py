@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.sim.mutations import MUTATIONS, Mutation
-from tests.sim.world import NotHealedError, Plan, live
+from tests.sim.random_run import NotHealedError, Plan, run_plan
 
 
 def missed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch, plan_of: Callable[[int], Plan]) -> None:
@@ -16,7 +16,7 @@ def missed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch, plan_of: Callabl
     seen: dict[int, list[str]] = {}
     for seed in range(mutation.first_seed, mutation.first_seed + mutation.seeds):
         try:
-            violations = live(plan_of(seed)).violations()
+            violations = run_plan(plan_of(seed)).violations()
         except BaseExceptionGroup as error:
             if error.subgroup(NotHealedError) is None:
                 raise

@@ -18,8 +18,8 @@ from anabranch.broker.coordinator import leadership
 from anabranch.broker.coordinator.durable import DurableState
 from tests.history.events import EXPIRED, Assigned, Fault, Polled, StoredBatch
 from tests.sim.members import GROUP
+from tests.sim.random_run import Plan, Run, run_plan
 from tests.sim.test_cluster import FIRST_SEED, keeps_its_promises
-from tests.sim.world import Life, Plan, live
 
 SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "24"))
 
@@ -28,14 +28,14 @@ LOOKED_AT_AGAIN = 10
 """Other tests look at the runs of the seeds below this one."""
 
 
-def run_of(plan: Plan) -> Life:
+def run_of(plan: Plan) -> Run:
     """The run of a plan. It is kept if several tests look at it."""
-    return _kept_run(plan) if plan.seed < LOOKED_AT_AGAIN else live(plan)
+    return _kept_run(plan) if plan.seed < LOOKED_AT_AGAIN else run_plan(plan)
 
 
 @functools.cache
-def _kept_run(plan: Plan) -> Life:
-    return live(plan)
+def _kept_run(plan: Plan) -> Run:
+    return run_plan(plan)
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
@@ -69,13 +69,13 @@ def test_ten_runs_include_every_kind_of_event_of_a_resize() -> None:
     """
     missing = {"KeysFlushed", "KeysLoaded", "PositionReported", "Removed", "resize", "rebalance", "crash"}
     for seed in range(LOOKED_AT_AGAIN):
-        life = run_of(Plan.resizing(seed))
-        missing -= {type(event).__name__ for event in life.events}
-        if life.resizes:
+        run = run_of(Plan.resizing(seed))
+        missing -= {type(event).__name__ for event in run.events}
+        if run.resizes:
             missing.discard("resize")
-        if any(isinstance(event, Assigned) and event.generation > 1 for event in life.events):
+        if any(isinstance(event, Assigned) and event.generation > 1 for event in run.events):
             missing.discard("rebalance")
-        if any(isinstance(event, Fault) and event.kind == "member crash" for event in life.events):
+        if any(isinstance(event, Fault) and event.kind == "member crash" for event in run.events):
             missing.discard("crash")
         if not missing:
             return
@@ -93,10 +93,10 @@ def test_one_of_ten_runs_includes_a_take_over_by_another_coordinator(monkeypatch
         return state
 
     monkeypatch.setattr(leadership, "read_state", read)
-    assert any(live(Plan.resizing(seed)) and taken_over for seed in range(10))
+    assert any(run_plan(Plan.resizing(seed)) and taken_over for seed in range(10))
 
 
 def test_a_seed_run_twice_gives_the_same_trace() -> None:
     plan = Plan.resizing(FIRST_SEED)
     plan = replace(plan, load=replace(plan.load, records=50))
-    assert live(plan).trace == live(plan).trace
+    assert run_plan(plan).trace == run_plan(plan).trace

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.mutations import Mutation
+from tests.sim.random_run import Plan
 from tests.sim.resize_mutations import RESIZE_MUTATIONS, RETENTION_MUTATIONS
 from tests.sim.test_mutations import missed
-from tests.sim.world import Plan
 
 
 @pytest.mark.parametrize("mutation", RESIZE_MUTATIONS, ids=lambda mutation: mutation.name)

@@ -22,7 +22,7 @@ from tests.sim.recording import Recorder, now_ms, replica_events, stored_batches
 from tests.sim.sim_cluster import SimCluster
 from tests.support.controller.topic_incarnations import TopicIncarnations
 
-_Life = tuple[TopicPartition, int]
+_IncarnationKey = tuple[TopicPartition, int]
 
 
 class TopicWatch:
@@ -32,11 +32,11 @@ class TopicWatch:
         self._cluster = cluster
         self._recorder = recorder
         self._incarnations = TopicIncarnations(topic)
-        self._kept: dict[_Life, dict[int, StoredBatch]] = {}
+        self._kept: dict[_IncarnationKey, dict[int, StoredBatch]] = {}
         """The batches, by base offset, that a log start has passed, or that existed when the removal began."""
-        self._removed: dict[_Life, int] = {}
+        self._removed: dict[_IncarnationKey, int] = {}
         """The log ends of partitions that are removed or being removed."""
-        self._log_starts: dict[_Life, int] = {}
+        self._log_starts: dict[_IncarnationKey, int] = {}
         """The highest log start of any replica."""
         self.expired_values: set[str] = set()
         """The values of records below log starts."""
@@ -60,8 +60,8 @@ class TopicWatch:
         return self._incarnations.tps()
 
     def state(self, number: int) -> PartitionState | None:
-        life = self._incarnations.present.get(number)
-        return None if life is None else life.state
+        key = self._incarnations.present.get(number)
+        return None if key is None else key.state
 
     def incarnation(self, tp: TopicPartition) -> int:
         return self._incarnations.present[tp.partition].incarnation
@@ -85,20 +85,20 @@ class TopicWatch:
             if isinstance(event, Removed) and before is not None:
                 self._archive((event.tp, event.incarnation), before)
 
-    def _archive(self, life: _Life, state: PartitionState) -> None:
+    def _archive(self, key: _IncarnationKey, state: PartitionState) -> None:
         """Keep the log of a partition whose removal begins; ``state`` is its previous state."""
         logs: dict[int, list[Event]] = {}
         for broker in sorted(state.isr):
             with suppress(CorruptRecordError):  # the machine has just crashed; its log is repaired at its start
-                logs[broker] = list(replica_events(self._cluster.disks[f"broker{broker}"], ARCHIVE, *life, 0))
+                logs[broker] = list(replica_events(self._cluster.disks[f"broker{broker}"], ARCHIVE, *key, 0))
         # A follower may still have a tail from its time as leader, and the leader may just have lost its tail.
         shortest = min((_end(log) for broker, log in logs.items() if broker != state.leader), default=0)
         led = [log for broker, log in logs.items() if broker == state.leader and _end(log) >= shortest]
         log = (led or sorted(logs.values(), key=_end) or [[]])[0]
-        kept = self._kept.setdefault(life, {})
+        kept = self._kept.setdefault(key, {})
         kept.update((event.base_offset, event) for event in log if isinstance(event, StoredBatch))
         ends = [batch.next_offset for batch in kept.values()]
-        self._removed[life] = max([*ends, *([_end(log)] if log else [])], default=0)
+        self._removed[key] = max([*ends, *([_end(log)] if log else [])], default=0)
 
     @contextmanager
     def on_log_starts(self) -> Iterator[None]:
@@ -135,17 +135,17 @@ class TopicWatch:
 
     def archived_values(self) -> set[str]:
         """The values of records in partitions that are removed or being removed."""
-        batches = (batch for life in self._removed for batch in self._kept[life].values())
+        batches = (batch for key in self._removed for batch in self._kept[key].values())
         return {value for batch in batches for value in batch.values if value is not None}
 
     def archives(self, group: str) -> list[Event]:
         """The events of removed partitions: their records, and that the group must have read them."""
         found: list[Event] = []
-        for life, end in self._removed.items():
-            batches = [batch for _, batch in sorted(self._kept[life].items())]
+        for key, end in self._removed.items():
+            batches = [batch for _, batch in sorted(self._kept[key].items())]
             start = batches[0].base_offset if batches else end
-            found.append(Drained(now_ms(), group, life[0], end, life[1]))
-            found.append(Replica(now_ms(), ARCHIVE, life[0], start, end, end, incarnation=life[1]))
+            found.append(Drained(now_ms(), group, key[0], end, key[1]))
+            found.append(Replica(now_ms(), ARCHIVE, key[0], start, end, end, incarnation=key[1]))
             found += batches
         return found
 

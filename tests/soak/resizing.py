@@ -30,7 +30,7 @@ from tests.soak.cluster import LOG_DIR_NAMES
 from tests.soak.network import HOST
 from tests.soak.recorder import Recorder
 from tests.soak.workload import Progress
-from tests.support.controller.topic_incarnations import Life, TopicIncarnations
+from tests.support.controller.topic_incarnations import Incarnation, TopicIncarnations
 
 EVERY_S = (2.0, 6.0)
 STOCK_REFRESH_S = 6.0
@@ -91,7 +91,7 @@ class Resizer:
         if self._znode is None:
             return None
         undeleted = self._znode.undeleted_partition_count
-        staying = [life for life in self._incarnations.present.values() if not life.is_leaving]
+        staying = [part for part in self._incarnations.present.values() if not part.is_leaving]
         may_create = trio.current_time() - self._removed_at > STOCK_REFRESH_S
         most = 2 * self._initial if may_create else len(staying)
         if undeleted < most and rng.random() < 0.6:
@@ -123,11 +123,11 @@ class Resizer:
                 state, incarnation = PartitionState.decode(state_path, found.data), found.czxid
             for event in self._incarnations.saw(number, incarnation, state, znode, self._recorder.now_ms()):
                 self._saw(event)
-        if gone := [life for life in self._incarnations.gone if (life.tp, life.incarnation) not in self._ends]:
+        if gone := [part for part in self._incarnations.gone if (part.tp, part.incarnation) not in self._ends]:
             znode = TopicZnode.decode(path, (await zk.get(path)).data)
-            for life in gone:
+            for part in gone:
                 # One write removes a state and stores the end of the log.
-                self._ends[life.tp, life.incarnation] = znode.base_offset(life.tp.partition)
+                self._ends[part.tp, part.incarnation] = znode.base_offset(part.tp.partition)
         self._znode = znode
 
     def _saw(self, event: Event) -> None:
@@ -142,11 +142,11 @@ class Resizer:
             self._recorder.fault("created", str(event.tp), count=False)
 
     def _count_revived(self, event: LayoutSet) -> None:
-        life = event.tp, event.incarnation
+        part = event.tp, event.incarnation
         if event.tp.partition >= event.undeleted:
-            self._closed.add(life)
-        elif life in self._closed:
-            self._closed.remove(life)
+            self._closed.add(part)
+        elif part in self._closed:
+            self._closed.remove(part)
             self._recorder.revived += 1
             self._recorder.fault("revived", str(event.tp), count=False)
 
@@ -167,20 +167,20 @@ class Resizer:
         """Link the segments of partitions that may be removed, and read the layouts that replicas have stored."""
         brokers = sorted(path for path in self._directory.glob("broker-*") if path.is_dir())
         for broker, name in itertools.product(brokers, LOG_DIR_NAMES):
-            for life in list(self._incarnations.present.values()):
-                source = broker / name / str(life.tp)
-                if disks.incarnation_in(source) != life.incarnation:
+            for part in list(self._incarnations.present.values()):
+                source = broker / name / str(part.tp)
+                if disks.incarnation_in(source) != part.incarnation:
                     continue
-                self._note_layouts(source / _LAYOUTS, (life.tp, life.incarnation))
-                if self.may_vanish(life.tp):
-                    target = self._archive / f"{life.tp}-{life.incarnation}" / broker.name
+                self._note_layouts(source / _LAYOUTS, (part.tp, part.incarnation))
+                if self.may_vanish(part.tp):
+                    target = self._archive / f"{part.tp}-{part.incarnation}" / broker.name
                     target.mkdir(parents=True, exist_ok=True)
                     for segment in disks.segments_of(source):
                         _link(segment, target / segment.name)
 
-    def _note_layouts(self, path: Path, life: tuple[TopicPartition, int]) -> None:
+    def _note_layouts(self, path: Path, part: tuple[TopicPartition, int]) -> None:
         with suppress(OSError):
-            self._layouts.setdefault(life, {}).update(dict.fromkeys(decode_layouts(path.read_text(), str(path))))
+            self._layouts.setdefault(part, {}).update(dict.fromkeys(decode_layouts(path.read_text(), str(path))))
 
     def events(self, groups: Iterable[str]) -> Iterator[Event]:
         """The events at the end of a run: all layouts, and the records of removed partitions."""
@@ -189,34 +189,34 @@ class Resizer:
         for (tp, incarnation), layouts in self._layouts.items():
             for layout in sorted(layouts):
                 yield LayoutSet(now_ms, tp, incarnation, *msgspec.structs.astuple(layout))
-        for life in self._incarnations.gone:
-            start, end, batches = self._archived(life)
-            yield Replica(now_ms, ARCHIVE, life.tp, start, end, end, incarnation=life.incarnation)
+        for part in self._incarnations.gone:
+            start, end, batches = self._archived(part)
+            yield Replica(now_ms, ARCHIVE, part.tp, start, end, end, incarnation=part.incarnation)
             yield from batches
             for group in groups:
-                yield Drained(now_ms, group, life.tp, end, life.incarnation)
-        for life in self._incarnations.present.values():
-            if self.may_vanish(life.tp):  # it may have been closed, drained and revived
-                yield from max(self._kept_logs(life, EXPIRED).values(), key=itemgetter(1), default=(0, 0, []))[2]
+                yield Drained(now_ms, group, part.tp, end, part.incarnation)
+        for part in self._incarnations.present.values():
+            if self.may_vanish(part.tp):  # it may have been closed, drained and revived
+                yield from max(self._kept_logs(part, EXPIRED).values(), key=itemgetter(1), default=(0, 0, []))[2]
 
-    def _archived(self, life: Life) -> tuple[int, int, list[StoredBatch]]:
+    def _archived(self, part: Incarnation) -> tuple[int, int, list[StoredBatch]]:
         """Start, end and batches of a removed partition, from the longest log in sync.
 
         The end in the topic's znode may be that of a replica out of sync, with records that were never committed.
         """
-        highest, logs = self._ends[life.tp, life.incarnation], self._kept_logs(life, ARCHIVE)
+        highest, logs = self._ends[part.tp, part.incarnation], self._kept_logs(part, ARCHIVE)
         if max((end for _, end, _ in logs.values()), default=0) < highest:
-            self._recorder.problem(f"{life.tp} was removed before its log was copied up to its end, offset {highest}")
-        isr = life.state.isr if life.state is not None else []
+            self._recorder.problem(f"{part.tp} was removed before its log was copied up to its end, offset {highest}")
+        isr = part.state.isr if part.state is not None else []
         in_sync = [log for broker, log in logs.items() if broker in isr]
         return max(in_sync or logs.values(), key=itemgetter(1), default=(highest, highest, []))
 
-    def _kept_logs(self, life: Life, source: int) -> dict[int, tuple[int, int, list[StoredBatch]]]:
+    def _kept_logs(self, part: Incarnation, source: int) -> dict[int, tuple[int, int, list[StoredBatch]]]:
         """Start, end and batches of each broker's kept log; ``source`` is the broker id in the batches."""
         now_ms, logs = self._recorder.now_ms(), dict[int, tuple[int, int, list[StoredBatch]]]()
-        for broker in sorted((self._archive / f"{life.tp}-{life.incarnation}").glob("broker-*")):
+        for broker in sorted((self._archive / f"{part.tp}-{part.incarnation}").glob("broker-*")):
             if segments := disks.segments_of(broker):
-                batches = disks.stored_batches(segments, now_ms, source, life.tp, life.incarnation)
+                batches = disks.stored_batches(segments, now_ms, source, part.tp, part.incarnation)
                 start = offset_of(segments[0].name) or 0
                 end = batches[-1].next_offset if batches else start
                 logs[int(broker.name.removeprefix("broker-"))] = start, end, batches

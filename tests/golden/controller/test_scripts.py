@@ -23,7 +23,7 @@ from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.runtime.env import CheckOp, CreateOp, SetOp, ZkOp
 from anabranch.zk_schemas import paths
-from tests.support.controller.controller_world import FakeBroker, Log, World
+from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker, Log
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
 SETTLED_S = 2.0
@@ -33,7 +33,7 @@ SETTLED_S = 2.0
 class Recorder:
     """Runs a script on its own cluster and records the outcomes."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ControllerCluster) -> None:
         self.world = world
         self.lines: list[str] = []
         self._writes: list[str] = []
@@ -157,7 +157,7 @@ async def test_each_step_causes_the_writes_and_requests_of_its_script(
     script: Path, nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     expected = script.read_text().splitlines()
-    recorder = Recorder(World(nursery))
+    recorder = Recorder(ControllerCluster(nursery))
     for line in expected:
         if line.startswith("> "):
             await recorder.run(line.removeprefix("> "))

@@ -17,7 +17,7 @@ from anabranch.broker.log.log_loader import Checkpoints
 from anabranch.broker.log.manager_config import LogManagerConfig
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.records import RecordBatch
-from tests.support.log.log_world import START_MS, LogWorld, batch, read_all, values
+from tests.support.log.log_fixture import START_MS, LogFixture, batch, read_all, values
 
 SEGMENT_BYTES = 700
 
@@ -61,7 +61,7 @@ def test_recovery_keeps_every_whole_batch_before_the_damage_and_none_after(
     sizes: list[int], codec: CompressionType, target: float, damage: list[tuple[str, float, bytes]], losses: set[str]
 ) -> None:
     with tempfile.TemporaryDirectory() as root:
-        world = LogWorld(Path(root))
+        world = LogFixture(Path(root))
         log = world.create(segment_bytes=SEGMENT_BYTES, index_interval_bytes=100)
         for number, size in enumerate(sizes):
             data = batch(*[b"%d" % number * 20] * size, compression=codec, timestamp=START_MS + number)
@@ -132,7 +132,7 @@ operations = st.lists(
 @settings(max_examples=60)
 @given(operations)
 def test_compaction_never_changes_what_a_reader_of_the_whole_log_ends_up_with(steps: list) -> None:  # type: ignore[type-arg]
-    async def run(world: LogWorld) -> None:
+    async def run(world: LogFixture) -> None:
         config = {"cleanup_policy": ("compact",), "min_cleanable_dirty_ratio": 0.0, "delete_retention_ms": 1000}
         log = world.create(**config)
         expected: dict[bytes, bytes | None] = {}
@@ -171,4 +171,4 @@ def test_compaction_never_changes_what_a_reader_of_the_whole_log_ends_up_with(st
         log.close_files()
 
     with tempfile.TemporaryDirectory() as root:
-        trio.run(run, LogWorld(Path(root)))
+        trio.run(run, LogFixture(Path(root)))

@@ -16,7 +16,7 @@ from anabranch.ordered_resize import resize
 from anabranch.ordered_resize.gate import IllegalMoveError
 from anabranch.ordered_resize.judgement import Outcome
 from tests.support.resize import lineage_mutations
-from tests.support.resize.lineage_world import BrokenError, World
+from tests.support.resize.lineage_model import BrokenError, LineageModel
 
 Mutation: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
@@ -28,7 +28,7 @@ LIMIT = 1500
 def histories(first: int, count: int, *, is_edited: bool = False, seen: set[Outcome] | None = None) -> list[str]:
     """Return the first failure in histories with these seeds. ``seen`` collects the judgements of edits by hand."""
     for seed in range(first, first + count):
-        world = World(seed)
+        world = LineageModel(seed)
         world.is_edited = is_edited
         try:
             world.run()
@@ -84,35 +84,35 @@ def test_a_rule_switched_off_is_noticed(rule: Mutation, first: int, monkeypatch:
 # ---------------------------------------------------------------- histories by hand for rare cases
 
 
-def newest(world: World, key: int) -> None:
+def newest(world: LineageModel, key: int) -> None:
     world.producers[key].metadata = len(world.metadata) - 1
 
 
-def put(world: World, key: int) -> None:
+def put(world: LineageModel, key: int) -> None:
     """Write the key's next record, placed by its producer's metadata."""
     world.send(key)
     world.send(key)
     assert world.producers[key].batch is None
 
 
-def settle(world: World) -> None:
+def settle(world: LineageModel) -> None:
     """Carry out the resize without reads and removals."""
     world.retains = True
     while world.advance() or any(world.order_one(p) for p in list(world.states)):
         pass
 
 
-def read(world: World, p: int) -> None:
+def read(world: LineageModel, p: int) -> None:
     for _ in range(30):
         world.look(p)
 
 
-def resized(world: World, count: int) -> None:
+def resized(world: LineageModel, count: int) -> None:
     world.request(count)
     settle(world)
 
 
-def an_election_between_goal_and_bump(world: World) -> None:
+def an_election_between_goal_and_bump(world: LineageModel) -> None:
     """1 -> 2, key 1: the loser's records of its second epoch under the old layout count, too."""
     world.request(2)
     world.elect(0)
@@ -124,7 +124,7 @@ def an_election_between_goal_and_bump(world: World) -> None:
     read(world, 1)
 
 
-def an_empty_loser_in_between(world: World) -> None:
+def an_empty_loser_in_between(world: LineageModel) -> None:
     """1 -> 2 -> 4, key 3: partition 1 had the key but no record of it, and partition 0 is not read."""
     put(world, 3)
     for count in (2, 4):
@@ -135,7 +135,7 @@ def an_empty_loser_in_between(world: World) -> None:
     read(world, 3)
 
 
-def an_answer_older_than_the_required_epoch(world: World) -> None:
+def an_answer_older_than_the_required_epoch(world: LineageModel) -> None:
     """2 -> 1 -> 2 -> 4, key 3: the reader of 3 knows partition 1 as it was before it gained the key from 0."""
     resized(world, 1)
     newest(world, 3)
@@ -149,7 +149,7 @@ def an_answer_older_than_the_required_epoch(world: World) -> None:
     read(world, 3)
 
 
-def a_batch_of_the_first_layout_under_the_third(world: World) -> None:
+def a_batch_of_the_first_layout_under_the_third(world: LineageModel) -> None:
     """2 -> 1 -> 2, key 1: a copy of a batch of the first layout arrives under the third."""
     world.send(1)
     late = world.producers[1].batch
@@ -162,7 +162,7 @@ def a_batch_of_the_first_layout_under_the_third(world: World) -> None:
     world.produce(late)
 
 
-def a_leader_two_layouts_behind(world: World) -> None:
+def a_leader_two_layouts_behind(world: LineageModel) -> None:
     """2 -> 1, then 2 again before partition 0 has answered; key 1 moves to 0 and back."""
     world.request(1)
     world.advance()
@@ -190,21 +190,21 @@ SCENES = {
 }
 
 
-def acted(scene: Callable[[World], None]) -> None:
+def acted(scene: Callable[[LineageModel], None]) -> None:
     counts, key, _ = SCENES[scene]
-    world = World(0, records=3, counts=counts, keys=[key], calm=True)
+    world = LineageModel(0, records=3, counts=counts, keys=[key], calm=True)
     scene(world)
     world.finish()
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_each_history_by_hand_keeps_the_order(scene: Callable[[World], None]) -> None:
+def test_each_history_by_hand_keeps_the_order(scene: Callable[[LineageModel], None]) -> None:
     acted(scene)
 
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_each_history_by_hand_fails_without_its_rule(
-    scene: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
+    scene: Callable[[LineageModel], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     SCENES[scene][2](monkeypatch)
     with pytest.raises(BrokenError):
@@ -219,7 +219,7 @@ ASKED = {0: 5, 2: 2, 4: 6, 8: 3, 9: 9, 10: 4, 20: 8, 24: 3, 30: 7, 31: 3}
 
 def carried_out(crash_after: int) -> tuple[object, list[str]]:
     """Return the final topic and partitions, and all writes; a controller stops right after the given write."""
-    world = World(0, records=2, counts=(2, 2), keys=[1, 5, 6], calm=True)
+    world = LineageModel(0, records=2, counts=(2, 2), keys=[1, 5, 6], calm=True)
     world.crash_after = crash_after
     asked = dict(ASKED)
     while asked:

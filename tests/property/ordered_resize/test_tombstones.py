@@ -14,8 +14,8 @@ import pytest
 from anabranch.ordered_resize import tombstones
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.zk_schemas.partition_state import LineageEntry
-from tests.support.log.compacted_world import CompactedWorld
-from tests.support.resize.lineage_world import BrokenError
+from tests.support.log.compacted_model import CompactedModel
+from tests.support.resize.lineage_model import BrokenError
 
 Mutation: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 Entries: TypeAlias = Iterable[LineageEntry]
@@ -29,7 +29,7 @@ def histories(first: int, count: int) -> tuple[list[str], int]:
     """Return the first failure in histories with these seeds, and the number of removed tombstones."""
     removed = 0
     for seed in range(first, first + count):
-        world = CompactedWorld(seed)
+        world = CompactedModel(seed)
         try:
             world.run()
         except BrokenError as error:
@@ -51,11 +51,11 @@ def tombstones_go_after_their_time(patch: pytest.MonkeyPatch) -> None:
 
 def entries_of_shrinks_keep_nothing(patch: pytest.MonkeyPatch) -> None:
     """Let only children keep tombstones: entries of a survivor, which name descendants, do not count."""
-    patch.setattr(CompactedWorld, "counts", lambda _, p, entry: max(entry.losers) < p)
+    patch.setattr(CompactedModel, "counts", lambda _, p, entry: max(entry.losers) < p)
 
 
 def entries_of_grows_keep_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CompactedWorld, "counts", lambda _, p, entry: max(entry.losers) > p)
+    patch.setattr(CompactedModel, "counts", lambda _, p, entry: max(entry.losers) > p)
 
 
 def tombstones_newer_than_the_lineage_go(patch: pytest.MonkeyPatch) -> None:
@@ -78,11 +78,11 @@ def any_ended_incarnation_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def marked_partitions_are_removed_with_their_values(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CompactedWorld, "drops_values", True)
+    patch.setattr(CompactedModel, "drops_values", True)
 
 
 def tombstones_of_moved_keys_are_left_by_any_layout(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CompactedWorld, "moves_by_layout", False)
+    patch.setattr(CompactedModel, "moves_by_layout", False)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from anabranch.ordered_resize import lineage
 from anabranch.ordered_resize.facts import Facts
 from anabranch.ordered_resize.gate import IllegalMoveError
 from anabranch.spark import plan
-from tests.support.audit.stream_world import StreamWorld
+from tests.support.audit.stream_model import StreamModel
 
 Mutation: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 SEEDS = int(os.environ.get("ANABRANCH_LINEAGE_SEEDS", "40"))
@@ -24,7 +24,7 @@ LIMIT = 600
 def broken(first: int, count: int) -> list[str]:
     for seed in range(first, first + count):
         try:
-            StreamWorld(seed).run()
+            StreamModel(seed).run()
         except (AssertionError, LookupError, IllegalMoveError, RecursionError) as error:
             return [f"history {seed}: {type(error).__name__}: {error}"]
     return []
@@ -37,7 +37,7 @@ def test_a_key_is_read_in_order_and_nothing_hangs(first: int) -> None:
 
 def positions_at_the_end_of_the_micro_batch_count(patch: pytest.MonkeyPatch) -> None:
     once = plan.reach
-    patch.setattr("tests.support.audit.stream_world.reach", lambda view, start: once(view, once(view, start)))
+    patch.setattr("tests.support.audit.stream_model.reach", lambda view, start: once(view, once(view, start)))
 
 
 def nothing_waits(patch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def nothing_waits(patch: pytest.MonkeyPatch) -> None:
 
 def a_micro_batch_goes_on_behind_the_barrier(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        "tests.support.audit.stream_world.reach",
+        "tests.support.audit.stream_model.reach",
         lambda view, start: {
             p: view.latest[p].offset if p in view.latest and end > start[p] else end
             for p, end in plan.reach(view, start).items()

@@ -31,7 +31,7 @@ from anabranch.broker.log.producer_state import ProducerState
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.types import TopicPartition
-from tests.support.log.log_world import START_MS, LogWorld
+from tests.support.log.log_fixture import START_MS, LogFixture
 
 TOPIC = "events"
 TOPIC_ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -48,7 +48,7 @@ class History:
         self.epochs: dict[int, int] = {}
         self.logs: dict[int, PartitionLog] = {}
         self._config = LogConfig(**config)
-        self._env = LogWorld(root).env
+        self._env = LogFixture(root).env
         self._sequences: dict[int, int] = {}
         self._give_layouts()
 

@@ -11,7 +11,7 @@ from tests.history.events import Created, Event, LayoutSet, Removed
 
 
 @dataclass(slots=True)
-class Life:
+class Incarnation:
     """A partition from its creation to its removal."""
 
     tp: TopicPartition
@@ -32,32 +32,32 @@ class TopicIncarnations:
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
-        self.present: dict[int, Life] = {}
-        self.gone: list[Life] = []
+        self.present: dict[int, Incarnation] = {}
+        self.gone: list[Incarnation] = []
         self.layouts: dict[Layout, None] = {}
         """All layouts of led partitions, in the order of their first use."""
 
     def tps(self) -> list[TopicPartition]:
         """The partitions that have been led, including the marked ones."""
-        return [life.tp for _, life in sorted(self.present.items()) if life.was_led]
+        return [part.tp for _, part in sorted(self.present.items()) if part.was_led]
 
     def saw(
         self, number: int, incarnation: int, state: PartitionState | None, znode: TopicZnode, now_ms: float
     ) -> list[Event]:
         """Record a partition's present state, None when it has none, and return the resulting events."""
         tp, events = TopicPartition(self.topic, number), list[Event]()
-        life = self.present.get(number)
-        if life is not None and (state is None or life.incarnation != incarnation):
-            if not life.is_leaving:
-                events.append(Removed(now_ms, tp, life.incarnation))
+        part = self.present.get(number)
+        if part is not None and (state is None or part.incarnation != incarnation):
+            if not part.is_leaving:
+                events.append(Removed(now_ms, tp, part.incarnation))
             self.gone.append(self.present.pop(number))
-            life = None
+            part = None
         if state is None:
             return events
-        if life is None:
-            life = self.present[number] = Life(tp, incarnation)
+        if part is None:
+            part = self.present[number] = Incarnation(tp, incarnation)
             events.append(Created(now_ms, tp, incarnation))
-        before, life.state = life.state, state
+        before, part.state = part.state, state
         if state.being_removed and (before is None or not before.being_removed):
             events.append(Removed(now_ms, tp, incarnation))
         if state.isr and (before is None or not before.isr or before.leader_epoch != state.leader_epoch):
@@ -73,12 +73,12 @@ class TopicIncarnations:
         if znode.wanted is not None:
             return f"the topic is to have {znode.wanted} partitions"
         if len(znode.partitions) != znode.undeleted_partition_count:
-            marked = {number: life.state for number, life in self.present.items() if number >= wanted[0]}
+            marked = {number: part.state for number, part in self.present.items() if number >= wanted[0]}
             return f"{len(znode.partitions)} partitions of {wanted[0]}: {marked}"
         for number in sorted(znode.partitions):
-            life = self.present.get(number)
-            if life is None or life.state is None or life.state.leader < 0:
-                return f"partition {number} has no leader: {life}"
-            if (life.state.layout or Layout(znode.initial_partition_count, 0)) != wanted:
-                return f"partition {number} has not the layout {wanted}: {life.state}"
+            part = self.present.get(number)
+            if part is None or part.state is None or part.state.leader < 0:
+                return f"partition {number} has no leader: {part}"
+            if (part.state.layout or Layout(znode.initial_partition_count, 0)) != wanted:
+                return f"partition {number} has not the layout {wanted}: {part.state}"
         return ""

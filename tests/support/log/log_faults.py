@@ -26,7 +26,7 @@ from anabranch.protocol.records import iter_batches, set_base_offset
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.sim_storage import ALL_OPERATIONS, OPENING, WRITING, FailingCalls, SimDisk
-from tests.support.log.log_world import START_MS, TOPIC_ID, ManualClock, batch, values
+from tests.support.log.log_fixture import START_MS, TOPIC_ID, ManualClock, batch, values
 
 KINDS = {errno.EIO: ALL_OPERATIONS, errno.EMFILE: OPENING, errno.ENOSPC: WRITING}
 PLAIN, COMPACTED = TopicPartition("plain", 0), TopicPartition("compacted", 0)

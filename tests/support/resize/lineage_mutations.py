@@ -14,7 +14,7 @@ from anabranch.ordered_resize.resize import Phase, Step
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
-from tests.support.resize import lineage_world
+from tests.support.resize import lineage_model
 
 Patch = pytest.MonkeyPatch
 
@@ -73,7 +73,7 @@ def a_losers_epoch_is_read_when_its_gainer_is_bumped(patch: Patch) -> None:
 def losers_need_not_answer_and_producers_go_back(patch: Patch) -> None:
     """Two rules at once, because each rule covers the other (``docs/model``)."""
     patch.setattr(resize, "losers_are_done", lambda snapshot, losers: all(map(snapshot.has_goal, losers)))
-    patch.setattr(lineage_world, "NEVER_BACK", False)
+    patch.setattr(lineage_model, "NEVER_BACK", False)
 
 
 def the_next_resize_begins_at_any_time(patch: Patch) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.log.log_world import LogWorld
+from tests.support.log.log_fixture import LogFixture
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> LogWorld:
-    return LogWorld(tmp_path)
+def world(tmp_path: Path) -> LogFixture:
+    return LogFixture(tmp_path)

@@ -12,8 +12,8 @@ from anabranch.broker.replication.throttle import ReplicationQuota
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from anabranch.protocol.types import TopicPartition
-from tests.support.broker.replica_world import ReplicaWorld
-from tests.support.log.log_world import ManualClock
+from tests.support.broker.replica_cluster import ReplicaCluster
+from tests.support.log.log_fixture import ManualClock
 
 
 class NoReplicas:
@@ -45,7 +45,7 @@ def test_an_error_comes_with_empty_records_never_null_ones() -> None:
     assert partition.records == b""
 
 
-def read_by(world: ReplicaWorld, session: FetchSession, replica_id: int = -1) -> FetchRead:
+def read_by(world: ReplicaCluster, session: FetchSession, replica_id: int = -1) -> FetchRead:
     limits = ReadLimits(replica_id, -1, 1 << 20, read_committed=False, full=False, reports_divergence=True)
     replicas: Any = world[1]
     return FetchRead(replicas, world.throttle, session, limits)
@@ -61,7 +61,7 @@ def test_a_held_fetch_that_is_answered_early_includes_an_undelivered_change() ->
 
     The change is delivered in the next turn of the loop. A follower that misses it holds up every acks=all.
     """
-    world = ReplicaWorld(1)
+    world = ReplicaCluster(1)
     world.elect(1, 1, [1])
     session = FetchSession(Purgatory(world.clock), 7, 0.0)
     ask_from(session, 0)
@@ -90,7 +90,7 @@ def size_of(response: FetchResponse) -> int:
 
 
 def test_appends_visit_an_idle_session_once_and_a_reading_session_after_each_read() -> None:
-    world = ReplicaWorld(1)
+    world = ReplicaCluster(1)
     world.elect(1, 1, [1])
     CountingSession.visits = 0
     sessions = [CountingSession(Purgatory(world.clock), id, 0.0) for id in range(1, 101)]
@@ -123,7 +123,7 @@ def test_a_change_between_the_read_and_its_answer_is_read_by_the_sessions_next_f
 
     A fetch of many partitions suspends in between. If the mark is lost there, nothing sets it again.
     """
-    world = ReplicaWorld(1)
+    world = ReplicaCluster(1)
     world.elect(1, 1, [1])
     session = FetchSession(Purgatory(world.clock), 7, 0.0)
     ask_from(session, 0)
@@ -141,7 +141,7 @@ def test_a_follower_whose_fetch_moves_the_watermark_is_notified_of_the_next_appe
 
     A change that the fetch itself causes marks the session, too, and only once until the session reads again.
     """
-    world = ReplicaWorld(2)
+    world = ReplicaCluster(2)
     world.elect(1, 1, [1, 2])
     session = FetchSession(Purgatory(world.clock), 7, 0.0, is_follower=True)
     ask_from(session, 0)
@@ -162,7 +162,7 @@ def test_partitions_without_room_in_one_response_are_in_the_next_one() -> None:
 
     An incremental fetch names only partitions whose records arrived, so no other request names these partitions.
     """
-    worlds = [ReplicaWorld(1) for _ in range(3)]
+    worlds = [ReplicaCluster(1) for _ in range(3)]
     for index, world in enumerate(worlds):
         world.elect(1, 1, [1])
         world[1].partition.key = TopicPartition("t", index)

@@ -13,15 +13,15 @@ from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.broker.replication.stock_cap import NOTHING, StockCap
 from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from tests.support.broker.replica_world import KEY, ReplicaWorld
+from tests.support.broker.replica_cluster import KEY, ReplicaCluster
 
 HOLD = DeliveryRules(legacy_consumers=LegacyConsumers.HOLD)
 RESIZED = Layout(2, 1, 1)
 
 
-def world_of_two_epochs() -> ReplicaWorld:
+def world_of_two_epochs() -> ReplicaCluster:
     """Offsets 0 to 2 are of epoch 1; offsets 3 and 4 are of epoch 2, in which the topic was resized."""
-    world = ReplicaWorld(1)
+    world = ReplicaCluster(1)
     world.elect(1, 1, [1])
     world.append(1, b"a", b"b", b"c")
     world[1].partition.layout = RESIZED
@@ -31,18 +31,18 @@ def world_of_two_epochs() -> ReplicaWorld:
     return world
 
 
-def serve(world: ReplicaWorld, epoch: int, until: float = math.inf, at_least: int = -1) -> None:
+def serve(world: ReplicaCluster, epoch: int, until: float = math.inf, at_least: int = -1) -> None:
     world[1].partition.stock_cap = StockCap(epoch, until, at_least)
 
 
-def session_of(world: ReplicaWorld, offset: int) -> FetchSession:
+def session_of(world: ReplicaCluster, offset: int) -> FetchSession:
     session = FetchSession(Purgatory(world.clock), 7, 0.0)
     asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     session.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=[asked])]))
     return session
 
 
-def read_of(world: ReplicaWorld, session: FetchSession, replica_id: int = -1, **limits: Any) -> FetchRead:
+def read_of(world: ReplicaCluster, session: FetchSession, replica_id: int = -1, **limits: Any) -> FetchRead:
     given = {"read_committed": False, "full": True, "reports_divergence": True, "is_stock": replica_id == -1, **limits}
     replicas: Any = world[1]
     read = FetchRead(replicas, world.throttle, session, ReadLimits(replica_id, -1, 1 << 20, **given))
@@ -50,7 +50,7 @@ def read_of(world: ReplicaWorld, session: FetchSession, replica_id: int = -1, **
     return read
 
 
-def fetched(world: ReplicaWorld, offset: int = 0, **limits: Any) -> tuple[int, PartitionData]:
+def fetched(world: ReplicaCluster, offset: int = 0, **limits: Any) -> tuple[int, PartitionData]:
     """Return how many bytes of records the response has, and the response."""
     answer = read_of(world, session_of(world, offset), **limits).response().responses[0].partitions[0]
     return len(answer.records or b""), answer

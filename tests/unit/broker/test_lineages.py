@@ -58,7 +58,7 @@ class WatchedZk:
         return await self.session.get(path, watch)
 
 
-class World:
+class LineageFixture:
     """A broker's view of topic ``t``, which had 4 partitions and now has 6, and the controller's session."""
 
     def __init__(self, max_bytes: int = 1 << 20, latency_s: Callable[[], float] = lambda: 0.0) -> None:
@@ -116,7 +116,7 @@ def answer_of(answer: PartitionAnswer | None) -> tuple[int, int, int, list[tuple
 
 
 async def test_the_answer_is_the_lineage_in_the_znodes() -> None:
-    world = World()
+    world = LineageFixture()
     await world.create()
     assert answer_of(await world.ask()) == (2, -1, -1, [(0, {1: 0}), (2, {1: 2})])
     await world.controller.set(STATE, state(4, LINEAGE[1:], 0).encode())
@@ -129,7 +129,7 @@ async def test_the_answer_is_the_lineage_in_the_znodes() -> None:
 
 async def test_the_answer_has_the_end_offset_of_a_removed_partition() -> None:
     """A log without records has no entry in the topic's znode."""
-    world = World()
+    world = LineageFixture()
     await world.create()
     never_removed = await world.ask()
     assert never_removed is not None and never_removed.over_end_offset == -1
@@ -140,7 +140,7 @@ async def test_the_answer_has_the_end_offset_of_a_removed_partition() -> None:
 
 
 async def test_a_partition_that_never_existed_is_unknown_and_causes_no_read() -> None:
-    world = World()
+    world = LineageFixture()
     await world.create()
     await world.ask()
     world.zk.reads.clear()
@@ -153,13 +153,13 @@ async def test_a_partition_that_never_existed_is_unknown_and_causes_no_read() ->
 
 
 async def test_before_the_first_update_metadata_an_unknown_partition_may_exist() -> None:
-    world = World()
+    world = LineageFixture()
     world.metadata.brokers.clear()
     assert await world.ask(TopicPartition("u", 0)) is None
 
 
 async def test_an_assigned_partition_that_is_not_created_yet_gets_no_answer() -> None:
-    world = World()
+    world = LineageFixture()
     await world.create(p1=state())
     assert await world.ask() is None
     await world.controller.create(STATE, state(0, LINEAGE[:1]).encode(), make_parents=True)
@@ -167,7 +167,7 @@ async def test_an_assigned_partition_that_is_not_created_yet_gets_no_answer() ->
 
 
 async def test_a_partition_that_was_never_led_gets_no_answer() -> None:
-    world = World()
+    world = LineageFixture()
     await world.create(p5=PartitionState(1, -1, -1, []))
     assert await world.ask() is None
 
@@ -175,14 +175,14 @@ async def test_a_partition_that_was_never_led_gets_no_answer() -> None:
 @pytest.mark.parametrize("before", [TOPIC, STATE])
 async def test_a_partition_removed_during_the_read_is_answered_with_its_last_epoch(before: str) -> None:
     """An answer with neither state nor last epoch would mean "gone, and nothing is known of it"."""
-    world = World()
+    world = LineageFixture()
     await world.create()
     world.zk.before[before] = lambda: world.remove(resized({5: 2}))
     assert answer_of(await world.ask()) == (-1, 2, -1, [])
 
 
 async def test_a_partition_that_is_created_again_is_read_again() -> None:
-    world = World()
+    world = LineageFixture()
     await world.create()
     await world.ask()
     await world.remove(resized({5: 2}))
@@ -192,7 +192,7 @@ async def test_a_partition_that_is_created_again_is_read_again() -> None:
 
 
 async def test_repeated_requests_read_each_znode_once_after_a_sync() -> None:
-    world = World()
+    world = LineageFixture()
     await world.create()
     for _ in range(3):
         await world.ask()
@@ -200,7 +200,7 @@ async def test_repeated_requests_read_each_znode_once_after_a_sync() -> None:
 
 
 async def test_concurrent_requests_share_one_read() -> None:
-    world = World()
+    world = LineageFixture()
     await world.create()
     async with trio.open_nursery() as nursery:
         for _ in range(3):
@@ -209,7 +209,7 @@ async def test_concurrent_requests_share_one_read() -> None:
 
 
 async def test_a_new_topic_of_the_same_name_never_gets_the_lineage_of_the_old_one() -> None:
-    world = World()
+    world = LineageFixture()
     first = await world.create()
     answer = await world.ask(topic_incarnation=first)
     assert (answer_of(answer)[0], world.lineages.topic_incarnation("t")) == (2, first)
@@ -223,7 +223,7 @@ async def test_a_new_topic_of_the_same_name_never_gets_the_lineage_of_the_old_on
 
 
 async def test_a_topic_created_again_between_two_reads_gives_no_mixture_of_both() -> None:
-    world = World()
+    world = LineageFixture()
     await world.create(p5=state(7))
 
     async def again() -> None:
@@ -236,7 +236,7 @@ async def test_a_topic_created_again_between_two_reads_gives_no_mixture_of_both(
 
 
 async def test_without_zookeeper_a_lineage_that_may_have_changed_gets_no_answer() -> None:
-    world = World()
+    world = LineageFixture()
     await world.create()
     await world.ask()
     world.own.disconnect()
@@ -248,7 +248,7 @@ async def test_without_zookeeper_a_lineage_that_may_have_changed_gets_no_answer(
 
 @pytest.mark.parametrize("path", [TOPIC, STATE])
 async def test_a_malformed_znode_is_named_and_read_once_until_it_is_repaired(path: str) -> None:
-    world = World()
+    world = LineageFixture()
     await world.create()
     intact = (await world.controller.get(path)).data
     await world.controller.set(path, b"{")
@@ -263,7 +263,7 @@ async def test_a_malformed_znode_is_named_and_read_once_until_it_is_repaired(pat
 
 async def test_a_lineage_whose_epochs_do_not_ascend_gets_leader_not_available() -> None:
     """The entries descend, as after an edit by hand."""
-    world = World()
+    world = LineageFixture()
     await world.create(p5=state(lineage=(LineageEntry(2, {1: 2}), LineageEntry(0, {1: 0}))))
     answer = await world.ask()
     assert answer is not None and answer.error_code == NOT_YET
@@ -271,7 +271,7 @@ async def test_a_lineage_whose_epochs_do_not_ascend_gets_leader_not_available() 
 
 async def test_a_partition_with_a_later_layout_and_no_lineage_gets_no_answer() -> None:
     """A partition without stored entries may have waits: the controller writes them with the next leader epoch."""
-    world = World()
+    world = LineageFixture()
     older = PartitionState(1, 1, 2, [1], Layout(6, 1), leader_epoch_after_creation={1: 0})
     await world.create(p5=older, p1=PartitionState(1, 1, 2, [1]))
     assert await world.ask() is None
@@ -279,7 +279,7 @@ async def test_a_partition_with_a_later_layout_and_no_lineage_gets_no_answer() -
 
 
 async def test_the_cache_stays_within_its_limit_and_every_partition_is_answered() -> None:
-    world = World(max_bytes=2_000)
+    world = LineageFixture(max_bytes=2_000)
     await world.create(**{f"p{number}": state(number, ()) for number in range(6)})
     questions = [Question(TopicPartition("t", number)) for number in range(6)]
     read = await world.lineages.read(questions)
@@ -292,7 +292,7 @@ async def test_the_cache_stays_within_its_limit_and_every_partition_is_answered(
 
 async def test_version_0_is_answered_only_for_topics_that_were_never_resized() -> None:
     """Consumers of version 0 know only one ancestor and one survivor of a partition."""
-    world = World()
+    world = LineageFixture()
     await world.create(resized(version=0), p1=PartitionState(1, 1, 0, [1]))
     answer = await world.ask_v0(T1, 101)
     assert answer is not None and (answer.error_code, answer.incarnation, answer.created_from) == (0, 101, -1)
@@ -307,7 +307,7 @@ async def test_an_answer_is_one_consistent_state_of_both_znodes_during_writes(
 ) -> None:
     """Each answer is the state of both znodes at one time, while partition 5 is bumped, removed and created again."""
     rng = random.Random(seed)
-    world = World(latency_s=lambda: rng.random() * 0.02)
+    world = LineageFixture(latency_s=lambda: rng.random() * 0.02)
     await world.create(p5=state(0, ()))
     states = {(0, -1)}
     epoch, over, exists = 0, -1, True
@@ -346,7 +346,7 @@ async def test_an_answer_is_one_consistent_state_of_both_znodes_during_writes(
 
 
 async def test_the_first_kept_epoch_passes_entries_whose_ancestors_are_removed() -> None:
-    world = World()
+    world = LineageFixture()
     await world.create(p5=state(4))
     assert await world.lineages.first_kept_epoch(T5) == 0
     reads = len(world.zk.reads)
@@ -358,7 +358,7 @@ async def test_the_first_kept_epoch_passes_entries_whose_ancestors_are_removed()
 
 
 async def test_all_tombstones_stay_while_the_lineage_is_not_known() -> None:
-    world = World()
+    world = LineageFixture()
     assert await world.lineages.first_kept_epoch(T5) == BELOW_EVERY_EPOCH, "there is no znode"
     await world.create(p1=state(-1, ()), p5=state().replace(initial_partition_count=None))
     assert await world.lineages.first_kept_epoch(T1) == BELOW_EVERY_EPOCH, "the partition was never led"

@@ -20,7 +20,7 @@ from anabranch.protocol.generated.offset_commit import (
 from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.metrics import OTHERS, Metrics, ShownTopics
-from tests.support.log.log_world import ManualClock
+from tests.support.log.log_fixture import ManualClock
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 MISMATCH = KafkaError(ErrorCode.INVALID_PARTITION_METADATA, "another layout")

@@ -14,8 +14,8 @@ from anabranch.broker.replicated_offsets_log import ReplicatedOffsetsLog
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from tests.support.broker.replica_world import ReplicaWorld
-from tests.support.log.log_world import START_MS
+from tests.support.broker.replica_cluster import ReplicaCluster
+from tests.support.log.log_fixture import START_MS
 
 pytestmark = pytest.mark.trio
 
@@ -27,7 +27,7 @@ class Coordinator:
     """Broker 1's offsets log over three replicas; ``tick`` delivers the changes of the partition."""
 
     def __init__(self, *, replicas: int = 3, min_insync_replicas: int = 1) -> None:
-        self.world = ReplicaWorld(replicas, min_insync_replicas=min_insync_replicas)
+        self.world = ReplicaCluster(replicas, min_insync_replicas=min_insync_replicas)
         self.purgatory = Purgatory(self.world.clock)
         values = {"offsets.load.buffer.size": BUFFER_BYTES, "offsets.topic.compression.codec": 0}
         found: Any = self.world[1]

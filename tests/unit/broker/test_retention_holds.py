@@ -22,8 +22,8 @@ from anabranch.protocol.generated.update_metadata import (
     UpdateMetadataPartitionState,
     UpdateMetadataTopicState,
 )
-from tests.support.broker.replica_world import Services
-from tests.support.log.log_world import LogWorld, batch
+from tests.support.broker.replica_cluster import Services
+from tests.support.log.log_fixture import LogFixture, batch
 
 LEASE_S, BOUND_MS, RETENTION_MS = 180.0, 500, 1000
 EVERYTHING = 0
@@ -32,7 +32,7 @@ EVERYTHING = 0
 class Broker:
     """The only replica of a partition: four segments with two records each, all older than ``retention.ms``."""
 
-    def __init__(self, world: LogWorld, **config: Any) -> None:
+    def __init__(self, world: LogFixture, **config: Any) -> None:
         values = {
             "ordered_delivery_retention_waits": True,
             "ordered_delivery_retention_waits_max_ms": BOUND_MS,
@@ -79,7 +79,7 @@ class Broker:
 
 
 @pytest.fixture
-def broker(world: LogWorld) -> Broker:
+def broker(world: LogFixture) -> Broker:
     return Broker(world)
 
 
@@ -150,13 +150,13 @@ def test_records_past_the_bound_are_removed_even_before_a_role_is_given(broker: 
     assert broker.apply_retention() == 8
 
 
-def test_a_topic_whose_retention_does_not_wait_is_not_held(world: LogWorld) -> None:
+def test_a_topic_whose_retention_does_not_wait_is_not_held(world: LogFixture) -> None:
     broker = Broker(world, ordered_delivery_retention_waits=False)
     broker.partition.make_follower(2, 3, [1, 2], [1, 2])
     assert broker.apply_retention() == 8
 
 
-def test_a_topic_whose_retention_begins_to_wait_is_held_for_a_lease(world: LogWorld) -> None:
+def test_a_topic_whose_retention_begins_to_wait_is_held_for_a_lease(world: LogFixture) -> None:
     """A topic begins with a lease when it is switched on.
 
     This also holds where an earlier hold has ended: the controller sends the next hold in its next round.
@@ -182,7 +182,7 @@ def test_held_records_that_the_bound_removes_are_warned_of_and_counted(leader: B
     assert leader.metrics.held_records_removed.values == {("t", "slow"): 5}
 
 
-def test_held_records_that_retention_by_size_removes_are_warned_of_and_counted(world: LogWorld) -> None:
+def test_held_records_that_retention_by_size_removes_are_warned_of_and_counted(world: LogFixture) -> None:
     leader = Broker(world, retention_ms=-1, retention_bytes=2 * len(batch(b"a", b"b")))
     leader.lead(3)
     leader.send(2, group="slow")

@@ -18,7 +18,7 @@ from anabranch.audit.manifest import MANIFEST_NAME, Manifest
 from anabranch.cli.export import _print as print_report
 from anabranch.command_error import CommandError
 from anabranch.export_destination import Destination, FsspecDestination, LocalDestination, open_destination
-from tests.support.audit.export_world import Cluster, batches
+from tests.support.audit.exported_cluster import Cluster, batches
 
 
 @pytest.fixture(params=["path", "memory", "fsspec-local"])

@@ -19,7 +19,7 @@ from anabranch.audit.file_checks import wrong_files
 from anabranch.audit.manifest import EpochStart, Layout, OffsetRange
 from anabranch.command_error import CommandError
 from anabranch.export_destination import LocalDestination
-from tests.support.audit.export_world import Cluster, batches, offsets
+from tests.support.audit.exported_cluster import Cluster, batches, offsets
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ class Sent:
     response: ProduceResponse | None = None
 
 
-class World:
+class ProducerModel:
     """One topic, its brokers and one producer."""
 
     def __init__(self, rng: random.Random, *, check_layout_first: bool = False, **config: Any) -> None:

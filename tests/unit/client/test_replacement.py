@@ -11,11 +11,11 @@ from anabranch.client.producer.producer_batch import ProducerBatch
 from anabranch.client.producer.replacement import Replacement
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import Record, RecordBatch
-from tests.unit.client.resize_model import World
+from tests.unit.client.resize_model import ProducerModel
 from tests.unit.client.test_resize_model import exchange, key_in
 
 
-def resized(world: World, undeleted: int) -> None:
+def resized(world: ProducerModel, undeleted: int) -> None:
     """Resize the topic and let the producer place its records again, without sending any."""
     world.finish_resize(undeleted)
     world.read_metadata()
@@ -23,7 +23,7 @@ def resized(world: World, undeleted: int) -> None:
         world.sender._place_again(world.topic)
 
 
-def records_of(world: World) -> dict[int, list[Record]]:
+def records_of(world: ProducerModel) -> dict[int, list[Record]]:
     """Return the waiting records by partition, in order."""
     return {
         queue.tp.partition: [record for batch in queue.waiting for record in RecordBatch(batch.encode())]
@@ -32,9 +32,9 @@ def records_of(world: World) -> dict[int, list[Record]]:
     }
 
 
-def wait_in_the_buffer(**config: int) -> World:
+def wait_in_the_buffer(**config: int) -> ProducerModel:
     """Return a producer that sends nothing by itself for a minute."""
-    return World(random.Random(1), linger_ms=60_000, batch_size=100_000, **config)
+    return ProducerModel(random.Random(1), linger_ms=60_000, batch_size=100_000, **config)
 
 
 def test_records_keep_key_value_headers_and_timestamp() -> None:
@@ -86,7 +86,7 @@ def test_a_partition_that_loses_no_key_keeps_its_batches() -> None:
 
 def test_the_sequence_of_a_refused_batch_is_used_again() -> None:
     """A refused batch uses no sequence, so the next batch to its partition gets the sequence."""
-    world = World(random.Random(1))
+    world = ProducerModel(random.Random(1))
     stays, goes = key_in(0, 4), key_in(2, 4)
     world.send(stays)
     exchange(world, 0)
@@ -110,7 +110,7 @@ def test_the_sequence_of_a_refused_batch_is_used_again() -> None:
 
 
 def test_a_refusal_behind_a_batch_with_an_unknown_outcome_needs_a_new_epoch() -> None:
-    world = World(random.Random(1))
+    world = ProducerModel(random.Random(1))
     queue = world.accumulator.queue("t", 0)
     world.send(key_in(0, 4))
     world.pump()
@@ -201,7 +201,7 @@ def test_a_partitioner_that_raises_fails_only_its_record() -> None:
 
 def test_the_pauses_for_newer_metadata_grow_from_5_to_100_ms() -> None:
     """After error 25310 without newer metadata, a topic's refused batches are repeated together, ever more rarely."""
-    world = World(random.Random(1))
+    world = ProducerModel(random.Random(1))
     queue = world.accumulator.queue("t", 0)
     world.send(key_in(0, 4))
     world.pump()
@@ -225,7 +225,7 @@ def test_the_pauses_for_newer_metadata_grow_from_5_to_100_ms() -> None:
 # ---------------------------------------------------------------- in steps
 
 
-def begun(records: int) -> World:
+def begun(records: int) -> ProducerModel:
     """Begin a resize of a topic with waiting records; the first step is done, and more steps follow."""
     world = wait_in_the_buffer()
     for number in range(records):
@@ -237,7 +237,7 @@ def begun(records: int) -> World:
     return world
 
 
-def finish(world: World) -> int:
+def finish(world: ProducerModel) -> int:
     """Let the sender finish the placement by itself, and return the number of its rounds."""
     rounds = 0
     while world.topic.replacement is not None:

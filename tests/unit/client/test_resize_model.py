@@ -18,12 +18,12 @@ from anabranch.client.producer.producer_batch import ProducerBatch
 from anabranch.client.producer.replacement import Placing, Replaced, replace_records
 from anabranch.client.producer.topic_placement import TopicPlacement
 from anabranch.protocol.key_placement import place, positive_hash
-from tests.unit.client.resize_model import INITIAL, NODES, World
+from tests.unit.client.resize_model import INITIAL, NODES, ProducerModel
 
 KEYS = [b"k%d" % n for n in range(8)]
 
 
-def wander(world: World, rng: random.Random, steps: int) -> None:
+def wander(world: ProducerModel, rng: random.Random, steps: int) -> None:
     """Take that many random steps; then stop all faults until every record is decided."""
     for _ in range(steps):
         node = rng.randrange(NODES)
@@ -61,7 +61,7 @@ def wander(world: World, rng: random.Random, steps: int) -> None:
 @given(st.integers(0, 2**32), st.integers(20, 250))
 def test_no_key_is_reordered_and_no_record_is_lost_or_duplicated(seed: int, steps: int) -> None:
     rng = random.Random(seed)
-    world = World(rng)
+    world = ProducerModel(rng)
     wander(world, rng, steps)
     world.check()
     world.check_routing()
@@ -75,14 +75,14 @@ def key_in(partition: int, undeleted: int) -> bytes:
     return next(k for k in (b"%d" % n for n in range(1000)) if place(positive_hash(k), INITIAL, undeleted) == partition)
 
 
-def exchange(world: World, node: int) -> None:
+def exchange(world: ProducerModel, node: int) -> None:
     """Send, and let one request arrive and be answered."""
     world.pump()
     world.arrive(node)
     world.answer(node)
 
 
-def lost_answer_before_a_grow(world: World) -> None:
+def lost_answer_before_a_grow(world: ProducerModel) -> None:
     """Hole 17: the batch was written and its response lost; the new layout places its key in another partition."""
     world.send(key_in(2, 4))
     world.pump()
@@ -99,7 +99,7 @@ def lost_answer_before_a_grow(world: World) -> None:
     assert world.handles[0][2].partition == 0
 
 
-def lost_answer_before_a_removal(world: World) -> None:
+def lost_answer_before_a_removal(world: ProducerModel) -> None:
     """Hole 14: the partition is removed, with or without the record."""
     world.finish_resize(4)
     world.read_metadata()
@@ -116,7 +116,7 @@ def lost_answer_before_a_removal(world: World) -> None:
     assert isinstance(batch.error, OutcomeUnknownError)
 
 
-def lost_answer_before_a_partition_is_created_again(world: World) -> None:
+def lost_answer_before_a_partition_is_created_again(world: ProducerModel) -> None:
     """Holes 14 and 20: a recreated partition refuses a batch that the earlier one may have, and metadata lags."""
     world.finish_resize(4)
     world.read_metadata()
@@ -138,7 +138,7 @@ def lost_answer_before_a_partition_is_created_again(world: World) -> None:
     assert isinstance(batch.error, OutcomeUnknownError)
 
 
-def refused_by_a_broker_that_is_behind(world: World) -> None:
+def refused_by_a_broker_that_is_behind(world: ProducerModel) -> None:
     """Hole 10: an earlier copy of the batch may still be written at the broker that refused the batch."""
     key = key_in(3, 4)
     world.finish_resize(4)
@@ -156,7 +156,7 @@ def refused_by_a_broker_that_is_behind(world: World) -> None:
     world.read_metadata()
 
 
-def metadata_that_goes_backwards(world: World) -> None:
+def metadata_that_goes_backwards(world: ProducerModel) -> None:
     """Hole 10: a batch in a new partition does not count as lost because old metadata lacks the partition."""
     world.finish_resize(4)
     world.read_metadata()
@@ -168,7 +168,7 @@ def metadata_that_goes_backwards(world: World) -> None:
     assert world.topic.layout.layout_version == 1
 
 
-def refused_before_the_broker_knows_the_producer(world: World) -> None:
+def refused_before_the_broker_knows_the_producer(world: ProducerModel) -> None:
     """A broker accepts any first sequence of a producer.
 
     This includes the sequence of a batch behind one that the broker has just refused.
@@ -190,7 +190,7 @@ def refused_before_the_broker_knows_the_producer(world: World) -> None:
         world.answer(0)
 
 
-def closed_and_revived_while_an_answer_is_lost(world: World) -> None:
+def closed_and_revived_while_an_answer_is_lost(world: ProducerModel) -> None:
     """Grow while draining: the log of partition 3 continues, with its producer state."""
     key = key_in(3, 4)
     world.finish_resize(4)
@@ -212,7 +212,7 @@ def closed_and_revived_while_an_answer_is_lost(world: World) -> None:
     assert [number for _, number, _ in world.partitions[3].log] == [0, 1]
 
 
-def closed_and_revived_between_two_batches(world: World) -> None:
+def closed_and_revived_between_two_batches(world: ProducerModel) -> None:
     """The producer follows each layout, and its sequence in partition 3 continues."""
     key = key_in(3, 4)
     for count in (4, 2, 4):
@@ -224,7 +224,7 @@ def closed_and_revived_between_two_batches(world: World) -> None:
     assert world.partitions[3].producers[7] == (0, 2), "no new producer epoch, and no gap"
 
 
-def cancelled_after_a_partition_lost_keys(world: World) -> None:
+def cancelled_after_a_partition_lost_keys(world: ProducerModel) -> None:
     """The version rises by two, and the key stays in its partition."""
     world.late = 1
     world.resize(4)  # partition 0 loses keys to 2, and partition 1 to 3
@@ -243,7 +243,7 @@ def cancelled_after_a_partition_lost_keys(world: World) -> None:
     assert [(number, version) for _, number, version in world.partitions[0].log] == [(0, 2), (1, 2)]
 
 
-def announce_a_resize_only_when_a_partition_has_it(world: World) -> None:
+def announce_a_resize_only_when_a_partition_has_it(world: ProducerModel) -> None:
     """A batch that is sent before a partition has the new layout is accepted."""
     world.resize(4)
     world.publish()
@@ -268,8 +268,8 @@ SCRIPTS = [
 ]
 
 
-def run_script(script: Callable[[World], None], **changes: bool) -> None:
-    world = World(random.Random(1), **changes)
+def run_script(script: Callable[[ProducerModel], None], **changes: bool) -> None:
+    world = ProducerModel(random.Random(1), **changes)
     script(world)
     world.settle()
     world.check()
@@ -277,7 +277,7 @@ def run_script(script: Callable[[World], None], **changes: bool) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_faults_around_a_resize_break_no_guarantee(script: Callable[[World], None]) -> None:
+def test_faults_around_a_resize_break_no_guarantee(script: Callable[[ProducerModel], None]) -> None:
     run_script(script)
 
 
@@ -368,7 +368,7 @@ def _send_many_before_the_first_is_acknowledged(monkeypatch: pytest.MonkeyPatch)
 def test_the_model_notices_a_producer_without_one_of_its_rules(
     monkeypatch: pytest.MonkeyPatch,
     rule_off: Callable[[pytest.MonkeyPatch], None],
-    script: Callable[[World], None],
+    script: Callable[[ProducerModel], None],
 ) -> None:
     """Holes 10, 14 and 17: the model notices a producer without one of its rules."""
     run_script(script)
@@ -389,7 +389,7 @@ def test_the_model_notices_a_producer_that_does_not_hold_the_topic(monkeypatch: 
 
     def wanders(seed: int) -> bool:
         rng = random.Random(seed)
-        world = World(rng)
+        world = ProducerModel(rng)
         try:
             wander(world, rng, 200)
             world.check()

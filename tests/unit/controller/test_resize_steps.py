@@ -60,7 +60,7 @@ class Store:
         return [op.path for multi in self.multis for op in multi]
 
 
-class World:
+class ResizeFixture:
     """A controller's context with brokers 1 and 2 and one topic."""
 
     def __init__(self, topic: TopicImage) -> None:
@@ -119,7 +119,7 @@ def topic_of(op: ZkOp) -> TopicZnode:
 
 
 async def test_a_grow_is_carried_out_losers_first() -> None:
-    world = World(image_of(asked(4, 6)))
+    world = ResizeFixture(image_of(asked(4, 6)))
     (bumps,) = await world.advance()
     assert [op.path for op in bumps] == [paths.partition_state("t", p) for p in range(4)]
     assert [op.version for op in bumps if isinstance(op, SetOp)] == [5] * 4
@@ -133,7 +133,7 @@ async def test_a_grow_is_carried_out_losers_first() -> None:
 
 async def test_a_bounded_number_of_states_is_written_before_other_events() -> None:
     """An election waits at most for that many writes."""
-    world = World(image_of(asked(600, 601)))
+    world = ResizeFixture(image_of(asked(600, 601)))
     counts = []
     while multis := await world.advance():
         assert world.queued.count(ResizesDue()) >= 1
@@ -142,7 +142,7 @@ async def test_a_bounded_number_of_states_is_written_before_other_events() -> No
 
 
 async def test_topics_share_the_bound_on_written_states() -> None:
-    world = World(image_of(asked(200, 201)))
+    world = ResizeFixture(image_of(asked(200, 201)))
     for name in ("u", "v"):
         topic = world.image.topics[name] = image_of(asked(200, 201))
         topic.name = name
@@ -162,7 +162,7 @@ def drained(*, end: int = 40) -> TopicImage:
 
 async def test_log_ends_are_recorded_before_replicas_are_deleted() -> None:
     """A broker that deletes its replica and restarts no longer knows the end of the log."""
-    world = World(drained())
+    world = ResizeFixture(drained())
     ((znode, *states),) = await world.advance()
     assert topic_of(znode).last_offsets == {4: 40, 5: 40}
     assert [state_of(op).being_removed for op in states] == [True, True]
@@ -170,7 +170,7 @@ async def test_log_ends_are_recorded_before_replicas_are_deleted() -> None:
 
 
 async def test_a_removal_ends_once_every_replica_is_deleted() -> None:
-    world = World(drained())
+    world = ResizeFixture(drained())
     await world.advance()
     await world.advance()
     assert world.store.multis == []
@@ -196,7 +196,7 @@ async def test_only_one_write_of_the_topic_znode_is_made_at_a_time() -> None:
     assert left.state is not None and left.ending is not None
     left.state = left.state.replace(leader=-2)
     left.ending.stopped, left.ending.deleted_end_offset = {1, 2}, 40
-    world = World(image)
+    world = ResizeFixture(image)
     ((znode, *_),) = await world.advance()
     assert topic_of(znode).last_leader_epochs == {5: 1}
     ((znode, *_),) = await world.advance()
@@ -210,20 +210,20 @@ async def test_nothing_is_written_of_a_topic_that_cannot_be_judged(change: dict[
     image.partitions[5].state = image.partitions[5].state.replace(leader=-2)
     for name, value in change.items():
         setattr(image, name, value)
-    world = World(image)
+    world = ResizeFixture(image)
     assert await world.advance() == []
     assert world.batch.build() == {}
 
 
 async def test_nothing_is_written_while_the_level_is_not_finalized() -> None:
     """A broker of an earlier release may register at any time."""
-    world = World(image_of(asked(4, 6)))
+    world = ResizeFixture(image_of(asked(4, 6)))
     world.image.features = for_new_cluster(SUPPORTED | {ORDERED_RESIZE: VersionRange(1, 1)})
     assert await world.advance() == []
 
 
 async def test_metadata_has_the_earlier_count_until_a_partition_has_the_goal() -> None:
-    world = World(image_of(asked(4, 6)))
+    world = ResizeFixture(image_of(asked(4, 6)))
     world.batch.metadata([TopicPartition("t", 0)])
     sent = world.sent()
     assert (sent.undeleted_partition_count, sent.layout_version, len(sent.partition_states)) == (4, 0, 1)
@@ -236,13 +236,13 @@ async def test_metadata_has_the_earlier_count_until_a_partition_has_the_goal() -
 
 async def test_a_partition_that_is_being_removed_has_no_leader_in_the_metadata() -> None:
     """Rule 6: a batch sent by the next layout would reach the number's next incarnation."""
-    world = World(drained())
+    world = ResizeFixture(drained())
     await world.advance()
     assert {p.partition_index: p.leader for p in world.sent().partition_states} == {4: -2, 5: -2}
 
 
 async def test_a_doubling_is_announced_to_brokers_before_it_begins() -> None:
-    world = World(image_of(asked(4, 8)))
+    world = ResizeFixture(image_of(asked(4, 8)))
     world.context.config = ControllerConfig(1000, "c", 9, "z", stock_producer_grace_ms=6_000)
     assert await world.advance() == []
     sent = world.sent()
@@ -252,7 +252,7 @@ async def test_a_doubling_is_announced_to_brokers_before_it_begins() -> None:
 
 async def test_no_request_is_sent_to_brokers_before_the_first_bump() -> None:
     """Each broker handles one request at a time, and producers wait for the layout."""
-    world = World(image_of(Topic(4)))
+    world = ResizeFixture(image_of(Topic(4)))
     await world.become(asked(4, 6).topic)
     assert world.batch.build() == {}
     await world.become(world.topic.znode.replace(wanted=9))
@@ -262,7 +262,7 @@ async def test_no_request_is_sent_to_brokers_before_the_first_bump() -> None:
 async def test_a_resize_that_is_taken_back_is_sent_to_brokers() -> None:
     topic = asked(4, 6)
     topic.write(next_steps(topic.snapshot())[0])
-    world = World(image_of(topic))
+    world = ResizeFixture(image_of(topic))
     topic.ask(4)
     await world.become(topic.topic)
     sent = world.sent()
@@ -270,7 +270,7 @@ async def test_a_resize_that_is_taken_back_is_sent_to_brokers() -> None:
 
 
 async def test_a_partition_that_stays_assigned_is_new_after_its_removal() -> None:
-    world = World(image_of(resized(4, 6)))
+    world = ResizeFixture(image_of(resized(4, 6)))
     znode = world.topic.znode.replace(last_leader_epochs={5: 1})
     written = (SetOp(paths.topic("t"), znode.encode(), world.topic.version),)
     await carry_out(world.context, Effects("t", znode, writes=written, removed=(5,)))
@@ -281,7 +281,7 @@ async def test_a_partition_that_stays_assigned_is_new_after_its_removal() -> Non
 async def test_a_grow_over_draining_partitions_begins_at_once_and_revives_them() -> None:
     topic: Topic = resized(4, 6, 4)
     topic.ask(7)
-    world = World(image_of(topic))
+    world = ResizeFixture(image_of(topic))
     await world.advance()
     world.answer()
     multis = await world.advance()

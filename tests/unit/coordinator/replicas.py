@@ -158,7 +158,7 @@ class Reading:
 
 
 @dataclass
-class ReplicatedWorld:
+class ReplicatedCoordinators:
     """The brokers, the controller and the clients. ``leader`` and ``isr`` are the true state.
 
     Call ``answers`` after each event.

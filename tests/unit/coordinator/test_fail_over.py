@@ -17,11 +17,11 @@ import trio.testing
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.coordinator.replicas import BROKERS, ReplicatedWorld
+from tests.unit.coordinator.replicas import BROKERS, ReplicatedCoordinators
 
 Event: TypeAlias = tuple[str, int]
 
-EVENTS: dict[str, Callable[[ReplicatedWorld, int], None]] = {
+EVENTS: dict[str, Callable[[ReplicatedCoordinators, int], None]] = {
     "commit": lambda world, _: world.commit(world.leader),
     "commit and replicate": lambda world, _: world.commit_and_replicate(),
     "commit at": lambda world, broker: world.commit(broker),
@@ -50,7 +50,7 @@ def live(events: list[Event]) -> None:
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:
-            world = ReplicatedWorld(nursery)
+            world = ReplicatedCoordinators(nursery)
             for broker in BROKERS:
                 world.epoch = 1
                 world.notify(broker)

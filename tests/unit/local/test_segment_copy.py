@@ -19,7 +19,7 @@ from anabranch.segment_copy import (
     open_piece,
     wanted_segments,
 )
-from tests.support.audit.export_world import Replica, batches
+from tests.support.audit.exported_cluster import Replica, batches
 
 BATCH = len(batches(0, 1))
 

@@ -13,7 +13,7 @@ from anabranch.protocol.batch_layout import CRC_AT, LOG_APPEND_TIME
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode, KafkaError, RefusedRecordsError
 from anabranch.protocol.records import RecordBatch
-from tests.support.log.log_world import START_MS, batch
+from tests.support.log.log_fixture import START_MS, batch
 
 
 def validate(data: bytes | bytearray, origin: AppendOrigin = AppendOrigin.CLIENT, **config: Any) -> RecordBatch:

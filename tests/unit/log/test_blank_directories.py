@@ -14,7 +14,7 @@ from anabranch.broker.log.log_manager import LogDirError, LogManager, LogManager
 from anabranch.broker.log.paths import PARTITION_METADATA
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
-from tests.support.log.log_world import TOPIC_ID, LogWorld, batch, values
+from tests.support.log.log_fixture import TOPIC_ID, LogFixture, batch, values
 
 pytestmark = pytest.mark.trio
 
@@ -24,14 +24,14 @@ FUTURE = f"t-0.{'0' * 32}-future"
 ONE_RECORD = [(0, b"k", b"1")]
 
 
-async def started(world: LogWorld) -> LogManager:
+async def started(world: LogFixture) -> LogManager:
     paths = (str(world.root / "d"), str(world.root / "e"))
     manager = LogManager(LogManagerConfig(1, "c", paths), world.env)
     await manager.start()
     return manager
 
 
-async def found_after_restart(world: LogWorld, manager: LogManager) -> tuple[str, list[object]]:
+async def found_after_restart(world: LogFixture, manager: LogManager) -> tuple[str, list[object]]:
     """Return the log dir in which the next process finds the log, and the records that it reads there."""
     manager.close_at_once()
     again = await started(world)
@@ -53,7 +53,7 @@ def create_with_a_record(manager: LogManager) -> Path:
     return Path(log.directory)
 
 
-async def stopped_with_a_record(world: LogWorld, name: str) -> Path:
+async def stopped_with_a_record(world: LogFixture, name: str) -> Path:
     """Return the directory of a log in one of the log dirs, after a process was killed."""
     manager = await started(world)
     wish_for(manager, world.root / name)
@@ -66,7 +66,7 @@ async def stopped_with_a_record(world: LogWorld, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", FIRST_FILES)
-async def test_a_failed_creation_of_a_log_leaves_no_directory(world: LogWorld, name: str) -> None:
+async def test_a_failed_creation_of_a_log_leaves_no_directory(world: LogFixture, name: str) -> None:
     manager = await started(world)
     wish_for(manager, world.root / "e")
     world.storage.full_for = name
@@ -80,7 +80,7 @@ async def test_a_failed_creation_of_a_log_leaves_no_directory(world: LogWorld, n
 
 
 @pytest.mark.parametrize("name", FIRST_FILES)
-async def test_a_leftover_directory_is_logged_and_removed_at_the_next_start(world: LogWorld, name: str) -> None:
+async def test_a_leftover_directory_is_logged_and_removed_at_the_next_start(world: LogFixture, name: str) -> None:
     manager = await started(world)
     wish_for(manager, world.root / "e")
     world.storage.full_for, world.storage.keeps_trees = name, True
@@ -95,7 +95,7 @@ async def test_a_leftover_directory_is_logged_and_removed_at_the_next_start(worl
     assert not left.exists()
 
 
-async def test_a_log_is_created_over_the_directory_that_a_failed_creation_left(world: LogWorld) -> None:
+async def test_a_log_is_created_over_the_directory_that_a_failed_creation_left(world: LogFixture) -> None:
     manager = await started(world)
     wish_for(manager, world.root / "e")
     world.storage.full_for, world.storage.keeps_trees = ".index", True
@@ -108,7 +108,7 @@ async def test_a_log_is_created_over_the_directory_that_a_failed_creation_left(w
 
 
 @pytest.mark.parametrize("name", ["", *FIRST_FILES])
-async def test_a_creation_does_not_change_a_log_that_exists(world: LogWorld, name: str) -> None:
+async def test_a_creation_does_not_change_a_log_that_exists(world: LogFixture, name: str) -> None:
     there = await stopped_with_a_record(world, "e")
     kept = there.rename(world.root / "kept")
     manager = await started(world)
@@ -125,7 +125,7 @@ async def test_a_creation_does_not_change_a_log_that_exists(world: LogWorld, nam
 
 
 @pytest.mark.parametrize("name", FIRST_FILES)
-async def test_a_move_that_cannot_begin_leaves_no_directory(world: LogWorld, name: str) -> None:
+async def test_a_move_that_cannot_begin_leaves_no_directory(world: LogFixture, name: str) -> None:
     manager = await started(world)
     here = create_with_a_record(manager)
     world.storage.full_for = name
@@ -145,7 +145,7 @@ async def test_a_move_that_cannot_begin_leaves_no_directory(world: LogWorld, nam
 @pytest.mark.parametrize("files", [[], [PARTITION_METADATA], [PARTITION_METADATA, f"{0:020d}.log", f"{0:020d}.index"]])
 @pytest.mark.parametrize(("whole", "blank"), [("d", "e"), ("e", "d")])
 async def test_a_blank_directory_beside_a_log_is_removed(
-    world: LogWorld, files: list[str], whole: str, blank: str
+    world: LogFixture, files: list[str], whole: str, blank: str
 ) -> None:
     await stopped_with_a_record(world, whole)
     left = world.root / blank / "t-0"
@@ -170,7 +170,7 @@ async def test_a_blank_directory_beside_a_log_is_removed(
 )
 @pytest.mark.parametrize(("whole", "other"), [("d", "e"), ("e", "d")])
 async def test_two_directories_with_content_are_refused(
-    world: LogWorld, name: str, content: bytes, whole: str, other: str
+    world: LogFixture, name: str, content: bytes, whole: str, other: str
 ) -> None:
     await stopped_with_a_record(world, whole)
     (world.root / other / "t-0").mkdir()
@@ -181,7 +181,7 @@ async def test_two_directories_with_content_are_refused(
     assert (world.root / whole / "t-0" / f"{0:020d}.log").stat().st_size > 0
 
 
-async def test_a_blank_directory_stays_blank_until_it_has_a_role(world: LogWorld) -> None:
+async def test_a_blank_directory_stays_blank_until_it_has_a_role(world: LogFixture) -> None:
     """Opening a blank directory that is alone creates the files of a first segment.
 
     The directory still counts as blank.
@@ -197,7 +197,7 @@ async def test_a_blank_directory_stays_blank_until_it_has_a_role(world: LogWorld
     assert await found_after_restart(world, manager) == ("e", ONE_RECORD)
 
 
-async def test_one_of_several_blank_directories_stays(world: LogWorld) -> None:
+async def test_one_of_several_blank_directories_stays(world: LogFixture) -> None:
     for name in ("d", "e"):
         (world.root / name / "t-0").mkdir(parents=True)
     manager = await started(world)
@@ -205,14 +205,14 @@ async def test_one_of_several_blank_directories_stays(world: LogWorld) -> None:
     assert await found_after_restart(world, manager) == ("d", [])
 
 
-async def test_a_blank_directory_alone_is_opened_as_an_empty_log(world: LogWorld) -> None:
+async def test_a_blank_directory_alone_is_opened_as_an_empty_log(world: LogFixture) -> None:
     (world.root / "e" / "t-0").mkdir(parents=True)
     manager = await started(world)
     assert await found_after_restart(world, manager) == ("e", [])
 
 
 @pytest.mark.parametrize("blank", ["d", "e"])
-async def test_a_complete_copy_is_preferred_to_a_blank_directory(world: LogWorld, blank: str) -> None:
+async def test_a_complete_copy_is_preferred_to_a_blank_directory(world: LogFixture, blank: str) -> None:
     """A crash came between the two renames that end a move."""
     path = await stopped_with_a_record(world, "d")
     path.rename(path.with_name(FUTURE))
@@ -221,7 +221,7 @@ async def test_a_complete_copy_is_preferred_to_a_blank_directory(world: LogWorld
     assert await found_after_restart(world, manager) == ("d", ONE_RECORD)
 
 
-async def test_a_copy_of_an_earlier_incarnation_is_removed(world: LogWorld) -> None:
+async def test_a_copy_of_an_earlier_incarnation_is_removed(world: LogFixture) -> None:
     """The copy outlived its partition, which was created again, so no record of it may come back."""
     path = await stopped_with_a_record(world, "e")
     aside = path.rename(world.root / "aside")
@@ -233,7 +233,7 @@ async def test_a_copy_of_an_earlier_incarnation_is_removed(world: LogWorld) -> N
     assert not future.exists()
 
 
-async def test_the_original_log_stays_when_a_move_has_just_begun(world: LogWorld) -> None:
+async def test_the_original_log_stays_when_a_move_has_just_begun(world: LogFixture) -> None:
     manager = await started(world)
     wish_for(manager, world.root / "d")
     log = manager.create(T, TOPIC_ID, 7)
@@ -243,7 +243,7 @@ async def test_the_original_log_stays_when_a_move_has_just_begun(world: LogWorld
     assert await found_after_restart(world, manager) == ("d", [])
 
 
-async def test_a_start_fails_when_a_blank_directory_cannot_be_removed(world: LogWorld) -> None:
+async def test_a_start_fails_when_a_blank_directory_cannot_be_removed(world: LogFixture) -> None:
     await stopped_with_a_record(world, "d")
     (world.root / "e" / "t-0").mkdir()
     world.storage.keeps_trees = True

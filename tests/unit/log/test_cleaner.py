@@ -21,20 +21,20 @@ from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
-from tests.support.log.log_world import START_MS, TOPIC_ID, Crash, LogWorld, batch, idempotent, read_all, values
+from tests.support.log.log_fixture import START_MS, TOPIC_ID, Crash, LogFixture, batch, idempotent, read_all, values
 
 pytestmark = pytest.mark.trio
 
 DAY_MS = 86_400_000
 
 
-def cleaner_for(world: LogWorld, log: PartitionLog, **config: Any) -> LogCleaner:
+def cleaner_for(world: LogFixture, log: PartitionLog, **config: Any) -> LogCleaner:
     logs = CurrentLogs()
     logs.add(log, LogDirectory(world.storage, str(world.root)))
     return LogCleaner(world.env, LogManagerConfig(1, "c", (str(world.root),), **config), logs)
 
 
-def compacted(world: LogWorld, **config: Any) -> PartitionLog:
+def compacted(world: LogFixture, **config: Any) -> PartitionLog:
     settings: dict[str, Any] = {"cleanup_policy": ("compact",), "min_cleanable_dirty_ratio": 0.0, **config}
     return world.create(**settings)
 
@@ -49,7 +49,7 @@ async def clean(cleaner: LogCleaner) -> None:
         pass
 
 
-async def test_the_last_value_of_each_key_stays_at_its_offset(world: LogWorld) -> None:
+async def test_the_last_value_of_each_key_stays_at_its_offset(world: LogFixture) -> None:
     log = compacted(world)
     put(log, a=b"1", b=b"1", c=b"1")
     log.roll()
@@ -70,7 +70,7 @@ async def test_the_last_value_of_each_key_stays_at_its_offset(world: LogWorld) -
     assert values(again) == values(log)
 
 
-async def test_kip_915_compaction_keeps_records_of_a_newer_coordinator_unchanged(world: LogWorld) -> None:
+async def test_kip_915_compaction_keeps_records_of_a_newer_coordinator_unchanged(world: LogFixture) -> None:
     """KIP-915: compaction keeps the last record of each key byte for byte.
 
     This includes unknown tagged fields and unknown key types.
@@ -90,7 +90,7 @@ async def test_kip_915_compaction_keeps_records_of_a_newer_coordinator_unchanged
     assert decode(key, tagged) == record
 
 
-async def test_a_range_read_before_compaction_stays_readable(world: LogWorld) -> None:
+async def test_a_range_read_before_compaction_stays_readable(world: LogFixture) -> None:
     log = compacted(world)
     put(log, a=b"1")
     put(log, a=b"2")
@@ -102,7 +102,7 @@ async def test_a_range_read_before_compaction_stays_readable(world: LogWorld) ->
     assert values(log) == [(1, b"a", b"2")]
 
 
-async def test_a_tombstone_is_removed_delete_retention_ms_after_its_first_compaction(world: LogWorld) -> None:
+async def test_a_tombstone_is_removed_delete_retention_ms_after_its_first_compaction(world: LogFixture) -> None:
     log = compacted(world, delete_retention_ms=DAY_MS)
     put(log, a=b"1")
     put(log, a=None, b=b"1")
@@ -123,7 +123,7 @@ async def test_a_tombstone_is_removed_delete_retention_ms_after_its_first_compac
         assert [offset for offset, _, _ in values(log)] == expected
 
 
-async def test_hole_24_a_tombstone_stays_where_another_partition_may_hold_older_values(world: LogWorld) -> None:
+async def test_hole_24_a_tombstone_stays_where_another_partition_may_hold_older_values(world: LogFixture) -> None:
     """Without the tombstone a new reader would take the parent's old record for the key's value."""
     log = compacted(world, delete_retention_ms=DAY_MS)
     cleaner = cleaner_for(world, log)
@@ -155,7 +155,7 @@ async def test_hole_24_a_tombstone_stays_where_another_partition_may_hold_older_
     assert values(log) == [(7, b"c", b"newer")]
 
 
-async def test_the_last_batch_of_a_producer_stays_without_records(world: LogWorld) -> None:
+async def test_the_last_batch_of_a_producer_stays_without_records(world: LogFixture) -> None:
     log = compacted(world)
     log.append_as_leader(idempotent(0, keys=[b"a"]), 0)
     log.append_as_leader(idempotent(1, keys=[b"a"]), 0)
@@ -172,7 +172,7 @@ async def test_the_last_batch_of_a_producer_stays_without_records(world: LogWorl
     assert again.append_as_leader(idempotent(2, keys=[b"a"]), 0).base_offset == 3
 
 
-async def test_only_records_older_than_min_compaction_lag_are_cleaned(world: LogWorld) -> None:
+async def test_only_records_older_than_min_compaction_lag_are_cleaned(world: LogFixture) -> None:
     log = compacted(world, min_compaction_lag_ms=1000)
     put(log, a=b"1")
     log.roll()
@@ -186,7 +186,7 @@ async def test_only_records_older_than_min_compaction_lag_are_cleaned(world: Log
     assert [offset for offset, _, _ in values(log)] == [1]
 
 
-async def test_nothing_above_the_last_stable_offset_is_cleaned(world: LogWorld) -> None:
+async def test_nothing_above_the_last_stable_offset_is_cleaned(world: LogFixture) -> None:
     log = compacted(world)
     put(log, a=b"1")
     log.append_as_leader(idempotent(0, is_transactional=True), 0)
@@ -202,7 +202,7 @@ async def test_nothing_above_the_last_stable_offset_is_cleaned(world: LogWorld) 
     assert [offset for offset, _, _ in values(log)] == [1, 2, 3]
 
 
-async def test_a_log_below_the_dirty_ratio_is_cleaned_after_max_compaction_lag(world: LogWorld) -> None:
+async def test_a_log_below_the_dirty_ratio_is_cleaned_after_max_compaction_lag(world: LogFixture) -> None:
     log = compacted(world, min_cleanable_dirty_ratio=0.6, max_compaction_lag_ms=5000)
     cleaner = cleaner_for(world, log)
     put(log, a=b"1" * 100)
@@ -217,7 +217,7 @@ async def test_a_log_below_the_dirty_ratio_is_cleaned_after_max_compaction_lag(w
     assert [offset for offset, _, _ in values(log)] == [1]
 
 
-async def test_a_log_that_is_not_compacted_is_left_alone(world: LogWorld) -> None:
+async def test_a_log_that_is_not_compacted_is_left_alone(world: LogFixture) -> None:
     log = world.create()
     put(log, a=b"1")
     put(log, a=b"2")
@@ -225,7 +225,7 @@ async def test_a_log_that_is_not_compacted_is_left_alone(world: LogWorld) -> Non
     assert not await cleaner_for(world, log).clean_dirtiest()
 
 
-async def test_more_keys_than_memory_take_several_runs(world: LogWorld) -> None:
+async def test_more_keys_than_memory_take_several_runs(world: LogFixture) -> None:
     log = compacted(world)
     for value in (b"1", b"2"):
         for number in range(40):
@@ -235,7 +235,7 @@ async def test_more_keys_than_memory_take_several_runs(world: LogWorld) -> None:
     assert values(log) == [(40 + number, b"k%d" % number, b"2") for number in range(40)]
 
 
-async def test_long_keys_are_distinguished(world: LogWorld) -> None:
+async def test_long_keys_are_distinguished(world: LogFixture) -> None:
     keys = KeyOffsets(10_000)
     long = [bytes([letter]) * 100 for letter in b"abc"]
     first = RecordBatch(batch(b"1", b"1", b"1", keys=long))
@@ -246,7 +246,7 @@ async def test_long_keys_are_distinguished(world: LogWorld) -> None:
     assert keys.is_latest(second.records()[0]) and keys.end_offset == 4
 
 
-async def test_small_segments_are_merged(world: LogWorld) -> None:
+async def test_small_segments_are_merged(world: LogFixture) -> None:
     log = compacted(world, segment_bytes=300)
     for number in range(8):
         put(log, **{f"k{number}": b"x" * 30})
@@ -259,7 +259,7 @@ async def test_small_segments_are_merged(world: LogWorld) -> None:
     assert len(log.segments) == 4
 
 
-async def test_aborted_records_are_removed_and_their_marker_after_them(world: LogWorld) -> None:
+async def test_aborted_records_are_removed_and_their_marker_after_them(world: LogFixture) -> None:
     log = compacted(world, delete_retention_ms=1000)
     cleaner = cleaner_for(world, log)
 
@@ -292,14 +292,14 @@ async def test_aborted_records_are_removed_and_their_marker_after_them(world: Lo
     assert values(log)[0] == (0, b"a", b"committed before")
 
 
-async def test_a_crash_at_any_change_keeps_the_last_value_of_each_key(world: LogWorld) -> None:
+async def test_a_crash_at_any_change_keeps_the_last_value_of_each_key(world: LogFixture) -> None:
     def latest(log: PartitionLog) -> dict[bytes | None, tuple[int, bytes | None]]:
         return {key: (offset, value) for offset, key, value in values(log)}
 
     crash_at = 0
     finished = False
     while not finished:
-        trial = LogWorld(world.root / str(crash_at))
+        trial = LogFixture(world.root / str(crash_at))
         log = compacted(trial, segment_bytes=300)
         for number in range(20):
             put(log, **{f"k{number % 4}": b"%d" % number, f"only{number}": b"x"})
@@ -323,7 +323,7 @@ async def test_a_crash_at_any_change_keeps_the_last_value_of_each_key(world: Log
     assert crash_at > 40
 
 
-async def test_the_cleaner_does_not_replace_segments_that_were_deleted_meanwhile(world: LogWorld) -> None:
+async def test_the_cleaner_does_not_replace_segments_that_were_deleted_meanwhile(world: LogFixture) -> None:
     log = compacted(world)
     put(log, a=b"1")
     put(log, a=b"2")
@@ -333,7 +333,7 @@ async def test_the_cleaner_does_not_replace_segments_that_were_deleted_meanwhile
     assert not log.replace_segments(old, log.segments[0])
 
 
-async def test_other_logs_are_cleaned_while_one_is_unreadable(world: LogWorld) -> None:
+async def test_other_logs_are_cleaned_while_one_is_unreadable(world: LogFixture) -> None:
     config = LogManagerConfig(1, "c", (str(world.root / "d"),))
     manager = LogManager(config, world.env)
     await manager.start()
@@ -366,7 +366,7 @@ async def test_other_logs_are_cleaned_while_one_is_unreadable(world: LogWorld) -
 
 @pytest.mark.parametrize("clean_shutdown", [True, False])
 async def test_a_log_that_was_compacted_loads_without_its_policy_and_checkpoint(
-    world: LogWorld, clean_shutdown: bool
+    world: LogFixture, clean_shutdown: bool
 ) -> None:
     """The policy is ``delete`` by now, and the cleaner's checkpoint is gone: a gap would look like lost records."""
     log = compacted(world, segment_bytes=200)

@@ -7,7 +7,7 @@ import pytest
 from anabranch.broker.log.log_loader import Checkpoints
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from tests.support.log.log_world import LogWorld, batch, idempotent, values
+from tests.support.log.log_fixture import LogFixture, batch, idempotent, values
 
 pytestmark = pytest.mark.trio
 
@@ -16,7 +16,7 @@ SMALL = len(batch(b"small"))
 LOG = "{:020d}.log"
 
 
-def with_failed_roll(world: LogWorld, suffix: str) -> PartitionLog:
+def with_failed_roll(world: LogFixture, suffix: str) -> PartitionLog:
     """Return a log with a refused roll.
 
     Offsets 0 to 3 come before the roll, for which the disk refuses one file. Offsets 4 to 6 follow in the same segment.
@@ -36,7 +36,7 @@ def with_failed_roll(world: LogWorld, suffix: str) -> PartitionLog:
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
 @pytest.mark.parametrize("clean", [True, False])
-async def test_records_after_a_failed_roll_are_kept(world: LogWorld, suffix: str, clean: bool) -> None:
+async def test_records_after_a_failed_roll_are_kept(world: LogFixture, suffix: str, clean: bool) -> None:
     log = with_failed_roll(world, suffix)
     assert world.names(".log") == [LOG.format(0)]
     before = values(log)
@@ -48,7 +48,7 @@ async def test_records_after_a_failed_roll_are_kept(world: LogWorld, suffix: str
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_an_empty_segment_that_a_failed_roll_left_is_removed(world: LogWorld, clean: bool) -> None:
+async def test_an_empty_segment_that_a_failed_roll_left_is_removed(world: LogFixture, clean: bool) -> None:
     log = with_failed_roll(world, ".log")
     for _ in range(12):
         log.append_as_leader(batch(b"b" * 300), 0)
@@ -63,7 +63,7 @@ async def test_an_empty_segment_that_a_failed_roll_left_is_removed(world: LogWor
     assert LOG.format(4) not in world.names()
 
 
-async def test_a_new_segment_is_empty_although_files_of_its_names_exist(world: LogWorld) -> None:
+async def test_a_new_segment_is_empty_although_files_of_its_names_exist(world: LogFixture) -> None:
     log = world.create(segment_bytes=3 * SIZE)
     for suffix in (".log", ".index", ".timeindex", ".txnindex"):
         world.file(f"{3:020d}{suffix}").write_bytes(b"left over" * 10)
@@ -73,7 +73,7 @@ async def test_a_new_segment_is_empty_although_files_of_its_names_exist(world: L
     assert world.file(LOG.format(3)).stat().st_size == SIZE
 
 
-async def test_a_partial_batch_that_a_failed_append_left_is_cut_off(world: LogWorld) -> None:
+async def test_a_partial_batch_that_a_failed_append_left_is_cut_off(world: LogFixture) -> None:
     log = world.create()
     log.append_as_leader(batch(b"small"), 0)
     log.segments[-1].file.append(b"a part of a batch")
@@ -84,7 +84,7 @@ async def test_a_partial_batch_that_a_failed_append_left_is_cut_off(world: LogWo
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_a_partial_batch_is_cut_off_before_a_new_segment(world: LogWorld, clean: bool) -> None:
+async def test_a_partial_batch_is_cut_off_before_a_new_segment(world: LogFixture, clean: bool) -> None:
     """Otherwise the part stays behind the sealed segment and counts as records after a clean restart."""
     log = world.create(segment_bytes=2 * SMALL)
     log.append_as_leader(batch(b"small"), 0)
@@ -101,7 +101,7 @@ async def test_a_partial_batch_is_cut_off_before_a_new_segment(world: LogWorld, 
 # ---------------------------------------------------------------- segments that do not join
 
 
-async def hole(world: LogWorld, *, clean: bool = True, **checkpoints: int) -> PartitionLog:
+async def hole(world: LogFixture, *, clean: bool = True, **checkpoints: int) -> PartitionLog:
     """Return a log whose middle one of three segments is gone."""
     log = world.create(segment_bytes=3 * SIZE)
     for sequence in range(9):
@@ -114,7 +114,7 @@ async def hole(world: LogWorld, *, clean: bool = True, **checkpoints: int) -> Pa
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_a_log_with_a_hole_is_broken_and_ends_before_it(world: LogWorld, clean: bool) -> None:
+async def test_a_log_with_a_hole_is_broken_and_ends_before_it(world: LogFixture, clean: bool) -> None:
     log = await hole(world, clean=clean)
     assert log.is_broken
     assert f"{LOG.format(0)} and {world.directory}/{LOG.format(6)} miss offsets 3 to 5" in log.failure
@@ -126,7 +126,7 @@ async def test_a_log_with_a_hole_is_broken_and_ends_before_it(world: LogWorld, c
     assert world.names(".log") == [LOG.format(0), LOG.format(6)]
 
 
-async def test_a_broken_log_is_whole_again_when_its_file_is_back(world: LogWorld) -> None:
+async def test_a_broken_log_is_whole_again_when_its_file_is_back(world: LogFixture) -> None:
     lost = None
     log = world.create(segment_bytes=3 * SIZE)
     for sequence in range(9):
@@ -141,19 +141,19 @@ async def test_a_broken_log_is_whole_again_when_its_file_is_back(world: LogWorld
     assert not again.is_broken and values(again) == before
 
 
-async def test_a_gap_that_compaction_made_is_no_hole(world: LogWorld) -> None:
+async def test_a_gap_that_compaction_made_is_no_hole(world: LogFixture) -> None:
     log = await hole(world, first_dirty_offset=6)
     assert not log.is_broken
     assert [offset for offset, _, _ in values(log)] == [0, 1, 2, 6, 7, 8]
 
 
-async def test_a_hole_below_the_log_start_does_not_break_the_log(world: LogWorld) -> None:
+async def test_a_hole_below_the_log_start_does_not_break_the_log(world: LogFixture) -> None:
     log = await hole(world, log_start_offset=6)
     assert not log.is_broken
     assert [offset for offset, _, _ in values(log)] == [6, 7, 8]
 
 
-async def test_segments_with_the_same_offsets_break_a_log(world: LogWorld) -> None:
+async def test_segments_with_the_same_offsets_break_a_log(world: LogFixture) -> None:
     log = world.create(segment_bytes=3 * SIZE)
     for sequence in range(9):
         log.append_as_leader(idempotent(sequence), 0)
@@ -164,7 +164,7 @@ async def test_segments_with_the_same_offsets_break_a_log(world: LogWorld) -> No
     assert "both have offsets 3 to 3" in again.failure
 
 
-async def test_a_damaged_segment_below_the_recovery_point_is_not_cut(world: LogWorld) -> None:
+async def test_a_damaged_segment_below_the_recovery_point_is_not_cut(world: LogFixture) -> None:
     log = world.create(segment_bytes=3 * SIZE)
     for sequence in range(9):
         log.append_as_leader(idempotent(sequence), 0)
@@ -178,7 +178,7 @@ async def test_a_damaged_segment_below_the_recovery_point_is_not_cut(world: LogW
     assert (again.log_end_offset, path.stat().st_size) == (5, len(whole))
 
 
-async def test_a_follower_of_a_compacted_log_has_no_holes_between_segments(world: LogWorld) -> None:
+async def test_a_follower_of_a_compacted_log_has_no_holes_between_segments(world: LogFixture) -> None:
     log = world.create(segment_bytes=2 * SIZE)
     for offset in (0, 4, 9, 11):
         log.append_as_follower(bytes(batch(b"v", base_offset=offset)))
@@ -191,7 +191,7 @@ async def test_a_follower_of_a_compacted_log_has_no_holes_between_segments(world
 # ---------------------------------------------------------------- truncation
 
 
-async def test_a_truncation_that_cannot_rebuild_the_producers_breaks_the_log(world: LogWorld) -> None:
+async def test_a_truncation_that_cannot_rebuild_the_producers_breaks_the_log(world: LogFixture) -> None:
     log = world.create()
     for sequence in range(4):
         log.append_as_leader(idempotent(sequence), 0)
@@ -210,7 +210,7 @@ async def test_a_truncation_that_cannot_rebuild_the_producers_breaks_the_log(wor
     assert (await world.reopen()).log_end_offset == 2
 
 
-async def test_a_flush_syncs_a_truncated_segment_although_a_new_segment_follows(world: LogWorld) -> None:
+async def test_a_flush_syncs_a_truncated_segment_although_a_new_segment_follows(world: LogFixture) -> None:
     log = world.create(segment_bytes=3 * SIZE)
     for sequence in range(5):
         log.append_as_leader(idempotent(sequence), 0)
@@ -225,7 +225,7 @@ async def test_a_flush_syncs_a_truncated_segment_although_a_new_segment_follows(
     )
 
 
-async def test_truncating_fully_renames_the_empty_log(world: LogWorld) -> None:
+async def test_truncating_fully_renames_the_empty_log(world: LogFixture) -> None:
     log = world.create(segment_bytes=3 * SIZE)
     for sequence in range(9):
         log.append_as_leader(idempotent(sequence), 0)

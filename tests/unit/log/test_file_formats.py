@@ -23,7 +23,7 @@ from anabranch.broker.log.paths import delete_directory_name, directory_name, is
 from anabranch.broker.log.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
 from anabranch.broker.log.txn_index import AbortedTxn, TxnIndex
 from anabranch.protocol.types import TopicPartition
-from tests.support.log.log_world import START_MS, LogWorld, batch
+from tests.support.log.log_fixture import START_MS, LogFixture, batch
 
 
 def crc32c(data: bytes) -> int:
@@ -117,7 +117,7 @@ def test_a_damaged_snapshot_is_refused(change) -> None:  # type: ignore[no-untyp
         decode_snapshot("p", change(data))
 
 
-def test_a_transaction_index_has_kafkas_format(world: LogWorld) -> None:
+def test_a_transaction_index_has_kafkas_format(world: LogFixture) -> None:
     world.storage.makedirs(world.directory)
     index = TxnIndex(world.storage, str(world.file("00000000000000000000.txnindex")))
     txn = AbortedTxn(4000, 10, 20, 21)
@@ -130,7 +130,7 @@ def test_a_transaction_index_has_kafkas_format(world: LogWorld) -> None:
     assert index.collect(21, 30) == ([], False)
 
 
-def test_a_log_and_its_offset_and_time_index_have_kafkas_format(world: LogWorld) -> None:
+def test_a_log_and_its_offset_and_time_index_have_kafkas_format(world: LogFixture) -> None:
     """An index entry is written per batch, once more than ``index.interval.bytes`` lie between.
 
     A roll writes a final time entry.

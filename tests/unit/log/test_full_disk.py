@@ -19,7 +19,7 @@ from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env
 from anabranch.runtime.real_trio import RealNetwork
 from anabranch.runtime.sim_storage import SimDisk
-from tests.support.log.log_world import TOPIC_ID, LogWorld, ManualClock, batch, values
+from tests.support.log.log_fixture import TOPIC_ID, LogFixture, ManualClock, batch, values
 
 pytestmark = pytest.mark.trio
 A = TopicPartition("a", 0)
@@ -29,7 +29,7 @@ PASSING = [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM]
 @pytest.mark.parametrize("number", PASSING)
 @pytest.mark.parametrize("what", [".index", ".log", "partition.metadata", "leader-epoch-checkpoint.tmp"])
 async def test_a_flush_that_cannot_open_a_file_is_tried_again(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch, number: int, what: str
+    world: LogFixture, monkeypatch: pytest.MonkeyPatch, number: int, what: str
 ) -> None:
     log = world.create(index_interval_bytes=0)
     really_open, refused = world.storage.open, True
@@ -56,7 +56,7 @@ async def test_a_flush_that_cannot_open_a_file_is_tried_again(
     log.append_as_leader(batch(b"1"), 1)
 
 
-async def test_a_failed_fdatasync_breaks_a_replica_even_on_a_full_disk(world: LogWorld) -> None:
+async def test_a_failed_fdatasync_breaks_a_replica_even_on_a_full_disk(world: LogFixture) -> None:
     """With delayed allocation a full disk may show in fdatasync, and acknowledged pages are lost."""
     log = world.create()
     log.append_as_leader(batch(b"1"), 0)

@@ -16,8 +16,8 @@ from anabranch.broker.log.producer_rebuild import catch_up
 from anabranch.broker.replication.follower import Outcome
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import set_base_offset
-from tests.support.broker.replica_world import ReplicaWorld
-from tests.support.log.log_world import LogWorld, batch, idempotent, values
+from tests.support.broker.replica_cluster import ReplicaCluster
+from tests.support.log.log_fixture import LogFixture, batch, idempotent, values
 
 pytestmark = pytest.mark.trio
 
@@ -30,7 +30,7 @@ def all_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "CUT_AT_ONCE_BYTES", 0)
 
 
-def filled(world: LogWorld) -> PartitionLog:
+def filled(world: LogFixture) -> PartitionLog:
     log = world.create()
     for number in range(COUNT):
         log.append_as_leader(idempotent(number), 0)
@@ -47,7 +47,7 @@ def sent(offset: int) -> bytes:
 class Held:
     """Holds the cutting thread until the test releases it."""
 
-    def __init__(self, world: LogWorld) -> None:
+    def __init__(self, world: LogFixture) -> None:
         self.begun = 0
         self.go_on = trio.Event()
         world.storage.before_cut = self._before_cut  # type: ignore[method-assign]
@@ -57,7 +57,7 @@ class Held:
         await self.go_on.wait()
 
 
-async def test_a_truncation_shortens_the_log_at_once_and_the_file_in_a_thread(world: LogWorld) -> None:
+async def test_a_truncation_shortens_the_log_at_once_and_the_file_in_a_thread(world: LogFixture) -> None:
     log = filled(world)
     size, kept = world.file(LOG).stat().st_size, log.read(0, 1 << 20, upper_bound=12).records
     assert log.truncate_to(12)
@@ -84,7 +84,7 @@ CHANGES: dict[str, Callable[[PartitionLog], object]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-async def test_a_change_during_the_cut_is_refused(name: str, world: LogWorld) -> None:
+async def test_a_change_during_the_cut_is_refused(name: str, world: LogFixture) -> None:
     log, held = filled(world), Held(world)
     log.truncate_to(12)
     async with trio.open_nursery() as nursery:
@@ -98,7 +98,7 @@ async def test_a_change_during_the_cut_is_refused(name: str, world: LogWorld) ->
     assert world.file(LOG).stat().st_size == log.size_bytes
 
 
-async def test_retention_leaves_the_log_alone_during_the_cut(world: LogWorld) -> None:
+async def test_retention_leaves_the_log_alone_during_the_cut(world: LogFixture) -> None:
     log, held = filled(world), Held(world)
     log.truncate_to(12)
     log.update_config(LogConfig(retention_ms=1))
@@ -111,7 +111,7 @@ async def test_retention_leaves_the_log_alone_during_the_cut(world: LogWorld) ->
     assert log.delete_old_segments() > 0
 
 
-async def test_concurrent_flushes_wait_for_one_cut(world: LogWorld) -> None:
+async def test_concurrent_flushes_wait_for_one_cut(world: LogFixture) -> None:
     log, held = filled(world), Held(world)
     await log.sync_identity()
     log.truncate_to(12)
@@ -125,7 +125,7 @@ async def test_concurrent_flushes_wait_for_one_cut(world: LogWorld) -> None:
     assert held.begun == 1 and log.is_synced and log.rebuild is None
 
 
-async def test_a_process_that_dies_before_the_cut_leaves_the_log_as_it_was(world: LogWorld) -> None:
+async def test_a_process_that_dies_before_the_cut_leaves_the_log_as_it_was(world: LogFixture) -> None:
     log = filled(world)
     before = values(log)
     log.truncate_to(12)
@@ -134,7 +134,7 @@ async def test_a_process_that_dies_before_the_cut_leaves_the_log_as_it_was(world
     assert values(again) == before and again.log_end_offset == COUNT
 
 
-async def test_a_crash_during_the_cut_leaves_a_torn_end(world: LogWorld) -> None:
+async def test_a_crash_during_the_cut_leaves_a_torn_end(world: LogFixture) -> None:
     log = filled(world)
     before = values(log)
     log.truncate_to(12)
@@ -144,7 +144,7 @@ async def test_a_crash_during_the_cut_leaves_a_torn_end(world: LogWorld) -> None
     assert values(again) == before[:-1]
 
 
-async def test_a_cut_that_fails_is_tried_again(world: LogWorld) -> None:
+async def test_a_cut_that_fails_is_tried_again(world: LogFixture) -> None:
     log = filled(world)
     log.truncate_to(12)
 
@@ -164,7 +164,7 @@ async def test_a_cut_that_fails_is_tried_again(world: LogWorld) -> None:
 
 
 async def test_a_follower_retries_its_fetch_later_during_the_cut() -> None:
-    world = ReplicaWorld(2)
+    world = ReplicaCluster(2)
     world.elect(1, 0, [1, 2])
     for _ in range(5):
         world.append(1, b"old")

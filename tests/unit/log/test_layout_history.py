@@ -7,18 +7,18 @@ import contextlib
 import pytest
 
 from anabranch.broker.log.layout_history import LayoutEntry, LayoutHistory
-from tests.support.log.log_world import Crash, LogWorld
+from tests.support.log.log_fixture import Crash, LogFixture
 
 FIRST, GROWN, SHRUNK = LayoutEntry(0, 4, 4, 0), LayoutEntry(2, 4, 6, 1), LayoutEntry(5, 4, 4, 2)
 
 
-def history(world: LogWorld) -> LayoutHistory:
+def history(world: LogFixture) -> LayoutHistory:
     found = LayoutHistory(world.storage, str(world.root / "partition-count-checkpoint"))
     found.load()
     return found
 
 
-def test_each_change_of_the_layout_is_one_line_of_the_file(world: LogWorld) -> None:
+def test_each_change_of_the_layout_is_one_line_of_the_file(world: LogFixture) -> None:
     layouts = history(world)
     for entry in (FIRST, LayoutEntry(1, 4, 4, 0), GROWN, LayoutEntry(4, 4, 6, 1), SHRUNK):
         layouts.assign(entry)  # an election that keeps the layout changes nothing
@@ -27,7 +27,7 @@ def test_each_change_of_the_layout_is_one_line_of_the_file(world: LogWorld) -> N
     assert history(world).entries == [FIRST, GROWN, SHRUNK]
 
 
-def test_known_and_older_epochs_change_nothing(world: LogWorld) -> None:
+def test_known_and_older_epochs_change_nothing(world: LogFixture) -> None:
     layouts = history(world)
     layouts.assign(GROWN)
     layouts.assign(LayoutEntry(2, 4, 9, 3))
@@ -35,7 +35,7 @@ def test_known_and_older_epochs_change_nothing(world: LogWorld) -> None:
     assert history(world).entries == [GROWN]
 
 
-def test_a_failed_write_is_repeated_by_the_next_save(world: LogWorld) -> None:
+def test_a_failed_write_is_repeated_by_the_next_save(world: LogFixture) -> None:
     layouts = history(world)
     world.storage.full = True
     layouts.assign(FIRST)
@@ -46,7 +46,7 @@ def test_a_failed_write_is_repeated_by_the_next_save(world: LogWorld) -> None:
 
 
 @pytest.mark.parametrize("crash_at", range(4))
-def test_a_process_that_dies_leaves_the_old_or_the_new_file(world: LogWorld, crash_at: int) -> None:
+def test_a_process_that_dies_leaves_the_old_or_the_new_file(world: LogFixture, crash_at: int) -> None:
     layouts = history(world)
     layouts.assign(FIRST)
     world.storage.crash_at = world.storage.changes + crash_at
@@ -57,7 +57,7 @@ def test_a_process_that_dies_leaves_the_old_or_the_new_file(world: LogWorld, cra
 
 
 @pytest.mark.parametrize("text", ["", "0\n1\n", "0\n1\n0 4 4\n", "0\n2\n3 4 4 0\n2 4 6 1\n", "0\n1\n0 4 4 x\n"])
-def test_a_damaged_file_is_treated_as_missing(world: LogWorld, text: str) -> None:
+def test_a_damaged_file_is_treated_as_missing(world: LogFixture, text: str) -> None:
     (world.root / "partition-count-checkpoint").write_text(text)
     layouts = history(world)
     assert layouts.entries == []
@@ -66,7 +66,7 @@ def test_a_damaged_file_is_treated_as_missing(world: LogWorld, text: str) -> Non
 
 
 @pytest.mark.trio
-async def test_a_flush_syncs_the_history(world: LogWorld) -> None:
+async def test_a_flush_syncs_the_history(world: LogFixture) -> None:
     """A power failure loses unsynced bytes; after a flush there are none."""
     log = world.create()
     await log.flush()
@@ -80,7 +80,7 @@ async def test_a_flush_syncs_the_history(world: LogWorld) -> None:
 
 
 @pytest.mark.trio
-async def test_the_history_is_read_again_when_the_log_is_opened(world: LogWorld) -> None:
+async def test_the_history_is_read_again_when_the_log_is_opened(world: LogFixture) -> None:
     log = world.create()
     log.layouts.assign(FIRST)
     log.layouts.assign(GROWN)

@@ -4,11 +4,11 @@ import pytest
 
 from anabranch.broker.log.checkpoint_files import MalformedFileError
 from anabranch.broker.log.leader_epoch_cache import LeaderEpochCache
-from tests.support.log.log_world import LogWorld
+from tests.support.log.log_fixture import LogFixture
 
 
 @pytest.fixture
-def cache(world: LogWorld) -> LeaderEpochCache:
+def cache(world: LogFixture) -> LeaderEpochCache:
     cache = LeaderEpochCache(world.storage, str(world.root / "leader-epoch-checkpoint"))
     for epoch, start_offset in [(2, 0), (3, 10), (6, 25)]:
         cache.assign(epoch, start_offset)
@@ -44,7 +44,7 @@ def test_an_epoch_without_records_is_replaced_by_the_next(cache: LeaderEpochCach
     assert cache.entries == [(2, 0), (3, 10), (7, 25)]
 
 
-def test_truncation_from_both_ends_is_on_disk(cache: LeaderEpochCache, world: LogWorld) -> None:
+def test_truncation_from_both_ends_is_on_disk(cache: LeaderEpochCache, world: LogFixture) -> None:
     cache.truncate_from_end(25)
     cache.truncate_from_start(4)
     assert cache.entries == [(2, 4), (3, 10)]
@@ -54,7 +54,7 @@ def test_truncation_from_both_ends_is_on_disk(cache: LeaderEpochCache, world: Lo
     assert [again.epoch_for(offset) for offset in (3, 4, 9, 10, 99)] == [-1, 2, 2, 3, 3]
 
 
-def test_a_failed_write_is_repeated_by_the_next_save(cache: LeaderEpochCache, world: LogWorld) -> None:
+def test_a_failed_write_is_repeated_by_the_next_save(cache: LeaderEpochCache, world: LogFixture) -> None:
     world.storage.full = True
     cache.assign(9, 50)
     assert cache.latest_epoch == 9
@@ -65,7 +65,7 @@ def test_a_failed_write_is_repeated_by_the_next_save(cache: LeaderEpochCache, wo
     assert again.latest_epoch == 9
 
 
-def test_the_error_for_a_malformed_file_names_it(world: LogWorld) -> None:
+def test_the_error_for_a_malformed_file_names_it(world: LogFixture) -> None:
     path = world.root / "leader-epoch-checkpoint"
     path.write_text("0\n1\nx y\n")
     with pytest.raises(MalformedFileError, match="leader-epoch-checkpoint"):

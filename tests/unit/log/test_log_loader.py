@@ -9,7 +9,7 @@ from anabranch.broker.log.partition_log import AppendOrigin, PartitionLog
 from anabranch.protocol.batch_builder import build_control_batch
 from anabranch.protocol.batch_layout import CONTROL_ABORT
 from anabranch.protocol.types import ZERO_UUID
-from tests.support.log.log_world import START_MS, TOPIC_ID, LogWorld, batch, find_time, idempotent, values
+from tests.support.log.log_fixture import START_MS, TOPIC_ID, LogFixture, batch, find_time, idempotent, values
 
 pytestmark = pytest.mark.trio
 
@@ -23,7 +23,7 @@ def fill(log: PartitionLog, count: int) -> None:
     log.advance_high_watermark(log.log_end_offset)
 
 
-async def test_a_clean_shutdown_needs_no_recovery_and_loses_nothing(world: LogWorld) -> None:
+async def test_a_clean_shutdown_needs_no_recovery_and_loses_nothing(world: LogFixture) -> None:
     log = world.create(segment_bytes=3 * SIZE, index_interval_bytes=10)
     fill(log, 10)
     before = values(log)
@@ -38,7 +38,7 @@ async def test_a_clean_shutdown_needs_no_recovery_and_loses_nothing(world: LogWo
     assert {name: world.file(name).stat().st_mtime_ns for name in world.names()} == stamps
 
 
-async def test_recovery_after_a_kill_rebuilds_indexes_epochs_and_producers(world: LogWorld) -> None:
+async def test_recovery_after_a_kill_rebuilds_indexes_epochs_and_producers(world: LogFixture) -> None:
     log = world.create(segment_bytes=4 * SIZE, index_interval_bytes=10)
     fill(log, 10)
     before = values(log)
@@ -79,7 +79,7 @@ def offset_goes_back(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [torn, flipped, zeros, garbage_length, negative_length, offset_goes_back])
-async def test_the_log_ends_before_the_first_bad_batch(world: LogWorld, damage: Callable[[bytes], bytes]) -> None:
+async def test_the_log_ends_before_the_first_bad_batch(world: LogFixture, damage: Callable[[bytes], bytes]) -> None:
     fill(world.create(), 5)
     world.file(LOG).write_bytes(damage(world.file(LOG).read_bytes()))
     again = await world.reopen(checkpoints=Checkpoints(high_watermark=5))
@@ -89,7 +89,7 @@ async def test_the_log_ends_before_the_first_bad_batch(world: LogWorld, damage: 
     assert again.append_as_leader(idempotent(4), 1).base_offset == 4
 
 
-async def test_segments_after_a_bad_batch_are_removed(world: LogWorld) -> None:
+async def test_segments_after_a_bad_batch_are_removed(world: LogFixture) -> None:
     fill(world.create(segment_bytes=3 * SIZE), 9)
     world.file(LOG).write_bytes(flipped(world.file(LOG).read_bytes()))
     again = await world.reopen()
@@ -98,7 +98,7 @@ async def test_segments_after_a_bad_batch_are_removed(world: LogWorld) -> None:
     assert all(int(name[:20]) <= 2 for name in world.names(".snapshot"))
 
 
-async def test_a_hole_between_segments_ends_the_log_unless_compaction_made_it(world: LogWorld) -> None:
+async def test_a_hole_between_segments_ends_the_log_unless_compaction_made_it(world: LogFixture) -> None:
     fill(world.create(segment_bytes=3 * SIZE), 9)
     world.file(LOG).write_bytes(world.file(LOG).read_bytes()[: 2 * SIZE])
     again = await world.reopen(checkpoints=Checkpoints(first_dirty_offset=3))
@@ -110,14 +110,14 @@ async def test_a_hole_between_segments_ends_the_log_unless_compaction_made_it(wo
     assert again.log_end_offset == 2
 
 
-async def test_segments_below_the_recovery_point_are_not_read(world: LogWorld) -> None:
+async def test_segments_below_the_recovery_point_are_not_read(world: LogFixture) -> None:
     fill(world.create(segment_bytes=3 * SIZE), 9)
     world.file(LOG).write_bytes(flipped(world.file(LOG).read_bytes()))
     again = await world.reopen(checkpoints=Checkpoints(recovery_point=3))
     assert again.log_end_offset == 9
 
 
-async def test_a_damaged_tail_is_recovered_even_after_a_clean_shutdown(world: LogWorld) -> None:
+async def test_a_damaged_tail_is_recovered_even_after_a_clean_shutdown(world: LogFixture) -> None:
     log = world.create()
     fill(log, 5)
     await log.close()
@@ -128,7 +128,7 @@ async def test_a_damaged_tail_is_recovered_even_after_a_clean_shutdown(world: Lo
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["missing", "odd size", "nonsense"])
-async def test_a_bad_index_of_a_sealed_segment_is_built_again(world: LogWorld, suffix: str, damage: str) -> None:
+async def test_a_bad_index_of_a_sealed_segment_is_built_again(world: LogFixture, suffix: str, damage: str) -> None:
     log = world.create(segment_bytes=3 * SIZE, index_interval_bytes=10)
     fill(log, 9)
     await log.close()
@@ -143,7 +143,7 @@ async def test_a_bad_index_of_a_sealed_segment_is_built_again(world: LogWorld, s
     assert path.read_bytes() == whole
 
 
-async def test_leftovers_of_a_crash_are_removed(world: LogWorld) -> None:
+async def test_leftovers_of_a_crash_are_removed(world: LogFixture) -> None:
     fill(world.create(), 3)
     for name in (f"{5:020d}.log.deleted", f"{0:020d}.log.cleaned", f"{0:020d}.index.swap", "x.tmp", f"{7:020d}.index"):
         world.file(name).write_bytes(b"x")
@@ -155,7 +155,7 @@ async def test_leftovers_of_a_crash_are_removed(world: LogWorld) -> None:
     ]
 
 
-async def test_the_log_start_survives_and_an_empty_log_begins_there(world: LogWorld) -> None:
+async def test_the_log_start_survives_and_an_empty_log_begins_there(world: LogFixture) -> None:
     log = world.create()
     fill(log, 5)
     log.delete_records_before(3)
@@ -167,13 +167,13 @@ async def test_the_log_start_survives_and_an_empty_log_begins_there(world: LogWo
     assert empty.append_as_leader(batch(b"next"), 9).base_offset == 3
 
 
-async def test_a_directory_without_files_is_an_empty_log_without_an_identity(world: LogWorld) -> None:
+async def test_a_directory_without_files_is_an_empty_log_without_an_identity(world: LogFixture) -> None:
     world.storage.makedirs(world.directory)
     log = await world.reopen()
     assert (log.log_end_offset, log.identity.topic_id, log.identity.incarnation) == (0, ZERO_UUID, -1)
 
 
-async def test_a_malformed_epoch_file_is_built_again(world: LogWorld) -> None:
+async def test_a_malformed_epoch_file_is_built_again(world: LogFixture) -> None:
     log = world.create()
     fill(log, 6)
     await log.close()
@@ -182,7 +182,7 @@ async def test_a_malformed_epoch_file_is_built_again(world: LogWorld) -> None:
     assert again.leader_epoch_cache.entries == [(0, 0), (1, 4)]
 
 
-async def test_an_earlier_snapshot_is_used_instead_of_a_damaged_one(world: LogWorld) -> None:
+async def test_an_earlier_snapshot_is_used_instead_of_a_damaged_one(world: LogFixture) -> None:
     log = world.create(segment_bytes=3 * SIZE)
     fill(log, 8)
     await log.close()
@@ -193,7 +193,7 @@ async def test_an_earlier_snapshot_is_used_instead_of_a_damaged_one(world: LogWo
     assert again.append_as_leader(idempotent(8), 1).base_offset == 8
 
 
-async def test_aborted_transactions_survive_a_restart(world: LogWorld) -> None:
+async def test_aborted_transactions_survive_a_restart(world: LogFixture) -> None:
     log = world.create()
     log.append_as_leader(idempotent(0, 2, is_transactional=True), 0)
     log.append_as_leader(build_control_batch(CONTROL_ABORT, 9, 0, 1, START_MS), 0, origin=AppendOrigin.COORDINATOR)
@@ -209,21 +209,21 @@ async def test_aborted_transactions_survive_a_restart(world: LogWorld) -> None:
         assert again.last_stable_offset == 3
 
 
-async def test_a_full_disk_does_not_keep_a_log_from_opening(world: LogWorld) -> None:
+async def test_a_full_disk_does_not_keep_a_log_from_opening(world: LogFixture) -> None:
     fill(world.create(segment_bytes=3 * SIZE), 8)
     world.storage.full = True
     again = await world.reopen()
     assert [record[0] for record in values(again)] == list(range(8))
 
 
-async def test_a_crash_at_any_change_keeps_acknowledged_records(world: LogWorld) -> None:
+async def test_a_crash_at_any_change_keeps_acknowledged_records(world: LogFixture) -> None:
     """The run appends, rolls, flushes, applies retention and closes.
 
     It is killed before each change to the disk, with half of the change written.
     """
     crash_at = 0
     while True:
-        trial = LogWorld(world.root / str(crash_at))
+        trial = LogFixture(world.root / str(crash_at))
         acknowledged, finished, recovery_point = 0, False, 0
         log = trial.create(segment_bytes=3 * SIZE, retention_bytes=6 * SIZE, index_interval_bytes=10)
         trial.storage.changes, trial.storage.crash_at = 0, crash_at
@@ -258,7 +258,7 @@ async def test_a_crash_at_any_change_keeps_acknowledged_records(world: LogWorld)
     assert crash_at > 30
 
 
-async def test_epochs_are_taken_from_the_log_when_the_checkpoint_contradicts_it(world: LogWorld) -> None:
+async def test_epochs_are_taken_from_the_log_when_the_checkpoint_contradicts_it(world: LogFixture) -> None:
     """After a truncation that a power failure undid, the old batches meet the new epochs' file (KIP-101)."""
     log = world.create()
     fill(log, 8)  # epochs 0 and 1, with four records each

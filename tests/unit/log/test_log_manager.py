@@ -28,7 +28,7 @@ from anabranch.runtime.env import Env
 from anabranch.runtime.real_trio import RealClock as LoopClock
 from anabranch.runtime.sim_network import SimFabric
 from anabranch.runtime.sim_storage import SimDisk
-from tests.support.log.log_world import START_MS, TOPIC_ID, LogWorld, batch, values
+from tests.support.log.log_fixture import START_MS, TOPIC_ID, LogFixture, batch, values
 
 pytestmark = pytest.mark.trio
 
@@ -41,12 +41,12 @@ A, B = TopicPartition("a", 0), TopicPartition("a-b", 3)
 
 
 def manager_config(
-    world: LogWorld, *dirs: str, broker_id: int = 1, cluster_id: str = "c", **more: Any
+    world: LogFixture, *dirs: str, broker_id: int = 1, cluster_id: str = "c", **more: Any
 ) -> LogManagerConfig:
     return LogManagerConfig(broker_id, cluster_id, tuple(str(world.root / name) for name in dirs or ("d",)), **more)
 
 
-def manager_for(world: LogWorld, *dirs: str, **config: Any) -> LogManager:
+def manager_for(world: LogFixture, *dirs: str, **config: Any) -> LogManager:
     return LogManager(manager_config(world, *dirs, **config), world.env)
 
 
@@ -58,7 +58,7 @@ def put(manager: LogManager, partition: TopicPartition, value: bytes) -> int:
     return result.base_offset
 
 
-async def test_logs_are_found_again_after_a_shutdown(world: LogWorld) -> None:
+async def test_logs_are_found_again_after_a_shutdown(world: LogFixture) -> None:
     manager = manager_for(world, "d", "e")
     await manager.start()
     for partition in (A, B):
@@ -97,7 +97,7 @@ async def test_a_log_may_be_created_while_others_are_closed() -> None:
 
 @pytest.mark.parametrize("fault", ["broken", "a sync that fails", "no descriptor", "producers that are behind"])
 async def test_a_log_dir_gets_no_clean_shutdown_marker_if_one_of_its_logs_did_not_close(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch, fault: str
+    world: LogFixture, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """The next start recovers the logs of the dir and finds the acknowledged records."""
     manager = manager_for(world, "d", "e")
@@ -143,7 +143,7 @@ async def test_a_log_dir_gets_no_clean_shutdown_marker_if_one_of_its_logs_did_no
     again.close_at_once()
 
 
-async def test_logs_are_recovered_after_a_kill(world: LogWorld) -> None:
+async def test_logs_are_recovered_after_a_kill(world: LogFixture) -> None:
     manager = manager_for(world)
     await manager.start()
     manager.create(A, TOPIC_ID, 7)
@@ -158,7 +158,7 @@ async def test_logs_are_recovered_after_a_kill(world: LogWorld) -> None:
     again.close_at_once()
 
 
-async def test_a_log_dir_in_use_is_refused_and_the_locks_of_others_are_released(world: LogWorld) -> None:
+async def test_a_log_dir_in_use_is_refused_and_the_locks_of_others_are_released(world: LogFixture) -> None:
     first = manager_for(world, "d")
     await first.start()
     second = manager_for(world, "e", "d")
@@ -175,7 +175,7 @@ async def test_a_log_dir_in_use_is_refused_and_the_locks_of_others_are_released(
     [({"broker_id": 2}, "belongs to another broker"), ({"cluster_id": "other"}, "belongs to another cluster")],
 )
 async def test_a_log_dir_of_another_broker_or_cluster_is_refused(
-    world: LogWorld, settings: dict[str, Any], message: str
+    world: LogFixture, settings: dict[str, Any], message: str
 ) -> None:
     manager = manager_for(world)
     await manager.start()
@@ -187,7 +187,7 @@ async def test_a_log_dir_of_another_broker_or_cluster_is_refused(
     again.close_at_once()
 
 
-async def test_the_error_for_malformed_meta_properties_names_the_file(world: LogWorld) -> None:
+async def test_the_error_for_malformed_meta_properties_names_the_file(world: LogFixture) -> None:
     (world.root / "d").mkdir()
     (world.root / "d" / "meta.properties").write_text("nothing\n")
     with pytest.raises(LogDirError, match=r"d/meta\.properties: broker\.id is missing"):
@@ -195,7 +195,7 @@ async def test_the_error_for_malformed_meta_properties_names_the_file(world: Log
 
 
 async def test_directories_are_removed_outside_of_the_event_loops_thread(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+    world: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = manager_for(world, topic_defaults=LogConfig(file_delete_delay_ms=0))
     await manager.start()
@@ -216,7 +216,7 @@ async def test_directories_are_removed_outside_of_the_event_loops_thread(
 
 
 async def test_retention_and_removal_take_a_bounded_number_of_files_at_a_time(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+    world: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two pauses a bounded number of files is renamed or removed, however many are due."""
     manager = manager_for(world, topic_defaults=LogConfig(file_delete_delay_ms=0, segment_bytes=100, retention_ms=1))
@@ -261,7 +261,7 @@ class Steps:
         monkeypatch.setattr(TimeSlice, "due", step)
 
 
-async def test_a_deleted_log_is_gone_at_once_and_its_files_later(world: LogWorld) -> None:
+async def test_a_deleted_log_is_gone_at_once_and_its_files_later(world: LogFixture) -> None:
     manager = manager_for(world, topic_defaults=LogConfig(file_delete_delay_ms=5000))
     await manager.start()
     manager.create(A, TOPIC_ID, 7)
@@ -278,7 +278,7 @@ async def test_a_deleted_log_is_gone_at_once_and_its_files_later(world: LogWorld
     manager.close_at_once()
 
 
-async def test_a_log_created_again_shares_nothing_with_the_deleted_one(world: LogWorld) -> None:
+async def test_a_log_created_again_shares_nothing_with_the_deleted_one(world: LogFixture) -> None:
     """KAFKA-12257, 14616, 10548: checkpoints of the old log must not truncate the log of a re-created topic."""
     manager = manager_for(world)
     await manager.start()
@@ -306,7 +306,7 @@ async def test_a_log_created_again_shares_nothing_with_the_deleted_one(world: Lo
 
 
 async def test_checkpoints_are_written_in_the_background(
-    world: LogWorld, autojump_clock: trio.testing.MockClock
+    world: LogFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     manager = manager_for(world)
     await manager.start()
@@ -334,7 +334,7 @@ async def run_until(manager: LogManager, condition: Callable[[], bool]) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_flushes_by_count_and_by_time_run_in_the_background(world: LogWorld) -> None:
+async def test_flushes_by_count_and_by_time_run_in_the_background(world: LogFixture) -> None:
     manager = manager_for(world, flush_scheduler_interval_ms=5)
     await manager.start()
     by_count = manager.create(A, TOPIC_ID, 7, LogConfig(flush_messages=3))
@@ -349,7 +349,7 @@ async def test_flushes_by_count_and_by_time_run_in_the_background(world: LogWorl
     manager.close_at_once()
 
 
-async def test_the_identity_of_new_logs_is_synced_in_the_background(world: LogWorld) -> None:
+async def test_the_identity_of_new_logs_is_synced_in_the_background(world: LogFixture) -> None:
     manager = manager_for(world)
     await manager.start()
     for partition in (A, B):
@@ -360,7 +360,7 @@ async def test_the_identity_of_new_logs_is_synced_in_the_background(world: LogWo
     manager.close_at_once()
 
 
-async def test_retention_and_compaction_run_in_the_background(world: LogWorld) -> None:
+async def test_retention_and_compaction_run_in_the_background(world: LogFixture) -> None:
     manager = manager_for(world, retention_check_interval_ms=5, cleaner_backoff_ms=5)
     await manager.start()
     expiring = manager.create(A, TOPIC_ID, 7, LogConfig(retention_ms=1000))
@@ -376,7 +376,7 @@ async def test_retention_and_compaction_run_in_the_background(world: LogWorld) -
     assert "a-b 3 3" in (world.root / "d" / "cleaner-offset-checkpoint").read_text()
 
 
-async def test_idle_producers_are_forgotten(world: LogWorld, autojump_clock: trio.testing.MockClock) -> None:
+async def test_idle_producers_are_forgotten(world: LogFixture, autojump_clock: trio.testing.MockClock) -> None:
     manager = manager_for(world, producer_id_expiration_ms=1000, producer_id_expiration_check_interval_ms=1000)
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7)
@@ -388,7 +388,7 @@ async def test_idle_producers_are_forgotten(world: LogWorld, autojump_clock: tri
     manager.close_at_once()
 
 
-async def test_a_changed_producer_expiration_counts_at_once(world: LogWorld) -> None:
+async def test_a_changed_producer_expiration_counts_at_once(world: LogFixture) -> None:
     manager = manager_for(world, producer_id_expiration_ms=1_000_000)
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7)
@@ -402,7 +402,7 @@ async def test_a_changed_producer_expiration_counts_at_once(world: LogWorld) -> 
     manager.close_at_once()
 
 
-async def test_a_changed_cleaner_backoff_counts_at_once(world: LogWorld) -> None:
+async def test_a_changed_cleaner_backoff_counts_at_once(world: LogFixture) -> None:
     """The present pause has the old length, which may be a day."""
     manager = manager_for(world, cleaner_backoff_ms=86_400_000)
     await manager.start()
@@ -422,7 +422,7 @@ async def test_a_changed_cleaner_backoff_counts_at_once(world: LogWorld) -> None
     manager.close_at_once()
 
 
-async def test_creating_on_a_full_disk_is_a_storage_error(world: LogWorld) -> None:
+async def test_creating_on_a_full_disk_is_a_storage_error(world: LogFixture) -> None:
     manager = manager_for(world)
     await manager.start()
     world.storage.full = True
@@ -437,7 +437,7 @@ async def test_creating_on_a_full_disk_is_a_storage_error(world: LogWorld) -> No
     manager.close_at_once()
 
 
-async def test_log_dirs_are_described(world: LogWorld) -> None:
+async def test_log_dirs_are_described(world: LogFixture) -> None:
     manager = manager_for(world)
     await manager.start()
     manager.create(A, TOPIC_ID, 7)
@@ -449,7 +449,7 @@ async def test_log_dirs_are_described(world: LogWorld) -> None:
     manager.close_at_once()
 
 
-async def test_a_partition_in_two_dirs_is_refused(world: LogWorld) -> None:
+async def test_a_partition_in_two_dirs_is_refused(world: LogFixture) -> None:
     for name in ("d", "e"):
         (world.root / name / "a-0").mkdir(parents=True)
         (world.root / name / "a-0" / f"{0:020d}.log").write_bytes(batch(b"1"))
@@ -467,7 +467,7 @@ async def test_configurations_are_read_by_kafkas_keys() -> None:
         LogConfig.from_values({"segment.bytes": "many"})
 
 
-async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(world: LogWorld) -> None:
+async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(world: LogFixture) -> None:
     """Otherwise after a crash the old point would mark regrown, unsynced records as sound."""
     manager = manager_for(world)
     await manager.start()
@@ -485,7 +485,7 @@ async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(world: Log
 
 
 async def test_checkpoints_of_other_log_dirs_are_written_while_one_refuses_writes(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+    world: LogFixture, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
     world.env.clock = LoopClock()
     manager = manager_for(world, "d", "e", **dict.fromkeys(CHECKPOINT_INTERVALS, 100))
@@ -535,7 +535,7 @@ class SlowlyReadable:
         return found
 
 
-async def manager_that_opens_again(world: LogWorld, slowly: SlowlyReadable) -> LogManager:
+async def manager_that_opens_again(world: LogFixture, slowly: SlowlyReadable) -> LogManager:
     before = LogManager(LogManagerConfig(1, "c", (str(world.root / "d"),)), world.env)
     slowly.calls = 1
     slowly.may_open.set()
@@ -551,7 +551,7 @@ async def manager_that_opens_again(world: LogWorld, slowly: SlowlyReadable) -> L
 
 
 async def test_a_log_that_is_being_opened_again_is_not_created(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+    world: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller may create the partition in between: with a second, empty log the records would be lost."""
     slowly = SlowlyReadable(monkeypatch)
@@ -569,7 +569,7 @@ async def test_a_log_that_is_being_opened_again_is_not_created(
 
 
 async def test_a_log_that_is_deleted_while_it_is_opened_again_stays_deleted(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+    world: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slowly = SlowlyReadable(monkeypatch)
     manager = await manager_that_opens_again(world, slowly)

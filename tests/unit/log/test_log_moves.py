@@ -19,7 +19,7 @@ from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.paths import PARTITION_METADATA, parse_future_directory_name
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
-from tests.support.log.log_world import TOPIC_ID, LogWorld, batch, idempotent, values
+from tests.support.log.log_fixture import TOPIC_ID, LogFixture, batch, idempotent, values
 
 pytestmark = pytest.mark.trio
 
@@ -27,7 +27,7 @@ T = TopicPartition("t", 0)
 DEADLINE_S = 10
 
 
-def manager_for(world: LogWorld) -> LogManager:
+def manager_for(world: LogFixture) -> LogManager:
     paths = (str(world.root / "d"), str(world.root / "e"))
     config = LogManagerConfig(1, "c", paths, topic_defaults=LogConfig(segment_bytes=400))
     return LogManager(config, world.env)
@@ -50,7 +50,7 @@ def dir_of(manager: LogManager) -> str:
     return Path(log_of(manager).directory).parent.name
 
 
-def other_dir(world: LogWorld, manager: LogManager) -> str:
+def other_dir(world: LogFixture, manager: LogManager) -> str:
     return str(world.root / ("e" if dir_of(manager) == "d" else "d"))
 
 
@@ -61,7 +61,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def running(world: LogWorld, start_offset: int = 0) -> AsyncIterator[LogManager]:
+async def running(world: LogFixture, start_offset: int = 0) -> AsyncIterator[LogManager]:
     manager = manager_for(world)
     await manager.start()
     manager.create(T, TOPIC_ID, 7, start_offset=start_offset)
@@ -72,7 +72,7 @@ async def running(world: LogWorld, start_offset: int = 0) -> AsyncIterator[LogMa
     manager.close_at_once()
 
 
-async def test_a_moved_log_is_complete_and_takes_appends(world: LogWorld) -> None:
+async def test_a_moved_log_is_complete_and_takes_appends(world: LogFixture) -> None:
     async with running(world) as manager:
         put(manager, *[b"%d" % number * 20 for number in range(30)])
         put(manager, b"later", leader_epoch=4)
@@ -98,7 +98,7 @@ async def test_a_moved_log_is_complete_and_takes_appends(world: LogWorld) -> Non
 
 
 async def test_an_identity_that_is_assigned_during_a_move_is_kept(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+    world: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the new identity were lost, the next topic id would create another log in its place."""
     identity, flush = PartitionMetadata(uuid.UUID(int=8), 7), PartitionLog.flush
@@ -119,7 +119,7 @@ async def test_an_identity_that_is_assigned_during_a_move_is_kept(
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_moved_log_knows_producers_without_records(world: LogWorld, restarts: bool) -> None:
+async def test_a_moved_log_knows_producers_without_records(world: LogFixture, restarts: bool) -> None:
     """A batch that such a producer repeats would otherwise be written again."""
     async with running(world) as manager:
         before = log_of(manager)
@@ -143,7 +143,7 @@ async def test_a_moved_log_knows_producers_without_records(world: LogWorld, rest
         again.close_at_once()
 
 
-async def test_a_moved_log_is_found_after_a_restart(world: LogWorld) -> None:
+async def test_a_moved_log_is_found_after_a_restart(world: LogFixture) -> None:
     async with running(world) as manager:
         put(manager, *[b"%d" % number * 20 for number in range(30)])
         before = log_of(manager)
@@ -159,7 +159,7 @@ async def test_a_moved_log_is_found_after_a_restart(world: LogWorld) -> None:
     again.close_at_once()
 
 
-async def test_records_written_during_a_move_are_copied(world: LogWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_written_during_a_move_are_copied(world: LogFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anabranch.broker.log.log_moves.CHUNK_BYTES", 1)
     async with running(world) as manager:
         put(manager, *[b"%d" % number for number in range(50)])
@@ -178,7 +178,7 @@ async def test_records_written_during_a_move_are_copied(world: LogWorld, monkeyp
         assert len(values(log_of(manager))) == 51
 
 
-async def test_an_empty_log_that_begins_above_0_keeps_its_offsets_in_a_move(world: LogWorld) -> None:
+async def test_an_empty_log_that_begins_above_0_keeps_its_offsets_in_a_move(world: LogFixture) -> None:
     """This is the log of a partition that was created again, before its first record."""
     async with running(world, start_offset=40) as manager:
         before = log_of(manager)
@@ -190,7 +190,7 @@ async def test_an_empty_log_that_begins_above_0_keeps_its_offsets_in_a_move(worl
         assert after.end_offset_for_epoch(2) == (2, 40)
 
 
-async def test_a_log_whose_start_lies_inside_of_a_batch_moves(world: LogWorld) -> None:
+async def test_a_log_whose_start_lies_inside_of_a_batch_moves(world: LogFixture) -> None:
     async with running(world) as manager:
         log = log_of(manager)
         log.append_as_leader(batch(b"a", b"b", b"c"), 0)
@@ -203,7 +203,7 @@ async def test_a_log_whose_start_lies_inside_of_a_batch_moves(world: LogWorld) -
 
 @pytest.mark.parametrize("start", [55, 60])
 async def test_a_log_whose_start_rises_during_a_move_is_copied_again(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch, start: int
+    world: LogFixture, monkeypatch: pytest.MonkeyPatch, start: int
 ) -> None:
     async with running(world) as manager:
         put(manager, *[b"%d" % number * 20 for number in range(30)])
@@ -224,7 +224,7 @@ async def test_a_log_whose_start_rises_during_a_move_is_copied_again(
         assert [offset for offset, _, _ in values(after)] == list(range(start, 60))
 
 
-async def test_a_move_to_an_unknown_dir_or_of_an_unknown_replica_is_refused(world: LogWorld) -> None:
+async def test_a_move_to_an_unknown_dir_or_of_an_unknown_replica_is_refused(world: LogFixture) -> None:
     async with running(world) as manager:
         with pytest.raises(KafkaError) as unknown:
             manager.moves.request(T, "/nowhere")
@@ -241,7 +241,7 @@ async def test_a_move_to_an_unknown_dir_or_of_an_unknown_replica_is_refused(worl
         assert Path(manager.create(other, TOPIC_ID, 8).directory).parent == Path(wanted)
 
 
-async def test_a_move_back_or_a_deletion_cancels_the_move(world: LogWorld) -> None:
+async def test_a_move_back_or_a_deletion_cancels_the_move(world: LogFixture) -> None:
     manager = manager_for(world)
     await manager.start()
     manager.create(T, TOPIC_ID, 7)
@@ -260,7 +260,7 @@ async def test_a_move_back_or_a_deletion_cancels_the_move(world: LogWorld) -> No
     manager.close_at_once()
 
 
-async def test_a_move_whose_copy_was_interrupted_by_a_crash_starts_again(world: LogWorld) -> None:
+async def test_a_move_whose_copy_was_interrupted_by_a_crash_starts_again(world: LogFixture) -> None:
     manager = manager_for(world)
     await manager.start()
     manager.create(T, TOPIC_ID, 7)
@@ -281,7 +281,7 @@ async def test_a_move_whose_copy_was_interrupted_by_a_crash_starts_again(world: 
     again.close_at_once()
 
 
-async def test_after_a_crash_between_the_two_renames_the_copy_is_the_log(world: LogWorld) -> None:
+async def test_after_a_crash_between_the_two_renames_the_copy_is_the_log(world: LogFixture) -> None:
     async with running(world) as manager:
         put(manager, b"1", b"2")
         before = log_of(manager)

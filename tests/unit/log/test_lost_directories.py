@@ -13,18 +13,18 @@ from anabranch.broker.log.log_manager import LogDirError, LogManager, LogManager
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
-from tests.support.log.log_world import TOPIC_ID, LogWorld, batch, values
+from tests.support.log.log_fixture import TOPIC_ID, LogFixture, batch, values
 
 pytestmark = pytest.mark.trio
 A, B, C = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)
 
 
-def manager_for(world: LogWorld, background: Background | None = None) -> LogManager:
+def manager_for(world: LogFixture, background: Background | None = None) -> LogManager:
     dirs = (str(world.root / "d"), str(world.root / "e"))
     return LogManager(LogManagerConfig(1, "c", dirs), world.env, background)
 
 
-async def filled(world: LogWorld) -> None:
+async def filled(world: LogFixture) -> None:
     """Create a log in each of a broker's two dirs, and stop the broker."""
     manager = manager_for(world)
     await manager.start()
@@ -56,7 +56,7 @@ def code_of_create(manager: LogManager, partition: TopicPartition, incarnation: 
     return ErrorCode.NONE
 
 
-async def test_a_broker_starts_without_a_log_dir_that_is_lost(world: LogWorld) -> None:
+async def test_a_broker_starts_without_a_log_dir_that_is_lost(world: LogFixture) -> None:
     await filled(world)
     lose(world.root / "d")
     background = Background(world.clock)
@@ -76,7 +76,7 @@ async def test_a_broker_starts_without_a_log_dir_that_is_lost(world: LogWorld) -
     again.close_at_once()
 
 
-async def test_a_broker_whose_log_dirs_are_all_lost_does_not_start(world: LogWorld) -> None:
+async def test_a_broker_whose_log_dirs_are_all_lost_does_not_start(world: LogFixture) -> None:
     await filled(world)
     for name in "de":
         lose(world.root / name)
@@ -85,7 +85,7 @@ async def test_a_broker_whose_log_dirs_are_all_lost_does_not_start(world: LogWor
 
 
 async def test_a_log_dir_whose_contents_cannot_be_listed_is_lost(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+    world: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await filled(world)
     really_listdir = world.storage.listdir
@@ -102,7 +102,7 @@ async def test_a_log_dir_whose_contents_cannot_be_listed_is_lost(
     manager.close_at_once()
 
 
-async def test_other_logs_are_served_while_one_is_unreadable(world: LogWorld) -> None:
+async def test_other_logs_are_served_while_one_is_unreadable(world: LogFixture) -> None:
     await filled(world)
     damaged = world.root / "d" / "a-0" / "00000000000000000000.log"
     lose(damaged)
@@ -122,7 +122,7 @@ async def test_other_logs_are_served_while_one_is_unreadable(world: LogWorld) ->
 
 
 @pytest.mark.parametrize("deleted", [True, False])
-async def test_an_unreadable_log_is_replaced_by_a_later_incarnation(world: LogWorld, deleted: bool) -> None:
+async def test_an_unreadable_log_is_replaced_by_a_later_incarnation(world: LogFixture, deleted: bool) -> None:
     """The log was deleted, or belongs to an earlier incarnation than the one to be created."""
     await filled(world)
     lose(world.root / "d" / "a-0" / "00000000000000000000.log")
@@ -138,7 +138,7 @@ async def test_an_unreadable_log_is_replaced_by_a_later_incarnation(world: LogWo
 
 
 async def test_a_log_that_lacked_a_descriptor_at_the_start_is_opened_later(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+    world: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await filled(world)
     really_open = world.storage.open
@@ -164,7 +164,7 @@ async def test_a_log_that_lacked_a_descriptor_at_the_start_is_opened_later(
     manager.close_at_once()
 
 
-async def two_incarnations(world: LogWorld, later_in: str) -> None:
+async def two_incarnations(world: LogFixture, later_in: str) -> None:
     """A partition has an incarnation in each dir, 7 and 9: one dir was lost while it was removed and created again."""
     for name in ("d", "e"):
         manager = LogManager(LogManagerConfig(1, "c", (str(world.root / name),)), world.env)
@@ -176,7 +176,7 @@ async def two_incarnations(world: LogWorld, later_in: str) -> None:
 @pytest.mark.parametrize("unreadable", [None, "d", "e"])
 @pytest.mark.parametrize("later_in", ["d", "e"])
 async def test_of_two_incarnations_in_two_dirs_the_later_stays(
-    world: LogWorld, later_in: str, unreadable: str | None
+    world: LogFixture, later_in: str, unreadable: str | None
 ) -> None:
     await two_incarnations(world, later_in)
     if unreadable is not None:
@@ -194,7 +194,7 @@ async def test_of_two_incarnations_in_two_dirs_the_later_stays(
     manager.close_at_once()
 
 
-async def test_a_second_copy_of_an_unreadable_log_whose_incarnation_is_not_known_is_refused(world: LogWorld) -> None:
+async def test_a_second_copy_of_an_unreadable_log_whose_incarnation_is_not_known_is_refused(world: LogFixture) -> None:
     await two_incarnations(world, "e")
     lose(world.root / "d" / "a-0" / "00000000000000000000.log")
     (world.root / "d" / "a-0" / "partition.metadata").unlink()
@@ -204,7 +204,7 @@ async def test_a_second_copy_of_an_unreadable_log_whose_incarnation_is_not_known
 
 
 @pytest.mark.parametrize("lost", ["d", "d/a-0/00000000000000000000.log"])
-async def test_a_copy_does_not_replace_its_log_while_the_log_is_unreadable(world: LogWorld, lost: str) -> None:
+async def test_a_copy_does_not_replace_its_log_while_the_log_is_unreadable(world: LogFixture, lost: str) -> None:
     """A move that a crash cut short leaves an incomplete copy of the log."""
     await filled(world)
     copy = world.root / "e" / f"a-0.{'0' * 32}-future"
@@ -225,7 +225,7 @@ async def test_a_copy_does_not_replace_its_log_while_the_log_is_unreadable(world
 
 
 async def test_a_log_that_lacked_a_descriptor_keeps_its_checkpoints_and_is_not_clean(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+    world: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An orderly stop marks no unrecovered log as clean, and forgets no deletion of records."""
     manager = manager_for(world)

@@ -12,7 +12,7 @@ from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.time_search import TimeSearch
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import FileRange
-from tests.support.log.log_world import TOPIC_ID, LogWorld, batch, values
+from tests.support.log.log_fixture import TOPIC_ID, LogFixture, batch, values
 
 pytestmark = pytest.mark.trio
 
@@ -26,7 +26,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def files_of(world: LogWorld) -> list[str]:
+def files_of(world: LogFixture) -> list[str]:
     """Return the partition's open files. Files of another test's abandoned log may be open, too."""
     return [name for name in open_files() if name.startswith(f"{world.root}/d/a-0/")]
 
@@ -51,13 +51,13 @@ def read(log: PartitionLog, offset: int) -> FileRange:
     return records
 
 
-async def start(world: LogWorld, limit: int) -> LogManager:
+async def start(world: LogFixture, limit: int) -> LogManager:
     manager = LogManager(LogManagerConfig(1, "c", (str(world.root / "d"),), CONFIG, open_segments=limit), world.env)
     await manager.start()
     return manager
 
 
-async def test_flushed_segments_are_closed(world: LogWorld) -> None:
+async def test_flushed_segments_are_closed(world: LogFixture) -> None:
     manager = await start(world, limit=10)
     log = manager.create(A, TOPIC_ID, 1)
     before = descriptors()
@@ -70,7 +70,7 @@ async def test_flushed_segments_are_closed(world: LogWorld) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_a_log_has_no_open_files_before_it_is_used(world: LogWorld, clean: bool) -> None:
+async def test_a_log_has_no_open_files_before_it_is_used(world: LogFixture, clean: bool) -> None:
     manager = await start(world, limit=10)
     fill(manager.create(A, TOPIC_ID, 1))
     if clean:
@@ -99,7 +99,7 @@ def open_files() -> list[str]:
     return names
 
 
-async def test_readers_keep_a_bounded_number_of_segments_open_over_all_logs(world: LogWorld) -> None:
+async def test_readers_keep_a_bounded_number_of_segments_open_over_all_logs(world: LogFixture) -> None:
     manager = await start(world, limit=10)
     logs = [manager.create(partition, TOPIC_ID, 1) for partition in (A, B)]
     for log in logs:
@@ -119,7 +119,7 @@ async def test_readers_keep_a_bounded_number_of_segments_open_over_all_logs(worl
     manager.close_at_once()
 
 
-async def test_a_range_that_is_being_sent_keeps_its_file(world: LogWorld) -> None:
+async def test_a_range_that_is_being_sent_keeps_its_file(world: LogFixture) -> None:
     manager = await start(world, limit=1)
     log = manager.create(A, TOPIC_ID, 1)
     fill(log, 5)
@@ -135,7 +135,7 @@ async def test_a_range_that_is_being_sent_keeps_its_file(world: LogWorld) -> Non
     manager.close_at_once()
 
 
-async def test_a_segment_that_is_not_synced_stays_open(world: LogWorld) -> None:
+async def test_a_segment_that_is_not_synced_stays_open(world: LogFixture) -> None:
     """Only its open file still reports writes that fail later."""
     manager = await start(world, limit=1)
     log = manager.create(A, TOPIC_ID, 1)

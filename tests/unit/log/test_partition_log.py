@@ -13,7 +13,7 @@ from anabranch.broker.log.txn_index import AbortedTxn
 from anabranch.protocol.batch_builder import build_control_batch
 from anabranch.protocol.batch_layout import CONTROL_ABORT
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from tests.support.log.log_world import START_MS, LogWorld, batch, find_time, idempotent, read_all, values
+from tests.support.log.log_fixture import START_MS, LogFixture, batch, find_time, idempotent, read_all, values
 
 TWO_BATCHES = 2 * len(batch(b"a0", b"b0"))
 
@@ -31,7 +31,7 @@ def code_of(call, *args, **kwargs) -> ErrorCode:  # type: ignore[no-untyped-def]
     return caught.value.code
 
 
-def test_offsets_are_assigned_in_order_and_written_into_the_batches(world: LogWorld) -> None:
+def test_offsets_are_assigned_in_order_and_written_into_the_batches(world: LogFixture) -> None:
     log = world.create()
     data = batch(b"a", b"b")
     first = log.append_as_leader(memoryview(data), 7)
@@ -42,13 +42,13 @@ def test_offsets_are_assigned_in_order_and_written_into_the_batches(world: LogWo
     assert all(each.verify_crc() for each in read_all(log))
 
 
-def test_log_append_time_is_reported(world: LogWorld) -> None:
+def test_log_append_time_is_reported(world: LogFixture) -> None:
     log = world.create(message_timestamp_type="LogAppendTime")
     world.clock.ms += 5
     assert log.append_as_leader(batch(b"a"), 0).log_append_time_ms == START_MS + 5
 
 
-def test_a_repeated_batch_gets_the_offsets_of_its_first_append(world: LogWorld) -> None:
+def test_a_repeated_batch_gets_the_offsets_of_its_first_append(world: LogFixture) -> None:
     log = world.create()
     log.append_as_leader(idempotent(0, 3), 0)
     log.append_as_leader(batch(b"other"), 0)
@@ -58,7 +58,7 @@ def test_a_repeated_batch_gets_the_offsets_of_its_first_append(world: LogWorld) 
     assert code_of(log.append_as_leader, idempotent(4), 0) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_reads_begin_with_the_batch_that_holds_the_offset(world: LogWorld) -> None:
+def test_reads_begin_with_the_batch_that_holds_the_offset(world: LogFixture) -> None:
     log = world.create(index_interval_bytes=100)
     fill(log, 300)
     for offset in (0, 1, 2, 77, 300, 598, 599):
@@ -67,7 +67,7 @@ def test_reads_begin_with_the_batch_that_holds_the_offset(world: LogWorld) -> No
         assert found.records.read() == bytes(first.buffer), offset  # type: ignore[union-attr]
 
 
-def test_reads_end_below_the_upper_bound_and_within_the_size_limit(world: LogWorld) -> None:
+def test_reads_end_below_the_upper_bound_and_within_the_size_limit(world: LogFixture) -> None:
     log = world.create()
     fill(log, 10)
     size = read_all(log)[0].length
@@ -80,13 +80,13 @@ def test_reads_end_below_the_upper_bound_and_within_the_size_limit(world: LogWor
 
 
 @pytest.mark.parametrize("offset", [-1, 21])
-def test_reads_outside_of_the_log_are_out_of_range(world: LogWorld, offset: int) -> None:
+def test_reads_outside_of_the_log_are_out_of_range(world: LogFixture, offset: int) -> None:
     log = world.create()
     fill(log, 10)
     assert code_of(log.read, offset, 100, upper_bound=20) == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_a_range_that_was_read_outlives_its_segment(world: LogWorld) -> None:
+def test_a_range_that_was_read_outlives_its_segment(world: LogFixture) -> None:
     log = world.create(file_delete_delay_ms=0)
     fill(log, 1)
     expected = bytes(read_all(log)[0].buffer)
@@ -99,7 +99,7 @@ def test_a_range_that_was_read_outlives_its_segment(world: LogWorld) -> None:
 # ---------------------------------------------------------------- roll
 
 
-def test_a_segment_is_rolled_by_size(world: LogWorld) -> None:
+def test_a_segment_is_rolled_by_size(world: LogFixture) -> None:
     size = len(batch(b"a0", b"b0"))
     log = world.create(segment_bytes=3 * size)
     fill(log, 7)
@@ -107,7 +107,7 @@ def test_a_segment_is_rolled_by_size(world: LogWorld) -> None:
     assert [record[0] for record in values(log)] == list(range(14))
 
 
-def test_a_segment_is_rolled_by_the_timestamps_of_its_records(world: LogWorld) -> None:
+def test_a_segment_is_rolled_by_the_timestamps_of_its_records(world: LogFixture) -> None:
     log = world.create(segment_ms=100)
     log.append_as_leader(batch(b"a", timestamp=START_MS), 0)
     world.clock.ms += 10_000
@@ -117,7 +117,7 @@ def test_a_segment_is_rolled_by_the_timestamps_of_its_records(world: LogWorld) -
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
-def test_a_segment_is_rolled_by_the_clock_when_records_have_no_timestamp(world: LogWorld) -> None:
+def test_a_segment_is_rolled_by_the_clock_when_records_have_no_timestamp(world: LogFixture) -> None:
     log = world.create(segment_ms=100)
     log.append_as_leader(batch(b"a", timestamp=-1), 0)
     world.clock.ms += 101
@@ -125,14 +125,14 @@ def test_a_segment_is_rolled_by_the_clock_when_records_have_no_timestamp(world: 
     assert len(log.segments) == 2
 
 
-def test_a_segment_is_rolled_when_an_index_is_full(world: LogWorld) -> None:
+def test_a_segment_is_rolled_when_an_index_is_full(world: LogFixture) -> None:
     log = world.create(segment_index_bytes=36, index_interval_bytes=1)
     fill(log, 10)
     assert len(log.segments) > 1
     assert all(segment.offset_index.count <= 4 for segment in log.segments)
 
 
-def test_a_segment_is_rolled_when_an_offset_is_too_far_for_an_index_entry(world: LogWorld) -> None:
+def test_a_segment_is_rolled_when_an_offset_is_too_far_for_an_index_entry(world: LogFixture) -> None:
     log = world.create()
     log.append_as_follower(bytes(batch(b"a", base_offset=5)))
     log.append_as_follower(bytes(batch(b"b", base_offset=5 + 2**31)))
@@ -141,7 +141,7 @@ def test_a_segment_is_rolled_when_an_offset_is_too_far_for_an_index_entry(world:
     assert log.log_end_offset == 7 + 2**32
 
 
-def test_jitter_rolls_a_segment_before_segment_ms(world: LogWorld) -> None:
+def test_jitter_rolls_a_segment_before_segment_ms(world: LogFixture) -> None:
     log = world.create(segment_ms=1000, segment_jitter_ms=1000)
     log.append_as_leader(batch(b"a", timestamp=START_MS), 0)
     log.append_as_leader(batch(b"b", timestamp=START_MS + 1000), 0)
@@ -151,7 +151,7 @@ def test_jitter_rolls_a_segment_before_segment_ms(world: LogWorld) -> None:
 # ---------------------------------------------------------------- find
 
 
-def test_the_offset_for_a_time_is_that_of_the_first_record_not_before_it(world: LogWorld) -> None:
+def test_the_offset_for_a_time_is_that_of_the_first_record_not_before_it(world: LogFixture) -> None:
     log = world.create(index_interval_bytes=200, segment_bytes=2000)
     fill(log, 100, epoch=3)
     assert len(log.segments) > 3
@@ -162,14 +162,14 @@ def test_the_offset_for_a_time_is_that_of_the_first_record_not_before_it(world: 
     assert find_time(log, START_MS + 992) is None
 
 
-def test_the_offset_for_a_time_is_not_below_the_log_start(world: LogWorld) -> None:
+def test_the_offset_for_a_time_is_not_below_the_log_start(world: LogFixture) -> None:
     log = world.create()
     fill(log, 10)
     log.delete_records_before(5)
     assert find_time(log, 0) == (START_MS + 21, 5, 0)
 
 
-def test_the_largest_timestamp_is_found_with_its_offset(world: LogWorld) -> None:
+def test_the_largest_timestamp_is_found_with_its_offset(world: LogFixture) -> None:
     log = world.create(segment_bytes=500)
     assert find_time(log, None) is None
     fill(log, 10)
@@ -178,7 +178,7 @@ def test_the_largest_timestamp_is_found_with_its_offset(world: LogWorld) -> None
     assert find_time(log, None) == (START_MS + 10**6 + 1, 21, 1)
 
 
-def test_an_epoch_ends_where_the_next_known_epoch_begins(world: LogWorld) -> None:
+def test_an_epoch_ends_where_the_next_known_epoch_begins(world: LogFixture) -> None:
     log = world.create()
     fill(log, 2, epoch=1)
     fill(log, 2, epoch=4)
@@ -189,7 +189,7 @@ def test_an_epoch_ends_where_the_next_known_epoch_begins(world: LogWorld) -> Non
 # ---------------------------------------------------------------- watermarks
 
 
-def test_the_high_watermark_only_rises_and_stays_within_the_log(world: LogWorld) -> None:
+def test_the_high_watermark_only_rises_and_stays_within_the_log(world: LogFixture) -> None:
     log = world.create()
     fill(log, 2)
     assert log.high_watermark == 4
@@ -197,7 +197,7 @@ def test_the_high_watermark_only_rises_and_stays_within_the_log(world: LogWorld)
     assert not log.advance_high_watermark(99) and log.high_watermark == 4
 
 
-def test_an_open_transaction_holds_the_last_stable_offset(world: LogWorld) -> None:
+def test_an_open_transaction_holds_the_last_stable_offset(world: LogFixture) -> None:
     log = world.create()
     fill(log, 1)
     log.append_as_leader(idempotent(0, 2, is_transactional=True), 0)
@@ -213,7 +213,7 @@ def test_an_open_transaction_holds_the_last_stable_offset(world: LogWorld) -> No
     assert log.read(0, 1000, upper_bound=5).aborted_transactions is None
 
 
-def test_the_last_stable_offset_is_not_below_the_log_start(world: LogWorld) -> None:
+def test_the_last_stable_offset_is_not_below_the_log_start(world: LogFixture) -> None:
     """The first records of the open transaction were deleted."""
     log = world.create()
     log.append_as_leader(idempotent(0, 2, is_transactional=True), 0)
@@ -226,7 +226,7 @@ def test_the_last_stable_offset_is_not_below_the_log_start(world: LogWorld) -> N
 # ---------------------------------------------------------------- delete
 
 
-def test_delete_records_moves_the_log_start_and_deletes_whole_segments(world: LogWorld) -> None:
+def test_delete_records_moves_the_log_start_and_deletes_whole_segments(world: LogFixture) -> None:
     log = world.create(segment_bytes=TWO_BATCHES, file_delete_delay_ms=1000)
     fill(log, 6)
     moved: list[int] = []
@@ -243,13 +243,13 @@ def test_delete_records_moves_the_log_start_and_deletes_whole_segments(world: Lo
     assert log.delete_records_before(-1) == 12
 
 
-def test_delete_records_is_refused_for_a_log_that_is_only_compacted(world: LogWorld) -> None:
+def test_delete_records_is_refused_for_a_log_that_is_only_compacted(world: LogFixture) -> None:
     log = world.create(cleanup_policy=("compact",))
     fill(log, 1)
     assert code_of(log.delete_records_before, 1) == ErrorCode.POLICY_VIOLATION
 
 
-def test_retention_by_time_deletes_the_active_segment_too(world: LogWorld) -> None:
+def test_retention_by_time_deletes_the_active_segment_too(world: LogFixture) -> None:
     log = world.create(retention_ms=1000, segment_bytes=TWO_BATCHES)
     fill(log, 3)
     assert log.delete_old_segments() == 0
@@ -259,7 +259,7 @@ def test_retention_by_time_deletes_the_active_segment_too(world: LogWorld) -> No
     assert log.append_as_leader(batch(b"next"), 0).base_offset == 6
 
 
-def test_retention_by_size_keeps_at_least_retention_bytes(world: LogWorld) -> None:
+def test_retention_by_size_keeps_at_least_retention_bytes(world: LogFixture) -> None:
     size = len(batch(b"a0", b"b0"))
     log = world.create(retention_bytes=3 * size, segment_bytes=2 * size)
     fill(log, 8)
@@ -267,7 +267,7 @@ def test_retention_by_size_keeps_at_least_retention_bytes(world: LogWorld) -> No
     assert (log.log_start_offset, log.size_bytes) == (8, 4 * size)
 
 
-def test_nothing_above_the_high_watermark_is_deleted(world: LogWorld) -> None:
+def test_nothing_above_the_high_watermark_is_deleted(world: LogFixture) -> None:
     log = world.create(retention_ms=0, segment_bytes=TWO_BATCHES)
     for _ in range(6):
         log.append_as_leader(batch(b"a0", b"b0"), 0)
@@ -277,7 +277,7 @@ def test_nothing_above_the_high_watermark_is_deleted(world: LogWorld) -> None:
     assert log.log_start_offset == 4
 
 
-def test_a_changed_configuration_acts_at_once(world: LogWorld) -> None:
+def test_a_changed_configuration_acts_at_once(world: LogFixture) -> None:
     log = world.create()
     fill(log, 3)
     world.clock.ms += 10_000
@@ -289,7 +289,7 @@ def test_a_changed_configuration_acts_at_once(world: LogWorld) -> None:
 # ---------------------------------------------------------------- truncate, follow
 
 
-def test_truncation_resets_offsets_epochs_and_producers(world: LogWorld) -> None:
+def test_truncation_resets_offsets_epochs_and_producers(world: LogFixture) -> None:
     log = world.create(segment_bytes=TWO_BATCHES)
     for sequence in range(8):
         log.append_as_leader(idempotent(sequence), sequence // 3)
@@ -306,7 +306,7 @@ def test_truncation_resets_offsets_epochs_and_producers(world: LogWorld) -> None
     assert [record[0] for record in values(log)] == list(range(5))
 
 
-def test_truncation_below_the_first_segment_leaves_an_empty_log_there(world: LogWorld) -> None:
+def test_truncation_below_the_first_segment_leaves_an_empty_log_there(world: LogFixture) -> None:
     log = world.create()
     log.truncate_fully_and_start_at(10)
     fill(log, 2)
@@ -314,7 +314,7 @@ def test_truncation_below_the_first_segment_leaves_an_empty_log_there(world: Log
     assert (log.log_start_offset, log.log_end_offset) == (5, 5)
 
 
-def test_a_follower_appends_batches_unchanged(world: LogWorld) -> None:
+def test_a_follower_appends_batches_unchanged(world: LogFixture) -> None:
     log = world.create()
     sent = bytes(batch(b"a", b"b", base_offset=10, leader_epoch=2)) + bytes(batch(b"c", base_offset=14, leader_epoch=3))
     assert log.append_as_follower(sent + sent[:20]) == 15
@@ -326,7 +326,7 @@ def test_a_follower_appends_batches_unchanged(world: LogWorld) -> None:
 # ---------------------------------------------------------------- full disk, flush
 
 
-def test_a_full_disk_fails_the_append_and_nothing_else(world: LogWorld) -> None:
+def test_a_full_disk_fails_the_append_and_nothing_else(world: LogFixture) -> None:
     log = world.create(segment_bytes=500)
     log.append_as_leader(idempotent(0), 0)
     before = world.file("00000000000000000000.log").read_bytes()
@@ -339,7 +339,7 @@ def test_a_full_disk_fails_the_append_and_nothing_else(world: LogWorld) -> None:
     assert log.append_as_leader(idempotent(1), 5).base_offset == 1
 
 
-def test_a_full_disk_fails_a_roll_and_nothing_else(world: LogWorld) -> None:
+def test_a_full_disk_fails_a_roll_and_nothing_else(world: LogFixture) -> None:
     log = world.create(segment_bytes=TWO_BATCHES)
     fill(log, 2)
     world.storage.full = True
@@ -351,7 +351,7 @@ def test_a_full_disk_fails_a_roll_and_nothing_else(world: LogWorld) -> None:
 
 
 @pytest.mark.trio
-async def test_flush_raises_the_recovery_point(world: LogWorld) -> None:
+async def test_flush_raises_the_recovery_point(world: LogFixture) -> None:
     log = world.create(segment_bytes=TWO_BATCHES, flush_messages=5)
     wanted: list[int] = []
     log.on_flush_needed = lambda flushed: wanted.append(flushed.log_end_offset)
@@ -364,7 +364,7 @@ async def test_flush_raises_the_recovery_point(world: LogWorld) -> None:
 
 
 @pytest.mark.trio
-async def test_a_later_sync_does_not_repair_a_failed_one(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_a_later_sync_does_not_repair_a_failed_one(world: LogFixture, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """The kernel drops pages that it could not write, and lets the next fdatasync succeed ("fsyncgate")."""
 
     async def fail() -> None:
@@ -390,7 +390,7 @@ async def test_a_later_sync_does_not_repair_a_failed_one(world: LogWorld, monkey
 
 
 @pytest.mark.trio
-async def test_the_identity_of_the_log_is_on_disk_before_any_record(world: LogWorld) -> None:
+async def test_the_identity_of_the_log_is_on_disk_before_any_record(world: LogFixture) -> None:
     """Records of an unknown incarnation would be taken for those of another one."""
     log = world.create()
     fill(log, 1)
@@ -407,7 +407,7 @@ async def test_the_identity_of_the_log_is_on_disk_before_any_record(world: LogWo
 
 
 @pytest.mark.trio
-async def test_after_a_kill_the_next_process_syncs_the_identity_of_the_log(world: LogWorld) -> None:
+async def test_after_a_kill_the_next_process_syncs_the_identity_of_the_log(world: LogFixture) -> None:
     """The next process cannot know whether the earlier one synced it."""
     world.create().close_files()
     again = await world.reopen()
@@ -423,7 +423,7 @@ async def test_after_a_kill_the_next_process_syncs_the_identity_of_the_log(world
 
 
 @pytest.mark.trio
-async def test_no_record_counts_as_synced_before_the_partition_metadata(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_no_record_counts_as_synced_before_the_partition_metadata(world: LogFixture, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     async def fail() -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -439,7 +439,7 @@ async def test_no_record_counts_as_synced_before_the_partition_metadata(world: L
 
 
 @pytest.mark.trio
-async def test_records_after_a_truncation_during_a_sync_do_not_count_as_synced(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_records_after_a_truncation_during_a_sync_do_not_count_as_synced(world: LogFixture, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     log = world.create()
     await log.flush()
     fill(log, 4)
@@ -457,7 +457,7 @@ async def test_records_after_a_truncation_during_a_sync_do_not_count_as_synced(w
 
 
 @pytest.mark.trio
-async def test_callers_during_a_flush_share_the_next_flush(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_callers_during_a_flush_share_the_next_flush(world: LogFixture, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     log = world.create()
     started, release = trio.Event(), trio.Event()
 

@@ -11,7 +11,7 @@ from anabranch.broker.log import producer_capture, snapshot_files
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.producer_snapshot import decode_snapshot
 from anabranch.broker.log.slices import TimeSlice
-from tests.support.log.log_world import LogWorld, idempotent
+from tests.support.log.log_fixture import LogFixture, idempotent
 
 pytestmark = pytest.mark.trio
 FEW = 10
@@ -23,7 +23,7 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "PRODUCERS_AT_ONCE", FEW)
 
 
-def filled(world: LogWorld, producers: int = 5 * FEW, rounds: int = 3) -> PartitionLog:
+def filled(world: LogFixture, producers: int = 5 * FEW, rounds: int = 3) -> PartitionLog:
     log = world.create()
     for number in range(producers * rounds):
         append(log, number % producers, number // producers)
@@ -35,13 +35,13 @@ def append(log: PartitionLog, producer_id: int, sequence: int) -> None:
     log.advance_high_watermark(log.log_end_offset)
 
 
-def on_disk(world: LogWorld, offset: int) -> list[Any]:
+def on_disk(world: LogFixture, offset: int) -> list[Any]:
     path = f"{world.directory}/{offset:020d}.snapshot"
     return sorted(decode_snapshot(path, world.storage.read_bytes(path)))
 
 
 async def test_a_snapshot_has_the_state_at_the_roll_despite_changes_while_it_is_taken(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+    world: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = filled(world)
     rng = random.Random(1)
@@ -61,7 +61,7 @@ async def test_a_snapshot_has_the_state_at_the_roll_despite_changes_while_it_is_
     assert on_disk(world, offset) == expected
 
 
-async def test_a_truncation_below_the_roll_cancels_the_snapshot(world: LogWorld) -> None:
+async def test_a_truncation_below_the_roll_cancels_the_snapshot(world: LogFixture) -> None:
     log = filled(world)
     log.roll()
     append(log, 0, 3)
@@ -70,14 +70,14 @@ async def test_a_truncation_below_the_roll_cancels_the_snapshot(world: LogWorld)
     assert all(int(name.partition(".")[0]) <= 20 for name in world.names(".snapshot"))
 
 
-async def test_closing_the_log_writes_its_snapshot(world: LogWorld) -> None:
+async def test_closing_the_log_writes_its_snapshot(world: LogFixture) -> None:
     log = filled(world)
     expected, offset = sorted(log.producers.snapshot()), log.log_end_offset
     await log.close()
     assert on_disk(world, offset) == expected
 
 
-async def test_a_later_roll_replaces_an_unwritten_snapshot(world: LogWorld) -> None:
+async def test_a_later_roll_replaces_an_unwritten_snapshot(world: LogFixture) -> None:
     """A later roll replaces a snapshot that is not written yet."""
     log = filled(world)
     log.roll()
@@ -89,7 +89,7 @@ async def test_a_later_roll_replaces_an_unwritten_snapshot(world: LogWorld) -> N
 
 
 async def test_no_snapshot_is_written_for_a_log_that_is_closed_meanwhile(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+    world: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = filled(world)
     log.roll()

@@ -20,14 +20,14 @@ from anabranch.broker.log.producer_rebuild import STEPS_AT_ONCE, catch_up
 from anabranch.broker.log.producer_state import ProducerState
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.runtime.background import Background
-from tests.support.log.log_world import PARTITION, TOPIC_ID, LogWorld, idempotent
+from tests.support.log.log_fixture import PARTITION, TOPIC_ID, LogFixture, idempotent
 
 pytestmark = pytest.mark.trio
 
 BATCHES = 4 * STEPS_AT_ONCE
 
 
-def filled(world: LogWorld, batches: int = BATCHES, **config: Any) -> PartitionLog:
+def filled(world: LogFixture, batches: int = BATCHES, **config: Any) -> PartitionLog:
     """Return a log with batches of 100 producers in turn."""
     log = world.create(**config)
     for number in range(batches):
@@ -40,20 +40,20 @@ def known(producers: ProducerState) -> list[Any]:
     return sorted(producers.snapshot())
 
 
-async def as_reopened(world: LogWorld, log: PartitionLog) -> list[Any]:
+async def as_reopened(world: LogFixture, log: PartitionLog) -> list[Any]:
     """Return the producers as another process reads them from the same files."""
     again = await world.reopen()
     assert again.log_end_offset == log.log_end_offset
     return known(again.producers)
 
 
-async def test_a_short_truncation_rebuilds_the_producers_at_once(world: LogWorld) -> None:
+async def test_a_short_truncation_rebuilds_the_producers_at_once(world: LogFixture) -> None:
     log = filled(world, STEPS_AT_ONCE - 10)
     log.truncate_to(STEPS_AT_ONCE - 20)
     assert log.rebuild is None and known(log.producers) == await as_reopened(world, log)
 
 
-async def test_a_follower_appends_during_the_rebuild(world: LogWorld) -> None:
+async def test_a_follower_appends_during_the_rebuild(world: LogFixture) -> None:
     log = filled(world)
     log.truncate_to(BATCHES - 100)
     assert log.rebuild is not None
@@ -65,7 +65,7 @@ async def test_a_follower_appends_during_the_rebuild(world: LogWorld) -> None:
     assert known(log.producers) == await as_reopened(world, log)
 
 
-async def test_a_segment_that_is_rolled_during_the_rebuild_has_no_snapshot(world: LogWorld) -> None:
+async def test_a_segment_that_is_rolled_during_the_rebuild_has_no_snapshot(world: LogFixture) -> None:
     """A snapshot of half the producers would count as complete after a restart."""
     log = filled(world)
     log.truncate_to(BATCHES - 100)
@@ -76,7 +76,7 @@ async def test_a_segment_that_is_rolled_during_the_rebuild_has_no_snapshot(world
     assert known(log.producers) == await as_reopened(world, log)
 
 
-async def test_another_truncation_restarts_the_rebuild(world: LogWorld) -> None:
+async def test_another_truncation_restarts_the_rebuild(world: LogFixture) -> None:
     log = filled(world)
     log.truncate_to(BATCHES - 100)
     async with trio.open_nursery() as nursery:
@@ -87,7 +87,7 @@ async def test_another_truncation_restarts_the_rebuild(world: LogWorld) -> None:
     assert log.rebuild is None and known(log.producers) == await as_reopened(world, log)
 
 
-async def test_starting_at_another_offset_ends_the_rebuild(world: LogWorld) -> None:
+async def test_starting_at_another_offset_ends_the_rebuild(world: LogFixture) -> None:
     log = filled(world)
     log.truncate_to(BATCHES - 100)
     log.truncate_fully_and_start_at(5 * BATCHES)
@@ -95,14 +95,14 @@ async def test_starting_at_another_offset_ends_the_rebuild(world: LogWorld) -> N
     assert known(log.producers) == [] and log.producers.map_end_offset == 5 * BATCHES
 
 
-async def test_a_leader_knows_every_producer_before_it_appends(world: LogWorld) -> None:
+async def test_a_leader_knows_every_producer_before_it_appends(world: LogFixture) -> None:
     log = filled(world)
     log.truncate_to(BATCHES - 100)
     repeated = log.append_as_leader(idempotent((BATCHES - 101) // 100, producer_id=(BATCHES - 101) % 100), 0)
     assert repeated.duplicate and repeated.base_offset == BATCHES - 101
 
 
-async def test_retention_and_compaction_wait_for_the_rebuild(world: LogWorld) -> None:
+async def test_retention_and_compaction_wait_for_the_rebuild(world: LogFixture) -> None:
     log = filled(world, segment_bytes=20_000)
     old = list(log.segments[:1])
     log.snapshots.remove_above(-1)
@@ -116,7 +116,7 @@ async def test_retention_and_compaction_wait_for_the_rebuild(world: LogWorld) ->
     assert log.delete_old_segments() > 0
 
 
-async def test_closing_the_log_finishes_the_rebuild(world: LogWorld) -> None:
+async def test_closing_the_log_finishes_the_rebuild(world: LogFixture) -> None:
     log = filled(world)
     log.truncate_to(BATCHES - 100)
     before = await as_reopened(world, log)
@@ -147,7 +147,7 @@ def refuse_after(monkeypatch: pytest.MonkeyPatch, batches: int, number: int) -> 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 @pytest.mark.parametrize("batches", [0, 1, STEPS_AT_ONCE, 2 * STEPS_AT_ONCE + 7])
 async def test_a_temporary_error_neither_breaks_the_log_nor_loses_producers(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch, batches: int, number: int
+    world: LogFixture, monkeypatch: pytest.MonkeyPatch, batches: int, number: int
 ) -> None:
     log = filled(world)
     end = refuse_after(monkeypatch, batches, number)
@@ -172,7 +172,7 @@ async def test_a_temporary_error_neither_breaks_the_log_nor_loses_producers(
 
 
 @pytest.mark.parametrize("batches", [1, 2 * STEPS_AT_ONCE])
-async def test_any_other_error_breaks_the_log(world: LogWorld, monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
+async def test_any_other_error_breaks_the_log(world: LogFixture, monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
     log = filled(world)
     end = refuse_after(monkeypatch, batches, errno.EIO)
     with contextlib.suppress(KafkaError):
@@ -188,7 +188,7 @@ async def test_any_other_error_breaks_the_log(world: LogWorld, monkeypatch: pyte
 
 
 async def test_the_log_manager_continues_the_rebuild_once_there_are_descriptors(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+    world: LogFixture, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Each retry comes after a longer pause."""
     background = Background(world.clock)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.retention import NOTHING_HELD, HeldBack, SegmentFacts, count_deletable, held_back
-from tests.support.log.log_world import LogWorld, batch
+from tests.support.log.log_fixture import LogFixture, batch
 
 RETENTION_MS, BOUND_MS, NOW_MS = 100, 50, 1_000
 TIMED = LogConfig(retention_ms=RETENTION_MS, ordered_delivery_retention_waits_max_ms=BOUND_MS)
@@ -118,7 +118,7 @@ def test_retention_deletes_the_same_segments_as_the_naive_rules(
         assert held.end_offset == found[free - 1].end_offset and held.until_ms - held.since_ms == bound_ms
 
 
-def test_a_log_keeps_held_segments_until_the_bound(world: LogWorld) -> None:
+def test_a_log_keeps_held_segments_until_the_bound(world: LogFixture) -> None:
     log = world.create(
         retention_ms=1000, segment_bytes=2 * len(batch(b"a", b"b")), ordered_delivery_retention_waits_max_ms=500
     )

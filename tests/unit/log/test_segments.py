@@ -6,11 +6,11 @@ import pytest
 
 from anabranch.broker.log.segments import SegmentsNotEmptyError
 from tests.support.log.batches import batch_of
-from tests.support.log.log_world import LogWorld
+from tests.support.log.log_fixture import LogFixture
 
 
 @pytest.mark.parametrize("segments", [1, 2])
-def test_a_log_with_records_does_not_begin_at_another_offset(world: LogWorld, segments: int) -> None:
+def test_a_log_with_records_does_not_begin_at_another_offset(world: LogFixture, segments: int) -> None:
     log = world.create()
     log.append_as_leader(bytearray(batch_of(1)), 0)
     if segments == 2:

@@ -9,14 +9,14 @@ import trio
 
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.time_search import TimeSearch
-from tests.support.log.log_world import START_MS, LogWorld, batch
+from tests.support.log.log_fixture import START_MS, LogFixture, batch
 
 pytestmark = pytest.mark.trio
 
 BATCHES = 3000
 
 
-def unsorted(world: LogWorld, **config: Any) -> PartitionLog:
+def unsorted(world: LogFixture, **config: Any) -> PartitionLog:
     """Return a log of equal timestamps, where no index helps, with one later record at the end."""
     log = world.create(**config)
     for _ in range(BATCHES):
@@ -26,13 +26,13 @@ def unsorted(world: LogWorld, **config: Any) -> PartitionLog:
     return log
 
 
-async def test_a_search_stops_at_its_step_limit_and_continues(world: LogWorld) -> None:
+async def test_a_search_stops_at_its_step_limit_and_continues(world: LogFixture) -> None:
     search = TimeSearch(unsorted(world), START_MS + 1)
     assert not search.advance(1000) and not search.advance(1000) and search.found is None
     assert search.advance(2000) and search.found == (START_MS + 50, BATCHES, 3)
 
 
-async def test_a_truncation_restarts_the_search(world: LogWorld) -> None:
+async def test_a_truncation_restarts_the_search(world: LogFixture) -> None:
     log = unsorted(world)
     search = TimeSearch(log, START_MS + 1)
     search.advance(1000)
@@ -41,7 +41,7 @@ async def test_a_truncation_restarts_the_search(world: LogWorld) -> None:
     assert search.advance() and search.found == (START_MS + 9, 500, 4)
 
 
-async def test_deleted_segments_are_not_searched_further(world: LogWorld) -> None:
+async def test_deleted_segments_are_not_searched_further(world: LogFixture) -> None:
     log = unsorted(world, segment_bytes=10_000, file_delete_delay_ms=0)
     search = TimeSearch(log, START_MS + 1)
     search.advance(10)
@@ -55,7 +55,7 @@ async def test_deleted_segments_are_not_searched_further(world: LogWorld) -> Non
     assert again.advance() and again.found == (START_MS + 70, BATCHES + 1, 4)
 
 
-async def test_concurrent_tasks_finish_one_search_for_the_largest_timestamp(world: LogWorld) -> None:
+async def test_concurrent_tasks_finish_one_search_for_the_largest_timestamp(world: LogFixture) -> None:
     log = unsorted(world)
     search = TimeSearch(log, None)
     async with trio.open_nursery() as nursery:

@@ -15,7 +15,7 @@ from anabranch.runtime.background import LONGEST_PAUSE_S, Background
 from anabranch.runtime.env import Stream
 from anabranch.runtime.metrics import Metrics
 from anabranch.runtime.wake_ups import WakeUps
-from tests.support.log.log_world import ManualClock
+from tests.support.log.log_fixture import ManualClock
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 

@@ -27,8 +27,8 @@ from anabranch.protocol.generated.list_offsets import (
 from anabranch.protocol.records import iter_batches
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_trio import RealNetwork
-from tests.support.broker.replica_world import KEY, ReplicaWorld
-from tests.support.log.log_world import batch, read_all
+from tests.support.broker.replica_cluster import KEY, ReplicaCluster
+from tests.support.log.log_fixture import batch, read_all
 
 CONFIG = FetcherConfig(2, 1 << 20, 1, 1 << 20, 500, 1.0, 30.0, flushes=True)
 
@@ -36,7 +36,7 @@ CONFIG = FetcherConfig(2, 1 << 20, 1, 1 << 20, 500, 1.0, 30.0, flushes=True)
 @pytest.mark.trio
 async def test_a_new_fetcher_syncs_records_that_an_earlier_fetcher_appended() -> None:
     """With ``log.flush=ack`` a fetch from offset n claims that everything below n is on the follower's disk."""
-    world = ReplicaWorld(flushes_on_ack=True)
+    world = ReplicaCluster(flushes_on_ack=True)
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
     world.catch_up(1, 2)  # a fetcher that does not sync has appended this
@@ -48,9 +48,9 @@ async def test_a_new_fetcher_syncs_records_that_an_earlier_fetcher_appended() ->
     assert fetcher.unsynced() == [] and world[2].log.recovery_point == 1
 
 
-def truncated_follower(seed: int = 1) -> ReplicaWorld:
+def truncated_follower(seed: int = 1) -> ReplicaCluster:
     """Replica 2 led, synced a record that nobody else has, and truncated it to follow 1; both are in sync."""
-    world = ReplicaWorld(flushes_on_ack=True, seed=seed)
+    world = ReplicaCluster(flushes_on_ack=True, seed=seed)
     world.elect(2, 0, [1, 2])
     world.append(2, b"tail")
     trio.run(world[2].log.flush)
@@ -61,7 +61,7 @@ def truncated_follower(seed: int = 1) -> ReplicaWorld:
     return world
 
 
-def unsynced_by(world: ReplicaWorld) -> tuple[ReplicaFetcher, list[TopicPartition]]:
+def unsynced_by(world: ReplicaCluster) -> tuple[ReplicaFetcher, list[TopicPartition]]:
     """Return a fetcher of replica 2, and the partitions that it syncs before it fetches."""
     fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
     fetcher.follow(world[2].partition)
@@ -122,7 +122,7 @@ class Leader:
 @pytest.mark.trio
 async def test_a_new_leader_epoch_is_followed_while_the_leader_holds_a_fetch() -> None:
     """Otherwise nobody replicates the partition, and nothing is acknowledged, for replica.fetch.wait.max.ms."""
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     config = FetcherConfig(2, 1 << 20, 1, 1 << 20, 3_600_000, 1.0, 30.0, flushes=False)
     fetcher = ReplicaFetcher(1, config, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
@@ -150,7 +150,7 @@ def test_a_partition_in_a_full_log_dir_is_not_fetched_until_there_is_room() -> N
 
     If it fetched it would be in sync, and writers would wait for records that it cannot append.
     """
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 3])
     log = world[2].log
     log.is_full = True
@@ -169,7 +169,7 @@ def test_a_partition_in_a_full_log_dir_is_not_fetched_until_there_is_room() -> N
     assert not fetcher._plan.is_empty
 
 
-async def flush_fails(world: ReplicaWorld, number: int) -> ReplicaFetcher:
+async def flush_fails(world: ReplicaCluster, number: int) -> ReplicaFetcher:
     fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
     fetcher.follow(world[2].partition)
     (followed,) = fetcher.unsynced()
@@ -186,7 +186,7 @@ async def flush_fails(world: ReplicaWorld, number: int) -> ReplicaFetcher:
 @pytest.mark.trio
 @pytest.mark.parametrize(("number", "is_followed"), [(errno.ENOSPC, True), (errno.EIO, False)])
 async def test_a_follower_retries_a_failed_sync_only_if_the_disk_is_full(number: int, is_followed: bool) -> None:
-    world = ReplicaWorld(flushes_on_ack=True)
+    world = ReplicaCluster(flushes_on_ack=True)
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
     world.catch_up(1, 2)
@@ -199,7 +199,7 @@ async def test_a_follower_retries_a_failed_sync_only_if_the_disk_is_full(number:
 # ---------------------------------------------------------------- large answers
 
 
-def large_answer(world: ReplicaWorld, batches: int) -> Any:
+def large_answer(world: ReplicaCluster, batches: int) -> Any:
     """Return the response to one fetch by replica 2 of many batches of replica 1."""
     world.elect(1, 0, [1, 2])
     for number in range(batches):
@@ -209,7 +209,7 @@ def large_answer(world: ReplicaWorld, batches: int) -> Any:
     return data
 
 
-def following(world: ReplicaWorld) -> ReplicaFetcher:
+def following(world: ReplicaCluster) -> ReplicaFetcher:
     fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
     fetcher.follow(world[2].partition)
     fetcher._plan.request(fetcher._followed, CONFIG, 1, 0)
@@ -227,7 +227,7 @@ async def test_a_new_leader_epoch_stops_the_append_of_a_large_fetch_response(lea
 
     The appended batches stay whole, so the new leader or its followers can compare them. The rest is not appended.
     """
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     data = large_answer(world, 3 * PIECE_BATCHES)
     fetcher = following(world)
     async with trio.open_nursery() as nursery:
@@ -261,7 +261,7 @@ def test_pieces_hold_whole_batches_and_all_bytes() -> None:
 class AnsweringLeader:
     """A channel to replica 1, which answers the requests of a follower out of range."""
 
-    def __init__(self, world: ReplicaWorld, *, describes: bool = True) -> None:
+    def __init__(self, world: ReplicaCluster, *, describes: bool = True) -> None:
         self._world = world
         self._describes = describes
 
@@ -293,9 +293,9 @@ class Leads:
         return self._partitions[key]
 
 
-def followed_out_of_range() -> tuple[ReplicaWorld, ReplicaFetcher]:
+def followed_out_of_range() -> tuple[ReplicaCluster, ReplicaFetcher]:
     """Replica 1 has deleted all records of producer 7 before replica 2 fetched any of them."""
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a", producer_id=7, producer_epoch=0, base_sequence=0)
     world.append(1, b"b", producer_id=8, producer_epoch=0, base_sequence=0)

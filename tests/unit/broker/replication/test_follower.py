@@ -6,11 +6,11 @@ import pytest
 
 from anabranch.broker.replication.follower import Outcome
 from anabranch.protocol.errors import ErrorCode
-from tests.support.broker.replica_world import ReplicaWorld
+from tests.support.broker.replica_cluster import ReplicaCluster
 
 
 def test_a_follower_copies_its_leader() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2, 3])
     for number in range(50):
         world.append(1, b"%d" % number)
@@ -21,7 +21,7 @@ def test_a_follower_copies_its_leader() -> None:
 
 def test_a_deposed_leader_truncates_records_that_its_successor_never_had() -> None:
     """KIP-101, scenario 2: both wrote at the same offset."""
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.append(1, b"both")
     world.catch_up(1, 2)
@@ -39,7 +39,7 @@ async def test_a_follower_that_restarts_keeps_committed_records() -> None:
 
     That watermark lags, so the follower would lose a committed record and then lead.
     """
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a", b"b")
     world.fetch(2, 1, times=1)
@@ -54,7 +54,7 @@ async def test_a_follower_that_restarts_keeps_committed_records() -> None:
 
 def test_fast_leader_changes_leave_no_divergence() -> None:
     """KIP-279 and KAFKA-6361: leaders that fail before anybody fetched from them."""
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2, 3])
     world.append(1, b"all")
     world.catch_up(1, 2, 3)
@@ -72,7 +72,7 @@ def test_fast_leader_changes_leave_no_divergence() -> None:
 
 def test_a_leader_epoch_without_records_is_forgotten() -> None:
     """If the follower remembered the epoch, it would diverge from every later leader without end."""
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
     world.catch_up(1, 2)
@@ -86,7 +86,7 @@ def test_a_leader_epoch_without_records_is_forgotten() -> None:
 
 def test_the_fetch_offset_of_a_diverging_follower_does_not_count() -> None:
     """KAFKA-13141: its fetch offset belongs to records that the leader does not have."""
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2, 3])
     world.append(1, b"a")
     world.append(1, b"b")
@@ -100,7 +100,7 @@ def test_the_fetch_offset_of_a_diverging_follower_does_not_count() -> None:
 
 
 def test_the_fetch_state_of_an_earlier_leader_epoch_is_not_current() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
     followed, answer = world[2].followed, world.ask(2, 1)
@@ -113,7 +113,7 @@ def test_the_fetch_state_of_an_earlier_leader_epoch_is_not_current() -> None:
 
 
 def test_a_follower_in_an_older_epoch_is_fenced_and_in_a_newer_one_retries() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 1, [1, 2])
     world.elect(1, 2, [1, 2], deliver=[1])
     assert world.fetch(2, 1) is Outcome.FENCED
@@ -123,7 +123,7 @@ def test_a_follower_in_an_older_epoch_is_fenced_and_in_a_newer_one_retries() -> 
 
 
 def test_a_follower_that_ends_below_the_leaders_log_start_starts_its_log_there() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1])
     for number in range(20):
         world.append(1, b"%d" % number)
@@ -133,7 +133,7 @@ def test_a_follower_that_ends_below_the_leaders_log_start_starts_its_log_there()
     assert world[2].records() == world[1].records()
 
 
-def append_by(world: ReplicaWorld, leader: int, producer_id: int, sequence: int) -> int:
+def append_by(world: ReplicaCluster, leader: int, producer_id: int, sequence: int) -> int:
     value = b"%d of %d" % (sequence, producer_id)
     return world.append(leader, value, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
 
@@ -146,7 +146,7 @@ async def test_a_follower_that_starts_its_log_anew_knows_producers_without_recor
 
     Otherwise a batch whose response was lost is written twice once this replica leads.
     """
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     for sequence in range(3):
         append_by(world, 1, 7, sequence)
@@ -172,7 +172,7 @@ def test_a_follower_moves_its_log_start_no_further_than_its_log_end() -> None:
 
     They are the only source for producers of records that it never fetches.
     """
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a", b"b")
     world.catch_up(1, 2)
@@ -185,7 +185,7 @@ def test_a_follower_moves_its_log_start_no_further_than_its_log_end() -> None:
 
 
 def test_the_log_start_of_the_leader_reaches_the_follower() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     for number in range(20):
         world.append(1, b"%d" % number)
@@ -196,7 +196,7 @@ def test_the_log_start_of_the_leader_reaches_the_follower() -> None:
 
 
 def test_a_follower_truncates_to_the_end_of_an_unclean_leader() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1])
     world.append(1, b"a", b"b")
     world.elect(3, 1, [3])  # after the unclean election, replica 3 has no record
@@ -207,14 +207,14 @@ def test_a_follower_truncates_to_the_end_of_an_unclean_leader() -> None:
     assert world[1].records() == world[3].records() == [(0, 1, b"c")]
 
 
-def created_at(world: ReplicaWorld, base: int, *replicas: int) -> None:
+def created_at(world: ReplicaCluster, base: int, *replicas: int) -> None:
     for replica in replicas:
         world[replica].log.truncate_fully_and_start_at(base)
         world[replica].partition.base_offset = base
 
 
 def test_replicas_of_a_partition_created_again_begin_at_its_base_offset() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     created_at(world, 40, 1, 2, 3)
     world.elect(1, 3, [1, 2, 3])
     world.catch_up(1, 2, 3)
@@ -230,7 +230,7 @@ def test_replicas_of_a_partition_created_again_begin_at_its_base_offset() -> Non
 def test_a_replica_created_at_another_offset_moves_to_its_leaders_log_start() -> None:
     """A broker of an earlier version creates the replica at offset 0."""
     for leader, begins_at in ((1, 40), (2, 0)):
-        world = ReplicaWorld(2)
+        world = ReplicaCluster(2)
         created_at(world, 40, 1)
         world.elect(leader, 3, [leader])
         other = 3 - leader

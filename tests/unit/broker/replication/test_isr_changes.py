@@ -15,7 +15,7 @@ from anabranch.protocol.generated.alter_partition import (
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
 )
-from tests.support.broker.replica_world import KEY, LAG_S, ReplicaWorld
+from tests.support.broker.replica_cluster import KEY, LAG_S, ReplicaCluster
 
 pytestmark = pytest.mark.trio
 
@@ -46,7 +46,7 @@ class Broker:
     """Broker 1, which leads with an ISR of all three and finds that replica 3 lags."""
 
     def __init__(self, controller: Controller, nursery: trio.Nursery) -> None:
-        self.world = ReplicaWorld()
+        self.world = ReplicaCluster()
         self.world.elect(1, 0, [1, 2, 3])
         self.world.append(1, b"a")
         self.world.fetch(2, 1, times=2)

@@ -15,12 +15,12 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
-from tests.support.broker.replica_world import LAG_S, ReplicaWorld
+from tests.support.broker.replica_cluster import LAG_S, ReplicaCluster
 from tests.support.log.batches import batch_of
 
 
 def test_the_watermark_waits_for_every_member_of_the_isr() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2, 3])
     world.append(1, b"a", b"b")
     assert world[1].log.high_watermark == 0
@@ -33,7 +33,7 @@ def test_the_watermark_waits_for_every_member_of_the_isr() -> None:
 
 
 def test_the_watermark_does_not_wait_for_a_lagging_replica_outside_the_isr() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
     world.catch_up(1, 2)
@@ -41,7 +41,7 @@ def test_the_watermark_does_not_wait_for_a_lagging_replica_outside_the_isr() -> 
 
 
 def test_a_follower_learns_the_watermark_but_keeps_it_within_its_log() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
     world.catch_up(1, 2)
@@ -55,7 +55,7 @@ def test_the_watermark_waits_for_a_replica_of_a_pending_isr_expansion() -> None:
 
     KIP-497: from the moment of the request, the controller may have made the replica electable.
     """
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
     world.catch_up(1, 2, 3)
@@ -75,7 +75,7 @@ def test_the_watermark_waits_for_the_committed_isr_while_a_shrink_is_pending() -
 
     KAFKA-13091: the watermark moves when the shrink is committed, neither earlier nor only at the next fetch.
     """
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2, 3])
     world.append(1, b"a")
     world.catch_up(1, 2)
@@ -90,7 +90,7 @@ def test_the_watermark_waits_for_the_committed_isr_while_a_shrink_is_pending() -
 
 
 def test_after_a_refused_isr_change_the_isr_stays_and_the_next_change_waits() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.catch_up(1, 2, 3)
     leader = world[1].partition
@@ -109,7 +109,7 @@ def test_after_a_refused_isr_change_the_isr_stays_and_the_next_change_waits() ->
 
 
 def test_a_response_to_an_isr_change_of_an_earlier_leader_epoch_changes_nothing() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.catch_up(1, 2, 3)
     leader = world[1].partition
@@ -122,7 +122,7 @@ def test_a_response_to_an_isr_change_of_an_earlier_leader_epoch_changes_nothing(
 
 
 def test_a_replica_joins_the_isr_only_with_all_committed_records() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1])
     world.append(1, b"a")
     assert world[1].log.high_watermark == 1
@@ -135,7 +135,7 @@ def test_a_replica_joins_the_isr_only_with_all_committed_records() -> None:
 
 def test_a_replica_without_all_records_of_earlier_epochs_does_not_join_the_isr() -> None:
     """The watermark of a new leader lags: acknowledged records may lie beyond it."""
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
     del world.live[3]  # the ISR does not wait for replica 3
@@ -159,7 +159,7 @@ def test_a_fetch_with_an_older_broker_epoch_does_not_count() -> None:
 
     It may still be on the wire when the next process, which has lost records, already fetches.
     """
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
     world.broker_epochs[2] = 7
@@ -172,7 +172,7 @@ def test_a_fetch_with_an_older_broker_epoch_does_not_count() -> None:
 
 
 def test_an_isr_change_names_the_broker_epoch_of_each_replicas_last_fetch() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.broker_epochs.update({2: 12, 3: 13})
     world.elect(1, 0, [1, 2])
     world.catch_up(1, 2, 3)
@@ -181,7 +181,7 @@ def test_an_isr_change_names_the_broker_epoch_of_each_replicas_last_fetch() -> N
 
 
 def test_a_refused_replica_is_proposed_again_without_another_fetch() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.catch_up(1, 2, 3)
     leader = world[1].partition
@@ -195,7 +195,7 @@ def test_a_refused_replica_is_proposed_again_without_another_fetch() -> None:
 
 
 def test_a_replica_on_a_dead_broker_does_not_join_the_isr() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1])
     del world.live[2]
     world.fetch(2, 1, times=3)
@@ -204,7 +204,7 @@ def test_a_replica_on_a_dead_broker_does_not_join_the_isr() -> None:
 
 def test_under_load_a_follower_of_a_lone_leader_joins_the_isr() -> None:
     """The watermark of a lone leader moves with each append, so a follower would always be one fetch behind it."""
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1])
     world.append(1, b"0")
     for number in range(5):
@@ -217,7 +217,7 @@ def test_under_load_a_follower_of_a_lone_leader_joins_the_isr() -> None:
 
 
 def test_a_follower_lags_only_when_it_does_not_fetch_new_records() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2, 3])
     world.append(1, b"a")
     world.catch_up(1, 2, 3)
@@ -235,7 +235,7 @@ def test_a_follower_lags_only_when_it_does_not_fetch_new_records() -> None:
 
 
 def test_a_follower_under_steady_load_stays_in_sync() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     for _ in range(20):
         world.append(1, b"x")
@@ -246,7 +246,7 @@ def test_a_follower_under_steady_load_stays_in_sync() -> None:
 
 
 def test_acks_all_needs_min_insync_replicas() -> None:
-    world = ReplicaWorld(min_insync_replicas=2)
+    world = ReplicaCluster(min_insync_replicas=2)
     world.elect(1, 0, [1])
     with pytest.raises(KafkaError) as refused:
         world.append(1, b"a", all_in_sync=True)
@@ -254,13 +254,13 @@ def test_acks_all_needs_min_insync_replicas() -> None:
     world.append(1, b"a")
 
 
-def _awaited(world: ReplicaWorld, offset: int, *, all_in_sync: bool = True) -> AwaitedAppend:
+def _awaited(world: ReplicaCluster, offset: int, *, all_in_sync: bool = True) -> AwaitedAppend:
     return AwaitedAppend(world[1].partition, offset + 1, PartitionProduceResponse(), all_in_sync=all_in_sync)
 
 
 @pytest.mark.trio
 async def test_a_partition_that_a_request_names_twice_is_watched_for_both_parts() -> None:
-    world = ReplicaWorld(min_insync_replicas=2)
+    world = ReplicaCluster(min_insync_replicas=2)
     world.elect(1, 0, [1, 2])
     world.catch_up(1, 2)
     purgatory = Purgatory(world.clock)
@@ -279,7 +279,7 @@ async def test_a_partition_that_a_request_names_twice_is_watched_for_both_parts(
 
 def test_an_append_visits_no_request_that_waits_for_the_watermark() -> None:
     """Otherwise each append of many producers with acks=all costs as much as all the waiting requests."""
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.catch_up(1, 2)
     visits: list[TopicPartition] = []
@@ -297,7 +297,7 @@ def test_an_append_visits_no_request_that_waits_for_the_watermark() -> None:
 
 
 def test_acks_all_fails_when_the_isr_shrinks_below_the_minimum_after_the_append() -> None:
-    world = ReplicaWorld(min_insync_replicas=2)
+    world = ReplicaCluster(min_insync_replicas=2)
     world.elect(1, 0, [1, 2])
     awaited = _awaited(world, world.append(1, b"a", all_in_sync=True))
     assert not awaited.is_done()
@@ -312,7 +312,7 @@ def test_a_leader_deposed_in_between_acknowledges_none_of_its_earlier_appends() 
 
     Another leader may have written other records at the offset, and the watermark may have passed those.
     """
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2, 3])
     awaited = _awaited(world, world.append(1, b"a"))
     world.elect(2, 1, [2, 3])
@@ -325,7 +325,7 @@ def test_a_leader_deposed_in_between_acknowledges_none_of_its_earlier_appends() 
 
 
 def test_a_leader_that_continues_in_a_new_epoch_acknowledges_earlier_appends() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2, 3])
     awaited = _awaited(world, world.append(1, b"a"))
     world.elect(1, 1, [1, 2])
@@ -335,7 +335,7 @@ def test_a_leader_that_continues_in_a_new_epoch_acknowledges_earlier_appends() -
 
 def test_a_leader_that_missed_an_epoch_forgets_the_progress_of_its_followers() -> None:
     """In the missed epoch, a follower may have truncated the records that it had fetched before."""
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2, 3])
     world.append(1, b"a")
     world.fetch(2, 1, times=2)
@@ -346,16 +346,16 @@ def test_a_leader_that_missed_an_epoch_forgets_the_progress_of_its_followers() -
     assert world[1].log.high_watermark == 0, "replica 2 no longer has the record"
 
 
-def _deposed_with_a_batch() -> ReplicaWorld:
+def _deposed_with_a_batch() -> ReplicaCluster:
     """Replica 3 led, has a batch that nobody else has, and does not know that 1 leads now."""
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(3, 0, [1, 2, 3])
     world.append(3, b"refused later")
     world.elect(1, 1, [1, 2, 3], deliver=[1, 2])
     return world
 
 
-def _refused(world: ReplicaWorld) -> AwaitedRefusal:
+def _refused(world: ReplicaCluster) -> AwaitedRefusal:
     result = PartitionProduceResponse(error_code=ErrorCode.INVALID_PARTITION_METADATA)
     return AwaitedRefusal(world[1].partition, result)
 
@@ -414,7 +414,7 @@ def test_later_batches_of_the_producer_are_refused_behind_a_waiting_refusal() ->
 
 def test_a_leader_that_continues_in_a_new_epoch_refuses_at_once() -> None:
     """A resize gives this case: the replicas have followed this leader, and no other replica has led since."""
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2, 3])
     world.append(1, b"a")
     world.catch_up(1, 2, 3)
@@ -423,7 +423,7 @@ def test_a_leader_that_continues_in_a_new_epoch_refuses_at_once() -> None:
 
 
 def test_with_flush_on_ack_the_leader_counts_only_records_on_its_disk() -> None:
-    world = ReplicaWorld(flushes_on_ack=True)
+    world = ReplicaCluster(flushes_on_ack=True)
     world.elect(1, 0, [1, 2])
     offset = world.append(1, b"a")
     assert world[1].services.to_flush == [world[1].partition]
@@ -437,7 +437,7 @@ def test_with_flush_on_ack_the_leader_counts_only_records_on_its_disk() -> None:
 
 def test_a_new_leader_syncs_records_that_are_not_on_its_disk_yet() -> None:
     """Without this the watermark would not move until the next produce."""
-    world = ReplicaWorld(flushes_on_ack=True)
+    world = ReplicaCluster(flushes_on_ack=True)
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
     world.catch_up(1, 2)
@@ -447,7 +447,7 @@ def test_a_new_leader_syncs_records_that_are_not_on_its_disk_yet() -> None:
 
 
 def test_a_log_that_cannot_be_synced_acknowledges_nothing() -> None:
-    world = ReplicaWorld(flushes_on_ack=True)
+    world = ReplicaCluster(flushes_on_ack=True)
     world.elect(1, 0, [1])
     awaited = _awaited(world, world.append(1, b"a"))
     world[1].log.is_broken = True
@@ -460,7 +460,7 @@ def test_a_log_that_cannot_be_synced_acknowledges_nothing() -> None:
 
 
 def test_the_low_watermark_is_the_lowest_log_start_of_live_replicas() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2, 3])
     for number in range(10):
         world.append(1, b"%d" % number)
@@ -474,7 +474,7 @@ def test_the_low_watermark_is_the_lowest_log_start_of_live_replicas() -> None:
 
 
 def test_a_leader_with_a_full_disk_proposes_an_isr_without_itself() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2, 3])
     leader = world[1].partition
     leader.log.is_full = True
@@ -496,7 +496,7 @@ def test_a_leader_with_a_full_disk_proposes_an_isr_without_itself() -> None:
 
 
 def test_a_leader_with_a_full_disk_does_not_resign_to_dead_brokers() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     del world.live[2]
     leader = world[1].partition

@@ -8,8 +8,8 @@ from anabranch.broker.replication.fetcher import ReplicaFetcher
 from anabranch.broker.replication.throttle import MAX_PAUSE_S, UNLIMITED, ReplicationQuota
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_trio import RealNetwork
-from tests.support.broker.replica_world import KEY, ReplicaWorld
-from tests.support.log.log_world import ManualClock
+from tests.support.broker.replica_cluster import KEY, ReplicaCluster
+from tests.support.log.log_fixture import ManualClock
 from tests.unit.broker.replication.test_fetcher import CONFIG
 
 LISTED, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -46,7 +46,7 @@ def test_a_rate_that_is_raised_ends_the_wait() -> None:
 
 
 def test_a_throttled_follower_fetches_once_the_rate_allows_it_and_not_before() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     rates = [1000]
     world.throttle = ReplicationQuota(7, world.clock, lambda: rates[0], lambda _topic: ["*"])
     world.elect(1, 0, [1, 2])
@@ -94,7 +94,7 @@ def test_without_a_rate_no_replica_waits() -> None:
 
 
 def test_a_throttled_leader_sends_nothing_to_a_replica_out_of_sync_and_everything_to_one_in_sync() -> None:
-    world = ReplicaWorld()
+    world = ReplicaCluster()
     world.throttle = quota(world.clock, replicas=["*"])
     world.throttle.used(LISTED, 5000)
     world.elect(1, 0, [1, 2])

@@ -34,7 +34,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.real_trio import RealNetwork
 from anabranch.runtime.sim_storage import SimDisk
-from tests.support.log.log_world import START_MS, ManualClock
+from tests.support.log.log_fixture import START_MS, ManualClock
 
 KEY = TopicPartition("t", 0)
 LAG_S = 30.0
@@ -43,7 +43,7 @@ LAG_S = 30.0
 class Services:
     """``PartitionServices`` that record the calls."""
 
-    def __init__(self, world: ReplicaWorld, flushes_on_ack: bool) -> None:
+    def __init__(self, world: ReplicaCluster, flushes_on_ack: bool) -> None:
         self.clock = world.clock
         self.max_lag_s = LAG_S
         self.flushes_on_ack = flushes_on_ack
@@ -68,7 +68,7 @@ class Services:
 class Replica:
     """One broker's replica. ``partition`` exists while the broker runs."""
 
-    def __init__(self, world: ReplicaWorld, broker_id: int, flushes_on_ack: bool) -> None:
+    def __init__(self, world: ReplicaCluster, broker_id: int, flushes_on_ack: bool) -> None:
         self.id = broker_id
         self._world = world
         self.disk = SimDisk(world.rng, clock=world.clock)
@@ -128,7 +128,7 @@ class Replica:
         self.followed = None
 
 
-class ReplicaWorld:
+class ReplicaCluster:
     """The replicas of one partition. ``replicas`` are by broker id, the preferred leader first."""
 
     def __init__(

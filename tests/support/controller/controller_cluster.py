@@ -84,7 +84,7 @@ BROKER_PORT = 9092
 class FakeBroker:
     """A fake broker for the controller. ``requests`` has the received requests, in order."""
 
-    def __init__(self, world: World, broker_id: int, rack: str | None) -> None:
+    def __init__(self, world: ControllerCluster, broker_id: int, rack: str | None) -> None:
         self.id = broker_id
         self.requests: list[Any] = []
         self.answered: list[Any] = []
@@ -363,7 +363,7 @@ class Log:
     """The end offsets of past leader epochs."""
 
 
-class World:
+class ControllerCluster:
     """One cluster. ``zk`` is the ZooKeeper server; ``store`` is the test's own session."""
 
     def __init__(self, nursery: trio.Nursery, seed: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""The topic of ``tests.support.resize.lineage_world`` with a stream of micro-batches beside the group that reads it.
+"""The topic of ``tests.support.resize.lineage_model`` with a stream of micro-batches beside the group that reads it.
 
 ``anabranch.spark.plan`` plans a micro-batch from responses of any age, while resizes go on. The records it reads are
 checked against the recursion of the design on the true state, and against each other.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.spark.plan import Latest, View, limited, questions, reach
-from tests.support.resize.lineage_world import BrokenError, Number, World
+from tests.support.resize.lineage_model import BrokenError, LineageModel, Number
 
 
-class StreamWorld(World):
+class StreamModel(LineageModel):
     """The topic with a stream. ``seen`` has the micro-batch and the partition in which each record was read."""
 
     def __init__(self, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""A compacted topic in the simulation of ``lineage_world``: cleaners take the place of the readers.
+"""A compacted topic in the simulation of ``lineage_model``: cleaners take the place of the readers.
 
 Every record of a key is a value or a tombstone. Cleaners remove tombstones by the rule of
 ``ordered_resize.tombstones``, with lineages of any age. Producers write tombstones of moved keys (ADR 18), which may
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from anabranch.ordered_resize import tombstones
 from anabranch.ordered_resize.lineage import leader_epochs_after_creation
 from anabranch.zk_schemas.partition_state import LineageEntry
-from tests.support.resize.lineage_world import Batch, BrokenError, Metadata, Number, Record, World
+from tests.support.resize.lineage_model import Batch, BrokenError, LineageModel, Metadata, Number, Record
 
 _MOVED = -1
 """The record number of a tombstone of a moved key."""
@@ -26,7 +26,7 @@ class Moved(NamedTuple):
     batch: Batch
 
 
-class CompactedWorld(World):
+class CompactedModel(LineageModel):
     """The topic with compaction. A marked partition is removed when its log is empty.
 
     ``send`` also writes tombstones of moved keys, and ``look`` also cleans.

@@ -19,7 +19,7 @@ from anabranch.broker.delayed_produce import AwaitedAppend
 from anabranch.broker.replication.isr import PendingIsr
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.generated.produce import PartitionProduceResponse
-from tests.support.broker.replica_world import LAG_S, ReplicaWorld
+from tests.support.broker.replica_cluster import LAG_S, ReplicaCluster
 
 REPLICAS = (1, 2, 3)
 
@@ -30,11 +30,11 @@ class Sent(NamedTuple):
     awaited: AwaitedAppend
 
 
-class Life:
+class RandomWorkload:
     """The replicas, and a controller with a state znode."""
 
     def __init__(self, seed: int) -> None:
-        self.world = ReplicaWorld(min_insync_replicas=2, seed=seed)
+        self.world = ReplicaCluster(min_insync_replicas=2, seed=seed)
         self.leader, self.epoch, self.isr = 1, 0, [1, 2, 3]
         self.down: dict[int, None] = {}
         self.delivered: dict[int, int] = {}
@@ -181,29 +181,29 @@ LIVES = int(os.environ.get("ANABRANCH_REPLICA_LIVES", "60"))
 STEPS = 300
 
 
-async def live(seed: int, script: list[tuple[str, int]]) -> Life:
-    life = Life(seed)
+async def run_workload(seed: int, script: list[tuple[str, int]]) -> RandomWorkload:
+    workload = RandomWorkload(seed)
     for action, which in script:
-        step = getattr(life, action)
+        step = getattr(workload, action)
         if action == "kill":
             await step(which)
         else:
             step(which)
-        life.look()
-    life.heal()
-    return life
+        workload.look()
+    workload.heal()
+    return workload
 
 
 @pytest.mark.parametrize("seed", range(LIVES))
 def test_no_acknowledged_record_is_lost(seed: int) -> None:
     rng = random.Random(seed)
     script = [(rng.choice(ACTIONS), rng.randrange(9)) for _ in range(STEPS)]
-    trio.run(live, seed, script)
+    trio.run(run_workload, seed, script)
 
 
 @pytest.mark.trio
 async def test_a_workload_without_faults_acknowledges_records() -> None:
     """The property holds also if nothing is ever acknowledged; in this workload records are acknowledged."""
     script = [("produce", 0), ("fetch", 1), ("fetch", 2), ("fetch", 1), ("fetch", 2)] * 5
-    life = await live(1, script)
-    assert len(life.acknowledged) == 5
+    workload = await run_workload(1, script)
+    assert len(workload.acknowledged) == 5

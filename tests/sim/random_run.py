@@ -116,7 +116,7 @@ class Plan:
 
 
 @dataclass
-class Life:
+class Run:
     """The result of a run."""
 
     trace: str
@@ -128,30 +128,30 @@ class Life:
         return check_history(self.events)
 
 
-def live(plan: Plan) -> Life:
+def run_plan(plan: Plan) -> Run:
     """Run a plan; the same plan gives the same result. Raises ``NotHealedError``."""
-    return run_deterministic(plan.seed, _live, plan)
+    return run_deterministic(plan.seed, _run_plan, plan)
 
 
-async def _live(plan: Plan) -> Life:
+async def _run_plan(plan: Plan) -> Run:
     with trio.fail_after(RUN_LIMIT_S):
         async with trio.open_nursery() as nursery:
             cluster = SimCluster(nursery, plan.seed)
             try:
-                return await _live_in(cluster, plan)
+                return await _run_in(cluster, plan)
             finally:
                 with trio.CancelScope(shield=True):
                     await cluster.end()
 
 
-async def _live_in(cluster: SimCluster, plan: Plan) -> Life:
+async def _run_in(cluster: SimCluster, plan: Plan) -> Run:
     recorder = Recorder(cluster)
     watch = TopicWatch(cluster, recorder, plan.load.topic)
     with watch.on_log_starts():
-        return await _live_watched(cluster, plan, recorder, watch)
+        return await _run_watched(cluster, plan, recorder, watch)
 
 
-async def _live_watched(cluster: SimCluster, plan: Plan, recorder: Recorder, watch: TopicWatch) -> Life:
+async def _run_watched(cluster: SimCluster, plan: Plan, recorder: Recorder, watch: TopicWatch) -> Run:
     workload = Workload(cluster, recorder, plan.load, watch.tps)
     group = Group(cluster, recorder, plan.load.topic, plan.load.group, plan.load.request_timeout_ms)
 
@@ -197,7 +197,7 @@ async def _live_watched(cluster: SimCluster, plan: Plan, recorder: Recorder, wat
                 recorder.add(event)
     for event in watch.archives(GROUP):
         recorder.add(event)
-    return Life(cluster.trace(), recorder.events, workload.acknowledged, resizer.accepted)
+    return Run(cluster.trace(), recorder.events, workload.acknowledged, resizer.accepted)
 
 
 def broker_keys(plan: Plan) -> dict[str, object]:

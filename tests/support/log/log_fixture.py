@@ -136,7 +136,7 @@ class FaultyStorage(RealStorage):
         super().write_atomic(path, data)
 
 
-class LogWorld:
+class LogFixture:
     """One partition's directory, and functions that open its log."""
 
     def __init__(self, root: Path) -> None:

@@ -96,7 +96,7 @@ class Reader:
         self.gate.assign([self.partition])
 
 
-class World:
+class LineageModel:
     """The simulation. Values that are not given are drawn from the seed. ``faults`` is the share of faulty steps."""
 
     def __init__(

@@ -24,7 +24,7 @@ from anabranch.runtime.env import NoNodeError, ZkOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
-from tests.support.controller.controller_world import Log, World
+from tests.support.controller.controller_cluster import ControllerCluster, Log
 from tests.support.resize.lineages import nearest_ancestor
 
 TOPIC = "t"
@@ -44,9 +44,9 @@ def alter(count: int, *, validate_only: bool = False, timeout_ms: int = 30_000) 
     return CreatePartitionsRequest(topics=topics, timeout_ms=timeout_ms, validate_only=validate_only)
 
 
-async def started(nursery: trio.Nursery, **keys: object) -> World:
+async def started(nursery: trio.Nursery, **keys: object) -> ControllerCluster:
     """A controller, its configuration in ``keys``, three brokers, and a topic of four partitions on them."""
-    world = World(nursery)
+    world = ControllerCluster(nursery)
     await world.start_controller(1000, **keys)
     for broker_id in BROKERS:
         await world.start_broker(broker_id)
@@ -55,12 +55,12 @@ async def started(nursery: trio.Nursery, **keys: object) -> World:
     return world
 
 
-async def resized(world: World, count: int) -> None:
+async def resized(world: ControllerCluster, count: int) -> None:
     result = (await world.request(alter(count))).results[0]
     assert result.error_code == ErrorCode.NONE, result.error_message
 
 
-async def configure(world: World, **config: str) -> int:
+async def configure(world: ControllerCluster, **config: str) -> int:
     """Alter the topic's configs, and return the error code. Names of keys have underscores for dots."""
     configs = [
         AlterableConfig(name=name.replace("_", "."), config_operation=0, value=value) for name, value in config.items()
@@ -70,7 +70,9 @@ async def configure(world: World, **config: str) -> int:
     return int(response.responses[0].error_code)
 
 
-def hold_records(world: World, partitions: range, end: int, start: int = 0, watermark: int | None = None) -> None:
+def hold_records(
+    world: ControllerCluster, partitions: range, end: int, start: int = 0, watermark: int | None = None
+) -> None:
     for broker in world.brokers.values():
         for index in partitions:
             broker.logs[TOPIC, index] = Log(end, end if watermark is None else watermark, start)
@@ -79,7 +81,7 @@ def hold_records(world: World, partitions: range, end: int, start: int = 0, wate
 class Rules:
     """Checks each multi of ``watch``ed controllers. ``broken`` has the violations, in order."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ControllerCluster) -> None:
         self.world = world
         self.broken: list[str] = []
         self.writes = 0
@@ -318,7 +320,7 @@ def _losers(initial: int, before: int, after: int) -> dict[int, list[int]]:
     return found
 
 
-def layouts_sent(world: World) -> dict[tuple[int, int], set[tuple[int, int]]]:
+def layouts_sent(world: ControllerCluster) -> dict[tuple[int, int], set[tuple[int, int]]]:
     """``{(partition, leader epoch): layouts}`` from every LeaderAndIsr that any broker has received."""
     sent: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for broker in world.brokers.values():
@@ -330,7 +332,7 @@ def layouts_sent(world: World) -> dict[tuple[int, int], set[tuple[int, int]]]:
     return sent
 
 
-async def finished(world: World, count: int) -> bool:
+async def finished(world: ControllerCluster, count: int) -> bool:
     """Whether the topic has ``count`` partitions under one layout, and every broker with features has their leaders."""
     topic = await world.topic(TOPIC)
     live = await world.store.children(paths.BROKER_IDS)
@@ -348,7 +350,7 @@ async def finished(world: World, count: int) -> bool:
     return True
 
 
-async def refused(world: World, count: int) -> tuple[ErrorCode, str]:
+async def refused(world: ControllerCluster, count: int) -> tuple[ErrorCode, str]:
     """The error of a refused resize. A dry run must have the same error, and neither may write."""
     before = [await _znodes(world)]
     results = [(await world.request(alter(count, validate_only=dry))).results[0] for dry in (True, False)]
@@ -357,22 +359,22 @@ async def refused(world: World, count: int) -> tuple[ErrorCode, str]:
     return ErrorCode(results[0].error_code), results[0].error_message or ""
 
 
-async def _znodes(world: World) -> list[Any]:
+async def _znodes(world: ControllerCluster) -> list[Any]:
     states = [await world.store.get(paths.partition_state(TOPIC, index)) for index in range(4)]
     return [(await world.store.get(paths.topic(TOPIC))).data, *(state.data for state in states)]
 
 
-async def led_by(world: World, partition: int, leader: int) -> bool:
+async def led_by(world: ControllerCluster, partition: int, leader: int) -> bool:
     """Whether this broker is the partition's leader; with -1, whether there is no leader."""
     return (await world.state(TOPIC, partition)).leader == leader
 
 
-async def is_gone(world: World) -> bool:
+async def is_gone(world: ControllerCluster) -> bool:
     """Whether the topic's znode has been deleted."""
     return await world.store.exists(paths.topic(TOPIC)) is None
 
 
-async def edit(world: World, **changes: object) -> None:
+async def edit(world: ControllerCluster, **changes: object) -> None:
     """Edit the topic's znode as an operator with ``zkCli`` does."""
     path = paths.topic(TOPIC)
     fields = json.loads((await world.store.get(path)).data)
