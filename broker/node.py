@@ -17,7 +17,7 @@ from anabranch.broker.deferred import Deferred
 from anabranch.broker.dynamic_config import DynamicConfig
 from anabranch.broker.features import FinalizedFeatures
 from anabranch.broker.layout_refusals import LayoutRefusals
-from anabranch.broker.lineages import Lineages
+from anabranch.broker.lineage_reader import Lineages
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
 from anabranch.broker.log_dir_failure import LogDirFailures
 from anabranch.broker.memory_budget import MemoryBudget

@@ -59,7 +59,7 @@ from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.partitions import lead_first
 from anabranch.controller.request_batch import BrokerRequest, RequestBatch
-from anabranch.controller.resize import draining, ends, expiry, holds, removal, steps, view
+from anabranch.controller.resize import draining, ends, expiry, held_records, removal, steps, view
 from anabranch.controller.resize.groups import BrokerLink
 from anabranch.controller.resize.waits import Wait, changed
 from anabranch.controller.senders import Senders
@@ -353,7 +353,7 @@ class ActiveController:
             ends.look_again(context)
             await steps.advance(context)
         elif isinstance(event, HoldsFound):
-            holds.send(context, event.holds)
+            held_records.send(context, event.holds)
         elif isinstance(event, AutoscaleDue):
             await autoscale.look(context)
         elif isinstance(event, BrokerAnswered):

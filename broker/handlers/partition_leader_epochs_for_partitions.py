@@ -7,7 +7,7 @@ resized.
 
 from __future__ import annotations
 
-from anabranch.broker.lineages import NOTHING_READ, Question, Read, refusal
+from anabranch.broker.lineage_reader import NOTHING_READ, Question, Read, refusal
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (

@@ -11,7 +11,7 @@ import trio
 from anabranch.broker.log.checkpoint_writer import CheckpointWriter
 from anabranch.broker.log.current_logs import CurrentLogs
 from anabranch.broker.log.deleted_directories import DeletedDirectories
-from anabranch.broker.log.flusher import LogFlusher
+from anabranch.broker.log.log_flusher import LogFlusher
 from anabranch.broker.log.manager_config import LogManagerConfig
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.retention import NOTHING_HELD

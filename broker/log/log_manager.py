@@ -18,12 +18,12 @@ from anabranch.broker.log.current_logs import CurrentLogs
 from anabranch.broker.log.deleted_directories import DeletedDirectories
 from anabranch.broker.log.directory_loader import DirectoryLoader
 from anabranch.broker.log.disk_errors import is_out_of_space, passes
-from anabranch.broker.log.flusher import LogFlusher
 from anabranch.broker.log.full_directories import FullDirectories
 from anabranch.broker.log.live_directories import LiveDirectories
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_creation import create_log
 from anabranch.broker.log.log_directory import LogDirectory, LogDirError
+from anabranch.broker.log.log_flusher import LogFlusher
 from anabranch.broker.log.log_maintenance import LogMaintenance
 from anabranch.broker.log.log_moves import FutureReplica, LogMoves
 from anabranch.broker.log.manager_config import LogManagerConfig

@@ -35,7 +35,7 @@ from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMe
 from anabranch.client.lifecycle import Client
 from anabranch.client.net.cluster import Cluster, Node
 from anabranch.client.net.connections import CHANGES, backoff_ms
-from anabranch.client.net.lineages import LINEAGE_VERSION, in_requests, lineages_request
+from anabranch.client.net.lineage_requests import LINEAGE_VERSION, in_requests, lineages_request
 from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
 from anabranch.client.options import AdminOptions
 from anabranch.ordered_resize.autoscale import Measured

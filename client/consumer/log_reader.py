@@ -26,7 +26,7 @@ from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMe
 from anabranch.client.lifecycle import Client
 from anabranch.client.net.cluster import Cluster
 from anabranch.client.net.connections import FETCH, backoff_ms
-from anabranch.client.net.lineages import LINEAGE_VERSION, in_requests, lineages_request
+from anabranch.client.net.lineage_requests import LINEAGE_VERSION, in_requests, lineages_request
 from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries, one_epoch_each
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData

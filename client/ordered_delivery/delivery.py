@@ -21,7 +21,6 @@ from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.net.connections import Connections
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.ordered_delivery.explain import BlockedPartition
-from anabranch.client.ordered_delivery.gates import Questions, TopicGates
 from anabranch.client.ordered_delivery.group_view import GroupView
 from anabranch.client.ordered_delivery.hand_overs import HandOvers
 from anabranch.client.ordered_delivery.positions_task import (
@@ -33,6 +32,7 @@ from anabranch.client.ordered_delivery.positions_task import (
 )
 from anabranch.client.ordered_delivery.queries import GateQueries
 from anabranch.client.ordered_delivery.reports import Progress, Reports
+from anabranch.client.ordered_delivery.topic_gates import Questions, TopicGates
 from anabranch.client.subscription.fetched import Records
 from anabranch.client.subscription.subscription import AssignedPartition, Subscription
 from anabranch.ordered_resize.gate import GateState

@@ -12,10 +12,10 @@ from anabranch.client.config import ConsumerConfig
 from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
 from anabranch.client.net.cluster import Node
 from anabranch.client.net.connections import Connections, backoff_ms
-from anabranch.client.net.lineages import LINEAGE_VERSION, in_requests, lineages_request
+from anabranch.client.net.lineage_requests import LINEAGE_VERSION, in_requests, lineages_request
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.net.offsets import one_epoch_each
-from anabranch.client.ordered_delivery.gates import Questions, TopicGates
+from anabranch.client.ordered_delivery.topic_gates import Questions, TopicGates
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from anabranch.protocol.generated.offset_for_leader_epoch import (

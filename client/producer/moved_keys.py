@@ -23,7 +23,7 @@ import anyio
 from anabranch.client.config import ProducerConfig
 from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
 from anabranch.client.net.connections import Connections, backoff_ms
-from anabranch.client.net.lineages import LINEAGE_VERSION, lineages_request
+from anabranch.client.net.lineage_requests import LINEAGE_VERSION, lineages_request
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.net.offsets import OffsetQueries
 from anabranch.client.producer.accumulator import Accumulator

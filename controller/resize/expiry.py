@@ -17,7 +17,7 @@ from anabranch.controller.context import Context
 from anabranch.controller.image import ClusterImage, Hold, TopicImage
 from anabranch.controller.resize import view
 from anabranch.controller.resize.groups import BrokerLink, Group, Groups, read_groups, readers
-from anabranch.controller.resize.holds import MAX_KEY, WAITS_KEY, held_from
+from anabranch.controller.resize.held_records import MAX_KEY, WAITS_KEY, held_from
 from anabranch.controller.topic_config import topic_values
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.offset_for_leader_epoch import (

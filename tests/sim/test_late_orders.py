@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from anabranch.broker.lineages import NOTHING_READ, Lineages
+from anabranch.broker.lineage_reader import NOTHING_READ, Lineages
 from anabranch.broker.replication.replica_manager import ReplicaManager, _Ended
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects

@@ -19,7 +19,7 @@ import trio
 from anabranch.broker.coordinator import position_poll
 from anabranch.client import Consumer
 from anabranch.client.net.cluster import TopicInfo
-from anabranch.client.ordered_delivery.gates import TopicGates
+from anabranch.client.ordered_delivery.topic_gates import TopicGates
 from anabranch.ordered_resize import lineage
 from anabranch.ordered_resize.facts import Facts
 from anabranch.ordered_resize.gate import Gate

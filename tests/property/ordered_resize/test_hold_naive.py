@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from anabranch.ordered_resize.facts import Facts
 from anabranch.ordered_resize.hold import ANY_GROUP, Obstacle, Patience, Reader, Requirements
 from tests.property.ordered_resize.test_lineage_naive import Naive, read
-from tests.support.resize.lineages import History, histories
+from tests.support.resize.resize_histories import History, histories
 
 Data = st.DataObject
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from anabranch.ordered_resize import lineage
 from anabranch.ordered_resize.facts import Facts, Lineage
 from anabranch.zk_schemas.partition_state import LineageEntry
-from tests.support.resize.lineages import History, histories
+from tests.support.resize.resize_histories import History, histories
 
 Data = st.DataObject
 

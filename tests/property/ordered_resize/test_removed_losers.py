@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from tests.support.resize.lineages import History
+from tests.support.resize.resize_histories import History
 
 FULL = os.environ.get("ANABRANCH_LINEAGE_FULL") == "1"
 PARTITIONS, RESIZES = (8, 5) if FULL else (7, 4)

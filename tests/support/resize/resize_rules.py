@@ -25,7 +25,7 @@ from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.support.controller.controller_cluster import ControllerCluster, Log
-from tests.support.resize.lineages import nearest_ancestor
+from tests.support.resize.resize_histories import nearest_ancestor
 
 TOPIC = "t"
 BROKERS = (1, 2, 3)

@@ -11,7 +11,7 @@ from anabranch.ordered_resize.consistency import lineage_contradictions
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
-from tests.support.resize.lineages import History, histories
+from tests.support.resize.resize_histories import History, histories
 
 Entries = list[tuple[int, dict[int, int]]]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from anabranch.client.net.cluster import TopicInfo
-from anabranch.client.ordered_delivery.gates import Questions, TopicGates
+from anabranch.client.ordered_delivery.topic_gates import Questions, TopicGates
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.gate import GateState
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH, EVERY_EPOCH

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.controller.resize.groups import Group, Groups
-from anabranch.controller.resize.holds import held_from
+from anabranch.controller.resize.held_records import held_from
 from anabranch.protocol.types import TopicPartition
 
 TP, OTHER, ELSEWHERE = TopicPartition("t", 1), TopicPartition("t", 2), TopicPartition("u", 0)
