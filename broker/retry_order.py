@@ -38,7 +38,7 @@ def can_be_awaited(batch: RecordBatch) -> bool:
     return not batch.has_producer_id and batch.count <= MAX_BATCH_RECORDS
 
 
-class Turn(enum.Enum):
+class BatchTurn(enum.Enum):
     """The decision on a batch."""
 
     NOW = "it is next"
@@ -110,25 +110,25 @@ class RetryOrder:
         self._marks.clear()
         self._awaited.clear()
 
-    def turn(self, records: Sequence[Record], now: float) -> Turn:
+    def turn(self, records: Sequence[Record], now: float) -> BatchTurn:
         """Decide on a batch. If it is next, it is not awaited any more; if it has to be repeated, it is awaited now."""
         first = _mark(records[0])
         self._moved_at = min(self._moved_at, now)
         if self._lost and not self._lost.isdisjoint(map(_mark, records)):
-            return Turn.NEVER
+            return BatchTurn.NEVER
         if now - self._moved_at > GIVE_UP_S:
             self._give_up_until(first)
         if self._awaited and first != self._awaited[0]:
             is_repeated = first in self._marks
             self.refused(records)
-            return Turn.EARLY if is_repeated else Turn.LATER
+            return BatchTurn.EARLY if is_repeated else BatchTurn.LATER
         self._moved_at = now
         for record in records:
             mark = _mark(record)
             if self._awaited and self._awaited[0] == mark:
                 self._awaited.popleft()
                 self._marks.discard(mark)
-        return Turn.NOW
+        return BatchTurn.NOW
 
     def hold(self, records: Sequence[Record], held: Held) -> None:
         """Keep a batch that came early."""

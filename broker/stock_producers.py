@@ -26,7 +26,7 @@ from anabranch.broker.log.producer_state import AppendOrigin
 from anabranch.broker.metadata_cache import TopicInfo
 from anabranch.broker.replication.layout import Admission, LayoutRefusal, LegacyProducers
 from anabranch.broker.replication.partition import Partition
-from anabranch.broker.retry_order import RetryOrder, Turn, can_be_awaited
+from anabranch.broker.retry_order import BatchTurn, RetryOrder, can_be_awaited
 from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.update_metadata import StockProducersOfTopic
@@ -254,11 +254,11 @@ def _check_order(session: ClientSession, key: TopicPartition, batch: RecordBatch
         return
     records = batch.sent_records()
     turn = order.turn(records, now)
-    if turn is Turn.EARLY:
+    if turn is BatchTurn.EARLY:
         raise EarlyBatchError(key, order, records, session.repeat_code)
-    if turn is Turn.LATER:
+    if turn is BatchTurn.LATER:
         raise _repeat(session, f"{key}: {_EARLIER_FIRST}")
-    if turn is Turn.NEVER:
+    if turn is BatchTurn.NEVER:
         raise LayoutRefusal(
             ErrorCode.POLICY_VIOLATION,
             f"{key}: the batch repeats records that were refused for good, or that precede records written meanwhile;"

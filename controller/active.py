@@ -61,7 +61,7 @@ from anabranch.controller.partitions import lead_first
 from anabranch.controller.request_batch import BrokerRequest, RequestBatch
 from anabranch.controller.resize import draining, ends, expiry, held_records, removal, steps, view
 from anabranch.controller.resize.groups import BrokerLink
-from anabranch.controller.resize.waits import Wait, changed
+from anabranch.controller.resize.waits import DrainWait, changed
 from anabranch.controller.senders import Senders
 from anabranch.controller.store import ControllerMovedError, GuardedStore, ImageStaleError
 from anabranch.protocol.api_keys import ApiKey
@@ -118,7 +118,7 @@ class ActiveController:
         self._senders = Senders(env.network, client_id, timeout_s, self._answered, self._background)
         self._store = GuardedStore(env.zk, office.epoch_version)
         self._context = self._new_context()
-        self.waits: dict[TopicPartition, Wait] = {}
+        self.waits: dict[TopicPartition, DrainWait] = {}
         """The reason why each partition marked for deletion still waits.
 
         ``waiting_since`` has the time at which each wait began.
@@ -244,7 +244,7 @@ class ActiveController:
         while True:
             await trio.sleep(self._config.partition_drain_check_interval_ms / 1000)
             if any(view.marked(topic) for topic in self.image.topics.values()):
-                found: dict[TopicPartition, Wait] = {}
+                found: dict[TopicPartition, DrainWait] = {}
                 with self._background.guard("partition-drain", passes=ControllerMovedError):
                     found = await draining.drain(lambda: self._context, link, holders)
                 for wait in changed(self.waits, found):
@@ -255,7 +255,7 @@ class ActiveController:
             elif self.waits:
                 self._note_waits({})
 
-    def _note_waits(self, waits: dict[TopicPartition, Wait]) -> None:
+    def _note_waits(self, waits: dict[TopicPartition, DrainWait]) -> None:
         now = self._env.clock.monotonic()
         since = {tp: self.waiting_since[tp] for tp, wait in waits.items() if _is_same(wait, self.waits.get(tp))}
         self.waits, self.waiting_since = waits, {tp: since.get(tp, now) for tp in waits}
@@ -509,6 +509,6 @@ class ActiveController:
             call.decided.set()
 
 
-def _is_same(wait: Wait, before: Wait | None) -> bool:
+def _is_same(wait: DrainWait, before: DrainWait | None) -> bool:
     """Whether a partition still waits for the same reason and group. Progress of the group is no change."""
     return before is not None and (wait.why, wait.group) == (before.why, before.group)

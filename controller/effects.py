@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.controller import appended_bytes, config_writes, stock_producers
-from anabranch.controller.admin.outcome import Wait
+from anabranch.controller.admin.outcome import ResponseWait
 from anabranch.controller.context import Context
 from anabranch.controller.events import Mark, ResizesDue
 from anabranch.controller.image import PartitionImage, TopicImage
@@ -80,7 +80,7 @@ class Effects:
     stepped: Sequence[int] = ()
     """The partitions that ``step`` is logged with."""
     response: Any = None
-    waits: Sequence[Wait] = ()
+    waits: Sequence[ResponseWait] = ()
     """Parts of ``response`` that must be complete, or time out, before it is sent."""
 
 

@@ -24,7 +24,7 @@ from anabranch.controller.topic_config import ORDERED_KEY, topic_values
 from anabranch.controller.topic_id import new_topic_id
 from anabranch.ordered_resize.consistency import as_served
 from anabranch.ordered_resize.explain import listed
-from anabranch.ordered_resize.judgement import Outcome, Setting, Verdict, judge_edit, judge_found, proven
+from anabranch.ordered_resize.judgement import Setting, Verdict, VerdictKind, judge_edit, judge_found, proven
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.types import TopicPartition
@@ -114,7 +114,7 @@ async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, ve
     if topic.frozen:
         raise ImageStaleError(f"{path} of a frozen topic was edited")
     effects = decide_edit(context.image, context.config, topic, edited, version)
-    if effects.response.outcome is Outcome.REFUSE:
+    if effects.response.outcome is VerdictKind.REFUSE:
         logger.error("topic.edit_undone", path=path, reason=effects.response.why)
         await _undo(context, effects)
         return
@@ -129,8 +129,8 @@ def decide_edit(
     try:
         verdict = judge_edit(view.snapshot_of(image, topic), edited, goal.setting_of(image, config, topic))
     except KafkaError as error:
-        verdict = Verdict(Outcome.REFUSE, topic.znode, error.message or "")
-    if verdict.outcome is Outcome.REFUSE:
+        verdict = Verdict(VerdictKind.REFUSE, topic.znode, error.message or "")
+    if verdict.outcome is VerdictKind.REFUSE:
         return dataclasses.replace(undone(topic, version), response=verdict)
     assert verdict.topic is not None
     is_stored = not edited.absent and verdict.topic == edited
@@ -292,7 +292,7 @@ async def _settle(context: Context, topic: TopicImage, present: Collection[str])
     if effects.znode is None:
         await _freeze(context, topic, snapshot, verdict.why)
         return
-    if verdict.outcome is Outcome.REFUSE:
+    if verdict.outcome is VerdictKind.REFUSE:
         logger.error("topic.edit_undone", path=paths.topic(topic.name), reason=verdict.why)
     else:
         _log_partly_done(paths.topic(topic.name), verdict)
@@ -316,8 +316,8 @@ def decide_found(
     is_edited = proven(snapshot).topic != snapshot.topic
     verdict = judge_found(snapshot, goal.setting_of(image, config, topic) if is_edited else Setting())
     if any(map(conversion.is_old, snapshot.states.values())) and (why := conversion.held(snapshot)):
-        verdict = Verdict(Outcome.FREEZE, why=why)
-    if verdict.outcome is Outcome.FREEZE:
+        verdict = Verdict(VerdictKind.FREEZE, why=why)
+    if verdict.outcome is VerdictKind.FREEZE:
         return Effects(topic.name, response=verdict)
     znode = (verdict.topic or found).replace(absent=frozenset())
     if znode.topic_id == NO_ID:

@@ -27,7 +27,7 @@ from anabranch.zk_schemas.topic import TopicZnode
 from anabranch.zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS
 
 
-class Outcome(enum.Enum):
+class VerdictKind(enum.Enum):
     """The decision on a request or an edit."""
 
     ACCEPT = "the topic's znode is to be ``topic``"
@@ -38,7 +38,7 @@ class Outcome(enum.Enum):
 class Verdict(NamedTuple):
     """A decision. ``topic``: the znode to write; None if the stored one stays as it is."""
 
-    outcome: Outcome
+    outcome: VerdictKind
     topic: TopicZnode | None = None
     why: str = ""
     """One sentence: the reason of a refusal, or the part that is not done; empty if everything is done."""
@@ -124,7 +124,7 @@ def judge_request(
     if count == topic.undeleted_partition_count:
         if topic.wanted is None and resize.is_settled(snapshot):
             return _refused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partitions.")
-        return Verdict(Outcome.ACCEPT, topic.replace(wanted=None))
+        return Verdict(VerdictKind.ACCEPT, topic.replace(wanted=None))
     asked = topic.replace(undeleted_partition_count=count, partitions={**topic.partitions, **(assigned or {})})
     verdict = _judge(Case(snapshot, asked, setting))
     if assigned and verdict.topic is not None and verdict.topic.wanted == count:
@@ -159,9 +159,9 @@ def judge_found(snapshot: Snapshot, setting: Setting) -> Verdict:
     """Decide on a topic as a newly elected controller finds it: it may have been edited unseen."""
     known = proven(snapshot)
     if found := contradictions(known):
-        return Verdict(Outcome.FREEZE, why=found[0])
+        return Verdict(VerdictKind.FREEZE, why=found[0])
     if known.topic == snapshot.topic:
-        return Verdict(Outcome.ACCEPT)
+        return Verdict(VerdictKind.ACCEPT)
     return _judge_edit(known, snapshot.topic, setting)
 
 
@@ -177,10 +177,10 @@ def judge_wanted(snapshot: Snapshot, setting: Setting) -> Verdict | None:
     dropped = snapshot.topic.replace(wanted=None)
     case = Case(snapshot, dropped.replace(undeleted_partition_count=wanted), setting)
     if wanted == snapshot.topic.undeleted_partition_count:
-        return Verdict(Outcome.ACCEPT, dropped)
+        return Verdict(VerdictKind.ACCEPT, dropped)
     if refused := _refusal(case, RULES):
         return refused._replace(topic=dropped)
-    return _refusal(case, MOMENTS) or Verdict(Outcome.ACCEPT, case.begun)
+    return _refusal(case, MOMENTS) or Verdict(VerdictKind.ACCEPT, case.begun)
 
 
 def proven(snapshot: Snapshot) -> Snapshot:
@@ -215,7 +215,7 @@ def _judge_edit(known: Snapshot, edited: TopicZnode, setting: Setting) -> Verdic
     dropped = {*edited.absent, *(name for name in optional if getattr(edited, name) in (None, {}))}
     asked = edited.replace(**{name: getattr(known.topic, name) for name in dropped}, absent=frozenset())
     verdict = _judge(Case(known, asked, setting))
-    return verdict._replace(topic=known.topic) if verdict.outcome is Outcome.REFUSE else verdict
+    return verdict._replace(topic=known.topic) if verdict.outcome is VerdictKind.REFUSE else verdict
 
 
 def _judge(case: Case) -> Verdict:
@@ -223,16 +223,16 @@ def _judge(case: Case) -> Verdict:
     if refused := _refusal(case, EDITS):
         return refused
     if case.count == case.before:
-        return Verdict(Outcome.ACCEPT, case.asked)
+        return Verdict(VerdictKind.ACCEPT, case.asked)
     if case.count == case.known.topic.previous_undeleted_partition_count and resize.may_cancel(case.known):
-        return Verdict(Outcome.ACCEPT, resize.cancelled(case.uncounted))
+        return Verdict(VerdictKind.ACCEPT, resize.cancelled(case.uncounted))
     if refused := _refusal(case, RULES):
         return refused
     if resize.may_begin(case.known, case.count):
-        return _refusal(case, MOMENTS) or Verdict(Outcome.ACCEPT, case.begun)
+        return _refusal(case, MOMENTS) or Verdict(VerdictKind.ACCEPT, case.begun)
     is_assigned = case.asked.partitions != case.known.topic.partitions
     later = f"The resize to {case.count} partitions is queued; the replicas of new ones are chosen when it begins."
-    return Verdict(Outcome.ACCEPT, case.queued, later if is_assigned else "")
+    return Verdict(VerdictKind.ACCEPT, case.queued, later if is_assigned else "")
 
 
 class Rule(NamedTuple):
@@ -250,7 +250,7 @@ def _refusal(case: Case, rules: Sequence[Rule]) -> Verdict | None:
 
 
 def _refused(code: ErrorCode, why: str) -> Verdict:
-    return Verdict(Outcome.REFUSE, why=why, code=code)
+    return Verdict(VerdictKind.REFUSE, why=why, code=code)
 
 
 FIXED: Final = (

@@ -15,7 +15,7 @@ import trio
 
 from anabranch.broker.replication.fetch_plan import FetchPlan
 from anabranch.broker.replication.fetcher_config import FetcherConfig
-from anabranch.broker.replication.follower import FollowedPartition, Outcome, in_pieces, storage_failure
+from anabranch.broker.replication.follower import FetchOutcome, FollowedPartition, in_pieces, storage_failure
 from anabranch.broker.replication.partition import Partition
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.describe_producers import DescribeProducersRequest, TopicRequest
@@ -247,49 +247,51 @@ class ReplicaFetcher:
                 if followed is None or asked.get(key) is not followed or not followed.is_current:
                     continue  # a request of the controller came since
                 outcome = await self._take_partition(key, followed, data)
-                if outcome is Outcome.APPENDED:
+                if outcome is FetchOutcome.APPENDED:
                     appended.append(followed)
-                elif outcome is Outcome.OUT_OF_RANGE:
+                elif outcome is FetchOutcome.OUT_OF_RANGE:
                     out_of_range.append(followed)
         if appended and self._config.flushes:
             await self.flush_appended(appended)
         if out_of_range:
             await self._find_range(channel, out_of_range)
 
-    async def _take_partition(self, key: TopicPartition, followed: FollowedPartition, data: PartitionData) -> Outcome:
+    async def _take_partition(
+        self, key: TopicPartition, followed: FollowedPartition, data: PartitionData
+    ) -> FetchOutcome:
         """Apply an answer, a large one in pieces: a new role between two pieces ends it there."""
         fetch_offset = self._plan.offset(key)
-        outcome = Outcome.NOTHING_NEW
+        outcome = FetchOutcome.NOTHING_NEW
         for number, piece in enumerate(in_pieces(data)):
             if number:
                 await trio.lowlevel.checkpoint()
                 if self._followed.get(key) is not followed or not followed.is_current:
-                    return Outcome.MOVED
+                    return FetchOutcome.MOVED
             outcome = self._take_piece(followed, fetch_offset, piece)
-            if outcome is not Outcome.APPENDED:
+            if outcome is not FetchOutcome.APPENDED:
                 break
             fetch_offset = followed.partition.log.log_end_offset
         self._settle(key, followed, outcome, len(data.records or b""))
         return outcome
 
     @staticmethod
-    def _take_piece(followed: FollowedPartition, fetch_offset: int, piece: PartitionData) -> Outcome:
+    def _take_piece(followed: FollowedPartition, fetch_offset: int, piece: PartitionData) -> FetchOutcome:
         try:
             return followed.take(fetch_offset, piece)
         except Exception as error:  # any error: the other partitions of this leader are still followed
             storage_failure(followed, error)
-            return Outcome.FENCED if followed.partition.failed else Outcome.RETRY_LATER
+            return FetchOutcome.FENCED if followed.partition.failed else FetchOutcome.RETRY_LATER
 
-    def _settle(self, key: TopicPartition, followed: FollowedPartition, outcome: Outcome, size_bytes: int) -> None:
+    def _settle(self, key: TopicPartition, followed: FollowedPartition, outcome: FetchOutcome, size_bytes: int) -> None:
         """Decide whether and when a partition is fetched next."""
-        if outcome is Outcome.FENCED:
+        if outcome is FetchOutcome.FENCED:
             self.unfollow(key)
-        elif outcome is Outcome.RETRY_LATER or outcome is Outcome.OUT_OF_RANGE:
+        elif outcome is FetchOutcome.RETRY_LATER or outcome is FetchOutcome.OUT_OF_RANGE:
             self._retry_later(key, followed)
-        elif outcome is not Outcome.NOTHING_NEW:
+        elif outcome is not FetchOutcome.NOTHING_NEW:
             self._plan.want(key)
             self._throttle.used(key, size_bytes)
-        if outcome in (Outcome.APPENDED, Outcome.NOTHING_NEW) and self._throttle.is_throttled(key):
+        if outcome in (FetchOutcome.APPENDED, FetchOutcome.NOTHING_NEW) and self._throttle.is_throttled(key):
             followed.retry_at = self._throttle.retry_at()
             self._waiting[key] = None
             self._plan.drop(key)

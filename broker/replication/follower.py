@@ -24,7 +24,7 @@ WHOLE_ANSWER_BYTES = 4096
 """An answer of up to this many bytes is applied in one piece: it has some 60 batches at most."""
 
 
-class Outcome(enum.Enum):
+class FetchOutcome(enum.Enum):
     """The result of an answer for a partition."""
 
     NOTHING_NEW = enum.auto()
@@ -61,19 +61,19 @@ class FollowedPartition:
         self.retry_at = now + min(longest_s, _FIRST_BACKOFF_S * 2**self.failures)
         self.failures = min(self.failures + 1, 16)
 
-    def take(self, fetch_offset: int, data: PartitionData) -> Outcome:
+    def take(self, fetch_offset: int, data: PartitionData) -> FetchOutcome:
         """Apply the leader's answer to a fetch from ``fetch_offset`` on."""
         if data.error_code:
             return self._take_error(ErrorCode.of(data.error_code))
         log = self.partition.log
         if log.awaits_cut:
-            return Outcome.RETRY_LATER
+            return FetchOutcome.RETRY_LATER
         self.failures = 0
         if data.diverging_epoch is not None and data.diverging_epoch.epoch >= 0:
             self._truncate(data.diverging_epoch)
-            return Outcome.MOVED
+            return FetchOutcome.MOVED
         if log.log_end_offset != fetch_offset:
-            return Outcome.MOVED  # truncated since the request
+            return FetchOutcome.MOVED  # truncated since the request
         records = data.records if isinstance(data.records, bytes | bytearray | memoryview) else b""
         has_records = len(records) > 0
         if has_records:
@@ -83,18 +83,18 @@ class FollowedPartition:
         if starts_later:
             self.raise_log_start(data.log_start_offset)
         if has_records and log.log_end_offset > fetch_offset:
-            return Outcome.APPENDED
-        return Outcome.MOVED if starts_later else Outcome.NOTHING_NEW
+            return FetchOutcome.APPENDED
+        return FetchOutcome.MOVED if starts_later else FetchOutcome.NOTHING_NEW
 
-    def _take_error(self, code: ErrorCode) -> Outcome:
+    def _take_error(self, code: ErrorCode) -> FetchOutcome:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            return Outcome.OUT_OF_RANGE
+            return FetchOutcome.OUT_OF_RANGE
         if code is ErrorCode.FENCED_LEADER_EPOCH:
             logger.info("replica.fenced", partition=str(self.partition.key), leader_epoch=self.leader_epoch)
-            return Outcome.FENCED
+            return FetchOutcome.FENCED
         if code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH):
             logger.warning("replica.fetch_refused", partition=str(self.partition.key), error=code.name)
-        return Outcome.RETRY_LATER
+        return FetchOutcome.RETRY_LATER
 
     def _truncate(self, diverging: EpochEndOffset) -> None:
         """Truncate the log to the offset up to which it equals the leader's.

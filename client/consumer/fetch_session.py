@@ -40,7 +40,7 @@ class SessionRequest:
     """Whether the broker should not hold the request, because no partition can be added while it does."""
 
 
-class FetchSession:
+class ConsumerFetchSession:
     """The session with one broker. ``on_response`` follows each ``next_request`` in order, or ``reset`` ends them all.
 
     Once the session exists, a second request may leave before the first is answered.

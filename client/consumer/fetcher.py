@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from anabranch.client.config import ConsumerConfig
-from anabranch.client.consumer.fetch_session import FetchPosition, FetchSession, SessionRequest
+from anabranch.client.consumer.fetch_session import ConsumerFetchSession, FetchPosition, SessionRequest
 from anabranch.client.consumer.read_committed import visible_batches
 from anabranch.client.errors import (
     ClientClosedError,
@@ -158,7 +158,7 @@ class Fetcher:
 
     async def _run(self, node_id: int, broker: _Broker) -> None:
         """Fetch from one broker until the client is closed."""
-        session = FetchSession()
+        session = ConsumerFetchSession()
         asked: deque[_Asked] = deque()
         failures = 0
         while True:
@@ -187,7 +187,9 @@ class Fetcher:
             if empty and first.plan.full and not asked:
                 await broker.wake.wait(self._config.fetch_max_wait_ms / 1000)
 
-    async def _ask_first(self, node_id: int, broker: _Broker, session: FetchSession, asked: deque[_Asked]) -> bool:
+    async def _ask_first(
+        self, node_id: int, broker: _Broker, session: ConsumerFetchSession, asked: deque[_Asked]
+    ) -> bool:
         """Send a fetch while none is in flight. Returns False, after a wait, if there is nothing to fetch."""
         node = self._metadata.node(node_id)
         connection = None if node is None else self._connections.existing(node, FETCH)
@@ -204,7 +206,9 @@ class Fetcher:
         asked.append(self._post(connection, broker, session, plan))
         return True
 
-    async def _answered(self, node_id: int, broker: _Broker, session: FetchSession, asked: deque[_Asked]) -> None:
+    async def _answered(
+        self, node_id: int, broker: _Broker, session: ConsumerFetchSession, asked: deque[_Asked]
+    ) -> None:
         """Wait for the response to the first of ``asked``. A second request follows for partitions it leaves out."""
         first, clock = asked[0], self._env.clock
         plan = first.plan
@@ -220,7 +224,7 @@ class Fetcher:
             await broker.wake.wait(min(first.deadline, plan.retry_at if may_ask else _NEVER) - now)
 
     def _ask_more(
-        self, node_id: int, broker: _Broker, session: FetchSession, plan: _Plan, asked: deque[_Asked]
+        self, node_id: int, broker: _Broker, session: ConsumerFetchSession, plan: _Plan, asked: deque[_Asked]
     ) -> None:
         node = self._metadata.node(node_id)
         connection = None if node is None else self._connections.existing(node, FETCH)
@@ -266,7 +270,7 @@ class Fetcher:
             state.read_replica = -1
         return self._metadata.cluster.leader(state.tp)
 
-    def _post(self, connection: Channel, broker: _Broker, session: FetchSession, plan: _Plan) -> _Asked:
+    def _post(self, connection: Channel, broker: _Broker, session: ConsumerFetchSession, plan: _Plan) -> _Asked:
         """Send one request."""
         tps = plan.positions
         part = session.next_request(tps)
@@ -279,7 +283,7 @@ class Fetcher:
         timeout_s = (self._config.request_timeout_ms + wait_ms) / 1000
         return _Asked(pending, part, plan, versions, timeout_s, self._env.clock.monotonic() + timeout_s)
 
-    def _take_answer(self, node_id: int, session: FetchSession, asked: _Asked) -> bool:
+    def _take_answer(self, node_id: int, session: ConsumerFetchSession, asked: _Asked) -> bool:
         """Take a response, or raise the error that came instead. Returns True if it brought nothing."""
         response: FetchResponse = asked.pending.result(asked.timeout_s)
         if not session.on_response(asked.part, ErrorCode.of(response.error_code), response.session_id):

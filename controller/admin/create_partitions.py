@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.controller import appended_bytes, stock_producers
 from anabranch.controller.admin.create_topics import check_assignment
-from anabranch.controller.admin.outcome import AdviceWait, Outcome, Wait
+from anabranch.controller.admin.outcome import AdviceWait, Outcome, ResponseWait
 from anabranch.controller.admin.resize_wait import advised, lines, resized
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
@@ -110,7 +110,7 @@ def _resize(
     is_concerned = stock_producers.concerned_by(topic, wanted.count)
     if demand.validate_only or asked == topic.znode:
         becoming = Effects(topic.name)
-    waits: list[Wait] = []
+    waits: list[ResponseWait] = []
     if demand.validate_only and (in_the_way := view.dry_run(topic, asked, wanted.count)):
         result.error_message = lines(in_the_way, advice)
     elif demand.validate_only and is_concerned:
@@ -121,7 +121,7 @@ def _resize(
         unfinished = view.unfinished(replace(topic, znode=asked))
         result.error_message = lines(f"{_QUEUED_MESSAGE} {unfinished}.", advice)
     else:
-        waits = [Wait(resized(topic, asked.layout_version, wanted.count, advice, result), result)]
+        waits = [ResponseWait(resized(topic, asked.layout_version, wanted.count, advice, result), result)]
     return replace(becoming, asks=(Ask.STOCK_PRODUCERS,) if is_concerned else (), response=result, waits=waits)
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from anabranch.controller.admin.outcome import Outcome, Wait
+from anabranch.controller.admin.outcome import Outcome, ResponseWait
 from anabranch.controller.assignment import assign_replicas
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
@@ -122,7 +122,7 @@ def decide(
         writes=writes,
         notify=[f"topics/{name}"] if overrides else (),
         response=result,
-        waits=[Wait(functools.partial(is_ready, name), result)],
+        waits=[ResponseWait(functools.partial(is_ready, name), result)],
     )
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from anabranch.controller.admin.outcome import Outcome, UnreadTopicError, Wait
+from anabranch.controller.admin.outcome import Outcome, ResponseWait, UnreadTopicError
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects, carry_out
@@ -95,7 +95,7 @@ def decide(
         name,
         writes=[] if name in requested else [CreateOp(paths.delete_topic(name), DeleteTopic(name).encode())],
         response=result,
-        waits=[Wait(_gone(name), result)],
+        waits=[ResponseWait(_gone(name), result)],
     )
 
 

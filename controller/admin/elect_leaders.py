@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anabranch.controller.admin.outcome import NOT_WRITTEN_MESSAGE, TIMED_OUT_MESSAGE, Outcome, Wait
+from anabranch.controller.admin.outcome import NOT_WRITTEN_MESSAGE, TIMED_OUT_MESSAGE, Outcome, ResponseWait
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.image import ClusterImage
@@ -25,7 +25,7 @@ from anabranch.protocol.generated.elect_leaders import (
 from anabranch.protocol.types import TopicPartition
 
 
-class _Known(Wait):
+class _Known(ResponseWait):
     """The wait until every live broker knows the leaders that one slice elected.
 
     ``result`` is the list of their results.
@@ -54,7 +54,9 @@ async def elect_leaders(context: Context, request: ElectLeadersRequest, version:
         results[tp].error_code, results[tp].error_message = ErrorCode.UNKNOWN_SERVER_ERROR, NOT_WRITTEN_MESSAGE
     flush = context.senders.last_flush + 1
     elected = [results[change.tp] for change in effects.independent if change.tp not in refused]
-    waits: list[Wait] = [_Known(lambda context: context.senders.acknowledged(flush), elected)] if elected else []
+    waits: list[ResponseWait] = (
+        [_Known(lambda context: context.senders.acknowledged(flush), elected)] if elected else []
+    )
     topics = [
         ReplicaElectionResult(topic=name, partition_result=[results[tp] for tp in tps]) for name, tps in asked.items()
     ]

@@ -21,7 +21,7 @@ class UnreadTopicError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class ResponseWait:
     """One part of a response, complete once ``condition`` holds. Until then a time-out turns it into an error."""
 
     condition: Callable[[Context], bool]
@@ -33,7 +33,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class AdviceWait(Wait):
+class AdviceWait(ResponseWait):
     """A wait for advice in a response. The response is correct without the advice."""
 
     def time_out(self) -> None:
@@ -45,5 +45,5 @@ class Outcome:
     """``response`` may be sent once every wait holds, or when ``timeout_ms`` have passed."""
 
     response: Any
-    waits: list[Wait] = field(default_factory=list)
+    waits: list[ResponseWait] = field(default_factory=list)
     timeout_ms: int = 0

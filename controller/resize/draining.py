@@ -27,7 +27,7 @@ from anabranch.controller.resize.groups import (
     read_groups,
     unprocessed,
 )
-from anabranch.controller.resize.waits import Wait
+from anabranch.controller.resize.waits import DrainWait
 from anabranch.controller.topic_config import topic_values
 from anabranch.ordered_resize.explain import listed
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted
@@ -65,26 +65,26 @@ def leftovers(topic: TopicImage, partitions: Container[int] | None = None) -> li
     return found
 
 
-def standing(image: ClusterImage, topic: TopicImage) -> dict[int, Wait]:
+def standing(image: ClusterImage, topic: TopicImage) -> dict[int, DrainWait]:
     """The waits of marked partitions that no group can end: for the merge, a leader, or brokers with replicas."""
     found = {}
-    merge = None if is_stored(view.snapshot_of(image, topic)) else Wait(f"the merge: {view.unfinished(topic)}")
+    merge = None if is_stored(view.snapshot_of(image, topic)) else DrainWait(f"the merge: {view.unfinished(topic)}")
     for index in view.marked(topic):
         state = topic.state(index)
         if state is not None and state.being_removed:
             away = sorted(replica for replica in topic.replicas(index) if replica not in image.brokers)
             if away:
-                found[index] = Wait(f"brokers {listed(away)} to delete their replicas")
+                found[index] = DrainWait(f"brokers {listed(away)} to delete their replicas")
         elif merge is not None:
             found[index] = merge
         elif index < (topic.znode.wanted or 0):
-            found[index] = Wait(f"the resize to {topic.znode.wanted} partitions, which counts it again")
+            found[index] = DrainWait(f"the resize to {topic.znode.wanted} partitions, which counts it again")
         elif state is not None and state.leader < 0:
-            found[index] = Wait("a leader")
+            found[index] = DrainWait("a leader")
     return found
 
 
-def still_marked(image: ClusterImage, waits: dict[TopicPartition, Wait]) -> dict[TopicPartition, Wait]:
+def still_marked(image: ClusterImage, waits: dict[TopicPartition, DrainWait]) -> dict[TopicPartition, DrainWait]:
     """The waits of partitions that are still marked for deletion."""
     marked = {TopicPartition(name, index) for name, topic in image.topics.items() for index in view.marked(topic)}
     return {tp: wait for tp, wait in waits.items() if tp in marked}
@@ -98,10 +98,10 @@ class Holders:
 
     async def still_hold(
         self, link: BrokerLink, image: ClusterImage, left: Sequence[Leftover]
-    ) -> dict[TopicPartition, Wait]:
+    ) -> dict[TopicPartition, DrainWait]:
         """The waits of the partitions in ``left`` that wait for the same group as before. Each group is read once."""
         asked: dict[str, Group | None] = {}
-        waits: dict[TopicPartition, Wait] = {}
+        waits: dict[TopicPartition, DrainWait] = {}
         before, self._groups = self._groups, {}
         for leftover in left:
             group = before.get(leftover.tp)
@@ -119,7 +119,7 @@ class Holders:
 
     async def read_by_all(
         self, link: BrokerLink, image: ClusterImage, groups: Sequence[Group], leftover: Leftover
-    ) -> Wait | None:
+    ) -> DrainWait | None:
         """The wait for a group that may still read the partition; None if all groups are done with it.
 
         At least one group must read the topic. All groups are asked, even if one is waited for already. A member that
@@ -127,19 +127,19 @@ class Holders:
         together.
         """
         reading = [group for group in groups if group.may_read(leftover.tp.topic)]
-        found: Wait | None = None if reading else Wait("a group that reads the topic")
+        found: DrainWait | None = None if reading else DrainWait("a group that reads the topic")
         for group in sorted(reading, key=lambda group: group.reads(leftover.tp.topic)):
             found = await self._wait(link, image, group, leftover) or found
         return found
 
-    async def _wait(self, link: BrokerLink, image: ClusterImage, group: Group, leftover: Leftover) -> Wait | None:
+    async def _wait(self, link: BrokerLink, image: ClusterImage, group: Group, leftover: Leftover) -> DrainWait | None:
         wait = await unprocessed(link, image, group, leftover.tp, leftover.incarnation, leftover.end_offset)
         if wait is not None:
             self._groups[leftover.tp] = group
         return wait
 
 
-async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holders) -> dict[TopicPartition, Wait]:
+async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holders) -> dict[TopicPartition, DrainWait]:
     """Run one round: delete records that every group has read. Returns the waits of the other partitions.
 
     Questions take time, so ``current`` gives the context after each. Meanwhile a partition may be gone, moved or
@@ -169,11 +169,11 @@ async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holde
     return waits
 
 
-def _not_learnt(error: Exception) -> Wait:
-    return Wait(f"what the groups have read: {error}")
+def _not_learnt(error: Exception) -> DrainWait:
+    return DrainWait(f"what the groups have read: {error}")
 
 
-async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Leftover) -> Wait | None:
+async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Leftover) -> DrainWait | None:
     """Delete the records, if nothing has changed since the questions. Returns the wait for a broker that refuses.
 
     Raises ``ControllerMovedError``, ``OSError``, ``KafkaError``.
@@ -194,7 +194,7 @@ async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Le
     answer = (await link.ask(leader, (_deletion(leftover), None)))[0]
     error = answer.topics[0].partitions[0].error_code
     if error != ErrorCode.NONE:
-        return Wait(f"broker {leader.id} to delete its records: {ErrorCode.of(error).name}")
+        return DrainWait(f"broker {leader.id} to delete its records: {ErrorCode.of(error).name}")
     if ending is not None:
         ending.is_processed = True  # every group is done with the partition
     topic_name, partition = leftover.tp
@@ -202,9 +202,9 @@ async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Le
     return None
 
 
-def _left(context: Context) -> tuple[dict[TopicPartition, Wait], list[Leftover]]:
+def _left(context: Context) -> tuple[dict[TopicPartition, DrainWait], list[Leftover]]:
     """The waits of partitions that must not be drained, and the leftovers that may be."""
-    image, waits, left = context.image, dict[TopicPartition, Wait](), list[Leftover]()
+    image, waits, left = context.image, dict[TopicPartition, DrainWait](), list[Leftover]()
     for name in sorted(image.topics):
         topic = image.topics[name]
         if name in image.deletions or topic.unreadable or topic.frozen or not view.marked(topic):
@@ -222,13 +222,13 @@ def _left(context: Context) -> tuple[dict[TopicPartition, Wait], list[Leftover]]
     return waits, left
 
 
-def _keeps(values: Mapping[str, Any]) -> Wait:
+def _keeps(values: Mapping[str, Any]) -> DrainWait:
     """The reason why records of a drainable partition stay."""
     if Marked.of(values) is Marked.EXPIRED:
-        return Wait("their records to expire")
+        return DrainWait("their records to expire")
     if is_compacted(values):
-        return Wait(f"{LOSS_KEY}=true: they have the latest values of their keys")
-    return Wait(f"{DRAIN_KEY}=true: their records never expire")
+        return DrainWait(f"{LOSS_KEY}=true: they have the latest values of their keys")
+    return DrainWait(f"{DRAIN_KEY}=true: their records never expire")
 
 
 def _deletion(leftover: Leftover) -> DeleteRecordsRequest:

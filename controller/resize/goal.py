@@ -19,7 +19,7 @@ from anabranch.controller.resize import view
 from anabranch.controller.resize.step_log import log_step
 from anabranch.controller.store import MAX_BYTES
 from anabranch.controller.topic_config import ORDERED_KEY, topic_values
-from anabranch.ordered_resize.judgement import Limits, Outcome, Setting, Verdict, judge_wanted
+from anabranch.ordered_resize.judgement import Limits, Setting, Verdict, VerdictKind, judge_wanted
 from anabranch.ordered_resize.marked import Marked, is_compacted
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.errors import KafkaError
@@ -66,7 +66,7 @@ async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) 
     if verdict.topic is None:
         log_wait(topic, f"its resize to {wanted} partitions waits: {verdict.why}")
         return
-    if verdict.outcome is Outcome.REFUSE:
+    if verdict.outcome is VerdictKind.REFUSE:
         logger.error("resize.dropped", topic=topic.name, wanted=wanted, reason=verdict.why)
     await carry_out(context, effects)
 
@@ -79,7 +79,7 @@ def decide_wanted(image: ClusterImage, config: ControllerConfig, topic: TopicIma
     try:
         verdict = judge_wanted(snapshot, setting_of(image, config, topic))
     except KafkaError as error:
-        verdict = Verdict(Outcome.REFUSE, why=error.message or "")
+        verdict = Verdict(VerdictKind.REFUSE, why=error.message or "")
     if verdict is None or verdict.topic is None:
         return Effects(topic.name, response=verdict)
     return dataclasses.replace(becoming(topic, verdict.topic, topic.version), response=verdict)

@@ -10,7 +10,7 @@ from typing import Any
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.request_batch import inter_broker_endpoint
-from anabranch.controller.resize.waits import Wait
+from anabranch.controller.resize.waits import DrainWait
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
@@ -215,7 +215,7 @@ def _is_unknown(group: Group, until: str) -> None:
 
 async def unprocessed(
     link: BrokerLink, image: ClusterImage, group: Group, tp: TopicPartition, incarnation: int, end_offset: int
-) -> Wait | None:
+) -> DrainWait | None:
     """The wait for a group that has not processed a partition; None if it has committed and flushed all of it.
 
     A commit may run ahead of the flush callback. Members that keep order report their position when it is asked for, as
@@ -227,13 +227,13 @@ async def unprocessed(
     """
     committed = group.committed(tp, incarnation)
     if committed < end_offset and group.reads(tp.topic):
-        return Wait("its commits", group.name, committed, end_offset)
+        return DrainWait("its commits", group.name, committed, end_offset)
     if committed < end_offset or not group.is_settled:
-        return Wait(group.unknown or "the end of its rebalance", group.name, committed, end_offset)
+        return DrainWait(group.unknown or "the end of its rebalance", group.name, committed, end_offset)
     found = await ask_position(link, image, group, tp, incarnation)
     if found.position >= end_offset or (found.position < 0 and not found.need_position):
         return None
-    return Wait("its flush callback", group.name, found.position, end_offset)
+    return DrainWait("its flush callback", group.name, found.position, end_offset)
 
 
 async def ask_position(

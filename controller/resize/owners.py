@@ -15,7 +15,7 @@ from anabranch.controller.context import Context
 from anabranch.controller.image import ClusterImage, Ending, TopicImage
 from anabranch.controller.resize import view
 from anabranch.controller.resize.groups import BrokerLink, Group, UnknownGroupsError, ask_position, read_groups
-from anabranch.controller.resize.waits import Wait
+from anabranch.controller.resize.waits import DrainWait
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.types import TopicPartition
 
@@ -29,7 +29,7 @@ class _Emptied(NamedTuple):
     ending: Ending
 
 
-async def confirm(current: Callable[[], Context], link: BrokerLink) -> dict[TopicPartition, Wait]:
+async def confirm(current: Callable[[], Context], link: BrokerLink) -> dict[TopicPartition, DrainWait]:
     """Ask the groups about emptied partitions. Returns the waits of those that are not processed.
 
     A fact that is not available is asked for again in the next round.
@@ -38,12 +38,12 @@ async def confirm(current: Callable[[], Context], link: BrokerLink) -> dict[Topi
     if not found:
         return {}
     groups = await read_groups(link, lambda: current().image, {emptied.tp.topic for emptied in found})
-    waits: dict[TopicPartition, Wait] = {}
+    waits: dict[TopicPartition, DrainWait] = {}
     for emptied in found:
         try:
             wait = await _wait(link, current().image, groups.require_all(), emptied)
         except (OSError, KafkaError, UnknownGroupsError) as error:
-            wait = Wait(f"what the groups have read: {error}")
+            wait = DrainWait(f"what the groups have read: {error}")
         if wait is None:
             emptied.ending.is_processed = True
         else:
@@ -61,14 +61,14 @@ def _emptied(topic: TopicImage) -> list[_Emptied]:
     return found
 
 
-async def _wait(link: BrokerLink, image: ClusterImage, groups: Sequence[Group], emptied: _Emptied) -> Wait | None:
+async def _wait(link: BrokerLink, image: ClusterImage, groups: Sequence[Group], emptied: _Emptied) -> DrainWait | None:
     tp, end = emptied.tp, emptied.end_offset
     for group in groups:
         committed = group.committed(tp, emptied.incarnation)
         if not group.is_settled and group.may_read(tp.topic):
-            return Wait(group.unknown or "the end of its rebalance", group.name, committed, end)
+            return DrainWait(group.unknown or "the end of its rebalance", group.name, committed, end)
         if tp.topic in group.topics:
             found = await ask_position(link, image, group, tp, emptied.incarnation)
             if found.awaits_report and found.position < end:
-                return Wait("its flush callback", group.name, found.position, end)
+                return DrainWait("its flush callback", group.name, found.position, end)
     return None

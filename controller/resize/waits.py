@@ -9,7 +9,7 @@ from anabranch.controller.resize.step_log import shown
 from anabranch.protocol.types import TopicPartition
 
 
-class Wait(NamedTuple):
+class DrainWait(NamedTuple):
     """The reason why a partition is not empty or not removed yet.
 
     ``read`` is the position of the ``group`` it waits for.
@@ -21,7 +21,9 @@ class Wait(NamedTuple):
     end_offset: int = -1
 
 
-def changed(before: Mapping[TopicPartition, Wait], now: Mapping[TopicPartition, Wait]) -> list[dict[str, str]]:
+def changed(
+    before: Mapping[TopicPartition, DrainWait], now: Mapping[TopicPartition, DrainWait]
+) -> list[dict[str, str]]:
     """The log fields of each wait that has begun, one entry per topic, reason and group.
 
     Progress of a group is no change.
@@ -34,7 +36,7 @@ def changed(before: Mapping[TopicPartition, Wait], now: Mapping[TopicPartition, 
     return [_fields(why, group, tps, now) for (_, why, group), tps in begun.items()]
 
 
-def _fields(why: str, group: str, tps: list[TopicPartition], now: Mapping[TopicPartition, Wait]) -> dict[str, str]:
+def _fields(why: str, group: str, tps: list[TopicPartition], now: Mapping[TopicPartition, DrainWait]) -> dict[str, str]:
     fields = {"topic": tps[0].topic, "partitions": shown([tp.partition for tp in tps])}
     if group:
         fields["group"] = group

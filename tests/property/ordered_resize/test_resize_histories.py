@@ -14,7 +14,7 @@ import pytest
 
 from anabranch.ordered_resize import resize
 from anabranch.ordered_resize.gate import IllegalMoveError
-from anabranch.ordered_resize.judgement import Outcome
+from anabranch.ordered_resize.judgement import VerdictKind
 from tests.support.resize import lineage_mutations
 from tests.support.resize.lineage_model import BrokenError, LineageModel
 
@@ -25,7 +25,7 @@ LIMIT = 1500
 """The number of histories in which a switched-off rule has to be noticed."""
 
 
-def histories(first: int, count: int, *, is_edited: bool = False, seen: set[Outcome] | None = None) -> list[str]:
+def histories(first: int, count: int, *, is_edited: bool = False, seen: set[VerdictKind] | None = None) -> list[str]:
     """Return the first failure in histories with these seeds. ``seen`` collects the judgements of edits by hand."""
     for seed in range(first, first + count):
         world = LineageModel(seed)
@@ -47,9 +47,9 @@ def test_every_key_keeps_its_order_and_nothing_hangs(first: int) -> None:
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
 def test_topics_edited_by_hand_keep_the_order_or_are_frozen(first: int) -> None:
     """Counts, version, initial count and last epochs are edited at any moment while no controller is active."""
-    seen: set[Outcome] = set()
+    seen: set[VerdictKind] = set()
     assert not histories(first, min(10, SEEDS - first), is_edited=True, seen=seen)
-    assert seen == set(Outcome)
+    assert seen == set(VerdictKind)
 
 
 @pytest.mark.parametrize(

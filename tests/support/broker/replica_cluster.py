@@ -22,7 +22,7 @@ from anabranch.broker.log.producer_state import ProducerState
 from anabranch.broker.replication.fetch_plan import FetchPlan
 from anabranch.broker.replication.fetch_session import FetchTarget
 from anabranch.broker.replication.fetcher_config import FetcherConfig
-from anabranch.broker.replication.follower import FollowedPartition, Outcome
+from anabranch.broker.replication.follower import FetchOutcome, FollowedPartition
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.broker.replication.throttle import UNLIMITED, ReplicationQuota
@@ -202,15 +202,15 @@ class ReplicaCluster:
         response = FetchResponse.decode(sent, 12)
         return response.responses[0].partitions[0]
 
-    def fetch(self, follower: int, leader: int, times: int = 1) -> Outcome:
+    def fetch(self, follower: int, leader: int, times: int = 1) -> FetchOutcome:
         """Fetch, and append the response."""
-        outcome = Outcome.NOTHING_NEW
+        outcome = FetchOutcome.NOTHING_NEW
         for _ in range(times):
             followed = self[follower].followed
             assert followed is not None
             offset = self[follower].log.log_end_offset
             outcome = followed.take(offset, self.ask(follower, leader))
-            if outcome is Outcome.OUT_OF_RANGE:
+            if outcome is FetchOutcome.OUT_OF_RANGE:
                 log = self[leader].log
                 snapshot = encode_snapshot(log.producers.below(log.log_start_offset))
                 followed.reset_to_range(log.log_start_offset, log.log_end_offset, snapshot)
@@ -220,7 +220,7 @@ class ReplicaCluster:
         """Fetch until each follower has all records and the leader knows it."""
         for follower in followers:
             for _ in range(20):
-                if self.fetch(follower, leader) is Outcome.NOTHING_NEW:
+                if self.fetch(follower, leader) is FetchOutcome.NOTHING_NEW:
                     break
             else:
                 raise AssertionError(f"replica {follower} does not catch up")

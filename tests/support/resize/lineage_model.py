@@ -147,7 +147,7 @@ class LineageModel:
         self.quiet = False
         self.is_edited = False
         """Whether the topic's znode is sometimes edited by hand."""
-        self.judged: list[judgement.Outcome] = []
+        self.judged: list[judgement.VerdictKind] = []
         self.writes = 0
         self.crash_after = -1
         """The controller is replaced right after the write of this number."""
@@ -248,7 +248,7 @@ class LineageModel:
 
     def request(self, count: int) -> None:
         verdict = judgement.judge_request(self.snapshot(), count, self.setting)
-        if verdict.outcome is judgement.Outcome.ACCEPT:
+        if verdict.outcome is judgement.VerdictKind.ACCEPT:
             self.write(Step(f"asked for {count}:", topic=verdict.topic))
 
     def new_controller(self) -> None:
@@ -270,7 +270,7 @@ class LineageModel:
         verdict = judgement.judge_found(dataclasses.replace(self.snapshot(), topic=edited), self.setting)
         self.done.append(f"{verdict.outcome.name}: {verdict.why}")
         self.judged.append(verdict.outcome)
-        if verdict.outcome is not judgement.Outcome.FREEZE:
+        if verdict.outcome is not judgement.VerdictKind.FREEZE:
             self.topic = verdict.topic or edited
             self.publish()
 

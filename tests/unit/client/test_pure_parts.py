@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from anabranch.client.consumer.fetch_session import FetchPosition, FetchSession
+from anabranch.client.consumer.fetch_session import ConsumerFetchSession, FetchPosition
 from anabranch.client.consumer.read_committed import visible_batches
 from anabranch.client.errors import ErrorCode
 from anabranch.client.group.group_member import GroupMember, MemberState, Reaction, react
@@ -70,7 +70,7 @@ def position(offset: int) -> FetchPosition:
 
 
 def test_a_fetch_session_sends_added_moved_and_dropped_partitions() -> None:
-    session = FetchSession()
+    session = ConsumerFetchSession()
     first = session.next_request({T0: position(0), T1: position(0)})
     assert (first.session_id, first.epoch, set(first.send)) == (0, 0, {T0, T1})
     assert session.on_response(first, ErrorCode.NONE, 9)
@@ -83,7 +83,7 @@ def test_a_fetch_session_sends_added_moved_and_dropped_partitions() -> None:
 
 @pytest.mark.parametrize("error", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH])
 def test_a_fetch_session_starts_again_after_an_error(error: ErrorCode) -> None:
-    session = FetchSession()
+    session = ConsumerFetchSession()
     session.on_response(session.next_request({T0: position(0)}), ErrorCode.NONE, 9)
     assert not session.on_response(session.next_request({T0: position(3)}), error, 9)
     again = session.next_request({T0: position(3)})
@@ -92,7 +92,7 @@ def test_a_fetch_session_starts_again_after_an_error(error: ErrorCode) -> None:
 
 def test_a_fetch_session_names_again_or_forgets_refused_partitions() -> None:
     """A refused partition that is only left out stays in the broker's session, and each response refuses it at once."""
-    session = FetchSession()
+    session = ConsumerFetchSession()
     session.on_response(session.next_request({T0: position(0), T1: position(0)}), ErrorCode.NONE, 9)
     session.refused(T0)
     again = session.next_request({T0: position(0), T1: position(0)})
@@ -105,14 +105,14 @@ def test_a_fetch_session_names_again_or_forgets_refused_partitions() -> None:
 
 
 def test_a_broker_without_sessions_gets_full_fetches() -> None:
-    session = FetchSession()
+    session = ConsumerFetchSession()
     session.on_response(session.next_request({T0: position(0)}), ErrorCode.NONE, 0)
     assert session.next_request({T0: position(1)}).epoch == 0
 
 
 def test_only_the_first_fetch_of_the_first_session_is_urgent() -> None:
     """The broker must not hold the first request. A request after a missing or lost session may be held."""
-    session = FetchSession()
+    session = ConsumerFetchSession()
     first = session.next_request({T0: position(0)})
     assert first.is_urgent and not session.takes_more
     session.on_response(first, ErrorCode.NONE, 9)
@@ -125,7 +125,7 @@ def test_only_the_first_fetch_of_the_first_session_is_urgent() -> None:
 
 
 def test_a_second_fetch_may_leave_before_the_first_is_answered() -> None:
-    session = FetchSession()
+    session = ConsumerFetchSession()
     session.on_response(session.next_request({T0: position(0)}), ErrorCode.NONE, 9)
     first = session.next_request({T0: position(0)})
     second = session.next_request({T0: position(0), T1: position(4)})
@@ -135,7 +135,7 @@ def test_a_second_fetch_may_leave_before_the_first_is_answered() -> None:
 
 
 def test_a_response_of_an_earlier_fetch_session_does_not_change_the_next() -> None:
-    session = FetchSession()
+    session = ConsumerFetchSession()
     session.on_response(session.next_request({T0: position(0)}), ErrorCode.NONE, 9)
     old = session.next_request({T0: position(0)})
     session.reset()

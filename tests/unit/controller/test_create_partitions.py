@@ -22,7 +22,7 @@ from anabranch.controller.image import ClusterImage, LiveBroker, TopicImage
 from anabranch.controller.resize import goal
 from anabranch.controller.store import ImageStaleError
 from anabranch.controller.topics import decide_edit, undone
-from anabranch.ordered_resize.judgement import Outcome
+from anabranch.ordered_resize.judgement import VerdictKind
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import CreatePartitionsAssignment, CreatePartitionsTopic
 from anabranch.runtime.env import SetOp, ZkOp, ZkRequestTooLargeError
@@ -169,7 +169,7 @@ def test_a_refused_edit_is_undone() -> None:
     topic = image_of(Topic(4))
     edit = decide_edit(cluster(topic), CONFIG, topic, topic.znode.replace(undeleted_partition_count=3), 9)
     assert (written(edit), replaced(edit), edit.znode) == (topic.znode, 9, topic.znode)
-    assert (edit.response.outcome, edit.step, edit.events) == (Outcome.REFUSE, "", ())
+    assert (edit.response.outcome, edit.step, edit.events) == (VerdictKind.REFUSE, "", ())
 
 
 # ---------------------------------------------------------------- carrying out

@@ -6,15 +6,15 @@ import pytest
 
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.resize import draining
-from anabranch.controller.resize.waits import Wait, changed
+from anabranch.controller.resize.waits import DrainWait, changed
 from anabranch.ordered_resize import resize
 from anabranch.protocol.types import TopicPartition
 from tests.support.controller.topic_images import image_of
 from tests.support.resize.resized_topic import Topic
 
 T4, T5, U1 = TopicPartition("t", 4), TopicPartition("t", 5), TopicPartition("u", 1)
-COMMIT = Wait("its commits", "g", 3, 40)
-NOBODY = Wait("a group that reads the topic")
+COMMIT = DrainWait("its commits", "g", 3, 40)
+NOBODY = DrainWait("a group that reads the topic")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ NOBODY = Wait("a group that reads the topic")
     ids=["nothing", "first", "same", "reads-on", "done", "another-group", "another-reason", "one-more", "together"],
 )
 def test_each_new_reason_is_logged_once(
-    before: dict[TopicPartition, Wait], now: dict[TopicPartition, Wait], lines: list[str]
+    before: dict[TopicPartition, DrainWait], now: dict[TopicPartition, DrainWait], lines: list[str]
 ) -> None:
     assert [" ".join(f"{key}={value}" for key, value in fields.items()) for fields in changed(before, now)] == lines
 

@@ -13,7 +13,7 @@ from anabranch.controller.effects import Effects
 from anabranch.controller.feature_updates import for_new_cluster
 from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.resize import goal, steps, view
-from anabranch.ordered_resize.judgement import Outcome
+from anabranch.ordered_resize.judgement import VerdictKind
 from anabranch.ordered_resize.resize import next_steps
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import CreateOp, DeleteOp, SetOp
@@ -90,7 +90,7 @@ def test_an_edit_while_no_controller_was_active_is_undone_where_the_rules_refuse
     topic = resized(4, 6)
     topic.topic = topic.topic.replace(undeleted_partition_count=5)
     effects = found(topic, **{"retention.ms": "-1"})
-    assert effects.response.outcome is Outcome.REFUSE
+    assert effects.response.outcome is VerdictKind.REFUSE
     assert written(effects).undeleted_partition_count == 6
 
 
@@ -98,7 +98,7 @@ def test_a_contradiction_freezes_the_topic() -> None:
     topic = resized(4, 6)
     topic.states[5] = topic.states[5].replace(layout=Layout(9, 4))
     effects = found(topic)
-    assert (effects.response.outcome, effects.znode, effects.writes) == (Outcome.FREEZE, None, ())
+    assert (effects.response.outcome, effects.znode, effects.writes) == (VerdictKind.FREEZE, None, ())
 
 
 # ------------------------------------------------------------ a queued count
@@ -130,7 +130,7 @@ def test_a_queued_count_begins_when_the_resize_before_is_settled() -> None:
 
 def test_an_impossible_queued_count_is_dropped() -> None:
     effects = wanted(queued(resized(4, 6), 5), **{"retention.ms": "-1"})
-    assert effects.response.outcome is Outcome.REFUSE and "never expire" in effects.response.why
+    assert effects.response.outcome is VerdictKind.REFUSE and "never expire" in effects.response.why
     znode = written(effects)
     assert (znode.undeleted_partition_count, znode.wanted) == (6, None)
 

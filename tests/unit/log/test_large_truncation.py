@@ -13,7 +13,7 @@ from anabranch.broker.log import segment
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.producer_rebuild import catch_up
-from anabranch.broker.replication.follower import Outcome
+from anabranch.broker.replication.follower import FetchOutcome
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import set_base_offset
 from tests.support.broker.replica_cluster import ReplicaCluster
@@ -176,9 +176,9 @@ async def test_a_follower_retries_its_fetch_later_during_the_cut() -> None:
     await catch_up(world[1].log)
     world.elect(1, 1, [1, 2])
     world.append(1, b"new")
-    assert world.fetch(2, 1) is Outcome.MOVED and follower.awaits_cut
+    assert world.fetch(2, 1) is FetchOutcome.MOVED and follower.awaits_cut
     ended = follower.log_end_offset
-    assert world.fetch(2, 1) is Outcome.RETRY_LATER and follower.log_end_offset == ended
+    assert world.fetch(2, 1) is FetchOutcome.RETRY_LATER and follower.log_end_offset == ended
     await follower.finish_truncation()
     world.catch_up(1, 2)
     assert world[2].records() == world[1].records()

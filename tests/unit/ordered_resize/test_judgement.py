@@ -13,8 +13,8 @@ import pytest
 from anabranch.ordered_resize import resize
 from anabranch.ordered_resize.judgement import (
     Limits,
-    Outcome,
     Setting,
+    VerdictKind,
     advice,
     judge_edit,
     judge_found,
@@ -28,7 +28,7 @@ from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry
 from anabranch.zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
 from tests.support.resize.resized_topic import Topic
 
-ACCEPT, REFUSE, FREEZE = Outcome.ACCEPT, Outcome.REFUSE, Outcome.FREEZE
+ACCEPT, REFUSE, FREEZE = VerdictKind.ACCEPT, VerdictKind.REFUSE, VerdictKind.FREEZE
 SETTING = Setting(lambda new: {p: [1, 2] for p in new})
 INVALID, POLICY = ErrorCode.INVALID_PARTITIONS, ErrorCode.POLICY_VIOLATION
 

@@ -15,7 +15,7 @@ from anabranch.broker.handlers import describe_producers
 from anabranch.broker.log.pieces import PIECE_BATCHES, PIECE_BYTES, pieces_of
 from anabranch.broker.replication.fetcher import FULL_RETRY_S, ReplicaFetcher
 from anabranch.broker.replication.fetcher_config import FetcherConfig
-from anabranch.broker.replication.follower import Outcome
+from anabranch.broker.replication.follower import FetchOutcome
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.describe_producers import DescribeProducersRequest
 from anabranch.protocol.generated.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
@@ -56,7 +56,7 @@ def truncated_follower(seed: int = 1) -> ReplicaCluster:
     trio.run(world[2].log.flush)
     world[2].services.to_flush.clear()
     world.elect(1, 1, [1, 2])
-    assert world.fetch(2, 1) is Outcome.MOVED
+    assert world.fetch(2, 1) is FetchOutcome.MOVED
     assert world[2].values() == []
     return world
 

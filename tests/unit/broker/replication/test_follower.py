@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.replication.follower import Outcome
+from anabranch.broker.replication.follower import FetchOutcome
 from anabranch.protocol.errors import ErrorCode
 from tests.support.broker.replica_cluster import ReplicaCluster
 
@@ -116,10 +116,10 @@ def test_a_follower_in_an_older_epoch_is_fenced_and_in_a_newer_one_retries() -> 
     world = ReplicaCluster()
     world.elect(1, 1, [1, 2])
     world.elect(1, 2, [1, 2], deliver=[1])
-    assert world.fetch(2, 1) is Outcome.FENCED
+    assert world.fetch(2, 1) is FetchOutcome.FENCED
     world.elect(1, 3, [1, 2], deliver=[2])
     assert world.ask(2, 1).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-    assert world.fetch(2, 1) is Outcome.RETRY_LATER
+    assert world.fetch(2, 1) is FetchOutcome.RETRY_LATER
 
 
 def test_a_follower_that_ends_below_the_leaders_log_start_starts_its_log_there() -> None:
@@ -180,7 +180,7 @@ def test_a_follower_moves_its_log_start_no_further_than_its_log_end() -> None:
     assert followed is not None
     answer = world.ask(2, 1)
     answer.log_start_offset = 5
-    assert followed.take(2, answer) is Outcome.MOVED
+    assert followed.take(2, answer) is FetchOutcome.MOVED
     assert (world[2].log.log_start_offset, world[2].log.log_end_offset) == (2, 2)
 
 
@@ -191,7 +191,7 @@ def test_the_log_start_of_the_leader_reaches_the_follower() -> None:
         world.append(1, b"%d" % number)
     world.catch_up(1, 2)
     world[1].log.delete_records_before(10)
-    assert world.fetch(2, 1) is Outcome.MOVED, "the next fetch reports it to the leader"
+    assert world.fetch(2, 1) is FetchOutcome.MOVED, "the next fetch reports it to the leader"
     assert world[2].log.log_start_offset == 10
 
 
