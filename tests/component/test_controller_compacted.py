@@ -88,7 +88,7 @@ async def test_an_empty_marked_partition_of_a_compacted_topic_is_removed(
     await world.until(lambda: finished(world, 4))
 
 
-async def test_the_dry_run_and_the_response_say_whether_latest_values_are_lost(
+async def test_the_dry_run_and_the_response_report_whether_latest_values_are_lost(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
     await configure(world, cleanup_policy="compact")

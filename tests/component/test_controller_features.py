@@ -203,7 +203,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
-async def test_an_update_that_is_refused_says_why_and_leaves_the_znode(
+async def test_an_update_that_is_refused_returns_why_and_leaves_the_znode(
     world: ControllerCluster, refusal: Refusal
 ) -> None:
     """Each refusal has the KIP's error, and changes nothing, not even in part."""

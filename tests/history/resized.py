@@ -140,10 +140,10 @@ class _Generator:
         partition = _Partition(TopicPartition(TOPIC, number), self.incarnations, epoch, self.last_ends.get(number, 0))
         self.partitions.append(partition)
         self.add(Created(self.tick(), partition.tp, partition.incarnation))
-        self._tell_layout(partition)
+        self._announce_layout(partition)
         return partition
 
-    def _tell_layout(self, partition: _Partition) -> None:
+    def _announce_layout(self, partition: _Partition) -> None:
         self.add(
             LayoutSet(
                 self.tick(),
@@ -160,7 +160,7 @@ class _Generator:
         self.undeleted, self.version = count, self.version + 1
         for partition in self.partitions:
             partition.epoch += 1
-            self._tell_layout(partition)
+            self._announce_layout(partition)
 
     def grow(self) -> None:
         """Grow the topic: closed partitions that still exist take records again, and others are created."""

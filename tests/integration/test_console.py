@@ -346,7 +346,7 @@ def test_a_misspelt_topic_is_not_created(cluster: Cluster, console: Served) -> N
         assert "mispelt" not in {listing.name for listing in admin.list_topics()}
 
 
-def test_an_open_page_says_when_the_cluster_is_gone_and_goes_on_when_it_is_back(browser: Browser) -> None:
+def test_an_open_page_shows_when_the_cluster_is_gone_and_goes_on_when_it_is_back(browser: Browser) -> None:
     with ProcessCluster(brokers=1) as cluster, Served(cluster.bootstrap) as served:
         browser.size("desktop")
         browser.open(f"{served.url}/")
@@ -364,7 +364,7 @@ def test_an_open_page_says_when_the_cluster_is_gone_and_goes_on_when_it_is_back(
         browser.driver.get_log("browser")
 
 
-def test_a_page_says_that_the_cluster_does_not_answer(unused_address: str) -> None:
+def test_a_page_shows_that_the_cluster_does_not_answer(unused_address: str) -> None:
     with Served(unused_address) as served:
         status, page = served.get("/")
         assert (status, "The cluster does not answer." in page) == (503, True)

@@ -99,7 +99,7 @@ def test_a_downgrade_and_an_upgrade_under_load_lose_nothing(cluster: ProcessClus
         load.check()
 
 
-def test_a_broker_that_lacks_a_finalized_level_does_not_start_and_says_why(cluster: ProcessCluster) -> None:
+def test_a_broker_that_lacks_a_finalized_level_does_not_start_and_logs_why(cluster: ProcessCluster) -> None:
     expected = f"{GROUP_COORDINATOR} is finalized at level 2, this process supports levels 1 to 1"
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         wait_for(lambda: levels(admin).get(GROUP_COORDINATOR) == 2, DEADLINE_S, "the feature is finalized")

@@ -118,7 +118,7 @@ def test_counts_are_the_last_that_tlc_printed() -> None:
     assert (result.generated, result.distinct, result.depth) == (3423, 593, 17)
 
 
-def test_without_java_the_runner_says_that_it_needs_java(
+def test_without_java_the_runner_reports_that_it_needs_java(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run.shutil, "which", lambda name: None)

@@ -15,7 +15,7 @@ from tests.soak.faults import kill_schedule, mixed_schedule
 from tests.soak.run import SoakConfig, SoakResult, remove, soak
 
 
-async def _until_told_to_stop(config: SoakConfig) -> SoakResult | None:
+async def _until_a_signal(config: SoakConfig) -> SoakResult | None:
     """Run to the end. Returns the result, or None after SIGINT or SIGTERM.
 
     After a signal the present fault is undone, then everything is stopped.
@@ -60,7 +60,7 @@ def main() -> int:
         resize=not (given.kills or given.no_resize),
     )
     print(f"seed {seed}, {given.minutes:g} minutes, in {directory}", flush=True)
-    result = trio.run(_until_told_to_stop, config)
+    result = trio.run(_until_a_signal, config)
     if result is None:
         print(f"stopped; everything is in {directory}")
         return 130

@@ -97,7 +97,7 @@ def test_a_damaged_batch_gives_records_or_a_corrupt_record_error(records, codec,
 
 
 @given(st.binary(max_size=400), st.integers(0, 40), codecs)
-def test_any_body_gives_as_many_records_as_the_header_says_or_an_error(body, count, codec) -> None:
+def test_any_body_gives_as_many_records_as_in_the_header_or_an_error(body, count, codec) -> None:
     header = bytearray(build_batch([(None, None, (), 0)])[:61])
     struct.pack_into(">i", header, 8, 49 + len(body))
     struct.pack_into(">h", header, 21, int(codec))

@@ -221,7 +221,7 @@ def test_files_are_compared_with_the_manifest(tmp_path: Path) -> None:
         (None, None, "no batch"),
     ],
 )
-def test_a_log_that_does_not_start_or_end_as_the_manifest_says_is_reported(
+def test_a_log_that_does_not_start_or_end_as_in_the_manifest_is_reported(
     tmp_path: Path, first: int | None, last: int | None, expected: str | None
 ) -> None:
     write_sample(tmp_path)

@@ -60,7 +60,7 @@ def test_parts_have_every_record_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["true", "sparse", "missing", "lies"])
-def test_bounds_give_the_records_between_them_whatever_the_index_says(tmp_path: Path, kind: str) -> None:
+def test_bounds_give_the_records_between_them_whatever_the_index_has(tmp_path: Path, kind: str) -> None:
     index, entries = segment(tmp_path)
     rng = random.Random(kind)
     if kind == "sparse":

@@ -125,7 +125,7 @@ def test_a_pipe_gets_neither_progress_nor_headings(progresses: list, capsys: pyt
 @pytest.mark.parametrize(
     ("options", "is_used"), [({}, True), ({"class_archive": False}, False), ({"master": "spark://host:1"}, False)]
 )
-def test_a_local_audit_uses_the_users_archive_of_classes_unless_told_not_to(
+def test_a_local_audit_uses_the_users_archive_of_classes_unless_it_is_disabled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], is_used: bool
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

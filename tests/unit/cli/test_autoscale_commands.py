@@ -79,7 +79,7 @@ def test_auto_sets_the_key_and_asks_for_no_count(run: Run) -> None:
     assert admin.calls == [("configs", {"t": {"autoscale.max.partitions": "8", **ON}}, False)]
 
 
-def test_a_count_ends_autoscaling_and_says_so(run: Run) -> None:
+def test_a_count_ends_autoscaling_and_reports_it(run: Run) -> None:
     admin = AutoAdmin(configs=ON)
     status, _, err = run(admin, *ALTER, "8")
     assert (status, err) == (0, "t: autoscale.enable=false was set, so that the controller does not change the count\n")

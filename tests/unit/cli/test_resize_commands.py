@@ -71,7 +71,7 @@ def test_a_dry_run_of_a_grow_names_the_groups_that_unread_records_will_block(run
     ]
 
 
-def test_a_dry_run_of_a_shrink_says_when_marked_partitions_are_removed(run: Run) -> None:
+def test_a_dry_run_of_a_shrink_shows_when_marked_partitions_are_removed(run: Run) -> None:
     admin = FakeAdmin(undeleted=6, total=6, version=1, groups={"g": {4: 3, 5: 0}}, ends={4: (0, 10), 5: (2, 12)})
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--dry-run")
     assert "partitions 4, 5 are deleted when their last record has expired (retention.ms=604800000, 7 days)" in out
@@ -85,7 +85,7 @@ def test_a_dry_run_of_a_shrink_says_when_marked_partitions_are_removed(run: Run)
     ]
 
 
-def test_a_dry_run_that_would_be_refused_says_why_and_fails(run: Run) -> None:
+def test_a_dry_run_that_would_be_refused_reports_why_and_fails(run: Run) -> None:
     refusal = KafkaError(ErrorCode.POLICY_VIOLATION, "t: t cannot grow while partitions 4, 5 are marked for deletion")
     admin = FakeAdmin(**SHRUNK, refusal=refusal)
     status, out, _ = run(admin, "topics", "alter", "t", "--partitions", "8", "--dry-run")
@@ -133,7 +133,7 @@ def test_a_count_is_a_whole_number(run: Run, given: str) -> None:
     assert admin.calls == []
 
 
-def test_a_dry_run_of_a_shrink_says_when_no_group_has_committed_offsets(run: Run) -> None:
+def test_a_dry_run_of_a_shrink_shows_when_no_group_has_committed_offsets(run: Run) -> None:
     admin = FakeAdmin(undeleted=6, total=6, version=1)
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run", "--delete-records-when-drained")
     assert "no group has committed offsets of the topic" in out
@@ -188,7 +188,7 @@ def test_a_dry_run_of_a_shrink_without_order_names_the_partitions_to_be_removed(
     assert "partitions 4, 5 are deleted when their last record has expired" in out
 
 
-def test_a_dry_run_without_ordered_delivery_says_that_moved_keys_lose_order(run: Run) -> None:
+def test_a_dry_run_without_ordered_delivery_shows_that_moved_keys_lose_order(run: Run) -> None:
     _, out, _ = run(FakeAdmin(ordered=False), "topics", "alter", "t", "--partitions", "6", "--dry-run")
     assert "about 66.7 % of the keys move" in out
     assert "keys that move lose order" in out
@@ -290,7 +290,7 @@ def test_waiting_for_a_grow_does_not_wait_for_draining_partitions(run: Run) -> N
         ),
     ],
 )
-def test_waiting_for_a_grow_says_what_is_missing(run: Run, state: dict[str, Any], expected: str) -> None:
+def test_waiting_for_a_grow_shows_what_is_missing(run: Run, state: dict[str, Any], expected: str) -> None:
     arguments = ["topics", "alter", "t", "--partitions", "6", "--wait", "--timeout-ms", "50"]
     status, _, err = run(FakeAdmin(**state), *arguments)
     assert status == 1
@@ -368,13 +368,13 @@ def test_describe_marks_a_new_partition_and_an_unknown_log_end(run: Run) -> None
     assert "└── 5  marked, split from 1 after epoch 0, group g has ? to read" in out
 
 
-def test_a_dry_run_says_which_partitions_are_revived(run: Run) -> None:
+def test_a_dry_run_shows_which_partitions_are_revived(run: Run) -> None:
     _, out, _ = run(FakeAdmin(**SHRUNK), "topics", "alter", "t", "--partitions", "7", "--dry-run")
     assert "partitions 4, 5 drain, and take records again" in out
     assert "chooses brokers for partition 6 when it is created" in out
 
 
-def test_describe_says_what_a_resize_waits_for_and_why_a_topic_is_frozen(run: Run) -> None:
+def test_describe_shows_what_a_resize_waits_for_and_why_a_topic_is_frozen(run: Run) -> None:
     waits = "5 partitions come next; partition 2 gains keys, and the leader of 0 has not answered"
     admin = FakeAdmin(**SHRUNK, advice={"t": waits})
     assert f"resize: {waits}" in run(admin, "topics", "describe", "t")[1].splitlines()
@@ -481,7 +481,7 @@ def test_groups_describe_shows_waits_where_no_position_is_known(run: Run, monkey
     ],
     ids=["an unread record", "only read records", "all records", "nothing expires", "nothing is deleted"],
 )
-def test_hole_22_groups_describe_says_what_is_about_to_expire(
+def test_hole_22_groups_describe_shows_what_is_about_to_expire(
     run: Run, kept_from: dict[int, int], configs: dict[str, str], expiring: bool
 ) -> None:
     positions = {0: 80, 1: 150, 4: 30, 5: 25}
@@ -542,7 +542,7 @@ STAYS = f"The topic is compacted: partitions 4, 5 stay, for they ... {LOSS_KEY}=
 COMPACTED = {"undeleted": 6, "total": 6, "version": 1, "configs": {"cleanup.policy": "compact"}}
 
 
-def test_a_dry_run_of_a_shrink_of_a_compacted_topic_says_once_that_the_partitions_stay(run: Run) -> None:
+def test_a_dry_run_of_a_shrink_of_a_compacted_topic_reports_once_that_the_partitions_stay(run: Run) -> None:
     admin = FakeAdmin(**COMPACTED, advice={"t": f"{STAYS}\nProducers wrote to t."})
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run")
     assert [line for line in out.splitlines() if LOSS_KEY in line] == [

@@ -507,7 +507,7 @@ def test_lineages_of_many_partitions_are_asked_for_in_several_requests(run: Run)
     run(check)
 
 
-def test_without_the_lineage_api_records_of_a_resized_topic_wait_and_the_log_says_why(
+def test_without_the_lineage_api_records_of_a_resized_topic_wait_and_the_log_has_the_reason(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def check() -> None:

@@ -230,7 +230,9 @@ async def test_a_broker_that_stops_answering_fetches_is_an_outage(
         broker.is_silent = False
 
 
-async def test_the_log_says_that_an_unanswered_produce_may_wait_for_replicas(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_reports_that_an_unanswered_produce_may_wait_for_replicas(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The broker may be well, and a replica in sync may hang."""
     broker = FakeBroker({"t": 1})
     async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:

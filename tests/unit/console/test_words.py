@@ -98,7 +98,7 @@ def test_an_absent_controller_is_a_problem_although_metadata_names_a_broker(
     assert any(text.startswith("No controller is active") for text in texts) is is_problem
 
 
-def test_each_problem_says_what_to_do() -> None:
+def test_each_problem_names_what_to_do() -> None:
     partitions = [
         PartitionInfo(0, 1, 0, (1, 3), (1,)),
         *(PartitionInfo(p, -1, 0, (3,), ()) for p in range(1, NAMED + 3)),
@@ -222,7 +222,7 @@ def test_the_records_left_are_counted_from_the_position_or_the_commit_that_is_ah
     assert (takes in reason.text) is (values.get("committed") == 70)
 
 
-def test_a_wait_for_a_partition_that_nobody_reads_says_how_to_go_on() -> None:
+def test_a_wait_for_a_partition_that_nobody_reads_shows_how_to_go_on() -> None:
     (reason,) = reasons(group([row(5, read_rate=0.0)], [wait(5, 1, member=None, client_id=None)]))
     assert reason.level == "error" and "skips its unread 40 records" in reason.todo
 

@@ -33,7 +33,7 @@ from anabranch.zk_schemas.znode import format_id
 KEYS = {"controller.id": "1000", "zookeeper.connect": "localhost:2181"}
 
 
-def test_partition_statuses_change_only_as_the_table_says() -> None:
+def test_partition_statuses_change_only_as_in_the_table() -> None:
     for target, previous in VALID_PREVIOUS_PARTITION_STATUSES.items():
         for status in PartitionStatus:
             if status in previous:
@@ -44,7 +44,7 @@ def test_partition_statuses_change_only_as_the_table_says() -> None:
     assert VALID_PREVIOUS_PARTITION_STATUSES.keys() == set(PartitionStatus)
 
 
-def test_replica_statuses_change_only_as_the_table_says() -> None:
+def test_replica_statuses_change_only_as_in_the_table() -> None:
     for target, previous in VALID_PREVIOUS_REPLICA_STATUSES.items():
         for status in ReplicaStatus:
             if status in previous:

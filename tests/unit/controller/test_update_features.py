@@ -163,7 +163,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
-def test_an_update_that_is_refused_says_why_and_has_no_effect(refusal: Refusal) -> None:
+def test_an_update_that_is_refused_returns_why_and_has_no_effect(refusal: Refusal) -> None:
     """Each refusal has the KIP's error."""
     registered = brokers(SUPPORTED, refusal.second) if refusal.second is not None else brokers()
     effects = update(refusal.wanted, refusal.kind, image_with(refusal.finalized), registered)

@@ -453,7 +453,7 @@ def test_a_member_that_polled_before_is_waited_for_as_long_as_it_is_a_member() -
 
 
 @pytest.mark.parametrize("polls_positions", [False, True])
-def test_a_heartbeat_tells_a_new_coordinator_whether_its_member_polls(polls_positions: bool) -> None:
+def test_a_heartbeat_shows_a_new_coordinator_whether_its_member_polls(polls_positions: bool) -> None:
     driver = Driver()
     busy, waiter = two_members(driver)
     driver.commit({PARENT: 60}, busy, 1)

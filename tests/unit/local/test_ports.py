@@ -39,7 +39,7 @@ def test_many_ports_are_different() -> None:
         assert len({held.enter_context(held_port(HOST)) for _ in range(50)}) == 50
 
 
-def test_a_port_someone_listens_on_is_refused_with_what_to_do() -> None:
+def test_a_port_in_use_is_refused_with_what_to_do() -> None:
     with socket.create_server((HOST, 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(CommandError, match=rf"cannot listen on {HOST}:{port}: .*--port"), held_port(HOST, port):

@@ -123,7 +123,7 @@ def test_kip_915_the_highest_version_of_each_value_takes_tagged_fields() -> None
     assert all(table.is_flexible(table.versions.last) for table in values)
 
 
-def test_kip_915_the_module_of_a_stored_schema_says_that_its_version_stays() -> None:
+def test_kip_915_the_module_of_a_stored_schema_states_that_its_version_stays() -> None:
     declaring = {
         module for module in table_modules() if STORED.keys() & {table.name for table in tables(module).values()}
     }

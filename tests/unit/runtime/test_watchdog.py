@@ -38,7 +38,7 @@ async def test_a_loop_that_hangs_is_noticed_once() -> None:
     assert hangs == [pytest.approx(TIMEOUT_S)]
 
 
-def test_the_process_ends_and_says_where_it_hung() -> None:
+def test_the_process_ends_and_logs_where_it_hung() -> None:
     script = f"""
 import time, trio
 from anabranch.runtime.watchdog import Watchdog

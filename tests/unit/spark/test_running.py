@@ -85,6 +85,6 @@ def test_a_partition_that_was_removed_is_a_loss(
     assert read(5, 31, loses=True) == []
 
 
-def test_a_reader_that_cannot_begin_says_why() -> None:
+def test_a_reader_that_cannot_begin_reports_why() -> None:
     with pytest.raises(ValueError, match="bootstrap_servers"):
         RunningReader({"bootstrap_servers": ""})

@@ -306,7 +306,7 @@ def test_an_available_now_query_reads_only_up_to_the_present_ends() -> None:
     assert query.plan(end) == end
 
 
-def test_an_available_now_query_that_cannot_end_says_what_it_waits_for() -> None:
+def test_an_available_now_query_that_cannot_end_reports_what_it_waits_for() -> None:
     reader = FakeReader(1, end=10)
     reader.split()
     reader.partitions[1].end = 5

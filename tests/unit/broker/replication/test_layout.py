@@ -146,7 +146,7 @@ def test_a_repeated_short_key_is_hashed_only_once(monkeypatch: pytest.MonkeyPatc
     assert hashed == [key_of(1)] * 2 + [long] * 3
 
 
-def test_hole_29_the_refusal_says_what_to_do() -> None:
+def test_hole_29_the_refusal_names_what_to_do() -> None:
     admission = produce_admission(1, GROWN, RULES, None)
     assert admission is not None
     with pytest.raises(LayoutRefusal, match=r"record 1 .* partition 5, not 1.*metadata\.max\.age\.ms"):
