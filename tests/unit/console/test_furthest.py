@@ -31,7 +31,7 @@ def test_a_group_that_is_in_use_comes_before_an_idle_one(state: str, committing:
     assert [(one.group, one.has_members) for one in found] == [("billing", state != "Empty"), ("idle", False)]
 
 
-def said(behind: list[Behind], also: int = 0) -> str:
+def shown(behind: list[Behind], also: int = 0) -> str:
     parts: Any = _templates().globals["parts"]
     text = str(parts.furthest(behind, also))
     return "".join(part.split(">")[-1] for part in text.split("<"))
@@ -39,14 +39,14 @@ def said(behind: list[Behind], also: int = 0) -> str:
 
 def test_one_group_has_one_page() -> None:
     assert (
-        said([Behind("idle", 1_001, ["t"], False)]).strip()
+        shown([Behind("idle", 1_001, ["t"], False)]).strip()
         == "Furthest behind: idle has no members, and 1,001 records of t to read. Its page says why."
     )
 
 
 def test_several_groups_have_pages() -> None:
     behind = [Behind("a", 9_000, ["t", "u"], True), Behind("b", 8_000, ["t"], True)]
-    assert said(behind, 1).strip() == (
+    assert shown(behind, 1).strip() == (
         "Furthest behind: a has 9,000 records of t and 1 other topic to read; b has 8,000 records of t to read;"
         " 1 more group is far behind. Their pages say why."
     )

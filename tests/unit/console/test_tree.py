@@ -121,32 +121,32 @@ def test_a_split_in_the_lineage_of_a_living_partition_is_drawn_beside_deleted_on
     assert lane.state == "in use" and lane.spans[-2:] == [(THIRD, END, False), (END, END + COLUMN_PX, True)]
 
 
-def test_columns_that_are_not_drawn_still_say_which_partitions_were_in_use() -> None:
+def test_columns_that_are_not_drawn_still_show_which_partitions_were_in_use() -> None:
     tree = draw(range(6), 6, 4, columns_of(GAINS, {}), 48, 1)
     lane = tree.lanes[5]
     assert lane.unknown == [] and lane.spans == [(LEFT_PX, FIRST, False), (FIRST, SECOND, True)]
     assert tree.lanes[4].spans == [(LEFT_PX, SECOND, True)]
 
 
-def said(tree: Any) -> str:
+def shown(tree: Any) -> str:
     parts: Any = _templates().globals["parts"]
     return " ".join(str(parts.tree_svg(tree, "t")).split())
 
 
-def test_the_page_says_which_past_the_cluster_has_forgotten() -> None:
+def test_the_page_shows_which_past_the_cluster_has_forgotten() -> None:
     assert (
         "The cluster no longer knows the splits before 01-01 00:00:03 that created partitions 4-8 (○), and older"
         " splits from and merges into partition 2: it forgets the past of partitions that it has deleted."
-    ) in said(draw(range(4), 4, 4, DEMO, 48, 40, floors=[2]))
-    assert "no longer knows older splits from and merges into partitions 0-1, 3: it forgets" in said(
+    ) in shown(draw(range(4), 4, 4, DEMO, 48, 40, floors=[2]))
+    assert "no longer knows older splits from and merges into partitions 0-1, 3: it forgets" in shown(
         draw(range(4), 4, 4, [], 48, 40, floors=[0, 1, 3])
     )
     undated = [Column(column.gains, None) for column in DEMO]
-    assert "knows the splits that created partitions 4-8 (○): it" in said(draw(range(4), 4, 4, undated, 48, 40))
+    assert "knows the splits that created partitions 4-8 (○): it" in shown(draw(range(4), 4, 4, undated, 48, 40))
 
 
-def test_the_page_says_nothing_is_forgotten_while_every_split_is_known() -> None:
-    assert "no longer" not in said(draw(range(6), 6, 4, columns_of(GAINS, {}), 48, 40))
+def test_the_page_reports_no_forgotten_past_while_every_split_is_known() -> None:
+    assert "no longer" not in shown(draw(range(6), 6, 4, columns_of(GAINS, {}), 48, 40))
 
 
 @pytest.mark.parametrize(

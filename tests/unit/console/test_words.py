@@ -262,10 +262,10 @@ def test_a_marked_partition_waits_for_groups_that_have_records_of_it_to_read() -
     assert text_of(parts.drains(marked())) == "drains into 0"
 
 
-@pytest.mark.parametrize(("share", "said"), [(0.002, "under 1 %"), (0.01, "1 %"), (0.6, "60 %"), (1.0, "100 %")])
-def test_the_share_of_the_hottest_key_is_never_zero(share: float, said: str) -> None:
+@pytest.mark.parametrize(("share", "shown"), [(0.002, "under 1 %"), (0.01, "1 %"), (0.6, "60 %"), (1.0, "100 %")])
+def test_the_share_of_the_hottest_key_is_never_zero(share: float, shown: str) -> None:
     parts: Any = _templates().globals["parts"]
-    assert parts.share(share) == said
+    assert parts.share(share) == shown
 
 
 @pytest.mark.trio
