@@ -29,7 +29,7 @@ async def accept_connections(
     take: Callable[[Stream], None],
     room: Callable[[], Awaitable[None]] = _at_once,
 ) -> None:
-    """Pass each connection to ``take``, until the listener is closed (EBADF) or this is cancelled.
+    """Pass each connection to ``take``, until the listener is closed (EBADF) or the task is cancelled.
 
     accept(2) also reports errors of the connection that it would have returned (EPROTO, ENETDOWN and others, Linux man
     page). They must not end the loop. ``room`` returns when another connection may be accepted.

@@ -27,7 +27,7 @@ LONGEST_PAUSE_S = 300.0
 LONGEST_RESTART_S = 30.0
 LONGEST_INTERVAL_S = 86_400.0 * 365
 FORGOTTEN_AFTER_S = 3600.0
-"""A failure is no longer shown after this time without another try: no task works on the item any more."""
+"""A failure that was not tried again for this long is no longer shown: no task works on the item any more."""
 MAX_FAILING = 1000
 """The largest number of failing items that are named; all are counted."""
 _EXPECTED = (OSError, KafkaError, ZkError, ValueError)
@@ -61,11 +61,11 @@ class Failure:
         """One line for an operator."""
         what = f"{self.task} {self.item}".rstrip()
         pause_s = max(0.0, self.retry_at - now)
-        return f"{what}: failed {counted(self.times, 'time')}, tried again in {pause_s:.0f} s: {self.error}"
+        return f"{what}: failed {counted(self.times, 'time')}, next try in {pause_s:.0f} s: {self.error}"
 
 
 class Background:
-    """The failures of one process. ``propagate_bugs``: raise errors that are not of a disk, a peer or a format."""
+    """The failures of one process. With ``propagate_bugs``, an error whose type is not in ``_EXPECTED`` is raised."""
 
     def __init__(self, clock: Monotonic | None = None, *, propagate_bugs: bool = False) -> None:
         self._clock: Monotonic = clock or LoopTime()
@@ -124,7 +124,7 @@ class Background:
         return pause_s
 
     def failed_once(self, task: str, item: object, error: Exception) -> None:
-        """Count the failure of an item that ends with it, such as a connection."""
+        """Count a failure that ends its item, such as a connection."""
         self._count(task, str(item), error)
 
     def _count(self, task: str, item: str, error: Exception, **more: float) -> None:
@@ -144,7 +144,7 @@ class Background:
             del self._failing[key]
 
     def failing(self) -> list[Failure]:
-        """The items that fail now, the longest untried first."""
+        """The items that fail now, in the order of their last tries."""
         oldest = self._clock.monotonic() - FORGOTTEN_AFTER_S
         self._failing = {key: known for key, known in self._failing.items() if known.failed_at >= oldest}
         return list(self._failing.values())

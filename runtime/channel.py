@@ -1,7 +1,7 @@
 """One connection to a broker or controller: requests, responses, the versions both sides support, and deadlines.
 
 Clients, brokers and controllers use it, under trio and asyncio alike. There are two ways to send. ``post`` is a plain
-call, so requests leave in the order of the calls. It hands the socket as many bytes as it takes at once, and returns a
+call, so requests leave in the order of the calls. It sends the bytes that the socket takes at once, and returns a
 ``Pending``, which can be awaited for the response. ``request`` sends and waits, with one deadline for both, and lets
 other tasks run while it encodes a large request. Responses are matched to requests by correlation id. A failed channel
 stays failed: connect a new one.

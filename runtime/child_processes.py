@@ -9,7 +9,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Make a child end with its parent, also when that is killed (Linux). Runs in the child, before exec.
+    """Make a child end with its parent, also when the parent is killed (Linux). Runs in the child, before exec.
 
     The signal comes when the *thread* that forked ends, so only the main thread may use this.
     """

@@ -28,7 +28,7 @@ def raise_descriptor_limit(
     get: Callable[[], Limits] = lambda: resource.getrlimit(resource.RLIMIT_NOFILE),
     put: Callable[[Limits], None] = lambda limits: resource.setrlimit(resource.RLIMIT_NOFILE, limits),
 ) -> DescriptorLimit:
-    """Raise the soft limit as far as the system allows. It does not change when the system refuses."""
+    """Raise the soft limit as far as the system allows. The limit does not change when the system refuses."""
     soft, hard = get()
     unlimited = resource.RLIM_INFINITY
     if soft == unlimited:

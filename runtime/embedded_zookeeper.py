@@ -236,7 +236,7 @@ class EmbeddedZookeeper:
             process.wait()
 
     def kill(self) -> None:
-        """End the server at once, as a power cut would."""
+        """End the server at once, with SIGKILL."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -25,7 +25,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds on the event loop's clock, which never goes back and compares with deadlines."""
+        """Seconds on the event loop's clock, which never goes back. Deadlines are times of this clock."""
         ...
 
 
@@ -137,7 +137,7 @@ class Storage(Protocol):
         ...
 
     async def read_through(self, paths: Sequence[str], opened: Sequence[str] = ()) -> None:
-        """Read these files from the disk in a thread; of the files in ``opened``, only what ``open`` needs.
+        """Read the files ``paths`` from the disk in a thread, and open the files ``opened`` without reading them.
 
         It never fails: ``read_bytes`` and ``open`` report errors.
         """
@@ -320,7 +320,7 @@ class CheckOp:
 
 ZkOp: TypeAlias = CreateOp | SetOp | DeleteOp | CheckOp
 Watch: TypeAlias = Callable[[], None]
-"""Called once, in the event loop, when the watched znode has changed, or may have because the connection was lost.
+"""Called once, in the event loop, when the watched znode has changed, or when the connection was lost.
 
 It only marks state as outdated; a task reads it again. Equal callbacks on one path count as one watch.
 """
@@ -369,7 +369,7 @@ class ZkStore(Protocol):
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
     ) -> str:
-        """Create a znode and return its path. With ``sequence``, ten digits are appended, an always larger number.
+        """Create a znode and return its path. ``sequence`` appends a number of ten digits, larger for each new child.
 
         Raises ``NodeExistsError``, and ``NoNodeError`` when the parent is missing, unless ``make_parents`` is set. An
         ephemeral znode is deleted with the session and has no children.

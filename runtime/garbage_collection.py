@@ -21,7 +21,7 @@ THRESHOLDS = (2_500, 4, 2)
 OLDEST = 2
 GROWTH = 1.5
 GROWTH_BYTES = 256 << 20
-"""A process traverses all objects above ``GROWTH`` times its size at the last full traversal plus this."""
+"""All objects are traversed once a process has ``GROWTH`` times its size at the last full traversal, plus this."""
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -31,7 +31,7 @@ class ShortCollections:
     def __init__(self, resident_bytes: Callable[[], int | None]) -> None:
         self.pauses = Histogram(
             "anabranch_garbage_collection_seconds",
-            "Garbage collections by how long each stopped the process",
+            "Durations of garbage collections, each of which stopped the process",
             BOUNDS_S,
         )
         self._resident_bytes = resident_bytes
@@ -43,7 +43,7 @@ class ShortCollections:
     def begin(self) -> None:
         """Start, for the rest of the process. The objects that exist now, the loaded modules, are frozen."""
         self._after_oldest()
-        gc.collect()  # else CPython waits with the next full collection until a quarter of the old objects is added
+        gc.collect()  # else CPython delays the next full collection until a quarter of the old objects is added
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self.on_collection)
 
@@ -79,4 +79,4 @@ def resident_bytes() -> int | None:
 
 
 OF_THIS_PROCESS = ShortCollections(resident_bytes)
-"""The only instance, because collections are the interpreter's. ``__main__`` begins it."""
+"""The only instance: the interpreter has one garbage collector for the process. ``server_program`` begins it."""

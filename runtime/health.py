@@ -60,7 +60,7 @@ class Health:
 
 
 def zookeeper_check(zk: ZkStore) -> Check:
-    """A check of the session: without one nothing new is decided, and a broker may be considered dead."""
+    """A check of the session: without it a controller decides nothing, and a broker may be considered dead."""
 
     def check() -> list[Problem]:
         if zk.state is SessionState.CONNECTED:

@@ -26,7 +26,7 @@ LIVE = "/health/live"
 READY = "/health/ready"
 _LINGER_S = 1.0
 _LINGER_BYTES = 256 << 10
-"""After the last response, a client's bytes are read for ``_LINGER_S`` and up to this many."""
+"""After the last response, a client's bytes are read for at most ``_LINGER_S``, and at most this many of them."""
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 

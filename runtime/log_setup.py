@@ -1,7 +1,7 @@
 """The log of a process: the level of each logger, which may change while it runs (KIP-412), and the form of a line.
 
-structlog's loggers and those of the standard library (the controller's, kazoo's) share one output. A logger has the
-name of its module. A logger without a level of its own has its parent's level.
+structlog's loggers and those of the standard library (kazoo's, ``zk_kazoo``'s) share one output. A logger has the name
+of its module. A logger without a level of its own has its parent's level.
 """
 
 from __future__ import annotations

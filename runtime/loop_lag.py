@@ -33,7 +33,7 @@ class LoopLag(trio.abc.Instrument):
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.rounds = Histogram(
             "anabranch_loop_lag_seconds",
-            "Rounds of the event loop by how long each kept the loop from looking at its sockets",
+            "Durations of the event loop's rounds; sockets are polled between two rounds",
             BOUNDS_S,
         )
         self._now = now

@@ -1,4 +1,4 @@
-"""The metrics of a process, and their text for Prometheus. To count is to add to a number (ADR 39)."""
+"""The metrics of a process, and their text for Prometheus. Counting only adds to a number (ADR 39)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Source = Callable[[], Iterator["Metric | None"]]
 
 
 class Counter:
-    """A number for each combination of label values, which only grows."""
+    """Numbers that only grow, one for each combination of label values."""
 
     __slots__ = ("help", "label_names", "name", "values")
 
@@ -128,7 +128,7 @@ class Metrics(Collector):
         self.shown_topics: ShownTopics | None = None
         """The topics with series of their own; None when every topic has them."""
         self.most_series: int | None = None
-        """Series of one counter or labelled gauge at most, besides the sum of the others; None for no limit."""
+        """The most series of one counter or labelled gauge, without the sum of the others; None: no limit."""
 
     def families(self) -> Iterator[Metric | None]:
         """Yields all families, and None where other tasks may run."""

@@ -270,7 +270,7 @@ class OsStorage:
             return file.read()
 
     def is_cold(self, path: str) -> bool:
-        return True  # RWF_NOWAIT works for bytes only: for names the kernel cannot be asked
+        return True  # the kernel has RWF_NOWAIT for reads only, and no such flag for look-ups of names
 
     async def read_through(self, paths: Sequence[str], opened: Sequence[str] = ()) -> None:
         await trio.to_thread.run_sync(_read_files_through, paths, opened)

@@ -1,4 +1,4 @@
-"""Non-blocking TCP for any event loop: ``Waits`` has the loop's ways to wait.
+"""Non-blocking TCP for any event loop: ``Waits`` has the loop's functions for waiting.
 
 An operation is tried first, and waits only when the kernel would block. A stream that never has to wait still yields to
 other tasks every few operations.
@@ -203,7 +203,7 @@ class SocketStream(_Socket):
 
 
 def _not_empty(parts: Sequence[Part]) -> deque[Part]:
-    """The parts without empty ones: bytes sent with MSG_MORE wait for more, so more must follow."""
+    """The parts that are not empty: after MSG_MORE the kernel waits for more bytes, so each part must have some."""
     return deque(part for part in parts if len(part))
 
 
@@ -216,7 +216,7 @@ def _descriptor(part: Part) -> int | None:
 
 
 def buffer_of(part: Part) -> Buffer:
-    """The bytes of a part: the buffer itself, or a range read. Raises ``OSError`` when the file has become shorter."""
+    """The bytes of a part: a buffer itself, or a range's bytes. Raises ``OSError`` if the file has become shorter."""
     if isinstance(part, bytes | bytearray | memoryview):
         return part
     data = cast(FileRange, part).read()

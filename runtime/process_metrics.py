@@ -34,4 +34,4 @@ def _disk_traffic() -> Iterator[Metric]:
         return
     for field, name in _DISK.items():
         what = "read from" if field == "read_bytes" else "written to"
-        yield GaugeMetricFamily(name, f"Bytes that this process has had {what} disks", value=float(values[field]))
+        yield GaugeMetricFamily(name, f"Bytes {what} disks for this process", value=float(values[field]))

@@ -15,7 +15,7 @@ from anabranch.runtime.os_sockets import AddressInfo, SocketNetwork, Waits, pass
 
 
 class RealClock:
-    """The system's clocks. ``monotonic`` is the running event loop's clock, so it compares with deadlines."""
+    """The system's clocks. ``monotonic`` is the running event loop's clock, which deadlines use too."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -63,7 +63,9 @@ class ServerProgram(Generic[Config]):
             prog=f"anabranch {self.kind}", description=f"Run a {self.kind} until SIGTERM or Ctrl-C."
         )
         parser.add_argument("--config", type=Path, help="a properties file")
-        parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="wins over the others")
+        parser.add_argument(
+            "--set", action="append", default=[], metavar="KEY=VALUE", help="overrides the file and the environment"
+        )
         parser.add_argument("--strict", action="store_true", help="do not start with keys that have no effect")
         log_setup.add_arguments(parser)
         arguments = parser.parse_args(argv)

@@ -79,7 +79,7 @@ class _Pipe:
         self.lost = False
         """Whether one of the two machines has no power, so that nothing arrives."""
         self.room = _Signal()
-        """Bytes were read, or never will be."""
+        """Fires when bytes were read, and when the connection ends."""
 
     async def wait_until(self, when: float) -> None:
         """Wait until ``when`` or an earlier event, or until ``wake``. One task may wait at a time."""
@@ -92,7 +92,7 @@ class _Pipe:
                 self._reader = None
 
     def update(self) -> None:
-        """The next event may have another time: the reader wakes at that time."""
+        """Let the reader wake at the time of the next event, which may have changed."""
         if self._reader is not None:
             self._reader.deadline = self.next_event()
 
@@ -407,7 +407,7 @@ class SimFabric:
         return (source, target) in self._cuts
 
     def cut(self, source: str, target: str) -> None:
-        """Hold back everything from ``source`` to ``target`` until the cut heals; connecting waits for that too."""
+        """Hold back everything from ``source`` to ``target`` until the cut heals; connecting waits until then too."""
         self._cuts[source, target] = None
 
     def heal(self, source: str, target: str) -> None:

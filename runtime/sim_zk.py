@@ -94,7 +94,7 @@ class _Call:
 
 
 class _Loss(enum.Enum):
-    """The half of the next write in which the connection is lost."""
+    """The message of the next write that is lost with the connection."""
 
     REQUEST = "request"
     ANSWER = "answer"
@@ -165,7 +165,7 @@ class FakeSession:
         self._calls: dict[_Call, str] = {}
         self._watches: dict[Event, dict[Watch, None]] = {}
         self._on_their_way: list[Watch] = []
-        """Fired watches whose events have not reached the client. They are called then, or when the line is cut."""
+        """Fired watches that are called when their events reach the client, or when the line is cut."""
         self._callbacks: dict[int, Callable[[SessionState], None]] = {}
         self._next_callback = 0
         self._connection = 1  # grows with every connect and disconnect
@@ -253,7 +253,7 @@ class FakeSession:
     # ------------------------------------------------------------ faults
 
     def disconnect(self, *, server_down: bool = False) -> None:
-        """Cut the connection until ``reconnect``. The session expires when that takes longer than its timeout.
+        """Cut the connection until ``reconnect``. The session expires if that does not come within its timeout.
 
         With ``server_down`` the session does not expire, because no server measures the time.
         """

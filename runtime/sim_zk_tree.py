@@ -98,7 +98,7 @@ class Tree:
         return self._transaction(body)
 
     def multi(self, ops: Sequence[ZkOp], session_id: int) -> tuple[list[int], list[Event]]:
-        """Apply all ops, and return their new versions (create: 0, delete, check: -1) and the events for watches."""
+        """Apply all ops; returns their new versions (0 for create, -1 for delete and check) and the watches' events."""
         return self._transaction(lambda: [self._apply(op, session_id) for op in ops])
 
     def _transaction(self, body: Callable[[], T]) -> tuple[T, list[Event]]:

@@ -1,4 +1,4 @@
-"""State machines as tables: for each state, the states it may be entered from."""
+"""State machines as tables: for each state, the states from which it may be entered."""
 
 from __future__ import annotations
 

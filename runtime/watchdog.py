@@ -1,4 +1,4 @@
-"""Ends a process whose event loop hangs: its ZooKeeper session would keep a broker registered that does not serve."""
+"""Ends a process whose event loop hangs: otherwise its ZooKeeper session, and a broker's registration, would stay."""
 
 from __future__ import annotations
 

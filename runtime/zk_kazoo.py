@@ -140,7 +140,7 @@ class KazooZk:
         self._client_expiries = 0  # as kazoo's thread has seen them
         self.latency_ms = Histogram(
             "kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms",
-            "Milliseconds of requests to ZooKeeper, until the loop has the answer",
+            "Milliseconds from a request to ZooKeeper until the loop has its response",
             _LATENCY_BOUNDS_MS,
         )
         client.add_listener(self._client_state_changed)
@@ -369,7 +369,7 @@ async def open_zk(
 
 
 def _stop(client: Any) -> None:
-    """End the session (its ephemerals go with it) and join kazoo's thread."""
+    """End the session, which deletes its ephemerals, and join kazoo's thread."""
     try:
         client.stop()
         client.close()

@@ -1,4 +1,4 @@
-"""Metrics of the ZooKeeper session: its state, how often it changed, the latency of its requests."""
+"""Metrics of the ZooKeeper session: its state, and the number of its changes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from anabranch.runtime.env import SessionState, ZkStore
 _PREFIX = "kafka_server_sessionexpirelistener"
 _CHANGES = {
     SessionState.CONNECTED: ("zookeepersyncconnects", "Times the connection to ZooKeeper was made"),
-    SessionState.SUSPENDED: ("zookeeperdisconnects", "Times it was lost while the session lived"),
-    SessionState.LOST: ("zookeeperexpires", "Times the session expired"),
+    SessionState.SUSPENDED: ("zookeeperdisconnects", "Times the connection to ZooKeeper was lost within a session"),
+    SessionState.LOST: ("zookeeperexpires", "Times a session with ZooKeeper expired"),
 }
 
 

@@ -51,8 +51,8 @@ def test_failures_are_described_and_counted() -> None:
     fail_with(background, FULL)
     fail_with(background, ValueError("no batch at byte 0"), "retention", "/logs")
     assert background.describe() == [
-        "cleaner t-0: failed 1 time, tried again in 1 s: [Errno 28] No space left on device",
-        "retention /logs: failed 1 time, tried again in 1 s: no batch at byte 0",
+        "cleaner t-0: failed 1 time, next try in 1 s: [Errno 28] No space left on device",
+        "retention /logs: failed 1 time, next try in 1 s: no batch at byte 0",
     ]
     text = metrics.render().decode()
     assert 'anabranch_background_failures_total{task="cleaner"} 1.0' in text
