@@ -1,4 +1,4 @@
-"""A coordinator's volatile state about groups that leaders count; ``readers`` decides by it."""
+"""A coordinator's volatile state about groups that leaders count, for the decisions of ``readers``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Counted:
     """The state about the groups of one partition of the offsets topic."""
 
     since: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Since when (monotonic ms) stock members of a group count as readers of a topic: ``{group: {topic: ms}}``."""
+    """``{group: {topic: ms}}``: the time (monotonic ms) since which a group's stock members count as readers."""
     asked: set[str] = field(default_factory=set)
     """Topics that a leader asked about."""
     unwritten: dict[str, dict[TopicPartition, Creation]] = field(default_factory=dict)

@@ -57,7 +57,7 @@ class RecentDeletions:
 
 
 def as_of(partitions: Mapping[TopicPartition, int], topics: Topics) -> dict[TopicPartition, Deletion]:
-    """The deletions of ``partitions``, with whether each partition has been created anew by now."""
+    """The deletions of ``partitions``. Each notes whether its partition has been created anew by now."""
     return {
         tp: Deletion(incarnation, topics.contains(tp.topic, tp.partition)) for tp, incarnation in partitions.items()
     }

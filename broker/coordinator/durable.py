@@ -57,7 +57,7 @@ class StableGeneration:
     members: dict[str, StoredMember] = field(default_factory=dict)
 
     def assignment_of(self, member_id: str, group_instance_id: str | None) -> bytes:
-        """The stored assignment, empty for a member it does not know.
+        """The stored assignment of a member, empty for an unknown member.
 
         A static member is also found by its instance id: its member id changes before the new one is stored.
         """
@@ -94,7 +94,7 @@ class DurableState:
     offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = field(default_factory=dict)
     generations: dict[str, StableGeneration] = field(default_factory=dict)
     committers: dict[str, dict[str, int]] = field(default_factory=dict)
-    """The groups with offsets of a topic, by topic, with the number of partitions each has an offset of."""
+    """``{topic: {group: number of partitions of the topic in which the group has an offset}}``."""
 
     def replay(self, record: CoordinatorRecord) -> None:
         """Apply one committed record."""

@@ -51,9 +51,9 @@ def _is_expired(turn: Turn, group: Group, tp: TopicPartition, offset: OffsetAndM
     """KIP-211: an offset's retention runs from when its group became empty, or stopped subscribing to the topic.
 
     - a group that once had members and is empty: from then (from the commit when that time was never stored);
-    - a stable consumer group: from the commit, for topics nobody subscribes to;
+    - a stable consumer group: from the commit, for topics to which no member subscribes;
     - a group of simple consumers: from the commit;
-    - any other group: never. A commit with a retention of its own expires by that instead.
+    - any other group: never. A commit with a retention of its own expires after that retention instead.
     """
     if group.protocol_type is None:
         since_ms = offset.commit_timestamp_ms

@@ -24,7 +24,7 @@ class MemberRequest(Protocol):
 
 
 def present_member(shard: Shard, request: MemberRequest) -> tuple[Group, Member] | ErrorCode:
-    """The request's group and member, or why the request is refused."""
+    """The request's group and member, or the error with which the request is refused."""
     group = shard.groups.get(request.group_id)
     if group is None:
         return ErrorCode.UNKNOWN_MEMBER_ID

@@ -130,7 +130,7 @@ class Group:
     # ------------------------------------------------------------ deadlines
 
     def wake_by(self, deadline_ms: int) -> int:
-        """Have the timer look at the group by ``deadline_ms``; returns ``deadline_ms``."""
+        """Let the timer look at the group at ``deadline_ms`` or earlier; returns ``deadline_ms``."""
         if self.wake_ms is None or deadline_ms < self.wake_ms:
             self.wake_ms = deadline_ms
         return deadline_ms
@@ -244,7 +244,7 @@ class Group:
         )
 
     def select_protocol(self) -> str:
-        """Of the protocols that all members support, the one that most prefer; on a tie, the first member's choice."""
+        """The protocol that most members prefer among those that all support; on a tie, the first member's choice."""
         everyone = len(self.members)
         votes: dict[str, int] = {}
         for member in self.members.values():

@@ -143,7 +143,7 @@ def _join_known(turn: Turn, group: Group, joining: Joining) -> None:
     if group.state is GroupState.PREPARING_REBALANCE:
         _rejoin(turn, group, member, joining)
     elif group.state is GroupState.COMPLETING_REBALANCE and unchanged:
-        # It did not get the response to its join: answer it again.
+        # The member did not get the response to its join: answer again.
         turn.out.reply(joining.parked.token, generation_response(group, member, joining.parked))
     elif group.state is GroupState.STABLE and unchanged and member_id != group.leader_id:
         turn.out.reply(joining.parked.token, generation_response(group, member, joining.parked))
@@ -182,7 +182,7 @@ def _rejoin(turn: Turn, group: Group, member: Member, joining: Joining) -> None:
 
 
 def _park(turn: Turn, group: Group, member: Member, join: ParkedJoin) -> None:
-    """Let the member wait; an earlier join of it, whose connection broke, is answered so that none waits for ever."""
+    """Let the member wait. Its earlier join, whose connection broke, is answered, so that no join waits for ever."""
     previous = group.park_join(member, join)
     if previous is not None:
         error = ErrorCode.REBALANCE_IN_PROGRESS
@@ -251,12 +251,12 @@ class StaticMemberStored:
         group, member = self.group, self.group.members.get(self.new_member_id)
         in_time = group.state is GroupState.STABLE and group.generation_id == self.generation_id
         if member is None or not in_time:
-            # A rebalance began or the member is gone: that has answered its join.
+            # A rebalance began or the member is gone, so its join is answered already.
             return turn.out
         if error is ErrorCode.NONE:
             join = group.take_join(member)
             if join is not None:
-                # The old leader's id: a leader that came back must not assign, a stable group would not distribute it.
+                # The old leader's id: a leader that came back must not send an assignment that nobody would get.
                 response = generation_response(group, member, join, leader_id=self.old_leader_id or "")
                 turn.out.reply(join.token, response)
             group.keep_alive(member, now.monotonic_ms)

@@ -95,7 +95,7 @@ class Leadership:
         return self.loaded.get(partition, ErrorCode.NOT_COORDINATOR)
 
     def on_leader(self, partition: int, leader_epoch: int) -> None:
-        """Load the partition, unless the epoch is old, or this broker led the epoch before and has loaded it all."""
+        """Load the partition. An old epoch is ignored. The next epoch of the same leader keeps the state or load."""
         known_epoch = self._epochs.get(partition)
         if self.is_closed or (known_epoch is not None and leader_epoch <= known_epoch):
             return

@@ -107,7 +107,7 @@ class LoadedPartition:
         self._in_flight: deque[_InFlight] = deque()
         self._settling = False
         self._confirming: list[_Read] | None = None
-        """Reads that the present confirmation is for; None without one."""
+        """The reads that wait for the present confirmation; None while there is no confirmation."""
         self._unconfirmed: list[_Read] = []
         """Reads that came after the present confirmation began."""
         self._waiting: list[tuple[int, Callable[[ErrorCode], None]]] = []
@@ -176,9 +176,10 @@ class LoadedPartition:
     # ------------------------------------------------------------ reads
 
     def confirm(self, then: Callable[[ErrorCode], None]) -> None:
-        """Call ``then`` once memory is known to be current at some time from now on, or with NOT_COORDINATOR.
+        """Call ``then`` once this broker is known to have led after this call, so that its memory was current.
 
-        Reads that come during a confirmation share the next one.
+        If it does not lead any more, the error is NOT_COORDINATOR. Reads that come during a confirmation share the next
+        one.
         """
         overdue_ms = read_clock(self._clock).monotonic_ms + self.shard.config.offsets_commit_timeout_ms
         self._unconfirmed.append(_Read(then, overdue_ms))

@@ -1,4 +1,4 @@
-"""Read a partition of the offsets topic into memory, in slices that leave the loop to others."""
+"""Read a partition of the offsets topic into memory, in slices with other tasks running in between."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Replayer:
     def replay(self, record: KeyValue) -> None:
         """Apply one record.
 
-        A key type of a newer version stays in the log, with one warning per type (KIP-915). A malformed record is
-        reported and skipped: the partition's other groups go on.
+        A record with an unknown key type stays in the log, with one warning per type (KIP-915). A malformed record is
+        logged and skipped, so that the partition's other groups are served.
         """
         try:
             decoded = decode(*record)

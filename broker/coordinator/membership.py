@@ -34,7 +34,7 @@ BATCH_LEAVE_VERSION = 3
 
 
 def heartbeat(turn: Turn, token: Token, request: HeartbeatRequest) -> None:
-    """Keep the member's session alive; REBALANCE_IN_PROGRESS has it rejoin."""
+    """Keep the member's session alive; REBALANCE_IN_PROGRESS makes the member rejoin."""
     turn.out.reply(token, HeartbeatResponse(error_code=_heartbeat(turn, request)))
 
 

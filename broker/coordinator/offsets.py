@@ -1,16 +1,16 @@
 """OffsetCommit 2-8, OffsetFetch 1-8, OffsetDelete 0.
 
 OffsetCommit v2-4 carry a retention of their own, v6 leader epochs, v7 ``group.instance.id``. v8 carries KIP-253's
-incarnation in tag 10256, and in tag 10260 that the offset is a report as well (``positions``). OffsetFetch v2 adds null
-topics for all topics and a top-level error, v7 ``require_stable``, v8 many groups at once and incarnations.
+incarnation in tag 10256; tag 10260 marks the offset as a report (``positions``). OffsetFetch v2 adds null topics for
+all topics and a top-level error, v7 ``require_stable``, v8 many groups at once and incarnations.
 
 An offset committed without an incarnation is of the incarnation that the broker knows. An offset of an earlier
 incarnation is not valid for the present partition, and is neither stored nor returned (hole 20). It shows only that its
 group was there: if the partition was removed and created again, its first offset is returned instead. A commit for an
 unknown, later incarnation is refused with a retriable error, until this broker's metadata has caught up. If a forged
-one were stored, every later commit would be refused as one of an earlier incarnation.
+incarnation were stored, every later commit would be refused as a commit for an earlier incarnation.
 
-Commits within transactions are another API; an offset they hold open would count as pending here.
+Commits within transactions are another API; the offsets of an open transaction would count as pending here.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ def refuse_commit(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommi
 
 
 def committing_group(turn: Turn, request: OffsetCommitRequest) -> tuple[Group | None, ErrorCode]:
-    """The group, with the committing member's session kept alive, or why the commit is refused."""
+    """The group, with the committing member's session kept alive, or the error with which the commit is refused."""
     generation_id = request.generation_id
     group = turn.shard.groups.get(request.group_id)
     if group is None:
-        # Without a generation it is a simple consumer: the group exists for its offsets alone.
+        # A request without a generation is of a simple consumer: the group exists for its offsets alone.
         return (Group(request.group_id), ErrorCode.NONE) if generation_id < 0 else (None, ErrorCode.ILLEGAL_GENERATION)
     if generation_id < 0 and group.state is GroupState.EMPTY:
         return group, ErrorCode.NONE
@@ -191,7 +191,7 @@ def _committed(
 
 
 def _rewinds(before: OffsetAndMetadata | None, offset: int) -> int:
-    """How often a commit lowered the offset, with a commit of ``offset`` after ``before``."""
+    """The number of commits that lowered the offset, up to a commit of ``offset`` after ``before``."""
     return 0 if before is None else before.rewinds + (offset < before.offset)
 
 
@@ -221,7 +221,7 @@ class OffsetsStored:
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
         """The offsets stay pending: a stable fetch must not ignore them, nor may they outlive their group.
 
-        They are not a report any more: the member gets an error, and may change its position meanwhile.
+        They do not count as a report any more: the member gets an error, and may change its position meanwhile.
         """
         out = Outcome()
         self._answer(out, ErrorCode.REQUEST_TIMED_OUT)
@@ -271,8 +271,8 @@ def fetch_offsets(
 
     An offset of an earlier incarnation than the broker knows is not returned, because a stock client would apply it to
     the present partition. If the partition was removed and created again, the group has read nothing of it yet, so its
-    first offset is returned. Without one, ``auto.offset.reset=latest`` would skip its first records. An offset of a
-    removed partition is kept but not returned. ``require_stable`` refuses a partition with a commit in flight
+    first offset is returned. Without an offset, ``auto.offset.reset=latest`` would skip its first records. An offset of
+    a removed partition is kept but not returned. ``require_stable`` refuses a partition with a commit in flight
     (KIP-447): UNSTABLE_OFFSET_COMMIT.
     """
     committed = shard.durable.offsets_of(group_id)
@@ -301,7 +301,7 @@ def fetch_offsets(
 
 
 def committed_now(tp: TopicPartition, committed: OffsetAndMetadata, known: Topics) -> OffsetAndMetadata | None:
-    """The committed offset in terms of the partition's present incarnation; unchanged where no later one is known."""
+    """The committed offset for the partition's present incarnation; unchanged if no later incarnation is known."""
     if known.merged_away(*tp):
         return None
     incarnation = known.incarnation(*tp)

@@ -13,14 +13,14 @@ from anabranch.protocol.errors import ErrorCode
 
 
 class Now(NamedTuple):
-    """The time a decision is made at, milliseconds: the wall clock for records, the monotonic one for deadlines."""
+    """The time of a decision, in milliseconds: the wall clock for records, the monotonic clock for deadlines."""
 
     wall_ms: int
     monotonic_ms: int
 
 
 def is_committed(error: ErrorCode) -> bool:
-    """Whether a write that ended with ``error`` is in the log for good; the client may still get the error."""
+    """Whether a write that ended with ``error`` stays in the log; the client may still get the error."""
     return error in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
 
@@ -37,7 +37,7 @@ class Then(Protocol):
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
         """After ``offsets.commit.timeout.ms``, answer the waiting request with REQUEST_TIMED_OUT; once at most.
 
-        The write may still be committed. Returns the answers, and the action that remains for when its fate is known.
+        The write may still be committed. Returns the answers, and the action to run once the write's fate is known.
         """
         ...
 
@@ -56,7 +56,7 @@ class Write:
 
 @dataclass(slots=True)
 class Outcome:
-    """The effects of one decision, in the order they were decided."""
+    """The effects of one decision, in the order in which they were decided."""
 
     replies: list[tuple[Token, object]] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Turn:
-    """One decision: the shard it is about, the time it is made at, the effects so far."""
+    """One decision: its shard, its time, and the effects so far."""
 
     shard: Shard
     now: Now

@@ -21,7 +21,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 def _ownership(shard: Shard, group: Group) -> Ownership:
-    """The owners of partitions, read once for each stored generation. One assigned twice is its first owner's."""
+    """The owners of partitions, read once for each stored generation. Of two owners the first one counts."""
     known, generation = group.positions.ownership, shard.durable.generations[group.group_id]
     if known is not None and known.generation is generation:
         return known
@@ -161,7 +161,7 @@ def end_generation(turn: Turn, group: Group, error: ErrorCode) -> None:
     positions.waits_before = {m: waits for m, waits in positions.waits_before.items() if waits and m in group.members}
 
 
-# ---------------------------------------------------------------- what else moves a position
+# ---------------------------------------------------------------- other changes of positions
 
 
 def will_poll(group: Group, member: Member) -> None:
@@ -196,7 +196,7 @@ def take_processed(shard: Shard, group: Group, processed: Processed) -> set[Topi
 
 
 def on_committed(turn: Turn, group: Group, partitions: Iterable[TopicPartition]) -> None:
-    """Answer polls after offsets were committed: where no member reports, that moves the position."""
+    """Answer polls after offsets were committed: a commit moves the position if no member reports."""
     waiting = group.positions.waiting
     if waiting:
         answer_if_news(turn, group, dict.fromkeys(member for tp in partitions for member in waiting.get(tp, ())))

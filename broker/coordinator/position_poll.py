@@ -80,7 +80,7 @@ def _poll(
     poller = positions.pollers[member_id]
     is_repeated = poller.token is not None
     if is_repeated:
-        answer(turn, group, member_id)  # its connection broke, or it would not ask again
+        answer(turn, group, member_id)  # the connection of the earlier poll broke, or the member would not poll again
     asked = partitions_of(request, incarnation_of)
     wants = {one.tp: one.incarnation for one in asked if one.is_wanted}
     moved = [
@@ -120,10 +120,10 @@ def _note_waits(turn: Turn, group: Group, poller: Poller, awaited_until: Mapping
 
 
 def _note_poll(group: Group, member_id: str) -> bool:
-    """Note a member's poll; returns whether it may make positions known, or unknown, that others want.
+    """Note a member's poll; returns whether it may change which of the wanted positions are known.
 
-    It may if it is the member's first poll in this generation, and the member was the last that was waited for or was
-    not waited for any more.
+    Only a member's first poll in this generation may: if the group waits for no other first poll now, or if it did not
+    wait for this member any more.
     """
     positions = group.positions
     if member_id in positions.pollers:
@@ -213,7 +213,7 @@ def _may_be_wanted(group: Group) -> bool:
 def ask_owners(turn: Turn, group: Group, wanted: dict[TopicPartition, int]) -> None:
     """Ask the members that poll for their positions in the wanted partitions they own, until their generation ends.
 
-    If no member has polled yet, that proves nothing: the generation, or this coordinator, may be new.
+    That no member has polled yet proves nothing: the generation, or this coordinator, may be new.
     """
     positions = group.positions
     if group.state is not GroupState.STABLE or not wanted:

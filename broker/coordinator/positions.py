@@ -34,7 +34,7 @@ class Known(NamedTuple):
     position: int
     awaits_report: bool
     rewinds: int
-    """How often a commit lowered the group's offset: between two answers the position may go down and up again."""
+    """The number of commits that lowered the group's offset: the position may go down and up between two answers."""
 
 
 NOTHING_KNOWN = Known(UNKNOWN_POSITION, awaits_report=True, rewinds=0)
@@ -96,7 +96,7 @@ class GroupPositions:
     """The time at which a member first wanted a position: the group waits for first polls from then on."""
     ownership: Ownership | None = None
     waits_before: dict[str, dict[TopicPartition, Awaited]] = field(default_factory=dict)
-    """The waits of members that have not polled since an earlier generation ended: they may go on."""
+    """The waits of members that have not polled since an earlier generation ended: the waits may continue."""
     has_polled: bool = False
     """Whether a member polled in this generation or an earlier one, as far as this coordinator remembers."""
 
@@ -166,7 +166,7 @@ class GroupPositions:
         return new
 
     def _ask_again(self, tp: TopicPartition) -> None:
-        """Have the owner's position requested again, as if no member had waited for the partition before."""
+        """Request the owner's position again, as if no member had waited for the partition before."""
         owner = None if self.ownership is None else self.ownership.owner_of.get(tp)
         if owner is not None and owner in self.pollers:
             self.pollers[owner].asked.pop(tp, None)

@@ -1,8 +1,8 @@
 """Groups with stock members in topics with ``ordered.delivery.legacy.consumers=hold``: TopicReaders and OffsetFetch.
 
-A leader asks which groups read a topic and how far they are (TopicReaders, 25302), and serves only by answers younger
-than ``stock.consumer.lease.ms``. A new group gets its first OffsetFetch answered when it has been counted for longer
-than that. By then every leader that may serve it counts it, a deposed leader included.
+A leader asks for the groups that read a topic and their positions (TopicReaders, 25302), and serves only by answers
+younger than ``stock.consumer.lease.ms``. The first OffsetFetch of a new group is answered when the group has been
+counted for longer than that. By then every leader that may serve the group counts it, a deposed leader included.
 
 When a resize creates a partition, the coordinator commits the partition's first offset for each existing group that
 has no commit there. Without it, ``auto.offset.reset=latest`` would skip records that were written before a member knew
@@ -35,7 +35,7 @@ from anabranch.protocol.types import TopicPartition
 MARGIN = 1.1
 """Clocks of brokers run at slightly different speeds."""
 WITHOUT_COMMIT_MS = 60_000
-"""How long a group counts that fetched offsets and has neither a commit of the topic nor a member that reads it."""
+"""The time for which a group counts after it fetched offsets, without a commit or a member that reads the topic."""
 KNOWN_WITHIN_MS = 5_000
 """How long a member's OffsetFetch waits until this broker knows a partition.
 It also waits this long until the group's beginning there is committed."""
@@ -139,7 +139,7 @@ def begins_at_ms(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTo
     """Count the group for these topics; returns the time (monotonic ms) from which OffsetFetch may be answered.
 
     A leader that has not asked this coordinator about a topic yet counts the group when it asks. In a resized topic
-    such a leader may still serve by an answer of the coordinator before.
+    such a leader may still serve by an answer of the previous coordinator.
     """
     now_ms, counted = turn.now.monotonic_ms, turn.shard.counted
     at_ms = now_ms
@@ -188,7 +188,7 @@ def note_created(turn: Turn, group_ids: Iterable[str], created: Mapping[TopicPar
 
 
 def write_beginnings(turn: Turn, group_id: str, topics: Topics) -> None:
-    """Commit the group's beginnings that are not on their way; never over a commit, nor in a removed partition."""
+    """Commit the group's beginnings that are not being written; never over a commit, nor in a removed partition."""
     shard = turn.shard
     unwritten = shard.counted.unwritten.get(group_id, {})
     committed = shard.durable.offsets_of(group_id)

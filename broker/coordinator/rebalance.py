@@ -39,7 +39,7 @@ def prepare_rebalance(turn: Turn, group: Group) -> None:
 
 
 def maybe_complete_join(turn: Turn, group: Group) -> None:
-    """Start the generation early once everyone rejoined; not while an empty group waits for its first members."""
+    """Start the generation early once all members rejoined; not while an empty group waits for its first members."""
     if (
         group.state is GroupState.PREPARING_REBALANCE
         and group.initial_delay_remaining_ms is None
@@ -49,7 +49,7 @@ def maybe_complete_join(turn: Turn, group: Group) -> None:
 
 
 def on_rebalance_deadline(turn: Turn, group: Group) -> None:
-    """Time is up. The initial delay is prolonged, up to the rebalance timeout, as long as new members keep coming."""
+    """End the wait, or prolong the initial delay, up to the rebalance timeout, as long as new members come."""
     remaining_ms = group.initial_delay_remaining_ms
     if remaining_ms and group.new_member_added:
         group.new_member_added = False
@@ -106,7 +106,7 @@ def _become_empty(turn: Turn, group: Group) -> None:
     group.protocol_name = None
     group.refresh_subscribed_topics()
     group.transition_to(GroupState.EMPTY, turn.now.wall_ms)
-    # If the write is lost, the stored generation still has members; a successor lets their sessions run out.
+    # If the write is lost, the stored generation still has members; their sessions end at the next coordinator.
     turn.out.write(group.group_id, [GroupRecord(group.group_id, stored_generation(group, {}))])
 
 

@@ -3,9 +3,9 @@
 Writers follow the finalized level of ``consumer_offsets_topic_schema``. Below level 2 they use the highest versions
 without tagged fields, which a coordinator from before KIP-915 can read: offset value 3 and group value 3. From level 2
 on they use the flexible versions, 4 and 4, where an offset carries its partition's incarnation and its rewinds in
-tagged fields. A commit with its own expiry takes offset value 1 at each level, for no later version has that. Readers
-follow KIP-915 at each level: they take the flexible version, read a higher one as the highest known, ignore unknown
-tagged fields, and hand unknown key types back as ``UnknownRecord``.
+tagged fields. A commit with its own expiry takes offset value 1 at each level, because no later version has that field.
+Readers follow KIP-915 at each level: they accept the flexible version, read a higher version as the highest known one,
+ignore unknown tagged fields, and return ``UnknownRecord`` for unknown key types.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Error responses of the group APIs, one shape each, and the log's errors as a group's members get them."""
+"""Error responses of the group APIs, and the errors that clients get for errors of the log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from anabranch.protocol.generated.join_group import JoinGroupResponse
 from anabranch.protocol.generated.sync_group import SyncGroupResponse
 
 JOIN_NULLABLE_PROTOCOL_VERSION = 7
-"""From here on a missing protocol name is null; before, it is the empty string."""
+"""From this version on a missing protocol name is null; before, it is the empty string."""
 
 
 def join_error(api_version: int, member_id: str, error: ErrorCode) -> JoinGroupResponse:

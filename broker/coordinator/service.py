@@ -139,7 +139,7 @@ class GroupCoordinator:
             self.close()
 
     def close(self) -> None:
-        """Answer every parked request with COORDINATOR_NOT_AVAILABLE and refuse new ones: the broker shuts down."""
+        """Answer every waiting request with COORDINATOR_NOT_AVAILABLE and refuse new ones: the broker shuts down."""
         self._leadership.close()
 
     def on_leader(self, partition: int, leader_epoch: int) -> None:
@@ -151,7 +151,7 @@ class GroupCoordinator:
         self._leadership.on_not_leader(partition, leader_epoch)
 
     def on_partitions_deleted(self, partitions: Mapping[TopicPartition, int]) -> None:
-        """Have offsets of partitions that left the cluster tombstoned; by last incarnation, -1 if it is not known."""
+        """Write tombstones for the offsets of partitions that left the cluster; -1: the incarnation is not known."""
         self._deletions.add(partitions)
         self._just_deleted.update(partitions)
         self._removal_wanted.set()
@@ -262,7 +262,7 @@ class GroupCoordinator:
         token: Deferred[SyncGroupResponse] = Deferred()
         found = self._find(request.group_id)
         if isinstance(found, ErrorCode):
-            # The rebalance this belongs to is lost with the old coordinator: the client has to join again.
+            # The rebalance of this request is lost with the old coordinator: the client has to join again.
             is_loading = found is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             token.fill(sync_error(ErrorCode.REBALANCE_IN_PROGRESS if is_loading else found))
             return token
@@ -272,7 +272,7 @@ class GroupCoordinator:
         return token
 
     def heartbeat(self, ctx: RequestContext, request: HeartbeatRequest) -> Deferred[HeartbeatResponse]:
-        """Answered at once; NONE while the group is being loaded, for its sessions start afterwards."""
+        """Answered at once; NONE while the group is being loaded, because its sessions start afterwards."""
         token: Deferred[HeartbeatResponse] = Deferred()
         found = self._find(request.group_id)
         if isinstance(found, ErrorCode):
@@ -287,7 +287,7 @@ class GroupCoordinator:
     def consumer_group_position(
         self, ctx: RequestContext, request: ConsumerGroupPositionRequest
     ) -> Deferred[ConsumerGroupPositionResponse]:
-        """Answered when a position that the member waits for moves, or when one of its own is wanted."""
+        """Answered when a position that the member waits for moves, or when one of its own positions is wanted."""
         token: Deferred[ConsumerGroupPositionResponse] = Deferred()
         found = self._find(request.group_id)
         if self._level(GROUP_COORDINATOR) < POSITIONS_LEVEL:
@@ -424,7 +424,7 @@ class GroupCoordinator:
         return DescribeGroupsResponse(groups=groups)
 
     def list_groups(self, ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-        """The groups of all loaded partitions; COORDINATOR_LOAD_IN_PROGRESS on top when some are not."""
+        """The groups of all loaded partitions; the top-level error is COORDINATOR_LOAD_IN_PROGRESS if some are not."""
         if self._leadership.is_closed:
             return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         loading = self._leadership.is_loading

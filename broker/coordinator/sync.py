@@ -41,7 +41,7 @@ def sync_group(turn: Turn, token: Token, api_version: int, request: SyncGroupReq
         group.keep_alive(member, turn.now.monotonic_ms)
         turn.out.reply(token, _assignment(turn.shard, group, member))
         return
-    refuse_sync(turn, group, member, ErrorCode.REBALANCE_IN_PROGRESS)  # one it repeated on a new connection
+    refuse_sync(turn, group, member, ErrorCode.REBALANCE_IN_PROGRESS)  # the request that this one repeats
     member.sync = token
     if member.member_id == group.leader_id and not group.assignment_in_flight:
         group.assignment_in_flight = True

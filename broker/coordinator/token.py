@@ -1,4 +1,4 @@
-"""What stands for a waiting request in the coordinator's decisions."""
+"""The token of a waiting request in the coordinator's decisions."""
 
 from __future__ import annotations
 
