@@ -39,7 +39,7 @@ class BatchReader:
                 await warm(self._file, position, length)
 
     def at(self, position: int) -> RecordBatch:
-        """The batch at ``position``, CRC and counts checked. Raises ``CorruptRecordError``, also for one cut off."""
+        """The batch at ``position``, CRC and counts checked. Raises ``CorruptRecordError``, also if it is cut off."""
         if self._end - position < HEADER_BYTES:
             raise CorruptRecordError(
                 f"{self._end - position} bytes from byte {position} on, less than a batch's header"

@@ -43,7 +43,7 @@ def blank_directory(storage: Storage, path: str) -> Iterator[None]:
 
 
 def remove_blank_copies(storage: Storage, log_dirs: Iterable[str]) -> None:
-    """Remove blank directories, so that no partition is refused and no moved log is discarded for them.
+    """Remove blank directories, so that no partition is refused and no moved log is discarded because of them.
 
     Directories that are not blank stay, in any number. If a partition has only blank ones, one stays. Raises
     ``OSError``.

@@ -34,7 +34,7 @@ def write_replace(storage: Storage, path: str, data: bytes) -> None:
 
 
 def write_parts(storage: Storage, path: str, parts: Iterable[bytes]) -> Generator[None, None, None]:
-    """Do the same with content in parts; yields after each.
+    """``write_replace`` with content in parts; yields after each part.
 
     If the generator is closed early, the temporary file stays.
     """

@@ -83,20 +83,20 @@ class LogCleaner:
     # ------------------------------------------------------------ the checkpoint
 
     def load_checkpoint(self, directory: LogDirectory) -> None:
-        """Read where the dirty part of each log in a dir begins."""
+        """Read the offset at which the dirty part of each log in a dir begins."""
         self._first_dirty.update(directory.read_offsets(CLEANER_CHECKPOINT))
 
     def write_checkpoint(self, directory: LogDirectory) -> None:
-        """Write where the dirty parts begin, for the logs that still exist. Raises ``OSError``."""
+        """Write the offsets at which the dirty parts begin, for the logs that still exist. Raises ``OSError``."""
         offsets = {partition: offset for partition, offset in self._first_dirty.items() if partition in directory.logs}
         if offsets or self._storage.exists(f"{directory.path}/{CLEANER_CHECKPOINT}"):
             directory.write_cleaner_offsets(offsets)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Forget where the dirty part of a deleted log begins."""
+        """Forget the offset at which the dirty part of a deleted log begins."""
         self._first_dirty.pop(partition, None)
 
-    # ------------------------------------------------------------ what to clean
+    # ------------------------------------------------------------ the choice
 
     async def run(self) -> None:
         """Clean for ever."""
@@ -317,7 +317,7 @@ async def read_batches(segment: LogSegment) -> AsyncIterator[RecordBatch]:
 
 
 def group_segments(log: PartitionLog, segments: Sequence[LogSegment]) -> list[list[LogSegment]]:
-    """Neighbours that fit one segment together: by size, by size of their indexes, by the distance of offsets."""
+    """Neighbours that fit into one segment, by their size, the size of their indexes and the distance of offsets."""
     config = log.config
     ends = {segment.base_offset: following.base_offset for segment, following in pairwise(log.segments)}
     groups: list[list[LogSegment]] = []

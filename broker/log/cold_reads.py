@@ -26,7 +26,7 @@ class ColdError(Exception):
         self._read = read
 
     async def warm(self) -> None:
-        """Have a thread wait for the disk. An error there occurs again when the data is read."""
+        """Wait for the disk in a thread. An error there occurs again when the data is read."""
         with suppress(OSError):
             await self._read()
 

@@ -5,7 +5,7 @@ horizon (KIP-534), and so does the marker of a transaction without remaining rec
 first compaction that met it plus ``delete.retention.ms``, and is written into the batch. If another partition may hold
 older values of the key (``ordered_resize.tombstones``), a tombstone stays longer, unless it only marks that the key
 moved (docs/adr/0018). The last batch of each producer stays for its sequence, without records if need be. So does the
-last batch of a segment, so that segments join although records are gone. Offsets never change.
+last batch of a segment, so that each segment ends where the next one begins. Offsets never change.
 """
 
 from __future__ import annotations

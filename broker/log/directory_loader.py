@@ -1,4 +1,4 @@
-"""Opens the logs that the log dirs have at the start, and settles what a crash or a lost log dir left there."""
+"""Opens the logs in the log dirs at the start. Settles second logs and moves that a crash or a lost log dir left."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class DirectoryLoader:
     async def load(self, config_for: Callable[[str], LogConfig]) -> None:
         """Open every log in the live log dirs, with ``config_for(topic)``.
 
-        A log dir that the disk refuses is left out while there are others. Raises ``LogDirError``.
+        A log dir that the disk refuses is left out, as long as another one is left. Raises ``LogDirError``.
         """
         try:
             remove_blank_copies(self._storage, [directory.path for directory in self._directories.all()])
@@ -114,10 +114,10 @@ class DirectoryLoader:
         logger.info("log_dir.loaded", path=directory.path, logs=len(directory.logs), recovered=not directory.was_clean)
 
     def _settle_copies(self, partition: TopicPartition, path: str) -> bool:
-        """Keep the later incarnation of a partition that may have a second log; returns whether it is that in ``path``.
+        """Keep the later incarnation of a partition that may have a second log; returns whether ``path`` has it.
 
         A dir that was lost for a while may hold a partition that was removed and created again meanwhile, elsewhere.
-        Raises ``LogDirError`` if both have the same incarnation, or if that of one is not known.
+        Raises ``LogDirError`` if both have the same incarnation, or if the incarnation of one is not known.
         """
         known, unreadable = self._logs.get(partition), self._unreadable.get(partition)
         here = incarnation_of(self._storage, path)
@@ -192,7 +192,7 @@ class DirectoryLoader:
     # ------------------------------------------------------------ moves between log dirs
 
     async def _settle_moves(self, directory: LogDirectory, config_for: Callable[[str], LogConfig]) -> None:
-        """Settle moves into ``directory`` after a crash: a copy beside its log is made again, one alone is the log.
+        """Settle moves into ``directory`` after a crash: a copy beside its log is made again, a lone copy is the log.
 
         While a log or a log dir cannot be read, a copy is not known to be alone: it may hold only a part of the log.
         """

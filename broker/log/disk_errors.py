@@ -1,4 +1,4 @@
-"""The effect of a file system error on a replica: it passes, the disk is full, or the replica fails."""
+"""The effect of a file system error on a replica: the error passes, the disk is full, or the replica fails."""
 
 from __future__ import annotations
 

@@ -65,14 +65,14 @@ class Durability:
         self.recovery_point = state.recovery_point
         """Everything below is on disk; recovery after a crash begins in its segment."""
         self.truncations = 0 if state.truncation_synced else 1
-        """How often the log was truncated."""
+        """The number of truncations of the log."""
         self._synced_truncations = 0
         self.failure = state.failure
-        """Why the log is broken, if that is known."""
+        """The reason why the log is broken; empty if it is not known."""
         self.is_broken = bool(state.failure)
-        """Whether the disk failed in a way that does not pass: until the next start nothing is appended here."""
+        """Whether the disk failed permanently: nothing is appended until the next start."""
         self.on_disk_full: Callable[[TopicPartition], None] = _ignore
-        """Called when a write was refused for want of space."""
+        """Called when a write was refused because there is no space."""
         self.unflushed = 0
         """Records that were appended since the last flush began."""
         self._flush_lock = trio.Lock()
@@ -94,7 +94,9 @@ class Durability:
         return self._synced_truncations == self.truncations
 
     async def flush(self, log_end_offset: Callable[[], int]) -> None:
-        """Return when the log is on disk up to its present end. See ``PartitionLog.flush``. Raises 56.
+        """Return when the log is on disk up to its present end. See ``PartitionLog.flush``.
+
+        Raises KAFKA_STORAGE_ERROR.
 
         ``log_end_offset`` is called again when the flush begins, which may have waited for another flush.
         """
@@ -108,7 +110,7 @@ class Durability:
                 await self._layouts.try_sync()
 
     async def sync_identity(self) -> None:
-        """Return when the identity of a new log is on disk. Raises 56, as ``flush``."""
+        """Return when the identity of a new log is on disk. Raises KAFKA_STORAGE_ERROR, as ``flush``."""
         async with self._flush_lock:
             await self._sync_identity()
 
@@ -131,7 +133,7 @@ class Durability:
                 raise
 
     async def _flush_to(self, target: int) -> None:
-        self._flush_limit = target  # a truncation lowers it: records appended after one are not in these syncs
+        self._flush_limit = target  # a truncation lowers it: records appended after that are not in these syncs
         truncations, was_truncated = self.truncations, not self.truncation_synced
         self.unflushed = 0
         self._last_flush_ms = self._clock.now_ms()
@@ -171,7 +173,10 @@ class Durability:
         return self._segments.active.awaits_cut
 
     async def finish_truncation(self) -> None:
-        """Return when the truncated records are cut from the file. Raises 56; then a later call continues."""
+        """Return when the truncated records are cut from the file.
+
+        Raises KAFKA_STORAGE_ERROR; then a later call continues.
+        """
         async with self._flush_lock:
             await self._cut_tail()
 
@@ -196,12 +201,12 @@ class Durability:
         logger.error("log.broken", partition=str(self._partition), reason=reason)
 
     def check_usable(self) -> None:
-        """Raises 56 when the log is broken."""
+        """Raises KAFKA_STORAGE_ERROR when the log is broken."""
         if self.is_broken:
             raise self._refusal(f"the log is broken: {self.failure or 'the disk failed'}")
 
     def check_changeable(self) -> None:
-        """Raises 56 when the log is broken, or awaits a cut. Each append calls it."""
+        """Raises KAFKA_STORAGE_ERROR when the log is broken, or awaits a cut. Each append calls it."""
         if self.is_broken or self._segments.items[-1].awaits_cut:
             self.check_usable()
             raise self._refusal("truncated records are not yet cut from the log's file")
@@ -210,7 +215,7 @@ class Durability:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._partition}: {reason}")
 
     def storage_error(self, action: str, error: OSError) -> KafkaError:
-        """The 56 to raise when the disk refused ``action``. An error that does not pass breaks the log."""
+        """The error to raise when the disk refused ``action``. An error that does not pass breaks the log."""
         logger.error("log.storage_error", partition=str(self._partition), action=action, error=str(error))
         if disk_errors.is_out_of_space(error):
             self.on_disk_full(self._partition)

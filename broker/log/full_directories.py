@@ -47,7 +47,7 @@ class FullDirectories:
         return list(self._full)
 
     def note(self, directory: LogDirectory) -> None:
-        """Note that a write was refused for want of space."""
+        """Note that a write was refused because there is no space."""
         if directory in self:
             return
         now = self._clock.monotonic()

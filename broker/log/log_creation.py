@@ -30,7 +30,7 @@ def create_log(
     start_offset: int = 0,
     open_segments: OpenSegments | None = None,
 ) -> PartitionLog:
-    """Create the log, whose first record is ``start_offset``.
+    """Create the log, whose first record gets ``start_offset``.
 
     Raises ``OSError`` and leaves no directory then, if the disk allows that.
     """

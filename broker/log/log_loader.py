@@ -2,8 +2,8 @@
 
 After an unclean shutdown the segments from the recovery point on are read batch by batch: the log ends before the first
 bad batch, and the indexes, the leader epochs and the producers are built again. Below the recovery point, and after an
-orderly stop, the segments have to join. If records are missing or duplicated there, the log is broken, and its files
-stay as they are so that an operator can restore them. The work is cut into slices.
+orderly stop, each segment has to end where the next one begins. If records are missing or duplicated there, the log is
+broken, and its files stay as they are so that an operator can restore them. The work is cut into slices.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class _Loader:
                     self._storage.remove(path)
 
     def _check_join(self, segment: LogSegment, end: int, following: LogSegment) -> None:
-        """Note a failure unless a segment that ends with ``end`` joins the next one, where no record may be missing."""
+        """Note a failure if records are missing or duplicated between a segment that ends at ``end`` and the next."""
         if following.base_offset <= self._checkpoints.log_start_offset:
             return  # these records are never read
         if end > following.base_offset or self._lacks_records(end, following.base_offset):
@@ -185,7 +185,7 @@ class _Loader:
             self._failure = f"{files} {what} offsets {low} to {high - 1}"
 
     async def _rebuild_below_recovery_point(self, segment: LogSegment, following: LogSegment | None) -> int | None:
-        """Rebuild a segment's indexes below the recovery point, where no flush comes; returns the segment's end."""
+        """Rebuild and sync a segment's indexes below the recovery point, which no flush syncs; returns its end."""
         damage, end = await self._recover(segment, following, cut=False)
         if damage:
             self._failure = f"{segment.path(LOG_SUFFIX)}, which was synced, is damaged: {damage}"
@@ -198,7 +198,7 @@ class _Loader:
         has_indexes = self._storage.exists(segment.offset_index.path) and self._storage.exists(segment.time_index.path)
         if not has_indexes:
             return None
-        # A sealed segment's time index ends with a final entry, so an empty one is lost.
+        # A sealed segment's time index ends with a final entry, so an empty one has lost its entries.
         times_lost = segment.size_bytes > 0 and segment.time_index.size_on_disk() == 0 and not is_last
         sound = not times_lost and (
             segment.offset_index.is_sane(segment.size_bytes)
@@ -273,7 +273,7 @@ class _Loader:
         return end_offset < following and not self._config.compacts and following > self._checkpoints.first_dirty_offset
 
     def _drop_after(self, index: int) -> None:
-        """Drop the segments after ``index``, where the log ends: they are behind a hole."""
+        """Drop the segments after ``index``, where the log ends: records are missing before them."""
         for segment in self._segments[index + 1 :]:
             self._log.warning("log.segment_dropped", file=segment.path(LOG_SUFFIX))
             for path in segment.mark_deleted():

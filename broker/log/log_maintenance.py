@@ -91,7 +91,7 @@ class LogMaintenance:
     async def remove_deleted(self) -> None:
         """Remove the deleted directories and segments whose ``file.delete.delay.ms`` is over.
 
-        Outdated checkpoint files are written before.
+        Outdated checkpoint files are written first.
         """
         self._checkpoints.write_outdated()
         await self._deleted.remove_due()
@@ -100,7 +100,7 @@ class LogMaintenance:
     async def _each(
         self, task: str, work: Callable[[PartitionLog], R], until: Callable[[R], bool] = lambda _result: True
     ) -> None:
-        """Call ``work`` for every log, in slices; for each log it is repeated ``until`` its result is the last.
+        """Call ``work`` for every log, in slices; it is repeated for a log until ``until(result)`` is true.
 
         A failure of one log does not affect the others; that log is paused.
         """

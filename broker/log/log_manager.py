@@ -117,8 +117,8 @@ class LogManager:
     async def start(self, config_for: Callable[[str], LogConfig] | None = None) -> None:
         """Lock the dirs and open every log in them, with ``config_for(topic)``.
 
-        A dir that the disk refuses is left out while there are others (KIP-112). Raises ``LogDirError`` with every dir
-        unlocked again.
+        A dir that the disk refuses is left out, as long as another one is left (KIP-112). Raises ``LogDirError``, with
+        every dir unlocked again.
         """
         meta = MetaProperties(self._config.broker_id, self._config.cluster_id)
         try:
@@ -151,7 +151,7 @@ class LogManager:
                 directory.close()
 
     def close_at_once(self) -> None:
-        """Close the files and release the locks as they are; the next start recovers."""
+        """Close the files as they are and release the locks; the next start recovers."""
         for log in self._logs.all():
             log.close_files()
         for directory in self.directories.all():
@@ -179,8 +179,8 @@ class LogManager:
     ) -> PartitionLog:
         """Create a log that begins at ``start_offset``, in the dir with room that has the fewest logs.
 
-        ``is_new``: the partition was never here before. Raises ``ValueError`` if it exists, KAFKA_STORAGE_ERROR 56 if
-        the disk refuses or the log may be in a lost dir, and REPLICA_NOT_AVAILABLE 9 if another try may succeed soon.
+        ``is_new``: the partition was never here before. Raises ``ValueError`` if it exists, KAFKA_STORAGE_ERROR if the
+        disk refuses or the log may be in a lost dir, and REPLICA_NOT_AVAILABLE if another try may succeed soon.
         """
         if self._logs.get(partition) is not None:
             raise ValueError(f"{partition} has a log already")
@@ -214,7 +214,7 @@ class LogManager:
         return log
 
     def _check_not_lost(self, partition: TopicPartition, incarnation: int, is_new: bool) -> None:
-        """Raise 56 when the partition's log is here and cannot be read, or may be in a log dir that is lost."""
+        """Raise KAFKA_STORAGE_ERROR when the partition's log cannot be read, or may be in a log dir that is lost."""
         unreadable = self.unreadable.get(partition)
         if unreadable is not None:
             if not self.unreadable.is_earlier(unreadable, incarnation):
@@ -225,9 +225,10 @@ class LogManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} may be in a log dir that is lost: {lost}")
 
     def delete(self, partition: TopicPartition, incarnation: int = -1) -> None:
-        """Rename the log's directory for deletion; its files are removed after ``file.delete.delay.ms``. Raises 56.
+        """Rename the log's directory for deletion; its files are removed after ``file.delete.delay.ms``.
 
-        A log that could not be opened stays if it is of a later incarnation than ``incarnation``; -1 means any.
+        A log that could not be opened stays if it is of a later incarnation than ``incarnation``; -1 means any. Raises
+        KAFKA_STORAGE_ERROR.
         """
         log = self._logs.get(partition)
         try:
@@ -275,7 +276,7 @@ class LogManager:
         for partition, log in directory.logs.items():
             log.is_full = is_full
             if not is_full:
-                self._background.forget(partition)  # work that failed for want of space is tried now
+                self._background.forget(partition)  # work that failed because there was no space is tried now
         if not is_full:
             self._background.forget(directory.path)
         self.on_room_changed(is_full)

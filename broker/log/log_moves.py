@@ -84,9 +84,9 @@ class LogMoves:
     def request(self, partition: TopicPartition, path: str, *, exists: bool = True) -> None:
         """Move a replica to the log dir ``path``, or remember the request for a replica that is not here yet.
 
-        Raises LOG_DIR_NOT_FOUND 57 for a dir this broker does not have, REPLICA_NOT_AVAILABLE 9 once remembered, and
-        UNKNOWN_TOPIC_OR_PARTITION 3 unless the cluster has the partition (``exists``): the remembered requests are
-        bounded.
+        Raises LOG_DIR_NOT_FOUND 57 for a dir this broker does not have, and REPLICA_NOT_AVAILABLE 9 once a request is
+        remembered. Raises UNKNOWN_TOPIC_OR_PARTITION 3 unless the cluster has the partition (``exists``), which bounds
+        the number of remembered requests.
         """
         target = self._directories.get(path)
         if path in self._directories.lost:
@@ -129,7 +129,7 @@ class LogMoves:
             yield FutureReplica(partition, self._targets[partition].path, future.size_bytes, lag)
 
     async def run(self) -> None:
-        """Carry moves out, each in a task of its own; until cancelled."""
+        """Carry out the moves, each in a task of its own, until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 for partition in [p for p in self._targets if p not in self._scopes]:
@@ -156,7 +156,7 @@ class LogMoves:
     async def _copy(self, partition: TopicPartition, target: LogDirectory) -> bool:
         """Copy until caught up, then switch.
 
-        False if the log was cut at its end or start, so that the copy has to begin again.
+        False if the log was truncated at its end or its start, so that the copy has to begin again.
         """
         log = self._logs.get(partition)
         if log is None:
@@ -222,7 +222,7 @@ class LogMoves:
 
     def _switch(self, log: PartitionLog, future: PartitionLog, target: LogDirectory) -> None:
         """Replace the log by the copy; no other task may run between the last check of the log and this."""
-        if future.identity.metadata != log.identity.metadata:  # it was identified since the copy began
+        if future.identity.metadata != log.identity.metadata:  # the log got its identity after the copy began
             future.identity.replace(log.identity.metadata)
         future.update_config(log.config)
         future.advance_log_start(log.log_start_offset)

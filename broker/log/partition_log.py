@@ -112,7 +112,7 @@ class PartitionLog:
         self._epochs.moved_to(join(directory, LEADER_EPOCH_CHECKPOINT))
         self.layouts.moved_to(join(directory, PARTITION_COUNT_CHECKPOINT))
 
-    # ------------------------------------------------------------ what is known
+    # ------------------------------------------------------------ state
 
     @property
     def segments(self) -> Sequence[LogSegment]:
@@ -156,11 +156,11 @@ class PartitionLog:
 
         A batch that a producer repeats is not appended again. Any other has to pass ``admission`` before its sequence
         is checked, so that batches after a refused one are refused for the same reason. Raises ``KafkaError`` with the
-        log as before: the codes of ``validate_append``, ``admission``, ``ProducerState.check``, or 56 if the disk
-        refuses.
+        log as before: the codes of ``validate_append``, ``admission``, ``ProducerState.check``, or KAFKA_STORAGE_ERROR
+        if the disk refuses.
         """
         self._durability.check_changeable()
-        if self.rebuild is not None:  # a new leader awaits ``catch_up`` before and has none
+        if self.rebuild is not None:  # a replica awaits ``catch_up`` before it leads, so a leader has no rebuild
             self.rebuild.advance_or_refuse()
         now_ms = self._clock.now_ms()
         batch = validate_append(records, self.config, now_ms, origin, read)
@@ -192,8 +192,8 @@ class PartitionLog:
     def append_as_follower(self, records: Buffer) -> int:
         """Append a leader's batches with their offsets, without a cut-off one at the end; returns the new log end.
 
-        Raises ``KafkaError``: CORRUPT_MESSAGE 2 for a bad CRC or offsets below the log end, 56 when the disk refuses.
-        Batches before the bad one are appended.
+        Raises ``KafkaError``: CORRUPT_MESSAGE 2 for a bad CRC or offsets below the log end, KAFKA_STORAGE_ERROR when
+        the disk refuses. Batches before the bad one are appended.
         """
         self._durability.check_changeable()
         now_ms = self._clock.now_ms()
@@ -224,7 +224,7 @@ class PartitionLog:
     def _segment_for(
         self, length: int, last_offset: int, max_timestamp: int, base_offset: int, now_ms: int
     ) -> LogSegment:
-        """The segment for a batch. A new one begins at the log end, unless the batch is too far from that."""
+        """The segment for a batch. A new one begins at the log end, unless the batch is too far above it."""
         segment = self._segments.active
         if segment.must_roll(length, last_offset, max_timestamp, now_ms, self.config, self._segments.jitter_ms):
             joins = last_offset - self.log_end_offset <= MAX_RELATIVE_OFFSET
@@ -248,7 +248,7 @@ class PartitionLog:
     # ------------------------------------------------------------ roll
 
     def roll(self) -> LogSegment:
-        """Begin a new segment at the log end, or return the active one if it is empty. Raises 56."""
+        """Begin a new segment at the log end, or return the active one if it is empty. Raises KAFKA_STORAGE_ERROR."""
         self._durability.check_changeable()
         try:
             return self._roll(self.log_end_offset, self._clock.now_ms())
@@ -344,10 +344,11 @@ class PartitionLog:
         return True
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop the batches with records at or above ``offset``; returns whether there were any. Raises 56.
+        """Drop the batches with records at or above ``offset``; returns whether there were any.
 
         A leader epoch that begins at or above ``offset`` is forgotten even when it has no records. If there are very
-        many bytes, they stay in the file until ``finish_truncation``, and the log ``awaits_cut``.
+        many bytes, they stay in the file until ``finish_truncation``, and the log ``awaits_cut``. Raises
+        KAFKA_STORAGE_ERROR.
         """
         if offset >= self.log_end_offset:
             self._epochs.truncate_from_end(offset)
@@ -374,7 +375,7 @@ class PartitionLog:
         return True
 
     def _end_at_last_batch(self, snapshot: Snapshot | None) -> None:
-        """Let the log and its producers end with the last batch left, after batches were dropped from the end."""
+        """Let the log and its producers end with the last remaining batch, after batches were dropped from the end."""
         try:
             end = self._segments.active.load_tail()
             self._ended_at(end)
@@ -395,15 +396,18 @@ class PartitionLog:
         return self._segments.active.awaits_cut
 
     async def finish_truncation(self) -> None:
-        """Return when the truncated records are cut from the file. Raises 56; then a later call continues."""
+        """Return when the truncated records are cut from the file.
+
+        Raises KAFKA_STORAGE_ERROR; then a later call continues.
+        """
         await self._durability.finish_truncation()
 
     def truncate_fully_and_start_at(self, offset: int, snapshot: bytes = b"") -> None:
-        """Drop all records; the next one gets ``offset`` (for a follower out of its leader's range). Raises 56.
+        """Drop all records; the next one gets ``offset`` (for a follower out of its leader's range).
 
         ``snapshot`` has the producers that are known then. First all records are dropped from the start, as retention
-        does. Then the one remaining file is renamed. If a step fails, the steps before it stay done, and a second call
-        continues.
+        does. Then the one remaining file is renamed. If a step fails with KAFKA_STORAGE_ERROR, the steps before it stay
+        done, and a second call continues.
         """
         self._durability.check_changeable()
         now_ms = self._clock.now_ms()
@@ -439,7 +443,7 @@ class PartitionLog:
     def delete_old_segments(self, held_from: int = NOTHING_HELD) -> int:
         """Delete segments that retention (by time below ``held_from``) or the log start allow; returns how many.
 
-        Raises 56.
+        Raises KAFKA_STORAGE_ERROR.
         """
         if self.is_broken or self.rebuild is not None:
             return 0
@@ -467,8 +471,8 @@ class PartitionLog:
     def replace_segments(self, old: Sequence[LogSegment], cleaned: LogSegment) -> bool:
         """Replace ``old`` by a complete cleaned segment; False if some of ``old`` are gone.
 
-        A range of a removed file stays readable. Raises 56; then the log is as before, or broken: once the cleaned
-        segment is committed, the next start has to finish a swap that fails here.
+        A range of a removed file stays readable. Raises KAFKA_STORAGE_ERROR; then the log is as before, or broken: once
+        the cleaned segment is committed, the next start has to finish a swap that fails here.
         """
         self._durability.check_changeable()
         first = self._segments.index_of(old[0].base_offset)
@@ -496,7 +500,7 @@ class PartitionLog:
         return True
 
     def remove_due_files(self, *, all_of_them: bool = False) -> int:
-        """Remove ``.deleted`` files whose delay is over, some at a time unless ``all_of_them``; how many."""
+        """Remove ``.deleted`` files whose delay is over, some at a time unless ``all_of_them``; returns how many."""
         return self._segments.remove_files(None if all_of_them else self._clock.now_ms())
 
     # ------------------------------------------------------------ flush and end
@@ -508,7 +512,7 @@ class PartitionLog:
 
     @property
     def truncations(self) -> int:
-        """How often the log was truncated since it was opened."""
+        """The number of truncations since the log was opened."""
         return self._durability.truncations
 
     @property
@@ -527,20 +531,20 @@ class PartitionLog:
         return self._durability.recovery_point >= self.log_end_offset and self._durability.truncation_synced
 
     async def flush(self) -> None:
-        """Return when the log as of the call is on disk, except for records truncated since. Raises 56.
+        """Return when the log as of the call is on disk, except for records truncated since.
 
-        Callers that come while one flush runs share the next. After a failed sync every flush is refused until the
-        log is opened again: the kernel forgets the pages it could not write, so that a second sync would succeed
-        without them.
+        Callers that come while one flush runs share the next. After a failed sync every flush raises
+        KAFKA_STORAGE_ERROR until the log is opened again: the kernel forgets the pages it could not write, so that a
+        second sync would succeed without them.
         """
         await self._durability.flush(lambda: self.log_end_offset)
 
     async def sync_identity(self) -> None:
-        """Return when the identity of a new log is on disk. Raises 56, as ``flush``."""
+        """Return when the identity of a new log is on disk. Raises KAFKA_STORAGE_ERROR, as ``flush``."""
         await self._durability.sync_identity()
 
     def producers_are_behind(self) -> None:
-        """Have the rest of a ``rebuild`` done later."""
+        """Leave the rest of a ``rebuild`` to the background work."""
         self.on_producers_behind(self)
 
     def release_caches(self) -> None:
@@ -556,7 +560,10 @@ class PartitionLog:
             segment.configure(config)
 
     async def close(self) -> None:
-        """Flush, write indexes, snapshot and epochs, close the files: opening again needs no recovery. Raises 56."""
+        """Flush, write indexes, snapshot and epochs, close the files: opening again needs no recovery.
+
+        Raises KAFKA_STORAGE_ERROR.
+        """
         await self.flush()
         self._durability.check_usable()
         await catch_up(self)
@@ -582,12 +589,12 @@ class PartitionLog:
     # ------------------------------------------------------------ failure
 
     def call_when_disk_full(self, callback: Callable[[TopicPartition], None]) -> None:
-        """Call ``callback`` when a write is refused for want of space."""
+        """Call ``callback`` when a write is refused because there is no space."""
         self._durability.on_disk_full = callback
 
     @property
     def is_broken(self) -> bool:
-        """Whether the disk failed in a way that does not pass: until the next start nothing is appended here."""
+        """Whether the disk failed permanently: nothing is appended until the next start."""
         return self._durability.is_broken
 
     @is_broken.setter
@@ -596,7 +603,7 @@ class PartitionLog:
 
     @property
     def failure(self) -> str:
-        """Why the log is broken, if that is known."""
+        """The reason why the log is broken; empty if it is not known."""
         return self._durability.failure
 
     def fail(self, reason: str) -> None:

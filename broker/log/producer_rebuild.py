@@ -56,7 +56,7 @@ class TruncatedLog(Protocol):
     async def finish_truncation(self) -> None: ...
 
     def producers_are_behind(self) -> None:
-        """Have the rest of the rebuild done later."""
+        """Leave the rest of the rebuild to the background work."""
 
     def release_caches(self) -> None: ...
 
@@ -80,7 +80,7 @@ class ProducerRebuild:
         """The read that the next step would wait for."""
 
     def begin(self) -> None:
-        """Do the first steps, and have the rest done later. Raises like ``advance``, but not errors that pass."""
+        """Do the first steps, and leave the rest for later. Raises like ``advance``, but not errors that pass."""
         try:
             self.advance(STEPS_AT_ONCE)
         except OSError:
@@ -110,7 +110,7 @@ class ProducerRebuild:
         self._log.release_caches()
 
     def advance_or_refuse(self, steps: int | None = None) -> None:
-        """As ``advance``, but raises 56 instead of ``OSError``."""
+        """As ``advance``, but raises KAFKA_STORAGE_ERROR instead of ``OSError``."""
         try:
             self.advance(steps)
         except OSError as error:
@@ -136,7 +136,7 @@ class ProducerRebuild:
 async def catch_up(log: TruncatedLog) -> None:
     """Return when the producers are up to the log's end, in slices.
 
-    Raises 56 for a log that is broken, and after an error that passes: a later call continues.
+    Raises KAFKA_STORAGE_ERROR for a log that is broken, and after an error that passes: a later call continues.
     """
     while (rebuild := log.rebuild) is not None:
         if log.is_broken:

@@ -4,8 +4,8 @@ A check decides and changes nothing; a batch is recorded once it is in the file.
 to recognise a repeated one. Snapshots have them too, so a repeated batch is recognised after a restart as before.
 (Kafka's snapshots have only the last: the others are written twice there, under a new producer epoch.) A batch older
 than the kept ones was written too, if it came after the first known one. Its offset is forgotten, but it must neither
-be refused nor written again. Its sequences show this: a producer uses them for other records only if they were
-certainly not written.
+be refused nor written again. Its sequences show this: a producer uses a sequence for another record only if the first
+record was certainly not written.
 """
 
 from __future__ import annotations
@@ -209,7 +209,10 @@ class ProducerState:
         return None
 
     def check_marker(self, batch: RecordBatch) -> None:
-        """Raise 47 or TRANSACTION_COORDINATOR_FENCED 52 unless a transaction marker may be appended."""
+        """Raise unless a transaction marker may be appended.
+
+        The errors are INVALID_PRODUCER_EPOCH 47 and TRANSACTION_COORDINATOR_FENCED 52.
+        """
         entry = self.producers.get(batch.producer_id)
         kind, coordinator_epoch = read_control_record(batch.records()[0])
         if entry is None or kind not in (CONTROL_ABORT, CONTROL_COMMIT):
@@ -250,7 +253,7 @@ class ProducerState:
     def record(self, batch: RecordBatch, base_offset: int) -> AbortedTxn | None:
         """Record a batch that is in the log at ``base_offset``; returns the transaction that it aborts, or None.
 
-        The batch is not checked, as followers and recovery need it. The caller sets ``map_end_offset``.
+        The batch is not checked, because followers and recovery record every batch. The caller sets ``map_end_offset``.
         """
         last_offset = base_offset + batch.last_offset_delta
         if self._capture is not None:

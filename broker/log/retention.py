@@ -58,12 +58,12 @@ def count_deletable(
     log_start_offset: int,
     held_from: int = NOTHING_HELD,
 ) -> int:
-    """How many segments, from the oldest on, may be deleted. No record above the high watermark may be.
+    """The number of the oldest segments that may be deleted. A segment with records above the high watermark stays.
 
     With ``cleanup.policy=delete`` a segment may be deleted if the log without it still has at least
     ``retention.bytes``, or if it is older than ``retention.ms``. If it has an offset at or above ``held_from``, it has
-    to be older than that by the bound of the wait. Under any policy it may be deleted if it ends at or below the log's
-    start. An empty last segment stays.
+    to be older than ``retention.ms`` plus the longest wait. Under any policy it may be deleted if it ends at or below
+    the log's start. An empty last segment stays.
     """
     total = sum(segment.size_bytes for segment in segments)
     for count, segment in enumerate(segments):

@@ -213,9 +213,7 @@ class LogSegment:
     def prepare(self) -> None:
         """Load the state that a change of the segment needs, and cut off the rest of a failed append.
 
-        Raises ``OSError``.
-
-        After it, only the change of the log file itself can fail.
+        Raises ``OSError``. After this call, only the change of the log file itself can fail.
         """
         if self._prepared:
             return
@@ -445,7 +443,7 @@ class LogSegment:
         return dropped
 
     async def cut_tail(self) -> None:
-        """Have a thread cut off the bytes that ``truncate_to`` left.
+        """Cut off, in a thread, the bytes that ``truncate_to`` left.
 
         Raises ``OSError``; then they are still to be cut.
         """
@@ -507,7 +505,7 @@ class LogSegment:
         self.txn_index.path = self.path(".txnindex")
 
     def take_over_names(self) -> None:
-        """Give the other indexes of a cleaned segment their final names; its log and transaction index have theirs.
+        """Give two indexes of a cleaned segment their final names; its log and transaction index have theirs already.
 
         An index that cannot be renamed is written there later, or built again at the next start.
         """
@@ -520,7 +518,7 @@ class LogSegment:
         """Close the segment and rename its files to ``.deleted``; returns their new paths, to be removed later.
 
         The segment is gone once its log is renamed. Raises ``OSError``; then it is as before. An index that keeps its
-        name gives way to a new segment's, and is removed at the next start.
+        name is overwritten by a new segment, or removed at the next start.
         """
         log = self.path(LOG_SUFFIX)
         self._storage.rename(log, log + DELETED_SUFFIX)

@@ -36,7 +36,7 @@ def commit_cleaned(storage: Storage, directory: str, base_offset: int) -> None:
 
 
 def finish_swap(storage: Storage, directory: str, base_offset: int, replaced: Iterable[int]) -> None:
-    """Put the decided segment in place and remove the ones it replaces; repeatable. Raises ``OSError``.
+    """Put the committed segment in place and remove the ones it replaces; repeatable. Raises ``OSError``.
 
     The log itself is renamed last: while it is still ``.swap`` the next start does all of this again.
     """

@@ -41,7 +41,7 @@ class Segments:
         self.bases = [segment.base_offset for segment in segments]
         self._rng = rng
         self.jitter_ms = self._draw_jitter(config)
-        """How long before ``segment.ms`` the active segment is rolled, so that many logs are not rolled at once."""
+        """The active segment is rolled this long before ``segment.ms``, so that many logs are not rolled at once."""
 
     @property
     def active(self) -> LogSegment:
@@ -174,7 +174,7 @@ class Segments:
         for segment in self.items[max(self.index_of(offset), 0) :]:
             self._use(segment)
             if not (waits or segment.txn_index.is_loaded) and self._storage.is_cold(segment.txn_index.path):
-                later = self.from_offset(segment.base_offset)  # mostly without a file: once read, that is remembered
+                later = self.from_offset(segment.base_offset)  # most have no file, which is remembered after a read
                 raise ColdError(partial(load_indexes, self._storage, [each.txn_index for each in later]))
             more, complete = segment.txn_index.collect(offset, upper_bound)
             found += more

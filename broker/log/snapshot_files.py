@@ -70,7 +70,7 @@ class SnapshotFiles:
                         self._capture = None
 
     def give_up(self) -> None:
-        """Stop writing a snapshot that was begun: the log was moved, closed or cut."""
+        """Stop writing a snapshot that was begun: the log was moved, closed or truncated."""
         self._capture = None
 
     async def _write_slowly(self, capture: ProducerCapture, work: TimeSlice) -> None:
@@ -79,7 +79,7 @@ class SnapshotFiles:
             if work.due():
                 await work.pause()
             if self._capture is not capture:
-                writing.close()  # given up: another replaced it, or the log was cut below it
+                writing.close()  # given up: another one replaced it, or the log was truncated below it
                 return
         self.offsets = sorted([*self.offsets, capture.offset])
 
@@ -114,7 +114,7 @@ class SnapshotFiles:
         self._remove([known for known in self.offsets if known > offset])
 
     def remove_at(self, offset: int) -> None:
-        """Remove the snapshot at ``offset``, if there is one and the disk allows it; else it is removed with others."""
+        """Remove the snapshot at ``offset``, if there is one. If the disk refuses, it is removed later with others."""
         with contextlib.suppress(OSError):
             self._remove([known for known in self.offsets if known == offset])
 

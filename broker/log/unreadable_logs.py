@@ -1,4 +1,4 @@
-"""Logs that could not be opened at the start, in log dirs that could."""
+"""Logs that could not be opened at the start, in log dirs that can be read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anabranch.runtime.env import Storage
 
 @dataclass(frozen=True, slots=True)
 class UnreadableLog:
-    """A log that could not be opened at the start, in a log dir that could."""
+    """A log that could not be opened at the start, in a log dir that can be read."""
 
     directory: LogDirectory
     path: str
@@ -25,7 +25,7 @@ class UnreadableLog:
 
 
 class UnreadableLogs:
-    """The unreadable logs by partition. While it is unreadable, a log is replaced only by a later incarnation."""
+    """The unreadable logs by partition. Only a later incarnation of the partition may replace an unreadable log."""
 
     def __init__(self, storage: Storage, deleted: DeletedDirectories) -> None:
         self._storage = storage
