@@ -1,1 +1,1 @@
-"""The partitions a broker leads or follows, and the operations parked on them."""
+"""The partitions that a broker leads or follows, and the operations that wait for them."""

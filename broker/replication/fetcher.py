@@ -83,9 +83,9 @@ class ReplicaFetcher:
         self._added = trio.Event()
         """A partition was added."""
         self._is_held = False
-        """Whether the leader may hold a fetch now, which names all partitions added until it was sent."""
+        """Whether the leader may hold a fetch now. The fetch names partitions that were added before it was sent."""
         self._lacks_added = False
-        """Whether a partition was added since then."""
+        """Whether a partition was added after that fetch was sent."""
         self._release: _Release | None = None
 
     @property
@@ -214,9 +214,9 @@ class ReplicaFetcher:
         return [one for one in followed if not one.partition.log.is_synced]
 
     def _resume_waiting(self) -> float:
-        """Fetch partitions again that waited long enough; returns when the next one has, ``inf`` if none waits.
+        """Fetch partitions again that waited long enough; returns the time for the next one, ``inf`` if none waits.
 
-        A partition in a full log dir waits on: if it fetched, it would be in sync, and producers would wait for it.
+        A partition in a full log dir waits: if it fetched, it would be in sync, and producers would wait for it.
         """
         now, resumes_at = self._clock.monotonic(), math.inf
         for key in list(self._waiting):
@@ -332,7 +332,8 @@ class ReplicaFetcher:
         starts = await self._list_offsets(channel, lost, _EARLIEST)
         ranges = {key: (starts[key], ends[key]) for key in starts.keys() & ends.keys()}
         known = [followed for followed in lost if followed.partition.key in ranges]
-        # Asked after the log starts: records deleted in between are covered, and the next fetch is out of range.
+        # Snapshots are requested after the log starts. If records are deleted in between, the snapshots cover their
+        # producers, and the next fetch is out of range.
         again = [followed for followed in known if followed.starts_again(*ranges[followed.partition.key])]
         snapshots = await self._producers_without_records(channel, again)
         for followed in known:
@@ -340,7 +341,7 @@ class ReplicaFetcher:
             if self._followed.get(key) is not followed or not followed.is_current:
                 continue
             if key not in snapshots and followed.starts_again(*ranges[key]):
-                continue  # the leader did not answer it: tried again later
+                continue  # the leader sent no snapshot: the partition is tried again later
             try:
                 followed.reset_to_range(*ranges[key], snapshots.get(key, b""))
             except Exception as error:

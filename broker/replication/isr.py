@@ -43,7 +43,7 @@ class ReplicaProgress:
 
     @property
     def has_followed(self) -> bool:
-        """Whether it has fetched from this leader; before that it truncates records that only it has."""
+        """Whether the follower has fetched from this leader; before that it truncates records that only it has."""
         return self.log_end_offset != NO_OFFSET
 
     def fetched(self, offset: int, log_start_offset: int, leader_end_offset: int, now: float) -> None:

@@ -103,7 +103,7 @@ class IsrChanges:
         code = ErrorCode.of(answer.error_code)
         is_news = answer.leader_epoch == partition.leader_epoch and answer.current_isr_version > pending.partition_epoch
         if code is ErrorCode.NONE and answer.leader_epoch > pending.leader_epoch:
-            # It resigned: the LeaderAndIsr that names the new leader ends the pending change.
+            # This leader resigned: the LeaderAndIsr that names the new leader ends the pending change.
             logger.info("isr.resigned", partition=str(partition.key), leader=answer.leader_id)
             self._pending.pop(partition.key, None)
         elif code is ErrorCode.NONE and is_news:

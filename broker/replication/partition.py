@@ -24,7 +24,7 @@ REFUSED_REPLICA_WAITS_S = 1.0
 
 
 class Watcher(Protocol):
-    """A fetch, a session of fetches or a parked request: it looks at a partition again once that has changed."""
+    """A fetch, a session of fetches or a waiting request: it looks at a partition again after a change of it."""
 
     def partition_changed(self, key: TopicPartition) -> None:
         """Must not suspend and must not read: note the partition and look later."""
@@ -109,7 +109,7 @@ class Partition:
         self._services = services
         self.role = Role.FOLLOWER
         self.term = 0
-        """Increases whenever it begins to lead: records appended in an earlier term may be gone."""
+        """Increases whenever this broker begins to lead: records appended in an earlier term may be gone."""
         self.base_offset = 0
         """The first offset of this incarnation. Below it is a hole, as compaction leaves: there never was a record."""
         self.leader_id = -1
@@ -214,10 +214,11 @@ class Partition:
         )
 
     def readable_offset(self, position: int) -> int:
-        """The offset from which a consumer at ``position`` reads: below the base it has read the earlier incarnation.
+        """The offset from which a consumer at ``position`` reads.
 
-        If such a position were out of range, ``auto.offset.reset=latest`` would skip the records here. It is out of
-        range once records of this incarnation are deleted.
+        A position below the base is of a consumer that has read the earlier incarnation. If it were out of range,
+        ``auto.offset.reset=latest`` would skip the records here. It is out of range once records of this incarnation
+        are deleted.
         """
         start = self.log.log_start_offset
         return start if 0 <= position < start == self.base_offset else position
@@ -230,7 +231,7 @@ class Partition:
         return self.delivery.ordered if self.ordered_delivery is None else self.ordered_delivery
 
     def end_for_stock(self) -> int | None:
-        """The offset from which on such a consumer is held; None if it is not held."""
+        """The offset from which on a stock consumer is held; None if it is not held."""
         if not self.holds_consumers:
             return None
         cap = self.stock_cap.at(self._services.clock.monotonic())
@@ -254,7 +255,7 @@ class Partition:
 
         ``all_in_sync``: acks=all, so ``min.insync.replicas`` counts. ``admission``: see ``produce_admission``,
         ``read``: see ``validate_append``. Raises ``KafkaError``, among them NOT_LEADER_OR_FOLLOWER 6,
-        NOT_ENOUGH_REPLICAS 19, 74 or 75 when another leader epoch is expected, and the refusals of ``admission``.
+        NOT_ENOUGH_REPLICAS 19, the errors of ``check_leader``, and the refusals of ``admission``.
         """
         self.check_leader(expected_leader_epoch)
         if self.log.is_broken:
@@ -301,7 +302,7 @@ class Partition:
         self.notify()
 
     def fail(self) -> None:
-        """Mark the disk as broken: records not on it are not acknowledged, and another replica has to lead."""
+        """Mark the disk as broken: unsynced records are not acknowledged, and another replica has to lead."""
         if not self.failed:
             self.failed = True
             self._services.storage_failed()
@@ -310,7 +311,7 @@ class Partition:
     # ------------------------------------------------------------ followers and watermark
 
     def follower_fetched(self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int) -> None:
-        """Note that a follower in this leader epoch has everything below ``fetch_offset``, truncated if needed.
+        """Note that a follower in this leader epoch has everything below ``fetch_offset``, after any truncation.
 
         A fetch under an earlier registration than the last one's comes from a process that is gone (KIP-903).
         """

@@ -51,7 +51,7 @@ class Purgatory:
 
     @property
     def size(self) -> int:
-        """Operations that wait, the completed ones whose deadline has not come included."""
+        """The number of operations, including completed ones whose deadline has not come."""
         return len(self._heap)
 
     def waiting(self) -> Iterator[DelayedOperation]:

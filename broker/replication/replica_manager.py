@@ -51,10 +51,9 @@ class _Ended(NamedTuple):
 class Term(NamedTuple):
     """The source of the controller's requests; a later term is greater.
 
-    It has the controller's epoch, the registration of this broker that the requests are for, and how often that
-    controller has read the cluster.
-
-    The first LeaderAndIsr of a term names every replica that this broker has to have; all others come after it.
+    It has the controller's epoch, the registration of this broker that the requests are for, and the number of times
+    that this controller has read the cluster. The first LeaderAndIsr of a term names every replica that this broker has
+    to have; all others come after it.
     """
 
     controller_epoch: int
@@ -124,7 +123,7 @@ class ReplicaManager:
             partition.log = log
 
     def _room_changed(self, is_full: bool) -> None:
-        """Let others lead if a log dir is full; if it has room again, have the controller send all requests again."""
+        """Let others lead if a log dir is full; if it has room again, make the controller send all requests again."""
         if not is_full:
             self._services.storage_failed()
             return
@@ -276,7 +275,7 @@ class ReplicaManager:
             partition.log.layouts.assign(entry)
 
     def check_term(self, term: Term) -> bool:
-        """Whether a LeaderAndIsr is of the last term known: an earlier one that arrives late would revive a stray."""
+        """Whether a LeaderAndIsr has the last known term or a later one: a late request would revive a stray."""
         return term >= self._named_in
 
     def note_term(self, key: TopicPartition, term: Term) -> None:
@@ -385,7 +384,7 @@ class ReplicaManager:
             self._set_rules(partition)
 
     def _set_rules(self, partition: Partition) -> None:
-        """Set the configured rules, except what the first resize settled: an edit by hand does not change that."""
+        """Set the configured rules. The first resize settles ``ordered``: an edit by hand does not change it."""
         rules, settled = self._settings.delivery_rules(partition.key.topic), partition.ordered_delivery
         partition.delivery = rules if settled is None else rules._replace(ordered=settled)
 

@@ -33,13 +33,13 @@ class ReplicationQuota:
         self._rate = rate
         self._replicas = replicas
         self._overdrawn = 0.0
-        """Bytes beyond the rate, as of ``_at``; they are worked off by waiting."""
+        """Bytes beyond the rate, as of ``_at``; they decrease with time."""
         self._at = clock.monotonic()
         self.on_used: Callable[[TopicPartition, int], None] = lambda _key, _size_bytes: None
         """Called with all bytes, including those that do not count."""
 
     def used(self, key: TopicPartition, size_bytes: int) -> None:
-        """Count bytes of a partition, if they count."""
+        """Count bytes of a partition, if the quota applies to it."""
         self.on_used(key, size_bytes)
         if self._rate() < UNLIMITED and self._is_listed(key):
             self._settle()
