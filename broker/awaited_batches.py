@@ -2,14 +2,15 @@
 
 A log that does not know a producer accepts any sequence from it, because earlier records may have been deleted. Suppose
 the first batch in flight is refused, and this broker then begins to lead a new partition. The second batch would be
-written in the place of the first, and the first would be out of sequence for good. librdkafka does not even repeat the
-first: it considers it written once a later batch is. (Apache Kafka accepts the later batch.)
+written in the place of the first, and the first would stay out of sequence. librdkafka does not even repeat the first
+batch: it considers a batch written once a later one is. (Apache Kafka accepts the later batch.)
 
 For each partition and producer, this module remembers the first sequence that was refused with a retriable error. While
 the log does not know the producer, later sequences are refused too. Most libraries repeat the first batch first;
 kafka-python repeats the last first, and the others right behind it. A producer that has not repeated the first batch
-within ``GIVE_UP_S`` will not do so. It gets OUT_OF_ORDER_SEQUENCE_NUMBER, as from a log that knows it, and continues in
-another epoch. Later batches of the old epoch are refused, because the producer may consider the missing one written.
+within ``GIVE_UP_S`` will not do so. It gets OUT_OF_ORDER_SEQUENCE_NUMBER, as from a log that knows the producer, and
+continues in another epoch. Later batches of the old epoch are refused, because the producer may consider the missing
+batch written.
 
 This state ends with the connection, as do the producer's requests in flight.
 """

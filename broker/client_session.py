@@ -1,4 +1,4 @@
-"""What a broker remembers of the client at the other end of a connection."""
+"""The state that a broker keeps about the client at the other end of a connection."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ OUR_SOFTWARE = "anabranch"
 _FAILS_WITHOUT_LEADER = frozenset({"sarama"})
 """Libraries that fail a record less than a second after its partition lost its leader, and send nothing meanwhile."""
 IN_FLIGHT_S = 0.05
-"""Batches in flight when an idempotent producer is made to refresh metadata arrive within this time.
-They are refused like the first batch, which is milder than OUT_OF_ORDER_SEQUENCE_NUMBER. No library repeats a batch so
+"""A batch in flight may arrive this long after its idempotent producer was made to refresh metadata.
+It is refused like the first batch, which is milder than OUT_OF_ORDER_SEQUENCE_NUMBER. No library repeats a batch so
 soon."""
 
 
 _REFRESHES_SELDOM = frozenset({"kgo"})
-"""Libraries that request metadata every five seconds at most: franz-go.
-Until then they write nothing to a partition whose leader is uncertain."""
+"""Libraries that request metadata at most once in five seconds: franz-go.
+Until the next request they write nothing to a partition whose leader is uncertain."""
 
 
 class ClientSession:
@@ -53,7 +53,7 @@ class ClientSession:
 
     @property
     def waits_for_leaders(self) -> bool:
-        """Whether a split is announced to the client: a stock client that keeps its records for new partitions."""
+        """Whether a split is announced to the client: it is a stock client that waits for leaders of new partitions."""
         return not self.is_ours and self.software_name not in _FAILS_WITHOUT_LEADER
 
     @property
@@ -66,7 +66,7 @@ class ClientSession:
 
     @property
     def refreshes_seldom(self) -> bool:
-        """Whether a doubling must not depend on the client's metadata requests: until then the client writes on."""
+        """Whether a doubling must not wait for the client's next metadata request, which may come seconds later."""
         return self.software_name in _REFRESHES_SELDOM
 
     @property
@@ -77,11 +77,10 @@ class ClientSession:
     def refresh(
         self, topic: str, topic_id: uuid.UUID | None, layout_version: int, now: float, again_s: float = math.inf
     ) -> bool:
-        """Note that the client is made to refresh a topic's metadata; False if it was, for this layout or a later one.
+        """Note that the client is made to refresh a topic's metadata; False if this was done for this layout before.
 
-        After ``again_s`` it is made to refresh again.
-
-        A topic that was deleted and created again has another id, and its layout versions begin anew.
+        A later layout counts too. After ``again_s`` the client is made to refresh again. A topic that was deleted and
+        created again has another id, and its layout versions begin anew.
         """
         before = self._refreshes.get(topic)
         is_known = before is not None and before[0] == topic_id and before[1] >= layout_version
@@ -96,7 +95,7 @@ class ClientSession:
         return before is not None and before[:2] == (topic_id, layout_version) and now - before[2] < IN_FLIGHT_S
 
     def is_furthest(self, key: TopicPartition, batch: RecordBatch) -> bool:
-        """Note a batch of an idempotent producer; returns whether none behind it came yet, so that none is repeated."""
+        """Note a batch of an idempotent producer; False if a later batch came before it, so that it is a repetition."""
         named = (key, batch.producer_id)
         epoch, sequence = self._furthest.get(named, (NO_EPOCH, NO_SEQUENCE))
         if epoch == batch.producer_epoch and 0 < sequence - batch.base_sequence < HALF_OF_ALL_SEQUENCES:

@@ -165,7 +165,7 @@ class Connection:
             self._progress.set()
 
     def overdue(self, now: float, max_idle_s: float) -> str | None:
-        """Why the connection must be closed, or None: it is idle, a frame is incomplete, or responses are not read."""
+        """The reason to close the connection, or None: it is idle, a frame is incomplete, or responses are not read."""
         if self.frame_since is not None and not self._slots and now - self.frame_since > max_idle_s:
             return "a request did not arrive whole within connections.max.idle.ms"
         if now - self.last_active <= max_idle_s:
@@ -318,7 +318,7 @@ class Connection:
         self._note_answered(slot, slot.arrived, slot.begun, slot.handled, slot.filled, now)
 
     def _note_answered(self, of: _Slot | RequestContext, *times: float) -> None:
-        """``times``: when the request arrived, its handling began and ended, its answer was ready, and had left."""
+        """The ``times``: request arrived, handling began, handling ended, response ready, response sent."""
         self._metrics.requests.answered(of.api_key, of.api_version, of.is_follower, *times)
         if request_log.is_on():
             request_log.answered(of, self._stream.peer, *times)

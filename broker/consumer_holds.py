@@ -56,7 +56,7 @@ STARTS_PAUSE_S = 5.0
 
 
 class BrokerLinks:
-    """One connection to each broker, this one included, apart from replication and forwarded requests."""
+    """One connection to each broker, also to this one; replication and forwarded requests use others."""
 
     def __init__(self, env: Env, metadata: MetadataCache, config: BrokerConfig, purpose: str = "holds") -> None:
         self._env = env

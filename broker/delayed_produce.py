@@ -113,7 +113,7 @@ class AwaitedInTerm(Awaited):
 
 
 class AwaitedRefusal(AwaitedInTerm):
-    """A batch that is refused for good: the refusal waits until no possible next leader has the batch.
+    """A batch that is refused permanently: the refusal waits until no possible next leader has the batch.
 
     After the refusal its producer may write the records again in another way.
     """

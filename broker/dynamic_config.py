@@ -51,7 +51,7 @@ class DynamicConfig:
         self._default_overrides: dict[str, Any] = {}
         self._own_overrides: dict[str, Any] = {}
         self._read_for: dict[str, tuple[uuid.UUID, int]] = {}
-        """``{topic: (topic id, layout version)}`` of the last request that had the topic read; notifications follow."""
+        """``{topic: (topic id, layout version)}`` of the last request that caused a read of the topic's overrides."""
         self._wake = trio.Event()
         self._seen = ""
         self._reload = False
@@ -62,11 +62,11 @@ class DynamicConfig:
         self._all_unapplied = False
         """Whether a default that any topic may inherit has changed."""
         self.on_topics_changed: Callable[[Collection[str] | None], Awaitable[None]] = _apply_to_nothing
-        """Awaited with the topics whose effective configuration changed; None: any topic's may have."""
+        """Awaited with the topics whose effective configuration changed; None: every topic may be affected."""
         self.on_values_changed: Callable[[], None] = lambda: None
         """Called when ``values`` have changed."""
 
-    # ------------------------------------------------------------ what is in force
+    # ------------------------------------------------------------ values in force
 
     def topic_values(self, topic: str) -> dict[str, Any]:
         """Every topic key, parsed."""
@@ -96,7 +96,7 @@ class DynamicConfig:
         )
 
     def marked(self, topic: str) -> Marked:
-        """How long partitions that are marked for deletion keep their records."""
+        """The rule by which partitions that are marked for deletion lose their records."""
         return Marked.of(self.topic_values(topic))
 
     @property
@@ -106,7 +106,7 @@ class DynamicConfig:
     # ------------------------------------------------------------ reading
 
     async def load(self) -> None:
-        """Read everything, before anything has a configuration. Raises ``ZkError``."""
+        """Read everything, before any part of the broker uses a configuration. Raises ``ZkError``."""
         await self._load_all()
         self._unapplied.clear()
         self._all_unapplied = False
@@ -122,9 +122,10 @@ class DynamicConfig:
     async def load_topic(self, topic: str, topic_id: uuid.UUID, layout_version: int) -> None:
         """Read one topic's overrides for a controller's request; wait while ZooKeeper cannot be reached.
 
-        They are read once for each layout: its first request sees earlier alterations whose notification may come
-        later. The controller does not repeat a refused request. A leader that missed its new epoch would stay at the
-        old one, and its ISR changes would be fenced, until the next election.
+        The overrides are read at the first request of each layout, because notifications of earlier alterations may
+        come after it. The request waits and is not refused, because the controller does not repeat a refused request.
+        A leader that missed its new epoch would stay in the old one, and its ISR changes would be fenced until the next
+        election.
         """
         known_id, known_version = self._read_for.get(topic, (None, -1))
         if topic_id == known_id and layout_version <= known_version:
@@ -142,7 +143,7 @@ class DynamicConfig:
                 await trio.sleep(_ORDER_RETRY_S)
 
     def forget_topics(self, topics: Iterable[str]) -> None:
-        """Have topics that lost partitions read again for the controller's next request."""
+        """Read the overrides of topics that lost partitions again at the controller's next request."""
         for topic in topics:
             self._read_for.pop(topic, None)
 
@@ -175,7 +176,7 @@ class DynamicConfig:
             await self.on_topics_changed(None if everything else topics)
 
     async def _read(self, path: str, table: ConfigDef) -> dict[str, Any]:
-        """The overrides at ``path``, parsed; one that cannot be used is reported and left out."""
+        """The overrides at ``path``, parsed. An override that cannot be used is logged and left out."""
         try:
             given = ConfigZnode.decode(path, (await self._zk.get(path)).data).config
         except NoNodeError:
@@ -258,7 +259,7 @@ async def _apply_to_nothing(_topics: Collection[str] | None) -> None:
 
 
 def _usable(given: Mapping[str, str], table: ConfigDef, where: str) -> dict[str, Any]:
-    """The overrides that can be used, parsed; the others are reported and left out."""
+    """The overrides that can be used, parsed; the others are logged and left out."""
     overrides = {}
     for name, value in given.items():
         try:

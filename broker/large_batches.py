@@ -1,7 +1,7 @@
 """Batches of many records or bytes: their records are read in slices, before the request is served.
 
 Most batches are checked by their header alone. A compacted topic needs each record's key. A resized topic needs the
-partition of each of a stock producer's keys. A ``compression.type`` needs the whole batch compressed anew. A batch of
+partition of each key of a stock producer. A ``compression.type`` needs the whole batch compressed anew. A batch of
 200,000 records would hold the event loop for half a second, and a few kilobytes may decompress to 128 MiB. Such a batch
 is read while the request waits in its connection. So the requests of a connection keep their order, and the bytes of
 the batch stay unchanged. The decision on the batch follows in one step, from the records that were read. Threads
@@ -77,7 +77,7 @@ async def read(
     session: ClientSession,
     found: list[tuple[TopicPartition, StoredLayout | None, memoryview]],
 ) -> LargeBatches:
-    """Read the batches whose single records must be checked, and those that may be awaited (``retry_order``).
+    """Read the batches whose records must be checked one by one, and those that may be awaited (``retry_order``).
 
     A fault in a batch is reported when it is appended.
     """

@@ -25,7 +25,7 @@ class LayoutRefusals:
         self._next_line_at: dict[tuple[str, ErrorCode], float] = {}
 
     def note(self, key: TopicPartition, error: KafkaError, client_id: str | None = None) -> None:
-        """Count a refusal with 25310; with 44 it is of a producer that names no layout."""
+        """Count a refusal: its error is 25310, or 44 for a producer that names no layout."""
         if error.code is ErrorCode.INVALID_PARTITION_METADATA:
             self._metrics.layout_refusals.add(key.topic)
         else:

@@ -1,10 +1,9 @@
 """Lineages of partitions, read from znodes, for PartitionLeaderEpochsForPartitions (25301) and for the cleaner.
 
-A partition's state znode and its topic's are read at the first question about them, after a ``sync``, and kept while
-their data watches have not fired. A watch fires before a later read of the session shows the change, so all znodes that
-are watched when an answer is made are of one moment. Nothing is guessed: for a znode that cannot be read or does not
-exist yet the answer is LEADER_NOT_AVAILABLE (5), and the client asks again. For a malformed znode the answer names the
-fault.
+The state znode of a partition and the znode of its topic are read at the first question about them, after a ``sync``.
+They are kept until their data watches fire. A watch fires before a later read of the session shows the change, so an
+answer from watched znodes shows one moment. Nothing is guessed: for a znode that cannot be read or does not exist yet,
+the answer is LEADER_NOT_AVAILABLE (5), and the client asks again. For a malformed znode the answer names the fault.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from anabranch.zk_schemas.znode import MalformedZnodeError
 logger = structlog.get_logger(__name__)
 
 MAX_BYTES = 8 * 1024 * 1024
-"""The greatest size of all kept znodes, with ``_OVERHEAD`` for each; the least recently requested goes first.
+"""The greatest size of all kept znodes, with ``_OVERHEAD`` for each; the least recently requested is dropped first.
 A decoded znode takes up to ten times its size."""
 _OVERHEAD = 512
 _READS_AT_ONCE = 64
@@ -64,7 +63,7 @@ class StoredLineage(NamedTuple):
     floor: int
     entries: list[Entry]
     is_complete: bool
-    """Whether the lineage is complete: not before the first leader, nor for a layout stored without a lineage."""
+    """False before the first leader, and for a layout that was stored without a lineage."""
 
 
 class KnownZnode(Generic[T]):
@@ -77,7 +76,7 @@ class KnownZnode(Generic[T]):
         self._decode = decode
         self.value: T | None = None
         self.wrong = ""
-        """Why the znode is malformed; empty if it is not."""
+        """The fault of a malformed znode, otherwise empty."""
         self.czxid = -1
         self.size = _OVERHEAD
         self.counted = 0
@@ -101,7 +100,7 @@ class KnownZnode(Generic[T]):
     async def read(self, zk: ZkStore) -> None:
         """Read the znode unless it is known; concurrent callers share one read. After an error it stays unread.
 
-        Of an absent znode only its absence is noted.
+        If the znode does not exist, only that is noted.
         """
         if self.reading is not None:
             await self.reading.wait()
@@ -144,7 +143,7 @@ class Lineages:
         """Bytes of the kept znodes that are read completely."""
 
     def answer(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:
-        """The answer of version 1. None: call ``read`` first; with its result, None means that it is not known yet."""
+        """The answer of version 1. None: call ``read``, and pass its result; None then means that it is not known."""
         tp = question.tp
         if tp.topic not in self._metadata.topics:
             # Before the first UpdateMetadata, an unknown topic may still exist.
@@ -173,7 +172,7 @@ class Lineages:
         return self._malformed(tp, path, read)
 
     def answer_v0(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:
-        """The answer of version 0, for a topic never resized: its consumers know one ancestor and one survivor."""
+        """The answer of version 0: None for a resized topic, because the version has one ancestor and one survivor."""
         topic, info = self._current_topic(question, read), self._metadata.partition(question.tp)
         if topic is None or topic.layout_version > 0 or info is None or info.incarnation < question.incarnation:
             return None

@@ -1,6 +1,6 @@
-"""``queued.max.request.bytes``: how much memory requests may take, over all connections.
+"""``queued.max.request.bytes``: the memory that the requests of all connections may take together.
 
-Requests that are being received count, and batches that wait for their turn (``retry_order``).
+It counts requests that are being received, and batches that wait for their turn (``retry_order``).
 """
 
 from __future__ import annotations
@@ -37,6 +37,6 @@ class MemoryBudget:
             self._room.wake()
 
     async def wait_for_room(self, already_held_bytes: int) -> None:
-        """Return when below the limit; at once for a connection that holds part of a request, or none could finish."""
+        """Return when there is room, or at once if part of a request is held already: else no request could finish."""
         while self._held_bytes >= self._limit_bytes and not already_held_bytes:
             await self._room.wait()

@@ -63,7 +63,7 @@ class TopicInfo:
     announced_leaders: list[int] = field(default_factory=list)
     """The future leaders of the announced partitions, in the order of the partitions."""
     refreshes_stock_producers: bool = False
-    """Whether producers are made to refresh metadata for the announced count: every live broker knows it."""
+    """Whether producers are made to refresh metadata, because every live broker knows the announced count."""
     removed: set[int] = field(default_factory=set)
     """Numbers of partitions that existed and were merged away."""
 
@@ -86,7 +86,7 @@ class TopicInfo:
 
     @property
     def layout(self) -> Layout:
-        """The topic's layout (KIP-253); a partition's own may be behind or ahead while a resize runs."""
+        """The topic's layout (KIP-253). While a resize runs, the layout of a partition may be older or newer."""
         return Layout(self.undeleted_partition_count, self.layout_version, self.initial_partition_count)
 
 
@@ -175,16 +175,16 @@ class MetadataCache:
         return self._names.get(topic_id)
 
     def controller_id(self) -> int:
-        """The broker that metadata name as the controller: the lowest live id, -1 without any."""
+        """The broker that Metadata responses name as the controller: the lowest live id, -1 if no broker is live."""
         return min(self.brokers, default=-1)
 
     def endpoint(self, broker_id: int, listener: str) -> Endpoint | None:
-        """Where a broker is reached through a listener; None when it is down or has no such listener."""
+        """A broker's endpoint on a listener; None when the broker is down or has no such listener."""
         broker = self.brokers.get(broker_id)
         return None if broker is None else broker.endpoints.get(listener)
 
     def endpoints(self, listener: str) -> list[tuple[BrokerInfo, Endpoint]]:
-        """The live brokers that have this listener, and where each is reached through it."""
+        """The live brokers that have this listener, each with its endpoint."""
         return [(info, info.endpoints[listener]) for info in self.brokers.values() if listener in info.endpoints]
 
     def update(self, request: UpdateMetadataRequest) -> dict[TopicPartition, int]:
@@ -198,9 +198,9 @@ class MetadataCache:
     ) -> Generator[None, None, None]:
         """Apply an UpdateMetadata request topic by topic, in steps of ``PARTITIONS_AT_ONCE``.
 
-        Puts the partitions that left the cluster into ``removed``, by their incarnation. A topic's new id comes with
-        all of its partitions: some were removed, or the topic was created anew. Partitions that the request does not
-        name are gone. A broker that was not registered at the time of their removal got no request about it.
+        Puts the partitions that left the cluster into ``removed``, with their incarnations. A request with a new topic
+        id names all partitions of the topic, because some were removed or the topic was created anew. Other partitions
+        are gone: a broker that was not registered when they were removed got no request about that.
         """
         self.brokers = {
             broker.id: BrokerInfo(

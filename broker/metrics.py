@@ -23,9 +23,9 @@ _TRAFFIC = {
     "replication_bytes_in": ("replicationbytesin", "Bytes of record batches that this broker fetched from leaders"),
     "replication_bytes_out": ("replicationbytesout", "Bytes of record batches in answers to followers"),
     "produce_requests": ("totalproducerequests", "Partitions in produce requests"),
-    "failed_produce_requests": ("failedproducerequests", "Of these, the ones that got an error"),
+    "failed_produce_requests": ("failedproducerequests", "Partitions in produce requests that got an error"),
     "fetch_requests": ("totalfetchrequests", "Partitions in answers to fetch requests of consumers"),
-    "failed_fetch_requests": ("failedfetchrequests", "Of these, the ones that got an error"),
+    "failed_fetch_requests": ("failedfetchrequests", "Partitions in fetch requests of consumers that got an error"),
 }
 
 
@@ -58,7 +58,7 @@ class BrokerMetrics(Metrics):
         )
         self.legacy_refusals = Counter(
             "anabranch_legacy_produce_refusals",
-            "Batches refused of producers that do not name the layout they placed them by",
+            "Batches refused from producers that name no layout",
             "topic",
         )
         self.appended_bytes = Counter(
@@ -74,12 +74,12 @@ class BrokerMetrics(Metrics):
         )
         self.held_fetches = Counter(
             "anabranch_held_fetches",
-            "Fetched partitions whose next record a consumer was not given yet, for the order of keys",
+            "Fetched partitions whose next records were held back from a consumer, for the order of keys",
             "topic",
         )
         self.holds_let_go = Counter(
             "anabranch_holds_let_go",
-            "Waits for a group, or with an empty name for a coordinator, that ended by time: order may be lost",
+            "Waits for a group (empty: for a coordinator) that ended at their time limit: order may be lost",
             "topic",
             "group",
         )
@@ -93,7 +93,7 @@ class BrokerMetrics(Metrics):
         )
         self.hand_overs = Histogram(
             "anabranch_hand_over_seconds",
-            "How long records waited at members of groups coordinated here until another partition was read",
+            "Waits of records, at members of groups coordinated here, until another partition was read",
             HAND_OVER_BOUNDS_S,
         )
         self.histograms.append(self.hand_overs)

@@ -1,4 +1,4 @@
-"""One broker: its parts and how they are tied together. Handlers reach everything through it."""
+"""One broker: its parts and their connections. Handlers reach everything through it."""
 
 from __future__ import annotations
 
@@ -145,12 +145,12 @@ class Node:
             Gauge("anabranch_led_partitions", "Partitions this broker leads", lambda: len(self._led())),
             Gauge(
                 "anabranch_held_partitions",
-                "Partitions this broker leads that hold consumers which do not keep the order of keys themselves",
+                "Partitions this broker leads that hold records back from stock consumers, for the order of keys",
                 lambda: self.consumer_holds.held_partitions,
             ),
             Gauge(
                 "anabranch_longest_hold_seconds",
-                "How long the group has been waited for that is waited for longest",
+                "The longest present wait of a held partition for a group",
                 lambda: self.consumer_holds.longest_s,
             ),
             Gauge(

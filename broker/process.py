@@ -101,7 +101,7 @@ async def _serve(
         )
         node.registration = registration
         node.on_values_changed.append(registration.refresh)
-        # This process gets no topics while the previous one's session lasts, so it accepts no clients before.
+        # While the session of the previous process lasts, this process gets no topics, and so accepts no clients.
         await registration.wait_for_old_session()
         await server.listen()
         node.nursery.start_soon(server.run)
@@ -178,7 +178,7 @@ async def read_cluster(config: BrokerConfig, env: Env, zk: ZkStore) -> tuple[str
     """Read the cluster's id and the dynamic configs, which must be known before anything starts.
 
     If the connection is lost meanwhile, reading is repeated for ``zookeeper.connection.timeout.ms`` (default: the
-    session timeout), the limit for the first connection too. Raises ``ZkError`` after that.
+    session timeout), which also limits the first connection. Raises ``ZkError`` after that.
     """
     limit_ms = config.values["zookeeper.connection.timeout.ms"] or config.values["zookeeper.session.timeout.ms"]
     give_up = env.clock.monotonic() + limit_ms / 1000

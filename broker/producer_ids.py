@@ -10,7 +10,7 @@ from anabranch.zk_schemas.producer_id_block import ProducerIdBlock
 
 
 class ProducerIds:
-    """Hands out ids that no other broker hands out. A block is claimed by a versioned write; a lost one is skipped."""
+    """Hands out ids that no other broker hands out. A versioned write claims a block; claimed ids may stay unused."""
 
     def __init__(self, zk: ZkStore, broker_id: int) -> None:
         self._zk = zk

@@ -71,7 +71,7 @@ class Registration:
         self.epoch = -1
 
     async def wait_for_old_session(self) -> None:
-        """Return when no other session has the id. Raises ``DuplicateBrokerError`` when one does for too long."""
+        """Return when no other session has the id. Raises ``DuplicateBrokerError`` if another keeps it for too long."""
         while not await self._try_once(create=False):
             pass
 

@@ -58,7 +58,7 @@ class ReplicatedOffsetsLog:
         return _AwaitedCommit.of(self._purgatory, hosted, result.last_offset + 1).fate
 
     def confirm_leadership(self, partition: int, leader_epoch: int) -> Deferred[KafkaError | None]:
-        """Append a record without effect and wait until it is committed: a deposed leader's record never is.
+        """Append a record without effect and wait until it is committed, which a deposed leader cannot achieve.
 
         A leader that is alone in the ISR needs no proof: no other replica may be elected.
         """

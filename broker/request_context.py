@@ -69,5 +69,5 @@ class RequestContext:
 
     @property
     def keeps_order(self) -> bool:
-        """Whether a consumer at the other end keeps the order of keys itself: it is ours."""
+        """Whether a consumer at the other end keeps the order of keys itself, as this project's clients do."""
         return self.session.is_ours

@@ -1,8 +1,8 @@
 """Requests by API: their number, the time of each part and their errors, as in Kafka's ``RequestMetrics``.
 
-Counting a request costs a handful of additions. A part that took no time (an answer that waited for nothing, a response
-that was sent at once) is not counted. The requests missing from the buckets belong to the first bucket, and are added
-when the buckets are read.
+Counting a request costs a few additions. A part that took no time (an answer that waited for nothing, a response that
+was sent at once) is not counted. The requests missing from the buckets belong to the first bucket, and are added when
+the buckets are read.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _MAX_RESULTS = 1000
 """The largest number of results of one response that are searched for errors."""
 
 _PARTS = {
-    "requestqueuetimems": "from its arrival until it was looked at: those before it on its connection go first",
-    "localtimems": "in which it was applied",
-    "remotetimems": "until what the answer waits for was there: replicas, members, records, the controller",
-    "responsesendtimems": "until the answer had left, those before it on the connection included",
+    "requestqueuetimems": "from its arrival to its handler, including the earlier requests of its connection",
+    "localtimems": "in its handler",
+    "remotetimems": "from its handler until its answer was ready: waits for replicas, members, records, the controller",
+    "responsesendtimems": "from its ready answer until it was sent, including the earlier answers of its connection",
     "totaltimems": "in all",
 }
 
 
 class _Part:
-    """How long one part of the requests of one API took, in seconds."""
+    """The time, in seconds, that one part of the requests of one API took."""
 
     __slots__ = ("counts", "total")
 

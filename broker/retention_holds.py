@@ -1,9 +1,9 @@
 """Records that retention by time keeps in topics with ``ordered.delivery.retention.waits`` (hole 22).
 
 The controller sends a hold for each partition that another partition waits for: the first offset that some group has
-not read, and for how long the hold lasts. A hold that the controller does not renew ends, so no hold of a dead
+not read, and the time for which the hold lasts. A hold that the controller does not renew ends, so no hold of a dead
 controller lasts for ever. In each leader epoch the leader first keeps everything for a lease: the controller may have
-sent the hold to the leader before, and a resize that begins with this epoch may add waits. A follower removes nothing
+sent the hold to the previous leader, and a resize that begins with this epoch may add waits. A follower removes nothing
 by time. Its log begins where its leader's begins.
 """
 
@@ -93,7 +93,7 @@ class RetentionHolds:
         )
 
     def held_back(self, log: PartitionLog) -> tuple[Hold, HeldBack] | None:
-        """Records older than ``retention.ms`` that a hold keeps in a log led here; None if none, or reading fails."""
+        """Records older than ``retention.ms`` that a hold keeps in a log led here; None if none is known."""
         partition = self._hosted(log.partition)
         if partition is None or not partition.is_leader or log.is_broken:
             return None
@@ -132,14 +132,19 @@ def held_gauges(holds: RetentionHolds, logs: Callable[[], Iterable[PartitionLog]
     return [
         gauge(
             "records",
-            "Offsets older than retention.ms that stay in partitions led here, as the group has yet to read some",
+            "Offsets older than retention.ms that partitions led here keep, because the group has not read all of them",
             lambda held: held.end_offset - held.start_offset,
             operator.add,
         ),
-        gauge("bytes", "Bytes of these", lambda held: held.size_bytes, operator.add),
+        gauge(
+            "bytes",
+            "Bytes older than retention.ms that partitions led here keep, because the group has not read all of them",
+            lambda held: held.size_bytes,
+            operator.add,
+        ),
         gauge(
             "since_seconds",
-            "When retention would have removed the oldest of these, in seconds since 1970",
+            "The time at which retention would have removed the oldest kept record, in seconds since 1970",
             lambda held: held.since_ms / 1000,
             min,
         ),

@@ -1,15 +1,16 @@
 """The order in which a producer without idempotence repeats batches refused with a retriable error. Pure.
 
-Such a producer numbers nothing and may have several requests in flight. If a later request were taken, the earlier ones
-would come behind it when they are repeated. Some libraries repeat requests in the reverse order; some build other
-batches of the same records. So this module remembers the refused records in the order in which they first came. Only a
-batch that begins with the next of them is accepted. All others are refused with a retriable error, until every record
-has come or a time limit is over.
+Such a producer numbers nothing and may have several requests in flight. If a later request were accepted, the repeated
+earlier ones would come after it. Some libraries repeat requests in the reverse order; some build other batches of the
+same records. So this module remembers the refused records in the order in which they first came. Only a batch that
+begins with the next of them is accepted. All others are refused with a retriable error, until every record has come or
+a time limit is over.
 
 A batch that is repeated before its turn is held for a moment instead. Java's producer and kafka-python put a refused
-batch before all others of its partition, and send none of the others while it waits to be repeated. If several are in
-flight, the last comes first; if it were refused again, it would come alone, for seconds. A hold ends after
-``ordered.delivery.legacy.producers.max.hold.ms``: the producer may have no room in flight for the batches before.
+batch before all others of its partition, and send none of the others while it waits to be repeated. If several batches
+are in flight, the last one comes first. If it were refused again, the producer would send only this batch for seconds.
+A hold ends after ``ordered.delivery.legacy.producers.max.hold.ms``: the limit of requests in flight may keep the
+producer from sending the batches before it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class BatchTurn(enum.Enum):
     NOW = "it is next"
     LATER = "others come before it: it is to be repeated"
     EARLY = "it is repeated, and others come before it: they may be on their way"
-    NEVER = "it has records of which later ones were let through, or which are refused for good"
+    NEVER = "later records than its own were accepted already, or its records are refused permanently"
 
 
 class Held(Protocol):
@@ -89,7 +90,7 @@ class RetryOrder:
                 self._awaited.append(mark)
 
     def refused_before_leading(self, records: Sequence[Record]) -> None:
-        """``refused`` by a broker that does not lead yet: the time limit begins with the first batch after that."""
+        """``refused`` by a broker that does not lead yet: the time limit begins with the first batch once it leads."""
         self._moved_at = math.inf
         self.refused(records)
 
@@ -106,7 +107,7 @@ class RetryOrder:
             self._awaited = deque(mark for mark in self._awaited if mark not in marks)
 
     def stop_waiting(self) -> None:
-        """Await nothing any more, because a batch was refused for its own fault, and it may be an awaited one."""
+        """Await no record any more: a batch was refused because of its content, and it may be an awaited one."""
         self._marks.clear()
         self._awaited.clear()
 

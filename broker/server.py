@@ -23,7 +23,7 @@ logger = structlog.get_logger(__name__)
 _SWEEPS_PER_IDLE_TIME = 10
 _MAX_SWEEP_S = 10.0
 _LIMIT_CHECK_S = 1.0
-"""How soon a listener at ``max.connections`` sees that the limit was raised."""
+"""The longest time until a listener at ``max.connections`` notices that the limit was raised."""
 
 
 class Server:
@@ -86,7 +86,7 @@ class Server:
             nursery.start_soon(self._sweep)
 
     async def _accept(self, name: str, listener: Listener, nursery: trio.Nursery) -> None:
-        # With a listener of their own, controller and brokers get through however many clients there are.
+        # A separate listener for controller and brokers has no limit, so that clients cannot keep them out.
         limited = len(self._listeners) == 1 or name != self._node.config.inter_broker_listener
 
         async def room() -> None:

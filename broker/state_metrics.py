@@ -94,7 +94,7 @@ class PartitionMetrics:
             self._limits.partitions,
             (
                 "kafka_topic_partition_current_offset",
-                "Where a partition led here ends: its high watermark",
+                "The high watermark of a partition led here",
             ),
             ("kafka_topic_partition_oldest_offset", "The first offset of a partition led here"),
             ("kafka_topic_partition_in_sync_replica", "Replicas in sync of a partition led here"),
@@ -145,7 +145,7 @@ class PartitionMetrics:
             ("kafka_log_log_size", "Bytes of a replica's log files"),
             ("kafka_log_log_numlogsegments", "Segments of a replica's log"),
             ("kafka_log_log_logstartoffset", "The first offset of a replica's log"),
-            ("kafka_log_log_logendoffset", "The offset after the last of a replica's log"),
+            ("kafka_log_log_logendoffset", "The offset after the last record of a replica's log"),
         )
         for number, partition in enumerate(partitions):
             if number % AT_ONCE == AT_ONCE - 1:
@@ -183,7 +183,7 @@ def _counts(node: Node, partitions: list[Partition]) -> Iterator[Metric]:
     yield _gauge(f"{prefix}_leadercount", "Partitions this broker leads", len(led))
     yield _gauge(
         f"{prefix}_underreplicatedpartitions",
-        "Partitions led here of which a replica is not in sync",
+        "Partitions led here that have a replica not in sync",
         sum(len(partition.isr) < len(partition.replicas) for partition in led),
     )
     yield _gauge(
@@ -198,12 +198,14 @@ def _counts(node: Node, partitions: list[Partition]) -> Iterator[Metric]:
     )
     yield _gauge(
         f"{prefix}_offlinereplicacount",
-        "Replicas on this broker that their disk does not serve",
+        "Replicas on this broker that are offline because of a disk error",
         sum(partition.failed or partition.log.is_broken for partition in partitions),
     )
     changes = node.isr_changes
     yield _counter(f"{prefix}_isrshrinks", "Times an ISR lost a replica at the request of this broker", changes.shrinks)
-    yield _counter(f"{prefix}_isrexpands", "Times an ISR gained one at the request of this broker", changes.expands)
+    yield _counter(
+        f"{prefix}_isrexpands", "Times an ISR gained a replica at the request of this broker", changes.expands
+    )
     yield _counter(f"{prefix}_failedisrupdates", "ISR changes that the controller refused", changes.refusals)
     yield _gauge(
         "kafka_server_replicafetchermanager_maxlag",
@@ -241,7 +243,7 @@ def log_metrics(logs: LogManager, now: Callable[[], float]) -> Callable[[], Iter
     def collect() -> Iterator[Metric | None]:
         total = GaugeMetricFamily("anabranch_log_dir_bytes", "The size of a log dir's file system", labels=("path",))
         free = GaugeMetricFamily(
-            "anabranch_log_dir_free_bytes", "What is free in a log dir's file system", labels=("path",)
+            "anabranch_log_dir_free_bytes", "The free space of a log dir's file system", labels=("path",)
         )
         lost = GaugeMetricFamily(
             "kafka_log_logmanager_logdirectoryoffline",
@@ -276,7 +278,7 @@ def _cleaner(cleaner: LogCleaner, now: float) -> Iterator[Metric]:
     )
     yield _counter("anabranch_log_cleaner_runs", "Compactions of a log", cleaner.runs)
     yield _counter("anabranch_log_cleaner_read_bytes", "Bytes of logs before their compaction", cleaner.bytes_before)
-    yield _counter("anabranch_log_cleaner_kept_bytes", "Bytes of these after it", cleaner.bytes_after)
+    yield _counter("anabranch_log_cleaner_kept_bytes", "Bytes of logs after their compaction", cleaner.bytes_after)
 
 
 # ---------------------------------------------------------------- network
@@ -296,12 +298,14 @@ def network_metrics(node: Node, server: Server) -> Callable[[], Iterator[Metric 
             created.add_metric((entry.name,), accepted)
             closed.add_metric((entry.name,), ended)
         yield from (open_now, created, closed)
-        yield _counter("anabranch_connections_refused", "Connections above max.connections.per.ip", server.refused)
+        yield _counter(
+            "anabranch_connections_refused", "Connections refused because of max.connections.per.ip", server.refused
+        )
         budget = node.request_memory
         prefix = "kafka_network_socketserver"
         yield _gauge(f"{prefix}_memorypoolused", "Bytes that requests take", budget.held_bytes)
         yield _gauge(
-            f"{prefix}_memorypoolavailable", "Bytes that are left for them; -1: there is no limit", budget.free_bytes
+            f"{prefix}_memorypoolavailable", "Bytes that requests may still take; -1: no limit", budget.free_bytes
         )
 
     return collect
@@ -338,7 +342,7 @@ class GroupMetrics:
         yield _gauge(f"{prefix}_numgroups", "Groups coordinated here", sum(states.values()))
         for state in GroupState:
             name = f"{prefix}_numgroups{state.value.lower()}"
-            yield _gauge(name, f"Of these, the ones in state {state.value}", states[state])
+            yield _gauge(name, f"Groups coordinated here in state {state.value}", states[state])
         yield _gauge(
             f"{prefix}_numoffsets",
             "Committed offsets of groups coordinated here",
@@ -346,7 +350,9 @@ class GroupMetrics:
         )
         groups = self._node.groups
         yield _counter("anabranch_offset_commits", "OffsetCommit requests to this coordinator", groups.commits)
-        yield _counter("anabranch_committed_offsets", "Offsets in these", groups.committed_offsets)
+        yield _counter(
+            "anabranch_committed_offsets", "Offsets in requests to commit to this coordinator", groups.committed_offsets
+        )
 
     def _members(self, groups: list[tuple[str, Shard, Group]], shown: set[str]) -> Iterator[Metric | None]:
         rows = _Rows(("consumergroup",), self._limits.groups, ("kafka_consumergroup_members", "Members of a group"))
@@ -417,7 +423,7 @@ class GroupMetrics:
             self._limits.partitions,
             (
                 "anabranch_consumergroup_wait_seconds",
-                "How long records have waited at a member until another has read a partition, by their client ids",
+                "Time that records have waited at a member until another member reads a partition, by client ids",
             ),
         )
         now_ms = self._node.env.clock.monotonic() * 1000

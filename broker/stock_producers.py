@@ -5,12 +5,12 @@ client library ask for metadata and repeat the batch, at the same partition. Thi
 for each connection and layout:
 
 - A split is announced that stock placement follows, and a batch has a key that moves. The batch is accepted
-  when it is repeated: until the layout changes the key belongs here. By then the producer uses the new count.
-- The layout has changed and a batch has a misplaced key. The repeated batch is refused for good.
+  when it is repeated: the key belongs here until the layout changes. By then the producer uses the new count.
+- The layout has changed and a batch has a misplaced key. The repeated batch is refused permanently.
 
-Batches in flight behind a refused batch are refused like it, or they would be written before it. This holds too for a
-batch that comes before this broker leads its partition for the first time. See ``awaited_batches`` for idempotent
-producers, and ``retry_order`` for the others.
+Batches in flight behind a refused batch are refused too, or they would be written before it. The same holds for
+batches behind a batch that comes before this broker leads its partition for the first time. See ``awaited_batches`` for
+idempotent producers, and ``retry_order`` for the others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from anabranch.runtime.env import Clock
 REFRESH_AGAIN_S = 1.0
 """A client that refreshes metadata seldom gets the error again after this time."""
 MAX_TOPICS = 4096
-"""Topics remembered, the least recently written first to go."""
+"""The largest number of remembered topics; the least recently written one is dropped first."""
 
 _EARLIER_FIRST = "the producer must first repeat earlier batches of this connection, which were refused"
 
@@ -59,9 +59,9 @@ class Owed:
     topic_id: uuid.UUID | None
     layout_version: int
     partitions: WeakKeyDictionary[ClientSession, dict[int, float]] = field(default_factory=WeakKeyDictionary)
-    """Until when each partition is waited for.
-    It is for ever if a batch must be repeated, and for a limited time if the last batch had a misplaced key, because
-    the next may have one too."""
+    """The time until which each partition is waited for.
+    It is infinite if a batch must be repeated. It is limited if the last batch had a misplaced key, because the next
+    batch may have one too."""
 
     def is_waited_for(self, now: float) -> bool:
         return any(until > now for partitions in self.partitions.values() for until in partitions.values())
@@ -73,15 +73,15 @@ class StockProducers:
     def __init__(self, clock: Clock, silence_s: float) -> None:
         self._clock = clock
         self._silence_s = silence_s
-        """How long a busy producer is waited for.
-        The time begins when it can be made to refresh metadata, and again with each batch with a misplaced key: it may
-        be about to write more records placed by the old count. A batch without such a key ends the wait."""
+        """The time for which a busy producer is waited for.
+        It begins when the producer can be made to refresh metadata. It begins again with each batch with a misplaced
+        key: the producer may write more records placed by the old count. A batch without such a key ends the wait."""
         self._written_at: dict[str, float] = {}
         self._misplaced_at: dict[str, float] = {}
-        """When the last batch came that has a key placed elsewhere by the announced count."""
+        """The time of the last batch with a key that the announced count places elsewhere."""
         self._owed: dict[str, Owed] = {}
         self._refreshing_since: dict[str, float] = {}
-        """Since when producers of a topic with an announced split are made to refresh metadata."""
+        """The time since which producers of a topic with an announced split are made to refresh metadata."""
 
     def report(self, topics: Collection[str], known: Mapping[str, TopicInfo]) -> list[StockProducersOfTopic]:
         """A report on those topics that a stock producer wrote to. ``known`` is the controller's present metadata."""
@@ -261,8 +261,8 @@ def _check_order(session: ClientSession, key: TopicPartition, batch: RecordBatch
     if turn is BatchTurn.NEVER:
         raise LayoutRefusal(
             ErrorCode.POLICY_VIOLATION,
-            f"{key}: the batch repeats records that were refused for good, or that precede records written meanwhile;"
-            " to write them now would break their order: make the producer idempotent (enable.idempotence)",
+            f"{key}: the batch repeats records that were refused permanently, or that precede records written "
+            "meanwhile; writing them now would break their order: make the producer idempotent (enable.idempotence)",
         )
 
 

@@ -22,7 +22,7 @@ from anabranch.runtime.background import Background
 
 CREATE_TOPICS_VERSION = 7
 MAX_WAIT_S = 1.0
-"""The longest a Metadata request is held back for a topic that is being created."""
+"""The longest time that a Metadata request is held back for a topic that is being created."""
 
 logger = structlog.get_logger(__name__)
 
@@ -33,7 +33,7 @@ def refused(response: CreateTopicsResponse) -> bool:
 
 
 def offsets_topic(values: Mapping[str, Any]) -> CreatableTopic:
-    """``__consumer_offsets`` as the broker's ``offsets.topic.*`` values want it."""
+    """The request for ``__consumer_offsets``, with the broker's ``offsets.topic.*`` values."""
     configs = {
         "cleanup.policy": "compact",
         "compression.type": "producer",
@@ -79,8 +79,8 @@ class TopicCreator:
     async def create(self, names: list[str]) -> dict[str, ErrorCode]:
         """Create topics, and wait a moment for their leaders unless another request waits already.
 
-        Returns the error in Metadata for each topic without leaders: LEADER_NOT_AVAILABLE, or why it could not be
-        created. The wait is short because the client's next requests wait for the response; creation continues after
+        Returns the error in Metadata for each topic without leaders: LEADER_NOT_AVAILABLE, or the error of its
+        creation. The wait is short because the client's next requests wait for the response; creation continues after
         it.
         """
         if self.start(names):

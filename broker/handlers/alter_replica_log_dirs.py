@@ -1,8 +1,8 @@
 """AlterReplicaLogDirs (34): move replicas between the log dirs of this broker (KIP-113).
 
 A replica that is not here yet is answered with REPLICA_NOT_AVAILABLE, and will be created in the requested dir. A
-partition that the cluster does not have is answered with UNKNOWN_TOPIC_OR_PARTITION, so that the remembered requests
-stay within the cluster's size.
+partition that the cluster does not have is answered with UNKNOWN_TOPIC_OR_PARTITION, so that at most one request for
+each partition of the cluster is remembered.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ElectLeaders (43): the active controller decides.
 
-It is asked in the highest version, which has room for an error of the whole request.
+The request to the controller has the highest version, which has an error for the whole request.
 """
 
 from __future__ import annotations

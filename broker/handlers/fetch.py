@@ -3,7 +3,7 @@
 Sessions as in KIP-227 (version 7), leader epochs as in KIP-320 (9) and KIP-595's diverging epoch (12). Records are file
 ranges, sent without being read here. A consumer reads up to the high watermark, with read_committed up to the last
 stable offset. KIP-253's layouts do not matter here: each batch carries its leader epoch, by which consumers wait. For
-consumers that do not wait by themselves, the log seems to end where their topic holds them.
+a consumer that does not wait by itself and is held, the log seems to end at the first held offset.
 Skipped: preferred read replicas (KIP-392; always -1), topic ids (version 13).
 """
 
@@ -84,7 +84,7 @@ def _answer_later(
 ) -> Answer:
     """Do the remaining steps while other requests are served; the next one would wait for ``cold``.
 
-    The session accepts no other fetch until all partitions are read: its client gets no response before.
+    The session accepts no other fetch until all partitions are read: its client gets no response before that.
     """
     target = read.target
     target.is_read = True
@@ -136,7 +136,7 @@ def _target(ctx: RequestContext, request: FetchRequest) -> FetchTarget | ErrorCo
 
 
 def _continue(ctx: RequestContext, session: FetchSession, request: FetchRequest) -> FetchSession:
-    """Add the request's partitions to the session. A fetch of it that still waits is answered first."""
+    """Add the request's partitions to the session. A waiting fetch of the session is answered first."""
     session.answer_held()
     session.next_epoch()
     ctx.node.fetch_sessions.touch(session)

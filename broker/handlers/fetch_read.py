@@ -120,7 +120,7 @@ class FetchRead:
             diverging = self._diverging(partition, state)
             end = self._end_for_reader(partition, state)
             read = self.read_log(partition, state, end, waits) if diverging is None else None
-            self.target.watch(partition)  # last: a follower's own progress changes the watermark, which is news once
+            self.target.watch(partition)  # last: the watermark that the follower's own progress moved is in this result
             return self._result(key, partition, end, read, diverging)
         except KafkaError as error:
             partition_or_none = self._replicas.hosted(key)
@@ -168,7 +168,7 @@ class FetchRead:
     def _end_for_reader(self, partition: Partition, state: FetchedPartition) -> int | None:
         """The log end for a stock consumer that is held; None: this reader is not held.
 
-        A reader may be above the first held offset. Its log ends where it reads, never below.
+        A reader may be above the first held offset. For it, the log ends at its fetch offset.
         """
         held_from = partition.end_for_stock() if self._limits.is_stock else None
         return None if held_from is None else max(held_from, state.fetch_offset)

@@ -1,7 +1,7 @@
 """FindCoordinator (10): the broker that coordinates a group.
 
-It is the leader of the group's partition of ``__consumer_offsets``, which the first such request creates. Until that
-partition has a leader: COORDINATOR_NOT_AVAILABLE. Skipped: transaction coordinators (key type 1).
+It is the leader of the group's partition of ``__consumer_offsets``. The first such request creates this topic. Until
+the partition has a leader, the error is COORDINATOR_NOT_AVAILABLE. Skipped: transaction coordinators (key type 1).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (44): the active controller decides. Levels of own loggers are set here (KIP-412)."""
+"""IncrementalAlterConfigs (44): the active controller decides. This broker's log levels are set here (KIP-412)."""
 
 from __future__ import annotations
 

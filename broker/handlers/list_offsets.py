@@ -137,7 +137,7 @@ def _find(
 
 
 def _end_is_unknown(partition: Partition, timestamp: int, offset: int) -> bool:
-    """Whether an earlier leader may have answered consumers with more records than this one may yet."""
+    """Whether an earlier leader may have served more records to consumers than this leader may serve yet."""
     may_lag = partition.log.high_watermark < partition.epoch_start_offset
     if timestamp == LATEST_TIMESTAMP and partition.layout.closes(partition.key.partition):
         return may_lag or not partition.is_followed_to_its_end

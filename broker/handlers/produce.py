@@ -11,7 +11,7 @@ earlier leader: the producer may then write the records again, in another partit
 
 An idempotent producer may have batches in flight behind a batch that it has to repeat. They are refused as well when
 the log does not know the producer's next sequence (``awaited_batches``). Apache Kafka appends them, and librdkafka then
-takes the first batch for written.
+considers the first batch written.
 
 Skipped: transactions. A transactional id is refused. A transactional batch without an id is refused too: its
 transaction would never end, and the last stable offset would stay below it.
@@ -212,7 +212,7 @@ def _leader(ctx: RequestContext, key: TopicPartition, layout: StoredLayout | Non
 
 def _await(ctx: RequestContext, key: TopicPartition, records: object) -> None:
     """Note that a producer without idempotence has to repeat a batch before its later ones."""
-    with suppress(KafkaError):  # a batch with a fault is refused for good when it is repeated
+    with suppress(KafkaError):  # a batch with a fault is refused permanently when it is repeated
         usable = _usable_records(ctx, key.topic, records)
         batch = validate_produce_batch(usable, len(usable))
         if (large := ctx.large_batches.get(key)) is not None:

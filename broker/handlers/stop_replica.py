@@ -1,4 +1,4 @@
-"""StopReplica (5): the controller removes replicas, with the leader epoch that it means (KIP-570).
+"""StopReplica (5): the controller removes replicas, each in a leader epoch that the request names (KIP-570).
 
 ``broker/controller_orders.py`` decides which controller's requests are accepted.
 """
