@@ -79,7 +79,7 @@ def counts_at_odds(topic: TopicZnode) -> str | None:
     if not initial <= counted <= assigned:
         return (
             f"initial_partition_count {initial}, undeleted_partition_count {counted} and the {assigned} assigned"
-            " partitions must not descend"
+            " partitions must be in ascending order"
         )
     if before is not None and before < initial:
         return f"previous_undeleted_partition_count {before} is below initial_partition_count {initial}"
@@ -98,7 +98,7 @@ def _bad_state(snapshot: Snapshot, p: int, state: PartitionState) -> Iterator[st
         yield "leader -2 marks it as being removed, but undeleted_partition_count counts it"
     replicas = topic.partitions.get(p)
     if replicas is not None and (foreign := [broker for broker in state.isr if broker not in replicas]):
-        yield f"broker {foreign[0]} is in its isr, and the topic assigns no replica of it there"
+        yield f"broker {foreign[0]} is in its isr, but not among its assigned replicas"
     initial = topic.initial_partition_count
     if state.initial_partition_count not in (None, initial):
         yield f"initial_partition_count is {state.initial_partition_count}, and the topic's is {initial}"
@@ -196,7 +196,7 @@ def _bad_losers(snapshot: Snapshot, p: int, entry: LineageEntry) -> Iterator[tup
 def _cycle(snapshot: Snapshot) -> Iterator[str]:
     """A cycle of entries that wait for each other.
 
-    An entry needs the one before it, and each loser's last that counts.
+    An entry needs the entry before it. It also needs, for each loser, the loser's last entry up to the named epoch.
     """
     epochs = {p: [entry.epoch for entry in state.lineage] for p, state in snapshot.states.items()}
     graph: dict[Node, list[Node]] = {}

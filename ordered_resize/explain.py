@@ -48,7 +48,7 @@ def resize_waits(snapshot: Snapshot, left: Mapping[int, Sequence[int]]) -> list[
     silent = sorted(q for q in losers if not losers_are_done(snapshot, [q]))
     brokers = sorted({broker for p in found.get(Phase.LEAVING, ()) for broker in left.get(p, ())})
     why = {
-        Phase.UNLED: "had no leader yet",
+        Phase.UNLED: "have had no leader yet",
         Phase.BEHIND: f"gain keys when the leaders of partitions {listed(silent)} have answered",
         Phase.LEADERLESS: "gain keys, and no replica of them may lead",
         Phase.UNANSWERED: "have the layout, and their leaders have not answered",
@@ -59,7 +59,7 @@ def resize_waits(snapshot: Snapshot, left: Mapping[int, Sequence[int]]) -> list[
     if snapshot.unreadable:
         waits.insert(0, f"the states of partitions {listed(sorted(snapshot.unreadable))} cannot be read: see the log")
     if (wanted := snapshot.topic.wanted) is not None:
-        waits.append(f"{wanted} partitions are asked for next")
+        waits.append(f"{wanted} partitions are requested next")
     return waits
 
 

@@ -1,5 +1,7 @@
 """Facts of a reader about one topic: answers of brokers and of its group, of any age. Partitions are numbers.
 
+25301 is the API PartitionLeaderEpochsForPartitions, and 25300 is ConsumerGroupPosition.
+
 A missing fact blocks. Answers may arrive in any order: the newest lineage of each partition is kept, and a removed
 incarnation stays removed.
 """

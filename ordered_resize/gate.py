@@ -1,4 +1,4 @@
-"""The delivery gate of one topic of a consumer: the batches that may be delivered, and the questions and loads before.
+"""The delivery gate of one topic of a consumer: the batches that may be delivered, and the questions and loads first.
 
 Feed ``facts``, then ``look`` at the next batch of a partition. The table of states is ``MOVES``.
 """
@@ -28,9 +28,9 @@ class GateState(enum.Enum):
 MOVES: Final[Mapping[tuple[GateState, GateState], str]] = MappingProxyType(
     {
         (GateState.UNKNOWN, GateState.WAITING): "25301 was answered, and an entry is not satisfied",
-        (GateState.UNKNOWN, GateState.DUE): "25301 was answered, and nothing covers what was loaded",
+        (GateState.UNKNOWN, GateState.DUE): "25301 was answered, and no load covers its entries",
         (GateState.UNKNOWN, GateState.OPEN): "25301 was answered without news",
-        (GateState.WAITING, GateState.DUE): "what it waited for was processed",
+        (GateState.WAITING, GateState.DUE): "the partitions it waited for were processed",
         (GateState.WAITING, GateState.UNKNOWN): "the batch expired, the next one is newer than what is known",
         (GateState.DUE, GateState.OPEN): "the load returned",
         (GateState.DUE, GateState.WAITING): "a position was lowered, or the batch expired and the next one waits",
@@ -47,9 +47,9 @@ class Ask(enum.Enum):
     """The kinds of questions."""
 
     LINEAGE = "25301, answered with at least this leader epoch"
-    END = "where this leader epoch ended (OffsetForLeaderEpoch)"
-    POSITION = "how far the group is, and who owns the partition (25300)"
-    LOG_START = "where the log begins (ListOffsets)"
+    END = "the end offset of this leader epoch (OffsetForLeaderEpoch)"
+    POSITION = "the group's position, and whether the partition has an owner (25300)"
+    LOG_START = "the start offset of the log (ListOffsets)"
 
 
 class Question(NamedTuple):
@@ -161,7 +161,7 @@ class Gate:
         return held.cap
 
     def _note_caps(self) -> None:
-        """Note the caps after a position was lowered: it may rise before the next look, but loads stay stale."""
+        """Note the caps after a position was lowered. It may rise before the next ``look``; loads stay stale."""
         for partition in self._held:
             self.cap(partition)
 

@@ -32,7 +32,7 @@ class VerdictKind(enum.Enum):
 
     ACCEPT = "the topic's znode is to be ``topic``"
     REFUSE = "nothing changes; an edit is undone, which ``topic`` does"
-    FREEZE = "the znodes contradict each other: the topic serves on, and nothing of it is resized"
+    FREEZE = "the znodes contradict each other: the topic is served, but not resized"
 
 
 class Verdict(NamedTuple):
@@ -109,7 +109,7 @@ class Case:
         return self.uncounted.topic.replace(wanted=self.count, partitions=self.known.topic.partitions)
 
 
-# ---------------------------------------------------------------- who asks
+# ---------------------------------------------------------------- requests and edits
 
 
 def judge_request(
@@ -168,8 +168,7 @@ def judge_found(snapshot: Snapshot, setting: Setting) -> Verdict:
 def judge_wanted(snapshot: Snapshot, setting: Setting) -> Verdict | None:
     """Decide on the queued count; None if there is none, or if it waits for the resize in progress.
 
-    If it is refused with a topic, the count is impossible and is dropped. Refused without one, it waits for another
-    moment.
+    A refusal with a topic drops an impossible count. After a refusal without a topic, the count stays queued.
     """
     wanted = snapshot.topic.wanted
     if wanted is None or snapshot.frozen or not resize.may_begin(snapshot, wanted):
@@ -186,8 +185,8 @@ def judge_wanted(snapshot: Snapshot, setting: Setting) -> Verdict | None:
 def proven(snapshot: Snapshot) -> Snapshot:
     """The topic as the states of its partitions prove it.
 
-    It has the count of its version, and no partitions of which nothing is recorded; a state that cannot be read is
-    recorded. Any other fault contradicts a state.
+    Its count is the one that the states store with its layout version. Partitions at the end of the assignment that
+    have no state are left out. A state that cannot be read counts as a state. Any other fault contradicts a state.
     """
     topic, states = snapshot.topic, snapshot.states
     led = max({*snapshot.unreadable, *(p for p, state in states.items() if not state.never_led)}, default=-1) + 1

@@ -101,10 +101,11 @@ class Loaded(NamedTuple):
 
 
 def loaded_up_to(known: Lineage, loaded: Loaded) -> int:
-    """The highest leader epoch whose batches need no load first; ``BELOW_EVERY_EPOCH``, ``EVERY_EPOCH`` (rule 13).
+    """The highest leader epoch whose batches need no load first; ``EVERY_EPOCH``: all, ``BELOW_EVERY_EPOCH``: none.
 
-    A floor above both means that entries were dropped which no load covered: a load is due before anything. An entry
-    that waits below the floor keeps the cap under it, so the floor of the last load counts besides the cap.
+    This is rule 13. If the floor is above both values of ``loaded``, entries were dropped that no load covered, and a
+    load is due before any batch. The cap alone does not show this: an entry that waits below the floor keeps the cap
+    below the floor.
     """
     if known.floor > max(loaded.cap, loaded.floor):
         return BELOW_EVERY_EPOCH
@@ -148,6 +149,6 @@ def last_merges(known: Mapping[int, Lineage]) -> dict[int, Merge]:
 
 
 def has_keys(own: Lineage, merge: Merge | None) -> bool:
-    """Whether no shrink took the keys of a partition, or a grow gave it some after the last that did."""
+    """Whether no shrink took the keys of a partition, or a grow gave it keys after the last such shrink."""
     newest = max((entry.epoch for entry in own.entries), default=own.floor)
     return merge is None or newest > merge.up_to

@@ -24,9 +24,9 @@ from anabranch.zk_schemas.partition_state import Before, LineageEntry, Partition
 from anabranch.zk_schemas.topic import TopicZnode
 
 MAX_TOGETHER = 100
-"""Partitions removed in one write at most: each takes two operations, and each write gives the topic a new id."""
+"""The most partitions removed in one write: each takes two operations, and each write gives the topic a new id."""
 MAX_BYTES_TOGETHER = 256 * 1024
-"""Bytes of states whose removal begins in one write at most, unless it is a single one: a state has its lineage."""
+"""The most bytes of states whose removal begins in one write, except for a single state: a lineage may be long."""
 Assign: TypeAlias = Callable[[Sequence[int]], Mapping[int, list[int]]]
 """Replicas for partitions that have none yet."""
 
@@ -39,8 +39,8 @@ class Phase(enum.Enum):
     BUMP = "lacks the layout, and takes no keys of others with it"
     BEHIND = "gains keys; a leader that loses them has not answered"
     GAIN = "gains keys, and all that lose them have answered"
-    CREATE = "the same, and it does not exist"
-    LEADERLESS = "the same, and no replica of it may lead"
+    CREATE = "gains keys, all that lose them have answered, and it does not exist"
+    LEADERLESS = "is to be created, but no replica of it may lead"
     UNANSWERED = "has the layout; its leader has not answered"
     DRAINING = "closed; it is kept until it is drained, and all above it are removed"
     LEAVING = "is being removed: replicas are being deleted"

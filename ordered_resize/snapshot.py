@@ -1,4 +1,4 @@
-"""A controller's view of one topic at one moment, from which alone a resize is decided."""
+"""A controller's view of one topic at one moment. The steps of a resize are decided from it alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Snapshot:
     topic: TopicZnode
     states: Mapping[int, PartitionState]
     unreadable: Collection[int] = ()
-    """Partitions whose state is malformed or was taken away, so that its content is not known."""
+    """Partitions whose state is malformed or was removed, so that its content is not known."""
     frozen: str = ""
     """The reason for which ``judge_found`` froze the topic; empty if it is not frozen."""
     controller_epoch: int = 0

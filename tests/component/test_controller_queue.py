@@ -104,7 +104,7 @@ async def test_once_a_gainer_is_created_the_old_count_is_a_new_resize(
     await world.request(request)
     assert await led_by(world, 4, 3) and await led_by(world, 5, 3)
     assert await queued(world, 4) == (
-        "partitions 4, 5 have the layout, and their leaders have not answered; 4 partitions are asked for next."
+        "partitions 4, 5 have the layout, and their leaders have not answered; 4 partitions are requested next."
     )
     await trio.sleep(5)  # virtual time: longer than anything waits
     assert await counts(world) == (6, 1, 4, 4)
@@ -263,7 +263,7 @@ async def test_a_dry_run_names_the_resize_in_progress_and_the_queued_and_replace
         (4, "4 partitions would take back the resize to 6 in place of the queued 9"),
     ):
         message = await dry(count)
-        assert message.startswith(progress) and message.endswith(f"; 9 partitions are asked for next; {effect}")
+        assert message.startswith(progress) and message.endswith(f"; 9 partitions are requested next; {effect}")
     assert await counts(world) == (6, 1, 4, 9)
     release(world)
 
@@ -378,7 +378,7 @@ async def test_a_count_that_includes_a_partition_being_removed_waits_and_names_t
     for broker in (1, 2):
         assert world.brokers[broker].metadata()[TOPIC, 5] < 0
     assert await queued(world, 6) == (
-        "partitions 4, 5 are being removed, and brokers 3 have replicas of them; 6 partitions are asked for next."
+        "partitions 4, 5 are being removed, and brokers 3 have replicas of them; 6 partitions are requested next."
     )
     await trio.sleep(10)  # virtual time: several looks
     assert await counts(world) == (4, 2, 6, 6)

@@ -92,7 +92,7 @@ def pair(count: int, version: int) -> dict[str, int]:
             {"leader": -2},
             "partition 1: leader -2 marks it as being removed, but undeleted_partition_count counts it.",
         ),
-        (1, {"isr": [1, 9]}, "partition 1: broker 9 is in its isr, and the topic assigns no replica of it there."),
+        (1, {"isr": [1, 9]}, "partition 1: broker 9 is in its isr, but not among its assigned replicas."),
         (2, {"layout": pair(5, 2)}, "partition 2: layout is 5 partitions in version 2, not the topic's"),
         (2, {"layout": pair(2, 1)}, "partition 2: layout is 2 partitions in version 1, fewer than the 4"),
         (2, {"before": {"layout": pair(5, 0), "leader_epoch": 0}}, "partition 2: before is 5 partitions in version 0"),
@@ -145,11 +145,11 @@ async def test_a_state_that_contradicts_the_topic_freezes_it_until_it_is_repaire
         ({"layout_version": None}, "layout_version is missing, and the topic was resized."),
         (
             {"partitions": {str(p): [1, 2, 3] for p in range(5)}},
-            "undeleted_partition_count 6 and the 5 assigned partitions must not descend.",
+            "undeleted_partition_count 6 and the 5 assigned partitions must be in ascending order.",
         ),
         (
             {"partitions": {str(p): [1, 2] for p in range(6)}},
-            "partition 0: broker 3 is in its isr, and the topic assigns no replica of it there.",
+            "partition 0: broker 3 is in its isr, but not among its assigned replicas.",
         ),
     ],
     ids=["initial", "version", "previous", "epochs", "dropped", "assignment", "replicas"],

@@ -38,14 +38,14 @@ def test_marked_and_removed_partitions_and_the_queued_count_are_explained() -> N
     topic.ask(20)
     assert resize_waits(topic.snapshot(), {18: [3], 19: [2, 3]})[1:] == [
         "partitions 18, 19 are being removed, and brokers 2, 3 have replicas of them",
-        "20 partitions are asked for next",
+        "20 partitions are requested next",
     ]
 
 
 def test_partitions_that_were_never_led_are_explained() -> None:
     topic = Topic(3)
     del topic.states[2]
-    assert resize_waits(topic.snapshot(), {}) == ["partitions 2 had no leader yet"]
+    assert resize_waits(topic.snapshot(), {}) == ["partitions 2 have had no leader yet"]
 
 
 def test_a_state_that_cannot_be_read_is_not_one_that_was_never_led() -> None:

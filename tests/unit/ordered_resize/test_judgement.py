@@ -346,7 +346,7 @@ def state(topic: Topic, p: int, **changes: Any) -> None:
         ),
         (lambda t: t.states.pop(3), "partition 3: it is counted and has no state"),
         (lambda t: state(t, 1, leader=-2), "partition 1: leader -2 marks it as being removed, but undeleted"),
-        (lambda t: state(t, 1, isr=[9]), "partition 1: broker 9 is in its isr, and the topic assigns no replica"),
+        (lambda t: state(t, 1, isr=[9]), "partition 1: broker 9 is in its isr, but not among its assigned replicas"),
     ],
 )
 def test_a_contradictory_topic_is_frozen_with_a_reason(topic: Topic, edit: Any, why: str) -> None:
