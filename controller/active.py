@@ -86,7 +86,7 @@ STEADY_RETRY_S = 0.05
 MAX_RESIZE_RETRY_S = 0.5
 """The longest pause before a leader is asked again.
 
-After this time without a question, the pauses start at the shortest again.
+If no leader is asked for this time, the next pause is the shortest again.
 """
 RELOAD_BACKOFF_S = 0.1
 """Pause before the controller reads the cluster again because another process changed a znode."""
@@ -199,7 +199,7 @@ class ActiveController:
 
     async def _watch_office(self) -> None:
         await wait_until_deposed(self._zk)
-        raise ControllerMovedError("the znode /controller is not this controller's any more")
+        raise ControllerMovedError("the znode /controller is gone, or belongs to another controller")
 
     async def _remind_of_leaders(self) -> None:
         """Kafka's schedule for ``auto.leader.rebalance.enable``."""

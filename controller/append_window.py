@@ -65,7 +65,7 @@ class AppendWindow:
     def report(self, broker: int, counter: int, now: float) -> None:
         """Take in the bytes that a broker has appended as a leader since its start.
 
-        A lower ``counter`` began at 0 again.
+        A ``counter`` that is lower than the broker's last one began at 0 again.
         """
         if now - self._reported_at.get(broker, now) > self._window_s:
             self._forget()  # the difference covers more time than the window

@@ -60,7 +60,7 @@ def difference(image: ClusterImage, registered: Mapping[int, LiveBroker]) -> Dif
 
 
 async def on_brokers_changed(context: Context) -> None:
-    """Read the registrations again, and act on the differences. Nothing is written for them but elections."""
+    """Read the registrations again, and act on the differences. Elections are the only writes."""
     image = context.image
     registered = await read_registrations(context)
     refused, gone, joined, changed = difference(image, registered)
@@ -140,7 +140,7 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
             request="LeaderAndIsr",
             error=ErrorCode.of(event.response.error_code).name,
         )
-        if event.response.error_code != ErrorCode.STALE_BROKER_EPOCH:  # else its new registration gets everything
+        if event.response.error_code != ErrorCode.STALE_BROKER_EPOCH:  # its new registration gets everything
             refused += [
                 TopicPartition(topic.topic_name, state.partition_index)
                 for topic in request.topic_states
@@ -162,7 +162,7 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
             )
             if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failed.append(tp)
-            elif error.error_code != ErrorCode.STALE_CONTROLLER_EPOCH:  # else it knows a later leader epoch
+            elif error.error_code != ErrorCode.STALE_CONTROLLER_EPOCH:  # with that error it knows a later leader epoch
                 refused.append(tp)
     context.image.refused.update(dict.fromkeys(refused))
     if event.response.error_code == ErrorCode.NONE:

@@ -1,7 +1,7 @@
 """Configs of topics and brokers in the image: read with the cluster, and again when a notification names them.
 
-This controller's own writes are in the image before the response to the request is sent. An edit by hand is seen once a
-notification under ``/config/changes`` names it, or when the cluster is read again. Brokers follow the same
+This controller's own writes are in the image before the response to the request is sent. An edit by hand is seen when a
+notification under ``/config/changes`` names its config, or when the cluster is read again. Brokers follow the same
 notifications.
 """
 

@@ -44,7 +44,7 @@ async def ensure_paths(zk: ZkStore) -> None:
 async def stand(zk: ZkStore, znode: ControllerZnode) -> Office | None:
     """Try to become the controller. Returns None if another controller was elected.
 
-    A ``/controller`` left by an earlier session of this process is another controller's, even with this one's id. It
+    A ``/controller`` left by an earlier session of this process counts as another controller's, even with this id. It
     disappears when that session expires. Raises ``ZkSessionExpiredError``, ``MalformedZnodeError``.
     """
     epoch, version = await _current_epoch(zk)
@@ -87,7 +87,7 @@ async def _is_vacant(zk: ZkStore, watch: Watch) -> bool:
 
 
 async def _wait_until(zk: ZkStore, condition: Callable[[ZkStore, Watch], Awaitable[bool]]) -> None:
-    """Check ``condition`` whenever the watch fires or the connection returns: its loss may remove watches."""
+    """Check ``condition`` when the watch fires, and when the connection is back: losing it may remove watches."""
     changed = _Signal()
     unregister = zk.on_state(lambda _state: changed.set())
     try:

@@ -60,11 +60,11 @@ class Effects:
     confirms_office: bool = False
     """Whether the epoch of the controller is checked even if none of ``independent`` is written."""
     removed: Sequence[int] = ()
-    """Partitions whose state znodes are deleted by ``writes``; one that stays assigned is new afterwards."""
+    """Partitions whose state znodes ``writes`` deletes. A partition that stays assigned is a new one afterwards."""
     features: Features | None = None
     """The finalized features in ``/features``, which is the last of ``writes``."""
     shutting_down: Sequence[int] = ()
-    """Brokers that stop: they become leader of nothing and join no ISR."""
+    """Brokers that stop: they become leader of no partition and join no ISR."""
     notify: Sequence[str] = ()
     """Configs that brokers are to read again, like ``topics/t``."""
     asks: Sequence[Ask] = ()
@@ -78,7 +78,7 @@ class Effects:
     step: str = ""
     """The step of a resize that is logged and counted; empty for none."""
     stepped: Sequence[int] = ()
-    """The partitions that ``step`` is logged with."""
+    """The partitions in the log line of ``step``."""
     response: Any = None
     waits: Sequence[ResponseWait] = ()
     """Parts of ``response`` that must be complete, or time out, before it is sent."""
@@ -157,7 +157,7 @@ def _mark(context: Context, effects: Effects) -> None:
 
 
 def adopt(topic: TopicImage, znode: TopicZnode, version: int) -> None:
-    """Take a znode into the image of its topic, and add or remove partitions as its assignment has them."""
+    """Take a znode into the image of its topic, and add or remove partitions to match its assignment."""
     topic.znode, topic.version = znode, version
     for p in sorted(znode.partitions.keys() - topic.partitions.keys() - topic.unreadable):
         topic.partitions[p] = PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))

@@ -43,7 +43,7 @@ class StateChanged:
 
 @dataclass(frozen=True, slots=True)
 class FirstLeadersDue:
-    """Some new partitions have no leaders yet. The next of them are to get their first."""
+    """Some new partitions have no leaders yet. The next of them are to get their first leaders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class EventQueue:
     def soon(self, *, steadily: bool = False) -> None:
         """Ask for a reminder, because a resize waits for something that no event reports.
 
-        The pause before the reminder grows each time, unless the caller asks for it ``steadily``.
+        The pause before the reminder grows each time, unless ``steadily`` is true.
         """
         self.is_steady = self.is_steady or steadily
         self._soon.set()
@@ -240,7 +240,7 @@ class EventQueue:
         self._given_up = trio.Event()
 
     def watch(self, mark: Mark) -> Callable[[], None]:
-        """A callback that puts ``mark``. It is the same one each time, so that setting a watch again adds none."""
+        """A callback that puts ``mark``, the same one each time. So setting a watch again adds no second watch."""
         return self._watches.setdefault(mark, lambda: self.put(mark))
 
     def forget_watch(self, mark: Mark) -> None:

@@ -96,7 +96,7 @@ async def settle(context: Context) -> None:
 
 
 def decide_settled(image: ClusterImage, config: ControllerConfig, brokers: LockedBrokers) -> Effects:
-    """The effects of the features that the cluster is to have without a request."""
+    """The effects that create a missing ``/features``, or raise its minimum levels."""
     ranges = [broker.registration.features for broker in brokers.live.values()]
     if image.features_epoch >= 0:
         return becoming(image, with_risen_minimums(image.features, ranges), brokers)

@@ -1,4 +1,4 @@
-"""The active controller's image of the cluster: a copy of the znodes, changed only after they were."""
+"""The active controller's image of the cluster: a copy of the znodes. A znode changes before its copy."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class TopicImage:
     unreadable: set[int] = field(default_factory=set)
     """Partitions whose state znode is malformed or was removed. They are left alone until the topic is read again."""
     frozen: str = ""
-    """The contradiction in the topic's znodes; empty if there is none. The topic serves on, but is not resized."""
+    """The contradiction in the topic's znodes; empty if there is none. The topic is served, but not resized."""
     end_is_unlogged: bool = False
     """Whether a step of the last resize was logged, but not the end of the resize."""
     wait_logged: str = ""

@@ -13,7 +13,7 @@ from anabranch.zk_schemas.partition_state import PartitionState
 
 
 def first_state(replicas: Sequence[int], live: Collection[int], controller_epoch: int) -> PartitionState | None:
-    """The first state of a partition: its live replicas are in sync, and the first of them leads. None without any."""
+    """The first state of a partition: its live replicas are in sync, and the first leads. None if none is live."""
     in_sync = [replica for replica in replicas if replica in live]
     if not in_sync:
         return None

@@ -31,8 +31,9 @@ class ElectionType(enum.IntEnum):
 
 
 def chosen(image: ClusterImage, led: Led, election_type: ElectionType) -> StateChange:
-    """The election of one partition. Raises ``KafkaError`` ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
-    ELIGIBLE_LEADERS_NOT_AVAILABLE.
+    """The election of one partition.
+
+    Raises ``KafkaError`` ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
     """
     tp, topic, _, state = led
     replicas, live, electable = topic.replicas(tp.partition), image.serving(tp), image.electable(tp)
@@ -60,7 +61,7 @@ def chosen(image: ClusterImage, led: Led, election_type: ElectionType) -> StateC
 
 
 async def rebalance(context: Context) -> None:
-    """Let first replicas lead again, for each broker that leads too few of the partitions it is to lead."""
+    """Let first replicas lead again, for each broker that leads too few of the partitions that list it first."""
     due = imbalanced(context.image, context.config.leader_imbalance_per_broker_percentage)
     if due:
         logger.info("leaders.rebalancing", partitions=len(due))
@@ -73,9 +74,9 @@ async def lead_by_first(context: Context, tps: Sequence[TopicPartition]) -> None
 
 
 def imbalanced(image: ClusterImage, percentage: int) -> list[TopicPartition]:
-    """The partitions that the first replica is to lead again.
+    """The partitions whose first replica is to lead again.
 
-    They are of each broker for which others lead more than ``percentage`` percent of the partitions it is to lead.
+    The partitions that list a broker first are due if other brokers lead more than ``percentage`` percent of them.
     """
     by_preferred: dict[int, list[Led]] = {}
     for led in image.led_partitions():

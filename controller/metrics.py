@@ -27,13 +27,13 @@ class ControllerMetrics(Metrics):
     def __init__(self) -> None:
         self.resize_steps = Counter(
             "anabranch_resize_steps",
-            "Steps of splits and merges that were written, and the ends of them (KIP-253)",
+            "Steps of splits and merges that were written, and their ends (KIP-253)",
             "topic",
             "step",
         )
         self.retention_warnings = Counter(
             "anabranch_retention_warnings",
-            "Partitions of which retention was about to remove what a group had not read and others wait for",
+            "Partitions where retention was about to remove unread records that another partition waits for",
             "topic",
             "group",
         )
@@ -61,7 +61,7 @@ class ControllerMetrics(Metrics):
         )
         self.election_ms = Histogram(
             "kafka_controller_controllerstats_leaderelectionrateandtimems",
-            "Milliseconds of elections after brokers came or went, each of all partitions concerned",
+            "Milliseconds to elect the leaders of all partitions concerned after brokers came or went",
             _BOUNDS_MS,
         )
         self.event_times = EventTimes(
@@ -78,12 +78,12 @@ class ControllerMetrics(Metrics):
         )
         self.resize_s = Histogram(
             "anabranch_resize_seconds",
-            "Resizes from their first step until every leader had acknowledged them; draining may follow",
+            "Seconds from a resize's first step until every leader had acknowledged it; draining may follow",
             _RESIZE_BOUNDS_S,
         )
         self.histograms += [self.election_ms, *self.event_times, self.resize_s]
         self.resizes: dict[str, float] = {}
-        """Topics being resized, by name, as far as this controller saw it."""
+        """The time when each resize in progress began, by topic, or when this controller first saw it."""
 
     def note_leader(self, before: PartitionState | None, now: PartitionState) -> None:
         """Count an election, if the written state ``now`` has a new leader."""
@@ -102,7 +102,7 @@ class ControllerMetrics(Metrics):
         begun_at = self.resizes.get(topic)
         if step == _LAST_STEP:
             self.resizes.pop(topic, None)
-            if begun_at is not None:  # else another controller saw it begin
+            if begun_at is not None:  # None: another controller saw it begin
                 self.resize_s.observe(now - begun_at)
         elif begun_at is None and len(self.resizes) < _MOST_RESIZES:
             self.resizes[topic] = now

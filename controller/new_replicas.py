@@ -19,7 +19,7 @@ def rack_of_live_brokers(image: ClusterImage) -> dict[int, str | None]:
 def assign_new(
     image: ClusterImage, config: ControllerConfig, topic: TopicImage, new: Sequence[int]
 ) -> dict[int, list[int]]:
-    """Replicas of new partitions, as many as the others have. ``new`` is a run at the end of the assignment.
+    """Replicas of new partitions, as many as the others have. ``new`` are consecutive numbers at the assignment's end.
 
     Raises ``KafkaError``: INVALID_REPLICATION_FACTOR for too few brokers, POLICY_VIOLATION for too many partitions.
     """

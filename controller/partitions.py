@@ -53,7 +53,7 @@ async def elect(context: Context, partitions: Sequence[Led]) -> None:
 
 
 def decide_elections(image: ClusterImage, config: ControllerConfig, partitions: Iterable[Led]) -> Effects:
-    """The effects of the elections. ``response`` has each unclean one, with the ISR that it leaves behind."""
+    """The effects of the elections. ``response`` has each unclean one, with the ISR before it."""
     changes: list[StateChange] = []
     hopeless: list[Led] = []
     for led in partitions:
@@ -102,7 +102,7 @@ def unclean_order(topic: TopicImage, partition: int) -> list[int]:
 async def lead_first(context: Context, topics: Iterable[str]) -> None:
     """Write first states for new partitions of ``topics`` that have an electable replica.
 
-    One call writes a limited number, and ``FirstLeadersDue`` continues with the rest: other events do not wait for all.
+    One call writes a limited number, and ``FirstLeadersDue`` continues with the rest, so other events wait less.
     """
     image = context.image
     image.awaiting_first_leaders.update(dict.fromkeys(topics))
@@ -128,7 +128,7 @@ def first_elections(image: ClusterImage, topics: Iterable[str]) -> Iterator[Stat
     for name in sorted(topics):
         topic = image.topics[name]
         if name in image.deletions or topic.frozen or (topic.unreadable and topic.has_layouts()):
-            continue  # it is unknown which partitions are new as long as a state is unreadable
+            continue  # while a state is unreadable, it is unknown which partitions are new
         gained = topic.moves.losers_of
         for index, partition in sorted(topic.partitions.items()):
             if partition.status is not PartitionStatus.NEW or index >= topic.znode.undeleted_partition_count:

@@ -74,12 +74,12 @@ class _Process:
             ),
             Gauge(
                 "anabranch_unfinished_resizes",
-                "Topics whose last resize not every leader has acknowledged, as the controller in office sees them",
+                "Topics whose last resize some leader has not acknowledged, as the controller in office sees them",
                 lambda: sum(not view.is_settled(topic) for topic in self._topics()),
             ),
             Gauge(
                 "anabranch_frozen_topics",
-                "Topics whose znodes contradict each other: they serve on and are not resized; see the log",
+                "Topics whose znodes contradict each other: they are served but not resized; see the log",
                 lambda: sum(bool(topic.frozen) for topic in self._topics()),
             ),
         ]

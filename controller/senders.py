@@ -1,4 +1,4 @@
-"""One sender per registered broker: one connection, in order, one request in flight, repeated until it is answered.
+"""One sender per registered broker: it sends in order over one connection, and repeats a request until it is answered.
 
 A sender ends when its registration is gone. Its undelivered requests are then dropped, because the broker gets
 everything when it registers again.

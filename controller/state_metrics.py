@@ -1,4 +1,4 @@
-"""The controller's metrics that are read from its image when Prometheus asks (ADR 39). All are zero out of office."""
+"""The controller's metrics that are read from its image at each scrape (ADR 39). All are zero if it is not active."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ImageMetrics:
         yield _gauge(f"{_PREFIX}_offlinepartitionscount", "Partitions that had a leader and have none", offline)
         yield _gauge(
             f"{_PREFIX}_preferredreplicaimbalancecount",
-            "Partitions that are led by another than their first replica",
+            "Partitions whose leader is not their first replica",
             imbalanced,
         )
         yield None
@@ -90,7 +90,9 @@ class ImageMetrics:
     def _resizes(self, image: ClusterImage, active: ActiveController | None) -> Iterator[Metric | None]:
         now = self._now()
         step = GaugeMetricFamily(
-            "anabranch_resize_step", "1 for where a topic's resize is, and what it waits for", labels=("topic", "step")
+            "anabranch_resize_step",
+            "1 for the stage of a topic's resize: moving, draining or queued",
+            labels=("topic", "step"),
         )
         age = GaugeMetricFamily(
             "anabranch_resize_age_seconds", "How long this controller has seen a topic being resized", labels=("topic",)
@@ -137,7 +139,7 @@ class ImageMetrics:
         )
         unread = GaugeMetricFamily(
             "anabranch_resize_unread_records",
-            "Records that the group has yet to read of a partition that waits for it",
+            "Records that the group has not read in a partition that waits for it",
             labels=labels[:3],
         )
         if active is not None:

@@ -270,7 +270,7 @@ async def on_state_changed(context: Context, tp: TopicPartition) -> None:
     if partition is not None and partition.state is None and found is None:
         return  # this controller deleted the state when it converted the topic
     if partition is None or found is None or found.version != partition.epoch:
-        raise ImageStaleError(f"{path} changed, which was malformed or belonged to a frozen topic")
+        raise ImageStaleError(f"{path} changed; it was malformed, or belonged to a frozen topic")
 
 
 async def _await_repair(context: Context, tp: TopicPartition, version: int) -> None:

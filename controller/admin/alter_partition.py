@@ -2,12 +2,12 @@
 
 The request changes the ISR and keeps the leader epoch. The leader learns the new partition epoch from the response, all
 other brokers from UpdateMetadata. The controller responds after the write. If there is nothing to write, it first
-confirms that it is still in office: a controller that was replaced unnoticed may only answer NOT_CONTROLLER
+confirms that it is still in office: a controller that was replaced without noticing may only answer NOT_CONTROLLER
 (KAFKA-14154). It compares the epochs before it judges the ISR. So INVALID_REQUEST or INELIGIBLE_REPLICA proves to the
 leader that nothing was written since the state it knows.
 
-A leader that proposes the other members of its ISR resigns because its disk is full (docs/adr/0025). The controller
-elects one of them, and every replica gets the new leader epoch by LeaderAndIsr.
+A leader whose disk is full resigns: it asks for an ISR of all members but itself (docs/adr/0025). The controller elects
+one of them, and every replica gets the new leader epoch by LeaderAndIsr.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def decide(image: ClusterImage, request: AlterPartitionRequest) -> Effects:
 def _judged(
     image: ClusterImage, tp: TopicPartition, sender: int, asked: PartitionData
 ) -> tuple[ErrorCode, StateChange | None]:
-    """The error of a refusal or NONE, and the change to write; None if the ISR is stored already."""
+    """The error code, and the change to write; None if the request is refused or the ISR is stored already."""
     found = None if tp.topic in image.deletions else image.partition(tp)
     if found is None or found.state is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None

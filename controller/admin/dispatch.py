@@ -105,5 +105,5 @@ def error_response(api_key: int, request: Any, code: ErrorCode, message: str | N
 
 def not_controller(api_key: int, request: Any) -> Any:
     """The response of a controller that is not in office. It makes the broker try the next controller."""
-    message = "This controller is not active: the znode /controller names the one that is."
+    message = "This controller is not active: the znode /controller names the active one."
     return error_response(api_key, request, ErrorCode.NOT_CONTROLLER, message)

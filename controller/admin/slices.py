@@ -83,7 +83,7 @@ _OF_PARTITIONS = {
 
 
 def sliced(api_key: int, body: Any, image: ClusterImage) -> Slices:
-    """The slices of a request, in order. A request that is small, or of another kind, is its only slice.
+    """The slices of a request, in order. A small request, or one of another kind, is one slice.
 
     An ElectLeaders request for all partitions becomes one that names the partitions of the image.
     """

@@ -22,7 +22,10 @@ from anabranch.controller.resize import view
 
 logger = structlog.get_logger(__name__)
 QUIET_S = 0.15
-"""After this time without a batch placed by the old count, all such records are written. Above a retry's pause."""
+"""After this time without a batch placed by the old count, all such records are written.
+
+It is longer than the pause before a retry.
+"""
 ASK_EVERY_S = 0.04
 UNANSWERED_S = 0.5
 """After this time a silent broker is not waited for, if the others report no such producer."""
@@ -31,9 +34,9 @@ UNANSWERED_S = 0.5
 class Next(enum.Enum):
     """The next action for an announcement."""
 
-    OVER = "nobody is waited for"
+    OVER = "no producer is waited for"
     LATE = "the time is up"
-    REFRESH = "every broker knows the count: producers are to be sent for it"
+    REFRESH = "every broker knows the count: make producers refresh their metadata"
     ASK = "ask brokers again what they see"
     WAIT = "look again"
 
@@ -62,7 +65,7 @@ def is_over(context: Context, topic: TopicImage) -> bool:
     """Advance the announcement of a split. Returns whether the first bump may be written."""
     count, grace_s = view.announced_count(topic), context.config.stock_producer_grace_ms / 1000
     if count < 0 or grace_s <= 0:
-        topic.announcement = None  # no announcement is due where the split was taken back
+        topic.announcement = None  # nothing is announced, for example after the split was taken back
         return True
     now = context.clock.monotonic()
     announcement = topic.announcement

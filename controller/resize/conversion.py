@@ -4,8 +4,8 @@ Such a state has a layout and no ``initial_partition_count``. It names the parti
 into. A bump converts it, so that a client that has read it asks again.
 
 A resize in progress goes on. Its goal and the count before it follow from the stored layouts. The last epochs of the
-layout before follow from the maps. The old release wrote the states of a grow's new partitions first and counted them
-later. This release writes the goal first, and creates a partition with its first leader.
+layout before follow from the maps in the old states. The old release wrote the states of a grow's new partitions first
+and counted them later. This release writes the goal first, and creates a partition with its first leader.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from anabranch.zk_schemas.topic import TopicZnode
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A converted topic. Its znode is written first, then its states; the states of ``never_led`` go last.
+    """A converted topic. Its znode is written first, then its states; the states of ``never_led`` are deleted last.
 
-    The states of ``never_led`` have facts that the other states need. So a successor can convert the rest if a
-    controller dies in between.
+    The states of ``never_led`` have facts that the conversion of the others needs. So a successor can convert the rest
+    if a controller dies in between.
     """
 
     topic: TopicZnode

@@ -1,4 +1,4 @@
-"""Empties partitions marked for deletion once every group has read them, if the topic's keys say so (``Marked``).
+"""Empties partitions marked for deletion once every group has read them, if the topic's configs allow it (``Marked``).
 
 Without this, topics whose records never expire could not shrink (hole 23). A compacted topic keeps its marked
 partitions, unless ``delete.latest.values.when.drained`` is true. A group counts when it has committed an offset of the
@@ -42,7 +42,7 @@ _REPLICAS_ANSWER_WITHIN_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A marked partition that has records. No leader of a later epoch may delete them: it may be counted again."""
+    """A marked partition with records. No leader of a later epoch may delete them: a grow may have counted it again."""
 
     tp: TopicPartition
     leader: int
@@ -170,7 +170,7 @@ async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holde
 
 
 def _not_learnt(error: Exception) -> DrainWait:
-    return DrainWait(f"what the groups have read: {error}")
+    return DrainWait(f"the groups' positions: {error}")
 
 
 async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Leftover) -> DrainWait | None:

@@ -1,8 +1,9 @@
 """Retention of resized topics: warnings before unread records expire, and the holds that make retention wait (hole 22).
 
-When retention removes awaited records, more than these records is lost. A log start past the awaited end counts as read
-up to that end. So the waiting records are delivered although older records of their keys never were. Waiting records
-are newer than awaited ones, so a warning about the awaited records covers both.
+After a resize, records of one partition wait until a group has read the awaited records of another. When retention
+removes awaited records, the order of keys is lost too: a log start past the awaited end counts as read up to that end,
+so the waiting records are delivered although older records of their keys never were. Waiting records are newer than
+awaited ones, so a warning about the awaited records covers both.
 """
 
 from __future__ import annotations

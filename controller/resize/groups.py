@@ -32,7 +32,6 @@ _STABLE, _EMPTY, _DEAD = "Stable", "Empty", "Dead"
 _OFFSET_FETCH_OF_GROUPS = 8
 _GROUPS_TOGETHER = 20
 """Groups in one request. All their committed offsets are in one response, which is written and read in one piece."""
-"""The generation in a request of a client that is no member. The member id is empty."""
 
 
 class UnknownGroupsError(Exception):
@@ -51,7 +50,7 @@ class Group:
     topics: frozenset[str] = frozenset()
     """Topics that members subscribe to. If a subscription cannot be read, the assigned topics are added."""
     unknown: str = ""
-    """The missing event or fact without which the members' topics are not known; "" if they are known."""
+    """The event or fact that is missing to know the members' topics; "" if they are known."""
     is_dead: bool = False
     """Whether the group is being deleted, or the broker that was asked has no such group."""
     is_refused: bool = False
@@ -218,10 +217,9 @@ async def unprocessed(
 ) -> DrainWait | None:
     """The wait for a group that has not processed a partition; None if it has committed and flushed all of it.
 
-    A commit may run ahead of the flush callback. Members that keep order report their position when it is asked for, as
-    it is here: no member may know yet that the partition is marked. If no member waits or may wait for the partition,
-    the members do not keep order, and only the commits count. While it is not known whether a group reads the topic,
-    nothing is removed.
+    A commit may run ahead of the flush callback. So members that keep order are asked for their position. They may not
+    know yet that the partition is marked. If no member waits or may wait for the partition, the members do not keep
+    order, and only the commits count. While it is not known whether a group reads the topic, nothing is removed.
 
     Raises ``OSError``, ``KafkaError``, ``UnknownGroupsError``.
     """

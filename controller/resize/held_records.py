@@ -1,4 +1,4 @@
-"""Holds keep records from retention by time: topic key ``ordered.delivery.retention.waits`` (hole 22).
+"""Holds make retention by time keep records: topic key ``ordered.delivery.retention.waits`` (hole 22).
 
 Records of a partition that another one waits for are held for every group that has committed offsets of the topic and
 has not read them yet. A missing fact holds everything: the list of groups, the topics of a group in a rebalance, the
@@ -48,7 +48,7 @@ def _may_commit(group: Group, topic: str) -> bool:
 
 
 def send(context: Context, holds: Iterable[Hold]) -> None:
-    """Send the holds to the leaders. A leader of another leader epoch gets none; it keeps everything for a lease."""
+    """Send the holds to the leaders. A leader of another leader epoch gets none: it keeps all records for a lease."""
     for_ms = ROUNDS * context.config.retention_warning_interval_ms
     for hold in holds:
         found = context.image.led(hold.tp)

@@ -43,7 +43,7 @@ async def confirm(current: Callable[[], Context], link: BrokerLink) -> dict[Topi
         try:
             wait = await _wait(link, current().image, groups.require_all(), emptied)
         except (OSError, KafkaError, UnknownGroupsError) as error:
-            wait = DrainWait(f"what the groups have read: {error}")
+            wait = DrainWait(f"the groups' positions: {error}")
         if wait is None:
             emptied.ending.is_processed = True
         else:

@@ -43,7 +43,7 @@ def log_end(context: Context, topic: TopicImage) -> None:
 
 
 def shown(partitions: Sequence[int]) -> str:
-    """``4-6`` for a run, the numbers otherwise."""
+    """``4-6`` for consecutive numbers, otherwise each number."""
     if len(partitions) > 2 and list(partitions) == list(range(partitions[0], partitions[-1] + 1)):
         return f"{partitions[0]}-{partitions[-1]}"
     return ",".join(map(str, partitions))

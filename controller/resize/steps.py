@@ -30,7 +30,7 @@ CHANGED_AT_ONCE = MAX_OPERATIONS
 
 
 async def advance(context: Context) -> None:
-    """Take every resize as far as it goes now. Raises ``ControllerMovedError``, ``ImageStaleError``."""
+    """Advance every resize as far as possible now. Raises ``ControllerMovedError``, ``ImageStaleError``."""
     image, left = context.image, CHANGED_AT_ONCE
     for name in sorted(image.topics):
         topic = image.topics[name]
@@ -55,7 +55,7 @@ def concerns(context: Context, names: Sequence[str]) -> bool:
 
 
 async def _advance(context: Context, topic: TopicImage, at_most: int) -> int:
-    """Write the steps that are due of one topic. Returns how many partitions were changed."""
+    """Write the due steps of one topic. Returns how many partitions were changed."""
     removal.stop(context, topic)
     ends.ask(context, topic)
     if not announcing.is_over(context, topic):
@@ -73,7 +73,7 @@ async def _advance(context: Context, topic: TopicImage, at_most: int) -> int:
 
 
 def decide(topic: TopicImage, snapshot: Snapshot, at_most: int) -> list[Effects]:
-    """The effects that are due of a topic, in order; empty when the resize only waits.
+    """The effects of a topic's due steps, in order; empty when the resize only waits.
 
     Steps of one kind are in one ``Effects``. They change at most ``at_most`` partitions, or those of the first step.
     """

@@ -161,7 +161,7 @@ def _known(topic: TopicImage) -> Snapshot:
 
 
 def client_layout(topic: TopicImage) -> StoredLayout:
-    """The layout by which clients place: the goal once some partition has it, the layout before until then.
+    """The layout by which clients place records: the goal once some partition has it, until then the layout before.
 
     No leader takes a batch placed by the goal before its own partition has the goal.
     """
