@@ -23,7 +23,7 @@ class ConfigZnode:
 
     @staticmethod
     def broker_path(broker: int | None) -> str:
-        """The path of a broker's overrides; ``None``: of the default for all brokers."""
+        """The path of a broker's overrides; for ``None`` the path of the default for all brokers."""
         return paths.broker_config(broker)
 
     @classmethod

@@ -97,7 +97,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class NotEmpty:
-    """Text, or a list, with something in it."""
+    """Text or a list that is not empty."""
 
     def problem(self, value: Any) -> str | None:
         return None if value else "must not be empty"
@@ -134,7 +134,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One key. ``default`` None: not set, no value; ``REQUIRED``: must be given.
+    """One key. ``default`` None: the key has no value unless it is set; ``REQUIRED``: it must be given.
 
     ``synonyms``: broker keys that give a topic key its default, the first one set wins.
     """

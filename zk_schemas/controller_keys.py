@@ -132,7 +132,8 @@ CONTROLLER_CONFIGS = ConfigDef(
             ConfigType.INT,
             10,
             Between(0),
-            doc="the percentage of a broker's preferred replicas that may have another leader before it acts",
+            doc="the percentage of a broker's preferred replicas that may have another leader before the "
+            "controller acts",
         ),
         *(BROKER_CONFIGS[name] for name in SHARED_KEYS),
     ],

@@ -43,7 +43,7 @@ class PartitionState:
     ``leader`` is a broker id, ``NO_LEADER`` or ``LEADER_DURING_DELETE``. A partition with ``NO_LEADER`` and an
     empty ``isr`` was never led.
     ``layout`` None: the topic was never resized. ``initial_partition_count`` is the topic's, on which the layout is
-    based. A state with a layout but without this count is of a release that resized by barriers. The two maps
+    based. A state with a layout but without this count was written by a release that resized by barriers. The two maps
     ``{ancestor: epoch}`` and ``sealed_offset`` (-1: none) of that release are read for conversion. ``floor`` is the
     newest epoch of an entry from which losers were dropped; -1: none were.
     """
@@ -125,7 +125,7 @@ class PartitionState:
 
     @property
     def being_removed(self) -> bool:
-        """Whether the partition was drained after a merge and its removal has begun, which alone continues."""
+        """Whether the partition was drained after a merge and its removal has begun. Only the removal goes on."""
         return self.leader == LEADER_DURING_DELETE
 
     def replace(self, **changes: Any) -> PartitionState:

@@ -61,7 +61,7 @@ def topic_config(name: str) -> str:
 
 
 def broker_config(broker: int | None) -> str:
-    """The path of a broker's overrides; ``None``: of the default for all brokers."""
+    """The path of a broker's overrides; for ``None`` the path of the default for all brokers."""
     return f"{BROKER_CONFIGS}/{DEFAULT_BROKER if broker is None else broker}"
 
 

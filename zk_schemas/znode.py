@@ -17,13 +17,13 @@ _INT32_MAX = 2**31 - 1
 _MAX_DIGITS = 10
 _INT64_MAX = 2**63 - 1
 _MAX_DEPTH = 32
-"""How deep JSON may be nested: code that descends into it writes all of it again with each change."""
+"""The deepest nesting of JSON that is accepted: code that decodes, shows or encodes it recurses."""
 MAX_EPOCH = 2**30
-"""No cluster reaches a higher leader epoch or layout version; one near the limit of its type could not be raised."""
+"""No cluster reaches a higher leader epoch or layout version. A value near the limit of its type could not rise."""
 MAX_PARTITIONS = 2**16
-"""No assignment of more fits into a topic's znode."""
+"""An assignment of more partitions does not fit into a topic's znode."""
 MAX_OFFSET = 2**62
-"""Leaves room for the records that follow."""
+"""The highest offset in a znode. It leaves room for the records that follow."""
 
 
 class MalformedZnodeError(ValueError):
