@@ -9,7 +9,7 @@ _HOST = re.compile(r"(?:\[([^][]+)]|([^][:]+))(?::[0-9]*)?")
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host without brackets, and port. The host may be empty, the port 0. Raises ``ValueError`` for another text."""
+    """Host without brackets, and port. The host may be empty, the port 0. Raises ``ValueError`` for any other text."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
         raise ValueError(f"{text!r} is not host:port")
@@ -19,7 +19,7 @@ def split_address(text: str) -> tuple[str, int]:
 def host_of(text: str) -> str:
     """The host, without brackets, of an address whose port may be absent or empty, as in HTTP (RFC 9110, section 7.2).
 
-    Empty for another text, also for an IPv6 host without brackets: its last group could be a port.
+    Empty for any other text, also for an IPv6 host without brackets: its last group could be a port.
     """
     found = _HOST.fullmatch(text)
     return "" if found is None else found[1] or found[2]

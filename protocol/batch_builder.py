@@ -279,7 +279,7 @@ def build_batch(
 
 
 def retain_records(batch: RecordBatch, records: Sequence[Record], delete_horizon_ms: int | None = None) -> bytes:
-    """``retain_in_steps`` in one piece."""
+    """Like ``retain_in_steps``, but in one call."""
     steps = retain_in_steps(batch, records, delete_horizon_ms)
     while True:
         try:

@@ -71,7 +71,7 @@ _TLS_RECORDS: Final = range(20, 25)
 
 
 def _other_protocol(first: bytes) -> str | None:
-    """What the first four bytes of a stream belong to, where that is no frame of Kafka's."""
+    """The other protocol that the first four bytes of a stream belong to; None if they show no other one."""
     if first in _HTTP:
         return "HTTP"
     is_tls = first[0] in _TLS_RECORDS and first[1] == 3 and first[2] <= 4

@@ -1,4 +1,4 @@
-"""What the generated codecs are made of: errors, bounded lengths, tagged fields.
+"""The parts of the generated codecs: errors, bounded lengths, tagged fields.
 
 Every length is checked against the bytes left before anything is allocated. The encodings are those of KIP-482 and
 Kafka's ``ByteBufferAccessor``.

@@ -1,4 +1,4 @@
-"""The records of many batches at once: numpy arrays of one entry a record, and Arrow arrays of their bytes (KIP-98).
+"""The records of many batches at once: numpy arrays with one entry per record, and Arrow arrays of bytes (KIP-98).
 
 Records have no index, so the start of a record is known only after the record before it is read. Hence the starts are
 found step by step, for all batches side by side. Then each field is read for all records together. A batch that breaks

@@ -14,12 +14,12 @@ Any client may send a request with an empty member id and generation -1, and get
 partitions that a member waits for or has reported.
 
 Tag 10283 of a request has the offset that the group must reach before the member delivers records that wait: -1 if
-none wait for this partition, or if the offset is not known yet. It only serves metrics. A position is wanted for longer
-than it is waited for, because it may be lowered.
+none wait for this partition, or if the offset is not known yet. It only serves metrics. A member wants a position for
+longer than it waits for it, because the position may be lowered.
 
 Tag 10263 of a response means that only a live member knows the position: it owns the partition and polls, or may do so
-soon. Until it reports, a log start beyond the wanted offset proves nothing, because the member's user may still hold
-the records.
+soon. Until it reports, a log start beyond the wanted offset proves nothing, because the member's program may still
+process the records.
 
 Tag 10273 of a response counts how often a commit of the group lowered its offset of the partition. A member that knows
 another count has missed that the group went back, and the group may have read the records again since.

@@ -1,4 +1,4 @@
-"""DescribeHolds (25303): the groups that a leader waits for while it holds stock consumers, and since when.
+"""DescribeHolds (25303): the groups for which a leader holds records back from stock consumers, and since when.
 
 For topics with ``ordered.delivery.legacy.consumers=hold``. Partition leaders respond. ``served_epoch`` is the highest
 leader epoch whose batches stock consumers get, -1 for none; when it equals ``leader_epoch`` they get all. A wait ends

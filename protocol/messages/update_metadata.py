@@ -9,7 +9,7 @@ brokers refuse their batches so that they refresh their metadata, and 10265 name
 partitions. The response has the time of the last write of such producers to the named topics.
 
 Tag 10269 of a topic asks for the bytes that this broker has appended to it. Tag 10272 of a partition is for its leader:
-the offset from which on retention by time removes nothing, for how long, and the group that has yet to read from there
+the offset from which on retention by time removes nothing, for how long, and the group that has not read from there yet
 ("": not known). It is None when there is no such offset.
 """
 
