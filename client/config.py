@@ -259,9 +259,12 @@ class ConsumerConfig(ClientConfig):
     max_partition_fetch_bytes: int = _int(1_048_576)
     default_api_timeout_ms: int = _int(60_000)
     ordered_delivery_commit_before_report: bool = _flag(True)
-    """Commit processed records before another member may go on behind them, so that a crash cannot undo this."""
+    """Commit processed records before another member goes on with their keys.
+
+    Otherwise these records could be delivered again after newer records of their keys, if this member crashes.
+    """
     ordered_delivery_unassigned_parent: str = _choice("fail", "fail", "ignore")
-    """With ``assign``: the policy for a partition whose keys were in an unassigned one without a known reader."""
+    """With ``assign``: the policy for a partition whose keys come from an unassigned one without a known reader."""
     ordered_delivery_partitions_per_request: int = _int(LINEAGES_AT_ONCE, 1)
     """The number of partitions in one request for lineages."""
     allow_auto_create_topics: bool = _flag(True)

@@ -257,10 +257,10 @@ class Admin(Client[AdminConfig]):
         return advice
 
     async def measured_appends(self, topic: str) -> Measured:
-        """The controller's measurement of the bytes appended to a topic, which ``autoscale.enable`` decides by.
+        """The controller's measurement of the bytes appended to a topic, on which ``autoscale.enable`` is based.
 
         A topic without ``autoscale.enable`` is not measured before the first call. INVALID_PARTITIONS means that the
-        broker is another product's.
+        broker is of another product.
         """
         request = CreatePartitionsRequest(
             topics=[CreatePartitionsTopic(name=topic, count=_NO_COUNT, assignments=None, wants_measured=True)],

@@ -126,7 +126,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
                     await self._coordinator.close(commit=True)
                     left = True
         finally:
-            if not left:  # by an exception, cancelled, or too slow: the group need not wait for the session's end
+            if not left:  # an exception, a cancellation or a time-out: the group need not wait for the session's end
                 with anyio.move_on_after(_UNCLEAN_LEAVE_S, shield=True):
                     await self._coordinator.leave()
 
@@ -137,7 +137,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         await super().__aexit__(exc_type, exc, tb)
 
     def _on_moved(self) -> None:
-        """React to a position set by the user: partitions that went on behind these may have to wait for them again."""
+        """React to a position set by the user: partitions that waited for these may have to wait again."""
         self._current = None
         self._on_positions()
 
@@ -174,9 +174,10 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         The call replaces the previous subscription. ``listener`` may have ``on_partitions_revoked``,
         ``on_partitions_assigned`` and ``on_partitions_lost``, plain or async, each taking a list of TopicPartition.
 
-        ``partition_key_listener`` serves keys that move between partitions while a topic is resized (KIP-253), in the
-        same way. ``on_partition_key_maybe_revoked`` flushes the state of the partitions' keys before another member may
-        go on with them. ``on_partition_key_assigned`` loads this state before the first such record is delivered.
+        ``partition_key_listener`` is called in the same way for keys that move between partitions while a topic is
+        resized (KIP-253). ``on_partition_key_maybe_revoked`` flushes the state of the partitions' keys before another
+        member may go on with them. ``on_partition_key_assigned`` loads this state before the first such record is
+        delivered.
         """
         self._ensure_open()
         if (topics is None) == (pattern is None):

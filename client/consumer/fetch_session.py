@@ -81,7 +81,7 @@ class ConsumerFetchSession:
     def on_response(self, request: SessionRequest, error: ErrorCode, session_id: int) -> bool:
         """Take in a response. Returns False if the session is over and the fetch must be sent again."""
         if request.number != self._number:
-            return error is ErrorCode.NONE  # of a session that was given up since
+            return error is ErrorCode.NONE  # the response is of a session that was given up
         if error is not ErrorCode.NONE:
             self.reset()
             self._was_refused = True
@@ -94,7 +94,7 @@ class ConsumerFetchSession:
         return True
 
     def refused(self, tp: TopicPartition) -> None:
-        """Note an error for a partition. Unless it is named again, the broker may wait for it to change.
+        """Note an error for a partition. Unless the next request names it, the broker may wait until it changes.
 
         The broker keeps the partition. If it is not wanted any more, it must be forgotten, or the broker refuses it
         again and again.

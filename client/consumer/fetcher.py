@@ -69,9 +69,9 @@ class _Plan(NamedTuple):
 
     positions: dict[TopicPartition, FetchPosition]
     full: bool
-    """Whether a partition with a full buffer was left out that the user may read at any moment."""
+    """Whether a partition was left out whose buffer is full and may be read by the user at any moment."""
     held_back: bool
-    """Whether a partition with a full buffer was left out that must wait for another partition."""
+    """Whether a partition was left out whose buffer is full and must wait for another partition."""
     retry_at: float
     """The earliest end of a partition's backoff."""
 
@@ -120,7 +120,7 @@ class Fetcher:
         self._on_data = on_data
         self._brokers: dict[int, _Broker] = {}
         self.on_held_back: Callable[[AssignedPartition], None] = lambda _: None
-        """Called with a partition after a batch of it was fetched that has to wait."""
+        """Called with a partition when a fetched batch of it has to wait."""
         metadata.on_update(self._on_metadata)
 
     def _on_metadata(self) -> None:
@@ -253,7 +253,7 @@ class Fetcher:
                 full = full or not state.is_held_back
                 held_back = held_back or state.is_held_back
                 continue
-            # A leader that does not know the position's epoch leads no longer, and its log may end before it.
+            # A leader that does not know the position's epoch leads no longer. Its log may end before the position.
             plan[tp] = FetchPosition(
                 state.fetch_offset,
                 max(self._metadata.cluster.leader_epoch(tp), state.last_fetched_epoch),

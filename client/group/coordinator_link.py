@@ -116,7 +116,7 @@ class CoordinatorLink:
     async def fetch_offsets(
         self, partitions: Iterable[TopicPartition] | None, timeout_ms: float, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Committed offsets; partitions without one are missing. None asks for all the group has."""
+        """Committed offsets; partitions without one are missing. None asks for all of the group's."""
         topics: list[OffsetFetchRequestTopic] | None = None
         if partitions is not None:
             indexes: dict[str, list[int]] = {}
@@ -155,7 +155,7 @@ class CoordinatorLink:
         """Commit offsets. Retriable errors are tried again until ``timeout_ms``; any other error is raised at once.
 
         An offset of an incarnation that was removed meanwhile is dropped. With ``is_processed`` the coordinator also
-        reports the positions to members that wait for them. Returns the partitions of which the coordinator that
+        reports the positions to members that wait for them. Returns the partitions for which the coordinator that
         answered last confirms this. The caller must report the others by ConsumerGroupPosition.
         """
         reported: set[TopicPartition] = set()

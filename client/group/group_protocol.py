@@ -22,7 +22,7 @@ _LAYOUTS = b"anabranch.assigned"
 
 
 class AssignedLayout(NamedTuple):
-    """A layout that a leader assigned partitions by: those with numbers below ``total``."""
+    """The layout of a topic by which a leader assigned its partitions, those below ``total``."""
 
     version: int
     total: int
@@ -63,7 +63,7 @@ def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Me
 def encode_assignment(
     partitions: Iterable[TopicPartition], layouts: Mapping[str, AssignedLayout] | None = None
 ) -> bytes:
-    """Encode an assignment. ``layouts`` has the layouts of resized topics that it was made by."""
+    """Encode an assignment. ``layouts`` has the layouts of resized topics by which it was made."""
     user_data = None
     if layouts is not None:
         named = [f"{topic}:{layout.version}:{layout.total}".encode() for topic, layout in sorted(layouts.items())]
@@ -82,7 +82,7 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 def read_layouts(data: bytes) -> dict[str, AssignedLayout] | None:
-    """The layouts that an assignment was made by. A topic that it does not name was never resized.
+    """The layouts by which an assignment was made. A topic that it does not name was never resized.
 
     None if the assignment has no layouts: its leader is another client, or of another version.
     """

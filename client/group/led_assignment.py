@@ -15,7 +15,7 @@ _NO_PARTITIONS = PartitionSpan(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class LedAssignment:
-    """The ``partitions`` of each member, and what they were assigned by.
+    """The ``partitions`` of each member, and the input by which they were assigned.
 
     ``spans`` has every topic of a member. A topic that is not known has no partitions.
     """
@@ -40,8 +40,8 @@ class LedAssignment:
     def for_spans(self, spans: Mapping[str, PartitionSpan]) -> Self | None:
         """This assignment, if it is right for other ``spans``, too; None if only a rebalance can make a right one.
 
-        A cooperative assignor often keeps all partitions at a merge and when marked partitions open again. Members of
-        other groups give up all partitions at a rebalance, and their assignors know no owners.
+        A cooperative assignor often keeps all partitions at a merge and when marked partitions open again. With another
+        assignor, members give up all partitions at a rebalance, and the assignor does not know their owners.
         """
         if spans == self.spans:
             return self
@@ -54,7 +54,7 @@ class LedAssignment:
         try:
             again = self.make(self.assignor, owning, spans).partitions
         except ValueError:
-            return None  # a rebalance shows the user what their assignor did wrong
+            return None  # a rebalance shows the user the fault of their assignor
         same = all(sorted(again.get(m, ())) == sorted(self.partitions.get(m, ())) for m in self.members)
         return replace(self, spans=spans) if same else None
 

@@ -114,7 +114,7 @@ class GroupMembership:
 
     @property
     def settled_generation(self) -> int:
-        """The generation whose assignment was taken and whose revoked partitions were given up; -1 if none, or over."""
+        """The generation whose assignment was taken and whose revoked partitions were given up; -1: none, or over."""
         member = self.member
         settled = member.state is MemberState.STABLE and self._taken_generation == member.generation_id
         return member.generation_id if settled else -1
@@ -191,8 +191,8 @@ class GroupMembership:
     async def _prepare_join(self) -> None:
         """Give up partitions that must not be kept over the rebalance, after a commit of the processed records.
 
-        Where all are kept, only offsets where the group began are committed: a later commit or a revocation comes after
-        the rebalance, but a member that gets a new partition in it looks for commits of the group.
+        If all are kept, only the offsets where the group began are committed. Other commits come after the rebalance,
+        but a member that gets a new partition in the rebalance looks for commits of the group.
         """
         held = self._subscription.partitions
         if self.member.generation_id < 0 and not held:
@@ -243,7 +243,7 @@ class GroupMembership:
         self._own_commits = {tp: self._own_commits[tp] for tp in held if tp in self._own_commits}
 
     async def _commit_before_rebalance(self) -> None:
-        """Commit consumed offsets; where the user commits, commit only the offsets where the group began."""
+        """Commit consumed offsets; without ``enable_auto_commit`` only the offsets where the group began."""
         try:
             if self._config.enable_auto_commit:
                 await self.commit(self.consumed())
@@ -270,9 +270,9 @@ class GroupMembership:
         finally:
             self._join_scope = None
             self._joining = False
-            self._check_topics()  # changes since the assignment were left for now
+            self._check_topics()  # changes during the join were not compared with the assignment
             if self._needs_assignment():
-                self._metadata.request_update()  # the leader may learn of it soon; the new metadata is compared again
+                self._metadata.request_update()  # the new metadata is compared with the assignment again
             self._on_change()
 
     async def _try_to_join(self) -> None:
@@ -318,7 +318,7 @@ class GroupMembership:
         return reaction
 
     def _fail(self, error: KafkaError) -> None:
-        """Have the user's next call raise the error. A coordinator's answer does not name the group, so it is added."""
+        """Have the user's next call raise the error. The group is added: a coordinator's response does not name it."""
         self._fatal = error_for(error.code, f"group {self.link.group_id}: {error.message}")
 
     def _lose(self) -> None:
@@ -432,8 +432,8 @@ class GroupMembership:
         """Whether the leader assigned partitions by an older layout than this member knows, and should do so again.
 
         At a merge a cooperative leader keeps the assignment if it can. So its members ask only if partitions are new or
-        removed. They do not leave it all to the leader: it may read no partition of the topic, or be a static member
-        that came back, which is not told that it leads.
+        removed. They do not rely on the leader alone: it may read no partition of the topic, or be a static member that
+        came back and does not know that it leads.
         """
         used = self._assigned_layouts
         if used is None:
@@ -623,7 +623,7 @@ class GroupMembership:
     ) -> set[TopicPartition]:
         under_way, held, taken = object(), self._subscription.partitions, False
         for tp in offsets.keys() & held.keys():
-            held[tp].uncommitted_start = None  # even if this commit fails, none that is older may follow it
+            held[tp].uncommitted_start = None  # even if this commit fails, no older one may follow
         self._own_commits |= dict.fromkeys(offsets, under_way)
         try:
             reported = await self._commit_as_member(offsets, is_processed=is_processed)
@@ -672,7 +672,7 @@ class GroupMembership:
         if not self._config.enable_auto_commit or now < self._next_auto_commit or self._background_commit is not None:
             return
         if self._joining:
-            return  # it is made up for after the join
+            return  # the commit follows after the join
         self._next_auto_commit = now + self._config.auto_commit_interval_ms / 1000
         if offsets := self.consumed():
             self._background_commit = anyio.CancelScope()

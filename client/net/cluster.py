@@ -76,8 +76,8 @@ class TopicInfo:
     def is_older_than(self, other: TopicInfo) -> bool:
         """Whether this description of the topic, or of an earlier one of its name, is older than ``other``.
 
-        A broker that lags answers with metadata from before a resize. Following it would send newer records of a key to
-        the partition of its older ones. Within one layout partitions below the count are only created, the others only
+        A broker that lags answers with metadata from before a resize. With this metadata, newer records of a key would
+        go to the key's old partition. Within one layout partitions below the count are only created, the others only
         removed.
         """
         if 0 <= self.incarnation != other.incarnation >= 0:

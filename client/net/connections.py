@@ -1,7 +1,7 @@
 """The connections of one client: opened on demand, reopened after a growing pause, closed when idle.
 
 A broker answers in order. So requests that a broker may hold back have connections of their own: ``FETCH`` for fetches,
-``GROUP`` for the coordinator, ``POSITIONS`` for the poll that is parked there, ``CHANGES`` for an administrator's
+``GROUP`` for the coordinator, ``POSITIONS`` for the long poll to the coordinator, ``CHANGES`` for an administrator's
 changes, which are answered once they are carried out. All other requests share ``GENERAL``.
 """
 
@@ -35,9 +35,9 @@ _HELD_WITHOUT_END = float("inf")
 SILENT_S = 0.4
 """A response that is overdue for less time is ignored: a busy broker sends it soon."""
 CONNECTED, UNTRIED, FAILING, SILENT = range(4)
-"""The ranks in ``Connections.load``. A refusal takes a moment, a silence the whole time limit of a request."""
+"""The ranks in ``Connections.load``. A refusal comes at once; a silent broker costs a request's whole time limit."""
 _FORGIVEN_S = 30.0
-"""A failure counts for this time: the broker may be back."""
+"""Seconds for which a failure counts. Afterwards the broker may be back."""
 _JITTER = 0.2
 _FAILURES = Failures(
     closed=lambda peer, why: error_for(ErrorCode.NETWORK_EXCEPTION, f"{peer}: {why}"),

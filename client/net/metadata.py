@@ -276,7 +276,7 @@ class Metadata:
         if self._silent_since is None:
             unanswered = self._connections.unanswered()
             owed = [self._asking_since, None if unanswered is None else unanswered.since + SILENT_S]
-            # A later time would not be ended by a response that comes before it.
+            # A time in the future does not count: a response that comes before it would not end the silence.
             begun = [since for since in owed if since is not None and since <= self._env.clock.monotonic()]
             if begun:
                 self._silent_since = max(min(begun), answered_at)

@@ -299,7 +299,7 @@ class OrderedDelivery:
         self._unassigned_changed.set()
 
     def _note_rewinds(self) -> None:
-        """Lower the position of partitions that the user rewound here, so that they block their children at once."""
+        """Lower the position of partitions that the user rewound here. So others wait for them again at once."""
         for tp, position in self._gates.positions().items():
             state = self._partitions.get(tp)
             if state is not None and state.has_position and state.position < position:
@@ -375,7 +375,7 @@ class OrderedDelivery:
     # ------------------------------------------------------------ partitions assigned by hand
 
     async def _ask_group(self) -> None:
-        """Ask for the group's positions in partitions that others read, again and again: no event reports them."""
+        """Ask regularly for the group's positions in partitions that others read, because no event reports them."""
         link = self._link
         assert link is not None
         while True:

@@ -1,4 +1,4 @@
-"""Finds the readers of awaited partitions, and the committed offsets there. For people; it decides nothing.
+"""Finds the readers of awaited partitions, and the committed offsets there. It informs people and decides nothing.
 
 A member does not know the owners of other partitions: only the leader of a group does. So when a partition waits for
 longer than a hand-over takes, this module asks the coordinator, and asks again until the wait is over.

@@ -38,7 +38,7 @@ class Membership(Protocol):
         """The member id that the coordinator knows."""
 
     def on_position_error(self, error: KafkaError, generation_id: int) -> None:
-        """React to a poll of this generation that the coordinator refused as to a refused heartbeat."""
+        """React to a refused poll of this generation as to a refused heartbeat."""
 
 
 class Position(NamedTuple):
@@ -254,7 +254,7 @@ class PositionExchange:
         """Whether the member reacts to the error. If so, it has reacted.
 
         UNSUPPORTED_VERSION means that the release does not know resizes, or that ``group_coordinator`` is below level 2
-        (KIP-584). A member that waits for positions polls on, until the level is back.
+        (KIP-584). A member that waits for positions polls until the level is raised again.
         """
         if error.code is ErrorCode.UNSUPPORTED_VERSION:
             self._is_understood = False

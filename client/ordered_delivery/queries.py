@@ -52,7 +52,7 @@ class GateQueries:
         connections: Connections,
         on_answer: Callable[[], None],
     ) -> None:
-        """``questions`` gives those of the gates; with True, also facts that may change without a leader change."""
+        """``questions`` returns the gates' questions; its argument is ``recheck`` of ``TopicGates.questions``."""
         self._env = env
         self._config = config
         self._gates = gates

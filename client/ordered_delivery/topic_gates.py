@@ -177,7 +177,7 @@ class TopicGates:
         self.version += facts.version != before
 
     def on_owner(self, tp: TopicPartition, *, is_owned: bool) -> None:
-        """Take in whether only a live member knows the position. Then the start of the log does not stand for it."""
+        """Take in whether only a live member knows the position. Then the start of the log does not count as one."""
         topic = self._topics.get(tp.topic)
         if topic is None or is_owned == (tp.partition not in topic.gate.facts.unowned):
             return

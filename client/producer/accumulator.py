@@ -4,7 +4,7 @@ A ``PartitionQueue`` holds the batches of one partition in order. ``waiting`` ha
 still take records. ``outstanding`` has those sent and not answered, in sequence order. A batch whose outcome is unknown
 is sent again unchanged, so that the broker can recognize a duplicate. It goes back to the front of ``waiting``, and
 nothing newer leaves before it. All times are milliseconds of one monotonic clock given by the caller.
-``client.topic_placement`` describes the effects of a resize.
+``client.producer.topic_placement`` describes the effects of a resize.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ class Accumulator:
     # ------------------------------------------------------------ resizes
 
     def give_up_gone(self, topic: TopicPlacement) -> int:
-        """Decide the batches sent to partitions that are gone. Returns the number of records of unknown outcome."""
+        """Decide the outcome of batches for removed partitions. Returns the number of records of unknown outcome."""
         unknown = 0
         for queue in self.queues_of(topic):
             for batch in [*queue.outstanding]:

@@ -4,8 +4,8 @@ Without them a key's last value would stay for ever in the partition that it cam
 acknowledged in a partition that a resize created, a tombstone goes to that partition's ancestor. This is done while the
 ancestor may still hold older records: its log start is below the end of the recorded leader epoch there. The KIP has
 that condition the wrong way round. Its tombstone would also look to a consumer like a deletion that is newer than the
-value. So this tombstone carries the header ``MOVED_HEADER``, and consumers skip it. A key gets one per producer and
-split.
+value. So this tombstone carries the header ``MOVED_HEADER``, and consumers skip it. Each producer writes one tombstone
+for each key and split.
 
 A tombstone is sent only while the layout is still the one by which the key's record was placed. A topic may shrink and
 grow again, and another producer may write the key to the ancestor meanwhile. A tombstone would delete that value.
@@ -94,7 +94,7 @@ class MovedKeys:
         self._sent: dict[TopicPartition, deque[tuple[bytes, RecordHandle]]] = {}
         self._new_partitions: dict[TopicPartition, _NewPartition] = {}
         self._compacted: dict[str, tuple[bool, float]] = {}
-        """Whether a topic is compacted, and when that was asked (s)."""
+        """Whether a topic is compacted, and when a broker answered that (s)."""
         self._wake = Signal()
         self._idle = anyio.Event()
         self.on_tombstones: Callable[[], None] = lambda: None

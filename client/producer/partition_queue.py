@@ -45,8 +45,8 @@ class PartitionQueue:
         self.is_established = False
         """Whether the broker has acknowledged a batch under the present id and epoch.
 
-        Before that it takes any sequence as the first, even that of a batch behind others that it has just refused. So
-        until then batches go one by one.
+        Before that, the broker takes any sequence as the first, even the sequence of a batch that follows refused ones.
+        So until then batches are sent one by one.
         """
 
     @property
@@ -55,7 +55,7 @@ class PartitionQueue:
         return all(batch.refused for batch in self.outstanding)
 
     def candidate(self) -> ProducerBatch | None:
-        """The batch to send next. While a new epoch or layout is due, only a batch of unknown outcome.
+        """The batch to send next; only one of unknown outcome while a new epoch or layout is due.
 
         A resent batch goes alone at the head of the outstanding ones: those behind it would be out of order.
         """
@@ -113,10 +113,10 @@ class PartitionQueue:
             self.is_established = True
 
     def refuse(self, batch: ProducerBatch, now_ms: float) -> bool:
-        """Let ``batch`` wait again, as a broker refused its layout. The result is that of ``TopicPlacement.refuse``."""
+        """Let ``batch`` wait again, because a broker refused its layout. Returns as ``TopicPlacement.refuse`` does."""
         pause = self.topic.refuse(batch, now_ms)
         if batch.base_sequence != NO_SEQUENCE and not self._is_oldest_unanswered(batch):
-            # The sequence can go back only to before the oldest of them: not while one is unknown.
+            # An older batch has no outcome yet, so the sequence cannot go back to this one's.
             self.bump_needed = True
         self.requeue(batch)
         return pause
@@ -132,7 +132,7 @@ class PartitionQueue:
         assert self.may_adopt
         if self.outstanding and self.outstanding[0].base_sequence != NO_SEQUENCE:
             self.next_sequence = self.outstanding[0].base_sequence
-        self.is_established = False  # the partition may be another one of its number by now
+        self.is_established = False  # another incarnation of the partition may exist by now
         batches = list(self.waiting)
         self.waiting.clear()
         self.outstanding.clear()

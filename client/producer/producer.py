@@ -57,9 +57,9 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         self._progress = anyio.Event()
         self._memory_waiters = 0
         self._gives_way_at_ms = 0
-        """The wall-clock time, as of record timestamps, from which a loop of sends lets the sender run."""
+        """The wall-clock time (ms, like a record's timestamp) from which a loop of sends lets the sender run."""
         self._seen_rounds = 0
-        """The sender's rounds when the first batch began that it has not seen."""
+        """``Sender.rounds`` when the oldest batch began that the sender has not seen."""
         self._accumulator: Accumulator
         self._sender: Sender
         self._moved_keys: MovedKeys
@@ -129,8 +129,8 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
 
         With ``partition`` the record goes there, whatever its key. The caller is then responsible for the order of the
         key. The call waits only for the topic's first metadata and for room in ``buffer_memory``, together at most
-        ``max_block_ms``. Without ``linger_ms`` the record leaves as soon as the caller waits for anything. A loop of
-        sends alone gives way when a batch is full, and every 2 ms, so that its records go in few requests. Raises
+        ``max_block_ms``. Without ``linger_ms`` the record leaves as soon as the caller waits for anything. A loop that
+        only sends lets the sender run when a batch is full, and every 2 ms. So its records go in few requests. Raises
         ``KafkaTimeoutError`` (``BufferExhaustedError``) when there was no room in time, and MESSAGE_TOO_LARGE for a
         record that can never be sent.
         """
@@ -244,7 +244,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
             if placement.info.partitions:
                 return placement
             if left == 0:
-                raise KafkaTimeoutError(f"all metadata of topic {topic} is older than what was known of it before")
+                raise KafkaTimeoutError(f"all metadata of topic {topic} is older than the metadata known before")
             self._metadata.request_update()
             await self._metadata.wait_update(left)
 

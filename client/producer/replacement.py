@@ -1,12 +1,12 @@
 """Takes a topic's unsent batches apart and places each record again, for a new layout. No IO, no clock.
 
 The records of a key are in one queue, in order. They are taken out in that order, and appended in that order to the
-key's new partition. No batch of the topic is in flight meanwhile (``client.topic_placement``). The broker of a
+key's new partition. No batch of the topic is in flight meanwhile (``topic_placement``). The broker of a
 partition that gains keys takes its first record only after the partitions that lose keys have stopped.
 
-A full buffer is seconds of work, so it is done in steps. Between the steps other tasks run, and the user goes on
-sending: by the layout before, into the same queues. These records are taken next, until no more have come. Only then is
-any record sent.
+A full buffer is seconds of work, so it is done in steps. Between the steps other tasks run. The user goes on sending,
+by the layout before and into the same queues. These records are taken next, until no more have come. Only then is any
+record sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RECORDS_PER_STEP = 256
 """Records per step, after which other tasks may run: a millisecond or two. A batch is decoded in one piece."""
 
 _MERGE_WINDOW_MS = 1000.0
-"""Records of batches that began further apart do not share one: all records of a batch expire with its oldest."""
+"""Records do not share a batch if theirs began further apart: all records of a batch expire with its oldest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Replacement:
         self._taken: list[ProducerBatch] = []
         self._pending: deque[ProducerBatch] = deque()
         self._records: Iterator[None] | None = None
-        """The batch that is being taken apart: each item goes on by one record."""
+        """The batch that is being taken apart: each item handles one record."""
         self._layout = layout_of(after)
         self._placing = placing
         self._losing = _partitions_losing_keys(before, after) if placing.by_key else None
@@ -196,7 +196,7 @@ class Replacement:
         stays = partition < after.layout[1]
         if pinned and _is_moved_tombstone(record):
             # Between two layouts the key may have been here again: the tombstone would delete its newer values.
-            return KafkaError(ErrorCode.POLICY_VIOLATION, "it belonged to the layout before")
+            return KafkaError(ErrorCode.POLICY_VIOLATION, "the tombstone belongs to the layout before")
         if pinned:
             return partition if stays else PartitionMarkedError(batch.tp, after.layout[1])
         key = record.key

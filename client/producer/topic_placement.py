@@ -4,7 +4,7 @@ One layout, ``TopicPlacement.layout``, has placed every record of a topic that w
 layout is known (``next``), or a broker refuses the present one, the topic is **held**. Batches that were never sent
 stay. Batches in flight are waited for. A batch of unknown outcome is sent again to its partition with its layout,
 because only there can it be recognized as a duplicate. Once every sent batch is either written or certainly not,
-``client.replacement`` places all remaining records again. Until then new records are placed by the old layout, so a
+``replacement`` places all remaining records again. Until then new records are placed by the old layout, so a
 key's records are in one queue, in order. The whole topic is held, which is more than a key needs, but simple.
 """
 
@@ -50,7 +50,7 @@ class TopicPlacement:
         """Pauses taken since a broker first refused the layout in force and the metadata had no newer one."""
         self.retry_at_ms = 0.0
         self.watches_keys = info.ordered_delivery
-        """Whether ``client.moved_keys`` watches records with a key: if the topic is, or may be, compacted."""
+        """Whether ``moved_keys`` watches records with a key: if the topic is, or may be, compacted."""
         self._refused: set[ProducerBatch] = set()
         self._metadata_seen = 0
         self._confirm_after = 0
@@ -86,7 +86,7 @@ class TopicPlacement:
         if self.next is not None:
             batch.refused = True
             if batch.lost:
-                # Metadata requested from now on shows whether it was the partition of the earlier copy.
+                # Metadata requested from now on shows whether the partition is still the one of the earlier copy.
                 self._confirm_after = self._metadata_seen + 2
             return False
         batch.refused = not batch.lost

@@ -16,7 +16,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 class FetchState(enum.Enum):
-    """The states of an assigned partition. Only in ``FETCHING`` it is fetched.
+    """The states of an assigned partition. It is fetched in ``FETCHING`` only.
 
     There is no table of transitions, because each state may follow each: at any time the user may seek, the position
     may be reset, and the partition may be removed and created again.
@@ -179,8 +179,8 @@ class AssignedPartition:
     def _pass_gap(self) -> None:
         """Move the position over a gap that compaction left before the first buffered batch.
 
-        That batch may wait for other partitions, and their readers for the records that were removed. The leader epoch
-        read before may have ended in the gap, so the position's epoch is then not known.
+        The batch may wait for other partitions, whose readers would wait for the removed records. The leader epoch read
+        before may have ended in the gap, so the position's epoch is then not known.
         """
         if self.buffer and self.buffer[0].batch.base_offset > self.position:
             self.position, self.position_epoch = self.buffer[0].batch.base_offset, -1

@@ -34,7 +34,7 @@ class CooperativeStickyAssignor(Assignor):
 
 
 def _generation(member: MemberSubscription) -> int:
-    """The generation of a member's claims: a field since KIP-881's subscription version 2, user data before."""
+    """The generation of a member's claims: a field since subscription version 2 (KIP-792), user data before."""
     if member.generation_id >= 0:
         return member.generation_id
     if member.user_data is not None and len(member.user_data) >= _GENERATION.size:
@@ -44,7 +44,7 @@ def _generation(member: MemberSubscription) -> int:
 
 
 def valid_owners(partition_counts: PartitionCounts, members: Members) -> dict[TopicPartition, str]:
-    """The owner of each partition: of two claims the one of the newer generation counts, of two equal ones neither."""
+    """The owner of each partition. Of several claims the newest generation's counts; of equally new ones none does."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id in sorted(members):
         member = members[member_id]
@@ -79,7 +79,7 @@ def sticky_assign(
         for p in range(count)
         if TopicPartition(topic, p) not in owners
     ]
-    # Partitions with the fewest possible owners first, or these would all be full by then.
+    # Partitions with the fewest possible owners come first. Later these owners may be full.
     free.sort(key=lambda tp: (len(candidates[tp.topic]), tp))
     for tp in free:
         held[min(candidates[tp.topic], key=lambda m: len(held[m]))].add(tp)
@@ -93,7 +93,7 @@ def _move_one(
 ) -> bool:
     """Move one partition from the member with the most that can spare one; False when loads are even.
 
-    Only one is moved at a time. Otherwise a member could give away partitions that the next most loaded one should.
+    Only one is moved at a time. Otherwise this member could give away partitions that another loaded member should.
     """
     for member_id in sorted(held, key=lambda m: -len(held[m])):
         # Partitions that this member owned before are the last to leave it.

@@ -1,7 +1,7 @@
 """Assigns partitions marked for deletion apart from the others (KIP-253, Proposed Changes 6).
 
-No new records come to a marked partition. If both kinds were assigned together, one member could get little but marked
-partitions.
+No new records come to a marked partition. If both kinds were assigned together, one member could get almost only
+marked partitions.
 """
 
 from __future__ import annotations

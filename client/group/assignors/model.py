@@ -16,9 +16,9 @@ class MemberSubscription:
 
     topics: frozenset[str]
     owned: tuple[TopicPartition, ...] = ()
-    """Partitions it still holds (cooperative protocol)."""
+    """Partitions that the member still holds (cooperative protocol)."""
     generation_id: int = -1
-    """The generation it got them in; -1 if it sent none."""
+    """The generation in which the member got ``owned``; -1 if it sent none."""
     group_instance_id: str | None = None
     rack_id: str | None = None
     user_data: bytes | None = field(default=None, repr=False)
@@ -30,7 +30,7 @@ Assignment: TypeAlias = dict[str, list[TopicPartition]]
 
 
 class Assignor(ABC):
-    """A strategy under the name that all members of a group must share."""
+    """An assignment strategy. All members of a group must have one with the same name."""
 
     name: ClassVar[str]
     cooperative: ClassVar[bool] = False
