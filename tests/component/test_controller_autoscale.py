@@ -11,11 +11,6 @@ import trio
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import CreatePartitionsTopicResult
 from anabranch.protocol.generated.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from anabranch.protocol.generated.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigZnode
@@ -180,54 +175,3 @@ async def test_a_topic_may_be_created_with_autoscaling(
         world.brokers[1].appended["u"] = second * 1_000
         await trio.sleep(1)  # virtual time: what is written
     assert (await world.topic("u")).undeleted_partition_count > 2
-
-
-async def refusal(world: ControllerCluster, topic: str = TOPIC, **config: str) -> str:
-    configs = [AlterableConfig(name=key.replace("_", "."), config_operation=0, value=v) for key, v in config.items()]
-    resource = AlterConfigsResource(resource_type=2, resource_name=topic, configs=configs)
-    response: Any = await world.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=True))
-    (answer,) = response.responses
-    assert answer.error_code == ErrorCode.INVALID_CONFIG
-    return str(answer.error_message)
-
-
-@pytest.mark.parametrize(
-    ("config", "named"),
-    [
-        ({"autoscale_target_bytes_per_second": "0"}, ["autoscale.target.bytes.per.second", "0"]),
-        (
-            {"autoscale_min_partitions": "9", "autoscale_max_partitions": "8"},
-            ["autoscale.min.partitions: 9", "autoscale.max.partitions", "8"],
-        ),
-        ({"autoscale_min_partitions": "65"}, ["autoscale.min.partitions: 65", "64"]),
-        (
-            {"autoscale_enable": "true", "autoscale_min_partitions": "5", "autoscale_max_partitions": "7"},
-            ["autoscale.min.partitions=5", "autoscale.max.partitions=7", "is 4,"],
-        ),
-        ({"autoscale_enable": "true", "autoscale_max_partitions": "3"}, ["autoscale.max.partitions=3"]),
-        ({"autoscale_enable": "true", "cleanup_policy": "compact"}, ["autoscale.enable", "cleanup.policy=compact"]),
-        (
-            {"autoscale_enable": "true", "enable_ordered_delivery": "false"},
-            ["autoscale.enable", "enable.ordered.delivery=false"],
-        ),
-        ({"autoscale_target_bytes": "1"}, ["autoscale.target.bytes"]),
-        ({"autoscale_window_ms": "1"}, ["autoscale.window.ms", "1"]),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-async def test_invalid_autoscaling_configs_are_refused(
-    world: ControllerCluster, autojump_clock: object, config: dict[str, str], named: list[str]
-) -> None:
-    message = await refusal(world, **config)
-    assert all(word in message for word in named), message
-
-
-async def test_autoscaling_of_an_internal_topic_is_refused(world: ControllerCluster, autojump_clock: object) -> None:
-    configs = [CreatableTopicConfig(name="autoscale.enable", value="true")]
-    topic = CreatableTopic(name="__consumer_offsets", num_partitions=4, replication_factor=1, configs=configs)
-    response: Any = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
-    assert response.topics[0].error_code == ErrorCode.INVALID_CONFIG
-    assert "internal" in response.topics[0].error_message
-    topic.configs = []
-    assert (await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=5000))).topics[0].error_code == 0
-    assert "internal" in await refusal(world, "__consumer_offsets", autoscale_enable="true")

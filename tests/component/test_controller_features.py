@@ -401,14 +401,6 @@ async def resize(world: ControllerCluster, count: int) -> tuple[int, str]:
     return result.error_code, result.error_message or ""
 
 
-async def test_a_topic_is_resized_only_while_ordered_resize_is_finalized(world: ControllerCluster) -> None:
-    await older_cluster(world, SUPPORTED)
-    code, message = await resize(world, 2)
-    assert code == ErrorCode.POLICY_VIOLATION and "ordered_resize" in message
-    assert set(codes(await ask(world, HIGHEST)).values()) == {ErrorCode.NONE}
-    assert (await resize(world, 2))[0] == ErrorCode.NONE
-
-
 async def test_a_downgrade_that_loses_the_order_of_resized_topics_needs_force(world: ControllerCluster) -> None:
     """KIP-915: the refusal names the loss."""
     await older_cluster(world, SUPPORTED)

@@ -111,64 +111,6 @@ async def test_a_config_too_large_for_zookeeper_is_refused_with_the_limit(world:
     assert await is_served(world)
 
 
-async def test_a_topic_with_a_config_too_large_for_zookeeper_is_not_created(world: ControllerCluster) -> None:
-    key = LIST_KEY.replace(".", "_")
-    for validate_only in (True, False):
-        code, message = await create(world, "u", 1, **{key: throttled(1_200_000)}, validate_only=validate_only)
-        assert code == ErrorCode.INVALID_CONFIG
-        assert "jute.maxbuffer" in message
-    assert await world.store.children(paths.TOPICS) == ["t"]
-
-
-async def test_a_topic_with_too_many_partitions_is_refused_by_its_size(world: ControllerCluster) -> None:
-    for validate_only in (True, False):
-        code, message = await create(world, "u", 45_000, 2, validate_only=validate_only)
-        assert code == ErrorCode.INVALID_PARTITIONS
-        assert "45000 partitions of 2 replicas, takes" in message
-    assert await world.store.children(paths.TOPICS) == ["t"]
-
-
-async def test_the_cluster_has_no_more_partitions_than_its_limit(nursery: trio.Nursery, autojump_clock: object) -> None:
-    """``max.partitions``: two brokers, ten partitions at most. A request without a count counts with the default."""
-    world = ControllerCluster(nursery)
-    await world.start_controller(max_partitions=10, num_partitions=7, default_replication_factor=2)
-    for broker_id in (1, 2):
-        await world.start_broker(broker_id)
-    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
-    assert await create(world, "t", 4) == DONE
-    refusals = [
-        await create(world, "u", -1, -1, validate_only=True),
-        await create(world, "u", -1, -1),
-        await grow(world, 11, validate_only=True),
-        await grow(world, 11),
-    ]
-    exceeded = "The cluster has 4 partitions, and 7 more would exceed the limit of 10 (max.partitions)."
-    assert refusals == [(ErrorCode.POLICY_VIOLATION, exceeded)] * 4
-    topics = [CreatableTopic(name=name, num_partitions=3, replication_factor=1) for name in ("a", "b", "c")]
-    for validate_only in (True, False):
-        request = CreateTopicsRequest(topics=topics, timeout_ms=60_000, validate_only=validate_only)
-        codes = [topic.error_code for topic in (await world.request(request)).topics]
-        assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.POLICY_VIOLATION], "they are counted together"
-    assert (await grow(world, 5))[0] == ErrorCode.POLICY_VIOLATION
-    assert (await create(world, "c", 1))[0] == ErrorCode.POLICY_VIOLATION
-    assert await create(world, "__consumer_offsets", 2) == DONE
-    await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="a")], timeout_ms=60_000))
-    assert await create(world, "c", 1) == DONE
-
-
-async def test_long_names_are_refused_before_they_are_looked_up(world: ControllerCluster) -> None:
-    name = "n" * 30_000
-    assert (await alter(world, name, "1:1"))[0] == ErrorCode.INVALID_TOPIC_EXCEPTION
-    topics = [DeleteTopicState(name=name)]
-    deleted = (await world.request(DeleteTopicsRequest(topics=topics))).responses[0]
-    assert deleted.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
-    created = (await world.request(CreateTopicsRequest(topics=[topic]), version=2)).topics[0]
-    assert created.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert len(created.error_message) < 1_100
-    assert await is_served(world)
-
-
 async def test_a_topic_znode_that_cannot_be_rewritten_is_left_alone(
     world: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -502,38 +444,11 @@ async def grow(
     return result.error_code, result.error_message or ""
 
 
-async def test_a_topic_does_not_grow_beyond_one_request_to_zookeeper(world: ControllerCluster) -> None:
-    """The servers may accept less than the bound of a topic's znode, with a lower ``jute.maxbuffer``."""
-    before = (await world.store.get(paths.topic("t"))).data
-    world.zk.max_request_bytes = 3000
-    for validate_only in (True, False):
-        code, message = await grow(world, 400, validate_only=validate_only)
-        assert code == ErrorCode.INVALID_PARTITIONS
-        assert "400 partitions of t are too many" in message and "accepts 3000 (jute.maxbuffer)" in message
-    assert (await world.store.get(paths.topic("t"))).data == before
-    assert await is_served(world)
-
-
 async def move(world: ControllerCluster, targets: dict[int, list[int] | None]) -> dict[int, tuple[int, str]]:
     partitions = [ReassignablePartition(partition_index=index, replicas=target) for index, target in targets.items()]
     request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=partitions)])
     answered = (await world.request(request)).responses[0].partitions
     return {found.partition_index: (found.error_code, found.error_message or "") for found in answered}
-
-
-@pytest.mark.parametrize("moving", [[0], [0, 1]])
-async def test_a_resize_during_a_reassignment_is_refused_and_changes_nothing(
-    world: ControllerCluster, moving: list[int]
-) -> None:
-    assert await move(world, {index: [1, 2] for index in moving}) == dict.fromkeys(moving, DONE)
-    before = (await world.store.get(paths.topic("t"))).data
-    for validate_only in (True, False):
-        code, message = await grow(world, 4, validate_only=validate_only)
-        assert code == ErrorCode.REASSIGNMENT_IN_PROGRESS
-        assert f"Partitions {', '.join(map(str, moving))} are being reassigned" in message
-    assert (await world.store.get(paths.topic("t"))).data == before
-    assert (await move(world, dict.fromkeys(moving)))[0] == DONE
-    assert await grow(world, 4) == DONE
 
 
 async def test_an_edit_that_adds_partitions_during_a_reassignment_is_undone(world: ControllerCluster) -> None:

@@ -7,13 +7,21 @@ from typing import Any
 
 import pytest
 import trio
+from tests.support.resize.resize_world import (
+    BROKERS,
+    TOPIC,
+    alter,
+    configure,
+    edit,
+    finished,
+    hold_records,
+    is_gone,
+    refused,
+    resized,
+)
 
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
-from anabranch.protocol.generated.create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-)
 from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.runtime.env import ZkOp
@@ -32,7 +40,6 @@ from tests.support.resize.resize_rules import (
     is_gone,
     refused,
     resized,
-    started,
 )
 from tests.support.resize.resize_states import (
     befores,
@@ -231,99 +238,6 @@ async def test_a_waiting_resize_request_is_answered_at_once_when_the_topic_is_de
 # ---------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize("when", ["settled", "draining", "unfinished"])
-async def test_impossible_counts_are_refused_in_every_phase_of_a_resize(
-    world: ControllerCluster, autojump_clock: object, when: str
-) -> None:
-    if when == "draining":
-        await resized(world, 6)
-        hold_records(world, range(4, 6), 40)
-        await resized(world, 4)
-    if when == "unfinished":
-        await begun(world, 6)
-    for count, why in (
-        (0, "at least one partition"),
-        (-1, "at least one partition"),
-        (-(2**31), "at least one partition"),
-        (3, "created with 4 partitions and cannot have fewer"),
-        (2**31 - 1, "the largest count is"),
-    ):
-        code, message = await refused(world, count)
-        assert code is ErrorCode.INVALID_PARTITIONS
-        assert why in message
-    if when == "unfinished":
-        release(world)
-    else:
-        expected = (ErrorCode.INVALID_PARTITIONS, "Topic already has 4 partitions.")
-        assert await refused(world, 4) == expected
-
-
-async def test_the_largest_count_follows_from_max_partitions(world: ControllerCluster, autojump_clock: object) -> None:
-    assert (await world.request(alter(20_000, validate_only=True))).results[0].error_code == ErrorCode.NONE
-    code, message = await refused(world, 20_001)
-    assert code is ErrorCode.POLICY_VIOLATION
-    assert "19997 more would exceed the limit of 20000 (max.partitions)" in message
-
-
-async def test_a_shrink_that_would_never_drain_is_refused_with_the_config_that_allows_it(
-    world: ControllerCluster, autojump_clock: object
-) -> None:
-    """Hole 23: the refusal names the config with which the shrink would drain."""
-    await resized(world, 6)
-    assert await configure(world, retention_ms="-1") == ErrorCode.NONE
-    code, message = await refused(world, 4)
-    assert code is ErrorCode.POLICY_VIOLATION
-    assert "never expire" in message and "delete.records.when.drained=true" in message
-    assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
-    await resized(world, 4)
-
-
-async def test_a_gainers_znode_that_would_be_too_large_is_refused_before_the_goal_is_written(
-    nursery: trio.Nursery, autojump_clock: object
-) -> None:
-    """``partition.state.max.bytes``: partitions that were merged often and never removed are in every lineage entry."""
-    world = await started(nursery, partition_state_max_bytes=1024)
-    for count in (160, 4, 160):
-        await resized(world, count)
-        hold_records(world, range(4, 160), 40)
-    code, message = await refused(world, 4)
-    assert code is ErrorCode.INVALID_PARTITIONS
-    assert "The lineage of partition 0 would make its znode " in message and "more than 1024" in message
-    assert await counts(world) == (160, 3, 4, None)
-    await resized(world, 156)
-
-
-async def test_an_unknown_an_internal_and_a_deleted_topic_cannot_be_resized(
-    world: ControllerCluster, autojump_clock: object
-) -> None:
-    async def code_for(name: str) -> int:
-        topics = [CreatePartitionsTopic(name=name, count=60, assignments=None)]
-        return int((await world.request(CreatePartitionsRequest(topics=topics, timeout_ms=100))).results[0].error_code)
-
-    assert await code_for("nowhere") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
-    await world.until(lambda: ("__consumer_offsets", 0) in world.brokers[1].led())
-    assert await code_for("__consumer_offsets") == ErrorCode.INVALID_REQUEST
-    world.brokers[2].answering = trio.Event()
-    deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100)
-    await world.request(deletion)
-    assert await code_for(TOPIC) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    world.brokers[2].answering.set()
-
-
-async def test_a_request_that_names_the_topic_twice_is_refused(
-    world: ControllerCluster, autojump_clock: object
-) -> None:
-    """The intended count is unknown, also when the counts are equal."""
-    for asked in ((6, 8), (6, 6)):
-        request = alter(asked[0])
-        request.topics = [alter(count).topics[0] for count in asked]
-        [result] = (await world.request(request)).results
-        assert result.error_code == ErrorCode.INVALID_REQUEST
-        assert result.error_message == "The topic is named more than once in the request."
-    assert len((await world.topic(TOPIC)).partitions) == 4
-
-
 @pytest.mark.parametrize(("before", "count"), [(4, 6), (6, 4)], ids=["grow", "shrink"])
 async def test_a_repeated_request_waits_for_the_resize_under_way(
     world: ControllerCluster, autojump_clock: object, nursery: trio.Nursery, before: int, count: int
@@ -370,16 +284,6 @@ async def test_an_accepted_resize_is_not_undone_when_leaders_move_at_once(
     session.multi = slow  # type: ignore[method-assign]
     await resized(world, 5)
     assert (await world.topic(TOPIC)).undeleted_partition_count == 5
-
-
-async def test_ordered_delivery_cannot_be_altered_after_the_first_resize(
-    world: ControllerCluster, autojump_clock: object
-) -> None:
-    assert await configure(world, enable_ordered_delivery="false") == ErrorCode.NONE
-    assert await configure(world, enable_ordered_delivery="true") == ErrorCode.NONE
-    await resized(world, 6)
-    assert await configure(world, enable_ordered_delivery="false") == ErrorCode.INVALID_CONFIG
-    assert await configure(world, retention_ms="1000") == ErrorCode.NONE
 
 
 # ---------------------------------------------------------------- edits by hand

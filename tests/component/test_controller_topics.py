@@ -15,12 +15,10 @@ from anabranch.controller.context import Context
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import (
-    CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
 from anabranch.protocol.generated.create_topics import (
-    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
@@ -86,66 +84,6 @@ async def test_a_created_topic_is_served_by_every_broker_when_the_answer_comes(
     assert (sent.incarnation, sent.zk_version, sent.is_new) == (state_znode.czxid, 0, True)
 
 
-@pytest.mark.parametrize(
-    ("request_", "code"),
-    [
-        (creation("bad/name"), ErrorCode.INVALID_TOPIC_EXCEPTION),
-        (creation(""), ErrorCode.INVALID_TOPIC_EXCEPTION),
-        (creation("existing.topic"), ErrorCode.INVALID_TOPIC_EXCEPTION),
-        (creation("existing_topic"), ErrorCode.TOPIC_ALREADY_EXISTS),
-        (creation("t", partitions=0), ErrorCode.INVALID_PARTITIONS),
-        (creation("t", partitions=2**31 - 1), ErrorCode.INVALID_PARTITIONS),
-        (creation("t", replication_factor=0), ErrorCode.INVALID_REPLICATION_FACTOR),
-        (creation("t", replication_factor=4), ErrorCode.INVALID_REPLICATION_FACTOR),
-        (creation("t", configs=[CreatableTopicConfig(name="no.such.key", value="1")]), ErrorCode.INVALID_CONFIG),
-        (creation("t", configs=[CreatableTopicConfig(name="retention.ms", value="-2")]), ErrorCode.INVALID_CONFIG),
-        (creation("t", configs=[CreatableTopicConfig(name="retention.ms", value=None)]), ErrorCode.INVALID_CONFIG),
-        (
-            creation("t", -1, -1, assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[9])]),
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        ),
-        (
-            creation("t", -1, -1, assignments=[CreatableReplicaAssignment(partition_index=1, broker_ids=[1])]),
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        ),
-        (
-            creation("t", 1, -1, assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[1])]),
-            ErrorCode.INVALID_REQUEST,
-        ),
-    ],
-)
-async def test_an_invalid_creation_is_refused_and_leaves_no_znode(
-    world: ControllerCluster, request_: CreateTopicsRequest, code: ErrorCode, autojump_clock: object
-) -> None:
-    await create(world, "existing_topic", 1)
-    response = await world.request(request_)
-    assert response.topics[0].error_code == code
-    assert response.topics[0].error_message
-    assert await world.store.children(paths.TOPICS) == ["existing_topic"]
-
-
-async def test_a_given_assignment_is_taken(world: ControllerCluster, autojump_clock: object) -> None:
-    assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=[3]) for i in range(2)]
-    response = await world.request(creation("placed", -1, -1, assignments=assignments))
-    assert response.topics[0].error_code == ErrorCode.NONE
-    assert (await world.topic("placed")).partitions == {0: [3], 1: [3]}
-
-
-async def test_minus_one_means_the_controllers_defaults(nursery: trio.Nursery, autojump_clock: object) -> None:
-    world = ControllerCluster(nursery)
-    await world.start_controller(num_partitions=4)
-    await world.start_broker(1)
-    await world.until(lambda: world.brokers[1].requests)
-    assert (await world.request(creation("t", -1, -1))).topics[0].num_partitions == 4
-
-
-async def test_validate_only_writes_nothing(world: ControllerCluster, autojump_clock: object) -> None:
-    response = await world.request(creation("t", validate_only=True))
-    assert response.topics[0].error_code == ErrorCode.NONE
-    assert response.topics[0].num_partitions == 3
-    assert await world.store.children(paths.TOPICS) == []
-
-
 async def test_a_broker_that_does_not_answer_makes_the_request_time_out(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
@@ -187,28 +125,6 @@ async def test_create_partitions_splits_the_topic(world: ControllerCluster, auto
     assert (after.initial_partition_count, after.layout_version) == (2, 1)
     assert after.topic_id == before.topic_id
     assert {index for name, index in world.brokers[1].metadata()} == set(range(5))
-
-
-@pytest.mark.parametrize(
-    ("wanted", "code"),
-    [
-        (CreatePartitionsTopic(name="t", count=2, assignments=None), ErrorCode.INVALID_PARTITIONS),
-        (CreatePartitionsTopic(name="t", count=1, assignments=None), ErrorCode.INVALID_PARTITIONS),
-        (CreatePartitionsTopic(name="none", count=3, assignments=None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (CreatePartitionsTopic(name="t", count=3, assignments=[]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (
-            CreatePartitionsTopic(name="t", count=3, assignments=[CreatePartitionsAssignment(broker_ids=[9])]),
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        ),
-    ],
-)
-async def test_invalid_create_partitions_requests_are_refused(
-    world: ControllerCluster, wanted: CreatePartitionsTopic, code: ErrorCode, autojump_clock: object
-) -> None:
-    await create(world, "t", 2)
-    response = await world.request(CreatePartitionsRequest(topics=[wanted], timeout_ms=30_000))
-    assert response.results[0].error_code == code
-    assert len((await world.topic("t")).partitions) == 2
 
 
 async def test_an_edit_that_removes_partitions_is_undone(

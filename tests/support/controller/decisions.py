@@ -69,6 +69,9 @@ class Store:
         self.multis.append(list(ops))
         return [op.version + 1 if isinstance(op, SetOp) else 0 if isinstance(op, CreateOp) else -1 for op in ops]
 
+    def check_fits(self, ops: Sequence[ZkOp]) -> None:
+        pass
+
     async def confirm_office(self) -> None:
         self.confirmed += 1
 

@@ -24,7 +24,7 @@ class Topic:
             initial_partition_count=initial
         )
         self.states = {p: PartitionState(3, 1, 0, [1, 2]) for p in range(count)}
-        self.electable = {p: [2, 1] for p in range(100)}
+        self.electable = {p: [2, 1] for p in range(200)}
 
     @classmethod
     def split(cls, initial: int, count: int) -> Topic:

@@ -5,6 +5,8 @@ Each decision is made from an image; other tests show how it is carried out.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import uuid
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -12,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.controller.admin.create_partitions import Demand, decide
+from anabranch.controller import config_writes
+from anabranch.controller.admin.create_partitions import Demand, create_partitions, decide
 from anabranch.controller.append_window import AppendWindow
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.effects import Ask, Effects, carry_out
@@ -24,13 +27,21 @@ from anabranch.controller.store import ImageStaleError
 from anabranch.controller.topics import decide_edit, undone
 from anabranch.ordered_resize.judgement import VerdictKind
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.create_partitions import CreatePartitionsAssignment, CreatePartitionsTopic
+from anabranch.protocol.generated.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from anabranch.runtime.env import SetOp, ZkOp, ZkRequestTooLargeError
+from anabranch.runtime.zk_requests import check_fits
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
-from anabranch.zk_schemas.features import SUPPORTED
+from anabranch.zk_schemas.config import ConfigZnode
+from anabranch.zk_schemas.features import SUPPORTED, Features, FeaturesStatus
 from anabranch.zk_schemas.topic import TopicZnode
-from tests.support.controller.topic_images import asked, image_of
+from tests.support.controller.decisions import context_of
+from tests.support.controller.refusals import assert_only_refuses
+from tests.support.controller.topic_images import asked, image_of, resized
 from tests.support.resize.resized_topic import Topic
 
 CONFIG = ControllerConfig(1000, "c", 9, "z")
@@ -50,10 +61,27 @@ def fits(_ops: Sequence[ZkOp]) -> None:
     pass
 
 
-def decided(image: ClusterImage, count: int, *, name: str = "t", **demand: bool) -> Effects:
+def decided(
+    image: ClusterImage, count: int, *, name: str = "t", config: ControllerConfig = CONFIG, **demand: bool
+) -> Effects:
     return decide(
-        image, CONFIG, Demand(CreatePartitionsTopic(name=name, count=count, assignments=None), **demand), fits, 0.0
+        image, config, Demand(CreatePartitionsTopic(name=name, count=count, assignments=None), **demand), fits, 0.0
     )
+
+
+def refused(image: ClusterImage, count: int, code: ErrorCode, config: ControllerConfig = CONFIG) -> str:
+    """Check that the count is refused with ``code``, also by a dry run. Return the message."""
+    effects = decided(image, count, config=config)
+    assert_only_refuses(effects, code)
+    assert decided(image, count, config=config, validate_only=True) == effects
+    message: str = effects.response.error_message
+    return message
+
+
+def configure(image: ClusterImage, **config: str) -> None:
+    """Give the topic's config these values. Names of keys have underscores for dots."""
+    names = {name.replace("_", "."): value for name, value in config.items()}
+    config_writes.take(image, paths.topic_config("t"), ConfigZnode(names).encode(), 6)
 
 
 def written(effects: Effects) -> TopicZnode:
@@ -106,14 +134,18 @@ def replaced(effects: Effects) -> int:
 
 
 def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
-    topic, two = (
-        CreatePartitionsTopic(name="t", count=8, assignments=None),
-        [CreatePartitionsAssignment(broker_ids=[1])] * 2,
-    )
+    topic = CreatePartitionsTopic(name="t", count=8, assignments=None)
     deleted, malformed = cluster(image_of(Topic(4))), cluster(image_of(Topic(4)))
     deleted.deletions["t"] = {}
     malformed.malformed["u"] = 7
-    image, given = cluster(image_of(Topic(4))), CreatePartitionsTopic(name="t", count=8, assignments=two)
+    image, internal = cluster(image_of(Topic(4))), cluster(image_of(Topic(4)))
+    internal.topics["__consumer_offsets"] = internal.topics["t"]
+    internal.topics["__consumer_offsets"].name = "__consumer_offsets"
+
+    def given(count: int, *replicas: int) -> Effects:
+        assignments = [CreatePartitionsAssignment(broker_ids=[broker, 2]) for broker in replicas]
+        wanted = CreatePartitionsTopic(name="t", count=count, assignments=assignments)
+        return decide(image, CONFIG, Demand(wanted), fits, 0.0)
 
     def too_large(_ops: Sequence[ZkOp]) -> None:
         raise ZkRequestTooLargeError(PATH, 9, 8)
@@ -125,7 +157,10 @@ def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
         "malformed": (ErrorCode.INVALID_TOPIC_EXCEPTION, decided(malformed, 8, name="u")),
         "the same count": (ErrorCode.INVALID_PARTITIONS, decided(image, 4)),
         "fewer than created": (ErrorCode.INVALID_PARTITIONS, decided(image, 3)),
-        "too few given": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, decide(image, CONFIG, Demand(given), fits, 0.0)),
+        "internal": (ErrorCode.INVALID_REQUEST, decided(internal, 60, name="__consumer_offsets")),
+        "too few given": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, given(8, 1, 1)),
+        "none given": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, given(5)),
+        "a broker that is away": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, given(5, 9)),
         "too large": (ErrorCode.INVALID_PARTITIONS, decide(image, CONFIG, Demand(topic), too_large, 0.0)),
     }
 
@@ -135,6 +170,97 @@ def test_a_refusal_has_no_effect_but_its_answer(kind: str) -> None:
     code, effects = refusals()[kind]
     assert effects.response.error_code == code, effects.response
     assert effects == Effects(effects.topic, response=effects.response)
+
+
+@pytest.mark.parametrize("topic", [resized(4, 6, 4), asked(4, 6), Topic(4)], ids=["draining", "unfinished", "settled"])
+@pytest.mark.parametrize(
+    ("count", "why"),
+    [
+        (0, "at least one partition"),
+        (-1, "at least one partition"),
+        (-(2**31), "at least one partition"),
+        (3, "created with 4 partitions and cannot have fewer"),
+        (2**31 - 1, "the largest count is"),
+    ],
+)
+def test_impossible_counts_are_refused_in_every_phase_of_a_resize(topic: Topic, count: int, why: str) -> None:
+    assert why in refused(cluster(image_of(topic)), count, ErrorCode.INVALID_PARTITIONS)
+
+
+@pytest.mark.parametrize("topic", [resized(4, 6, 4), Topic(4)], ids=["draining", "settled"])
+def test_the_present_count_is_refused_after_a_resize_and_while_partitions_drain(topic: Topic) -> None:
+    message = refused(cluster(image_of(topic)), 4, ErrorCode.INVALID_PARTITIONS)
+    assert message == "Topic already has 4 partitions."
+
+
+def test_the_largest_count_follows_from_max_partitions() -> None:
+    image = cluster(image_of(Topic(4)))
+    assert decided(image, 20_000, validate_only=True).response.error_code == ErrorCode.NONE
+    message = refused(image, 20_001, ErrorCode.POLICY_VIOLATION)
+    assert "19997 more would exceed the limit of 20000 (max.partitions)" in message
+
+
+def test_a_shrink_that_would_never_drain_is_refused_with_the_config_that_allows_it() -> None:
+    """Hole 23: the refusal names the config with which the shrink would drain."""
+    image = cluster(image_of(resized(4, 6)))
+    configure(image, retention_ms="-1")
+    message = refused(image, 4, ErrorCode.POLICY_VIOLATION)
+    assert "never expire" in message and "delete.records.when.drained=true" in message
+    configure(image, retention_ms="-1", delete_records_when_drained="true")
+    assert decided(image, 4).response.error_code == ErrorCode.NONE
+
+
+def test_a_gainers_znode_that_would_be_too_large_is_refused_before_the_goal_is_written() -> None:
+    """``partition.state.max.bytes``: partitions that were merged often and never removed are in every lineage entry."""
+    image = cluster(image_of(resized(4, 160, 4, 160)))
+    config = dataclasses.replace(CONFIG, partition_state_max_bytes=1024)
+    message = refused(image, 4, ErrorCode.INVALID_PARTITIONS, config)
+    assert "The lineage of partition 0 would make its znode " in message and "more than 1024" in message
+    assert written(decided(image, 156, config=config)).undeleted_partition_count == 156
+
+
+@pytest.mark.parametrize(("removing", "named"), [({}, "0"), ({1: [2]}, "0, 1")])
+def test_a_resize_during_a_reassignment_is_refused_and_changes_nothing(
+    removing: dict[int, list[int]], named: str
+) -> None:
+    topic = image_of(Topic(4))
+    topic.znode = topic.znode.replace(adding_replicas={0: [2]}, removing_replicas=removing)
+    message = refused(cluster(topic), 8, ErrorCode.REASSIGNMENT_IN_PROGRESS)
+    assert f"Partitions {named} are being reassigned" in message
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_a_topic_does_not_grow_beyond_one_request_to_zookeeper(validate_only: bool) -> None:
+    """The servers may accept less than the bound of a topic's znode, with a lower ``jute.maxbuffer``."""
+    demand = Demand(CreatePartitionsTopic(name="t", count=400, assignments=None), validate_only)
+    check = functools.partial(check_fits, limit=3000)
+    effects = decide(cluster(image_of(Topic(4))), CONFIG, demand, check, 0.0)
+    assert_only_refuses(effects, ErrorCode.INVALID_PARTITIONS)
+    message = effects.response.error_message
+    assert "400 partitions of t are too many" in message and "accepts 3000 (jute.maxbuffer)" in message
+
+
+def test_a_topic_is_resized_only_while_ordered_resize_is_finalized() -> None:
+    """KIP-584: what the level of the feature switches."""
+    image = cluster(image_of(resized(4, 6)))
+    image.features = Features(FeaturesStatus.DISABLED)
+    message = refused(image, 8, ErrorCode.POLICY_VIOLATION)
+    assert "ordered_resize" in message and "`anabranch features upgrade --all`" in message
+    image.features = for_new_cluster(SUPPORTED)
+    assert decided(image, 8).response.error_code == ErrorCode.NONE
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("counts", [(6, 8), (6, 6)])
+async def test_a_request_that_names_the_topic_twice_is_refused(counts: tuple[int, int]) -> None:
+    """The intended count is unknown, also when the counts are equal."""
+    context = context_of(cluster(image_of(Topic(4))))
+    topics = [CreatePartitionsTopic(name="t", count=count, assignments=None) for count in counts]
+    outcome = await create_partitions(context, CreatePartitionsRequest(topics=topics), 3)
+    (result,) = outcome.response.results
+    assert result.error_code == ErrorCode.INVALID_REQUEST
+    assert result.error_message == "The topic is named more than once in the request."
+    assert (context.store.multis, outcome.waits) == ([], [])
 
 
 def test_the_measured_rate_is_answered_and_the_measurement_goes_on() -> None:

@@ -5,8 +5,10 @@ Each decision is made from an image; other tests show the answer to a refused wr
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,11 +28,14 @@ from anabranch.protocol.generated.create_topics import (
     CreateTopicsRequest,
 )
 from anabranch.runtime.env import CreateOp, NodeExistsError, SetOp, ZkOp, ZkRequestTooLargeError
+from anabranch.runtime.zk_requests import check_fits
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
 from anabranch.zk_schemas.config import ConfigZnode
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.support.controller.refusals import assert_only_refuses
+from tests.support.controller.topic_images import image_of
+from tests.support.resize.resized_topic import Topic
 
 CONFIG = ControllerConfig(1000, "c", 9, "z", num_partitions=3, default_replication_factor=2, max_partitions=20)
 
@@ -97,6 +102,18 @@ def test_a_topic_that_is_only_validated_has_no_effect_but_its_answer() -> None:
     assert (effects.response.error_code, effects.response.num_partitions) == (ErrorCode.NONE, 5)
 
 
+def test_a_given_assignment_is_taken() -> None:
+    effects = decided(assigned({0: [2], 1: [2]}))
+    znode = TopicZnode.decode("", effects.writes[1].data)  # type: ignore[union-attr]
+    assert (effects.response.error_code, znode.partitions) == (ErrorCode.NONE, {0: [2], 1: [2]})
+
+
+def assigned(replicas: Mapping[int, list[int]], partitions: int = -1) -> CreatableTopic:
+    wanted = topic(partitions=partitions)
+    wanted.assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=b) for i, b in replicas.items()]
+    return wanted
+
+
 @pytest.mark.parametrize(("planned", "code"), [(15, ErrorCode.NONE), (16, ErrorCode.POLICY_VIOLATION)])
 def test_the_limit_counts_the_topics_validated_before_it(planned: int, code: ErrorCode) -> None:
     effects = decided(topic(partitions=5), validate_only=True, planned=planned)
@@ -104,23 +121,28 @@ def test_the_limit_counts_the_topics_validated_before_it(planned: int, code: Err
 
 
 def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
-    by_hand = topic()
-    by_hand.assignments = [CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 9])]
-    both = topic(partitions=1)
-    both.assignments = [CreatableReplicaAssignment(partition_index=0, broker_ids=[1])]
     oversize = decide(cluster(), CONFIG, (), Demand(topic(retention_ms="5")), random.Random(1), too_large)
     return {
         "twice": (ErrorCode.INVALID_REQUEST, decided(topic(), is_repeated=True)),
         "an illegal name": (ErrorCode.INVALID_TOPIC_EXCEPTION, decided(topic("a b"))),
+        "no name": (ErrorCode.INVALID_TOPIC_EXCEPTION, decided(topic(""))),
         "existing": (ErrorCode.TOPIC_ALREADY_EXISTS, decided(topic(), ["t"])),
         "colliding": (ErrorCode.INVALID_TOPIC_EXCEPTION, decided(topic("a.b"), ["a_b"])),
         "a config without value": (ErrorCode.INVALID_CONFIG, decided(topic(retention_ms=None))),
         "a config that cannot be": (ErrorCode.INVALID_CONFIG, decided(topic(retention_ms="soon"))),
+        "an unknown config": (ErrorCode.INVALID_CONFIG, decided(topic(no_such_key="1"))),
+        "a config out of range": (ErrorCode.INVALID_CONFIG, decided(topic(retention_ms="-2"))),
+        "autoscaling of an internal topic": (
+            ErrorCode.INVALID_CONFIG,
+            decided(topic("__consumer_offsets", autoscale_enable="true")),
+        ),
+        "more partitions than any topic has": (ErrorCode.INVALID_PARTITIONS, decided(topic(partitions=2**31 - 1))),
         "no partitions": (ErrorCode.INVALID_PARTITIONS, decided(topic(partitions=0))),
         "no replicas": (ErrorCode.INVALID_REPLICATION_FACTOR, decided(topic(factor=0))),
         "more replicas than brokers": (ErrorCode.INVALID_REPLICATION_FACTOR, decided(topic(factor=3))),
-        "a broker that is away": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, decided(by_hand)),
-        "count and assignment": (ErrorCode.INVALID_REQUEST, decided(both)),
+        "a broker that is away": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, decided(assigned({0: [1, 9]}))),
+        "no replicas for partition 0": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, decided(assigned({1: [1]}))),
+        "count and assignment": (ErrorCode.INVALID_REQUEST, decided(assigned({0: [1]}, partitions=1))),
         "over the limit": (ErrorCode.POLICY_VIOLATION, decided(topic(partitions=21))),
         "configs too long": (ErrorCode.INVALID_CONFIG, oversize),
     }
@@ -130,6 +152,47 @@ def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
 def test_a_refusal_has_no_effect_but_its_answer(kind: str) -> None:
     code, effects = refusals()[kind]
     assert_only_refuses(effects, code)
+
+
+def test_a_long_name_is_refused_with_a_short_message() -> None:
+    result = decided(topic("n" * 30_000)).response
+    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert len(result.error_message) < 1_100
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_a_topic_with_a_config_too_large_for_zookeeper_is_not_created(validate_only: bool) -> None:
+    wanted = topic()
+    wanted.configs = [CreatableTopicConfig(name="leader.replication.throttled.replicas", value="1:1," * 999 + "1:1")]
+    demand = Demand(wanted, validate_only)
+    effects = decide(cluster(), CONFIG, (), demand, random.Random(1), functools.partial(check_fits, limit=3000))
+    assert_only_refuses(effects, ErrorCode.INVALID_CONFIG)
+    assert "jute.maxbuffer" in effects.response.error_message
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_a_topic_with_too_many_partitions_is_refused_by_its_size(validate_only: bool) -> None:
+    effects = decided(topic(partitions=45_000, factor=2), validate_only=validate_only)
+    assert_only_refuses(effects, ErrorCode.INVALID_PARTITIONS)
+    assert "45000 partitions of 2 replicas, takes" in effects.response.error_message
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_the_cluster_has_no_more_partitions_than_its_limit(validate_only: bool) -> None:
+    """``max.partitions``. A request without a count counts with the default, and internal topics are exempt."""
+    image, config = cluster(), dataclasses.replace(CONFIG, max_partitions=10, num_partitions=7)
+    image.topics["t"] = image_of(Topic(4))
+
+    def answer(wanted: CreatableTopic) -> Effects:
+        return decide(image, config, ["t"], Demand(wanted, validate_only), random.Random(1), fits)
+
+    effects = answer(topic("u"))
+    assert_only_refuses(effects, ErrorCode.POLICY_VIOLATION)
+    assert effects.response.error_message == (
+        "The cluster has 4 partitions, and 7 more would exceed the limit of 10 (max.partitions)."
+    )
+    for wanted in (topic("u", 6), topic("__consumer_offsets", 7)):
+        assert answer(wanted).response.error_code == ErrorCode.NONE
 
 
 # ---------------------------------------------------------------- carrying out
