@@ -20,6 +20,14 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 EVENT_FIRST = structlog.processors.KeyValueRenderer(key_order=["event"], repr_native_str=False)
 
+# The default renderer shows all local variables of a traceback, which takes seconds for a simulated cluster.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
+
 # The time of an example depends on the machine, so no test fails for it.
 settings.register_profile("anabranch", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("anabranch")
