@@ -123,16 +123,6 @@ async def test_a_topic_znode_that_cannot_be_rewritten_is_left_alone(
     assert await is_served(world)
 
 
-async def test_an_edit_that_makes_the_topic_znode_very_large_is_undone(
-    world: ControllerCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    edited = (await world.topic("t")).replace(initial_partition_count=9).encode()
-    await world.store.set(paths.topic("t"), edited[:-1] + b',"padding":"' + b"x" * 1_000_000 + b'"}')
-    await world.until(lambda: any("event=topic.edit_undone" in record.getMessage() for record in caplog.records))
-    assert (await world.topic("t")).initial_partition_count == 2, "what it was before is short enough"
-    assert await is_served(world)
-
-
 async def test_a_write_that_always_breaks_the_connection_is_given_up(
     world: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -449,33 +439,6 @@ async def move(world: ControllerCluster, targets: dict[int, list[int] | None]) -
     request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=partitions)])
     answered = (await world.request(request)).responses[0].partitions
     return {found.partition_index: (found.error_code, found.error_message or "") for found in answered}
-
-
-async def test_an_edit_that_adds_partitions_during_a_reassignment_is_undone(world: ControllerCluster) -> None:
-    assert await move(world, {0: [1, 2]}) == {0: DONE}
-    known = await world.topic("t")
-    grown = known.replace(partitions=known.partitions | {2: [1], 3: [1]})
-    await world.store.set(paths.topic("t"), grown.encode())
-
-    async def undone() -> bool:
-        return await world.topic("t") == known
-
-    await world.until(undone)
-
-
-async def test_an_unseen_edit_during_a_reassignment_becomes_a_queued_count(world: ControllerCluster) -> None:
-    assert await move(world, {0: [1, 2]}) == {0: DONE}
-    known = await world.topic("t")
-    world.kill_controller(1000)
-    grown = known.replace(partitions=known.partitions | {2: [1], 3: [1]})
-    await world.store.set(paths.topic("t"), grown.encode())
-    await world.start_controller(1001)
-
-    async def queued() -> bool:
-        topic = await world.topic("t")
-        return (topic.partitions, topic.wanted) == (known.partitions, 4)
-
-    await world.until(queued)
 
 
 async def test_a_reassignment_is_refused_until_the_resize_ends(world: ControllerCluster) -> None:

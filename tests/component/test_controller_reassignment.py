@@ -183,23 +183,6 @@ async def test_the_last_isr_member_stays_a_replica_until_the_target_is_in_sync(
     assert (await world.store.get(paths.topic("t"))).version == version + 2
 
 
-async def test_replicas_changed_by_hand_are_put_back(world: ControllerCluster, autojump_clock: object) -> None:
-    topic = await world.topic("t")
-    for edit in (
-        topic.replace(partitions={0: [4], 1: [2, 3, 1]}),
-        topic.replace(partitions={0: [1, 2, 3, 4], 1: [2, 3, 1]}, adding_replicas={0: [4]}),
-        topic.replace(removing_replicas={0: [3]}),
-    ):
-        before = (await world.store.get(paths.topic("t"))).version
-        await world.store.set(paths.topic("t"), edit.encode())
-
-        async def put_back(version: int = before + 2) -> bool:
-            return (await world.store.get(paths.topic("t"))).version == version
-
-        await world.until(put_back)
-        assert await world.topic("t") == topic
-
-
 async def test_a_topic_is_deleted_with_the_replicas_being_added(
     world: ControllerCluster, autojump_clock: object
 ) -> None:

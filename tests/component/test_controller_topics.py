@@ -127,21 +127,6 @@ async def test_create_partitions_splits_the_topic(world: ControllerCluster, auto
     assert {index for name, index in world.brokers[1].metadata()} == set(range(5))
 
 
-async def test_an_edit_that_removes_partitions_is_undone(
-    world: ControllerCluster, caplog: pytest.LogCaptureFixture, autojump_clock: object
-) -> None:
-    topic = await create(world, "t", 3)
-    with caplog.at_level(logging.ERROR):
-        shorter = topic.replace(partitions={0: topic.partitions[0]})
-        await world.store.set(paths.topic("t"), shorter.encode())
-
-        async def restored() -> bool:
-            return (await world.topic("t")).partitions == topic.partitions
-
-        await world.until(restored)
-    assert "event=topic.edit_undone" in caplog.text
-
-
 async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_id(
     world: ControllerCluster, autojump_clock: object
 ) -> None:

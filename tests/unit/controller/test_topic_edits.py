@@ -1,0 +1,212 @@
+"""The effects of an edit of a topic's znode by hand, seen by the active controller or found by the next one.
+
+The refused edits have their reasons in ``tests/unit/ordered_resize/test_judgement.py``, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+import pytest
+
+from anabranch.controller import config_writes
+from anabranch.controller.effects import Effects
+from anabranch.controller.image import ClusterImage
+from anabranch.controller.resize import goal, view
+from anabranch.controller.topics import decide_edit, decide_found
+from anabranch.ordered_resize.judgement import Outcome
+from anabranch.runtime.env import SetOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigZnode
+from anabranch.zk_schemas.partition_state import LineageEntry
+from anabranch.zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
+from tests.support.controller import decisions
+from tests.support.controller.topic_images import asked, image_of, resized
+from tests.support.resize.resized_topic import NEXT_ID, Topic
+
+PATH = paths.topic("t")
+VERSION = 9
+"""The zkVersion of an edited znode."""
+
+
+def cluster(topic: Topic, *, silent: Collection[int] = ()) -> ClusterImage:
+    """Return an image of brokers 1, 2 and 3 and the topic ``t``, whose replicas are on 1 and 2."""
+    image = decisions.cluster()
+    image.topics["t"] = image_of(topic, silent=silent)
+    return image
+
+
+def edited(znode: TopicZnode, **changes: object) -> TopicZnode:
+    """Edit the text of a znode as an operator with ``zkCli`` does. A field with the value None is removed."""
+    fields = json.loads(znode.encode()) | changes
+    text = json.dumps({name: value for name, value in fields.items() if value is not None})
+    return TopicZnode.decode(PATH, text.encode())
+
+
+def seen(image: ClusterImage, **changes: object) -> Effects:
+    """The effects of an edit that the active controller sees."""
+    topic = image.topics["t"]
+    return decide_edit(image, decisions.CONFIG, topic, edited(topic.znode, **changes), VERSION)
+
+
+def found(topic: Topic, name: str = "t", **changes: object) -> Effects:
+    """The effects of an edit that a new controller finds. No leader has acknowledged a request of it yet."""
+    image = cluster(topic, silent=topic.topic.partitions)
+    read = image.topics.pop("t")
+    read.name, read.version = name, VERSION
+    read.znode = edited(read.znode, **changes)
+    return decide_found(image, decisions.CONFIG, read, view.snapshot_of(image, read), lambda: NEXT_ID)
+
+
+def written(effects: Effects) -> TopicZnode:
+    (op,) = effects.writes
+    assert isinstance(op, SetOp) and (op.path, op.version) == (PATH, VERSION)
+    return TopicZnode.decode(op.path, op.data)
+
+
+def assigned(count: int) -> dict[str, list[int]]:
+    """The assignment of ``resized(4, ...)`` to ``count`` partitions."""
+    return {str(p): [1, 2] if p < 4 else [2, 1] for p in range(count)}
+
+
+def configure(image: ClusterImage, **config: str) -> None:
+    names = {name.replace("_", "."): value for name, value in config.items()}
+    config_writes.take(image, paths.topic_config("t"), ConfigZnode(names).encode(), 6)
+
+
+# ---------------------------------------------------------------- seen by the active controller
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"undeleted_partition_count": 3}, "created with 4 partitions and cannot have fewer"),
+        ({"initial_partition_count": 2}, "Only the controller may change initial_partition_count"),
+        ({"layout_version": 7}, "Only the controller may change layout_version"),
+        ({"layout_version": 2**31 - 1}, "Only the controller may change layout_version"),
+        (
+            {"previous_undeleted_partition_count": 5},
+            "Only the controller may change previous_undeleted_partition_count",
+        ),
+        ({"wanted": 9}, "Only the controller may change wanted"),
+        ({"last_leader_epochs": {"9": 1}}, "Only the controller may change last_leader_epochs"),
+        ({"last_offsets": {"9": 1}}, "Only the controller may change last_offsets"),
+        ({"partitions": assigned(5)}, "an edit cannot leave 5 of them"),
+        ({"partitions": assigned(7), "undeleted_partition_count": 5}, "make them equal"),
+        ({"partitions": assigned(6) | {"6": [1]}}, "Partition 6 must have 2 replicas"),
+        (
+            {"partitions": assigned(6) | {"0": [2, 1]}},
+            "Only AlterPartitionReassignments can change the replicas of partition 0.",
+        ),
+        (
+            {"partitions": assigned(6) | {"0": [3, 1, 2]}, "adding_replicas": {"0": [3]}},
+            "Only the controller may change adding_replicas",
+        ),
+        ({"removing_replicas": {"0": [2]}}, "Only the controller may change removing_replicas"),
+        (
+            {"initial_partition_count": 9, "padding": "x" * 1_000_000},
+            "Only the controller may change initial_partition_count",
+        ),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_an_edit_that_the_rules_refuse_is_undone(changes: dict[str, object], why: str) -> None:
+    image = cluster(resized(4, 6))
+    known = image.topics["t"].znode
+    effects = seen(image, **changes)
+    assert effects.response.outcome is Outcome.REFUSE and why in effects.response.why
+    assert (written(effects), effects.znode, effects.events, effects.step) == (known, known, (), "")
+
+
+def test_an_edit_to_a_count_that_would_never_drain_is_undone() -> None:
+    image = cluster(resized(4, 6))
+    configure(image, retention_ms="-1")
+    effects = seen(image, undeleted_partition_count=5)
+    assert (effects.response.outcome, written(effects)) == (Outcome.REFUSE, image.topics["t"].znode)
+    assert "never expire" in effects.response.why
+
+
+def test_an_edit_that_adds_partitions_during_a_reassignment_is_undone() -> None:
+    image = cluster(Topic(2))
+    topic = image.topics["t"]
+    topic.znode = topic.znode.replace(adding_replicas={0: [2]})
+    effects = seen(image, partitions=assigned(4))
+    assert (effects.response.outcome, written(effects)) == (Outcome.REFUSE, topic.znode)
+    assert "being reassigned" in effects.response.why
+
+
+def test_an_edit_while_a_resize_is_unfinished_is_queued() -> None:
+    topic = asked(4, 6)
+    znode = written(seen(cluster(topic), undeleted_partition_count=7))
+    assert znode == topic.topic.replace(wanted=7)
+
+
+def test_an_edit_by_a_tool_that_drops_our_fields_grows_the_topic() -> None:
+    fields = dict.fromkeys(("initial_partition_count", "undeleted_partition_count", "layout_version"))
+    znode = written(seen(cluster(resized(4, 6)), **fields, partitions=assigned(8), last_leader_epochs=None))
+    assert (znode.initial_partition_count, znode.undeleted_partition_count, znode.layout_version) == (4, 8, 2)
+
+
+def test_fields_that_an_edit_drops_are_written_again() -> None:
+    image = cluster(resized(4, 6))
+    effects = seen(image, **dict.fromkeys(LAYOUT_FIELDS), topic_id=None)
+    assert written(effects) == image.topics["t"].znode
+    assert effects.response.outcome is Outcome.ACCEPT
+
+
+# ---------------------------------------------------------------- found by the next controller
+
+
+@pytest.mark.parametrize(("count", "settled"), [(5, (4, 6)), (9, (4, 6)), (6, (4, 6, 4))])
+def test_a_count_edited_without_an_active_controller_is_queued_by_the_next(
+    count: int, settled: tuple[int, ...]
+) -> None:
+    """A count that differs from the stored layouts of its version gets a new version (hole 10)."""
+    topic = resized(*settled)
+    znode = written(found(topic, undeleted_partition_count=count))
+    assert znode == topic.topic.replace(wanted=count)
+    topic.topic = znode
+    image = cluster(topic)
+    begun = goal.decide_wanted(image, decisions.CONFIG, image.topics["t"], topic.snapshot()).znode
+    assert begun is not None
+    assert (begun.undeleted_partition_count, begun.wanted) == (count, None)
+    assert (begun.layout_version, begun.previous_undeleted_partition_count) == (len(settled), settled[-1])
+    topic.topic = begun
+    topic.carry_out()
+    if count == 6:  # it revives draining partitions
+        assert topic.states[5].lineage == (LineageEntry(0, {1: 0}), LineageEntry(2, {1: 2}))
+
+
+@pytest.mark.parametrize(
+    ("count", "why"),
+    [
+        (2, "The topic was created with 4 partitions and cannot have fewer; 2 were asked for"),
+        (2**16 + 1, "The topic cannot have 65537 partitions: the largest count is 65536"),
+    ],
+)
+def test_an_impossible_count_edited_without_an_active_controller_is_undone_by_the_next(count: int, why: str) -> None:
+    topic = resized(4, 6)
+    effects = found(topic, undeleted_partition_count=count)
+    assert effects.response.outcome is Outcome.REFUSE and why in effects.response.why
+    assert written(effects) == topic.topic
+
+
+def test_an_edit_with_too_few_replicas_that_no_controller_saw_is_undone() -> None:
+    topic = resized(4, 6)
+    effects = found(topic, partitions=assigned(6) | {"6": [1]})
+    assert effects.response.outcome is Outcome.REFUSE and "must have 2 replicas" in effects.response.why
+    assert written(effects) == topic.topic
+
+
+def test_an_unseen_edit_during_a_reassignment_becomes_a_queued_count() -> None:
+    topic = Topic(2)
+    topic.topic = topic.topic.replace(adding_replicas={0: [2]})
+    assert written(found(topic, partitions=assigned(4))) == topic.topic.replace(wanted=4)
+
+
+def test_an_internal_topic_does_not_grow_by_an_edit_that_no_controller_saw() -> None:
+    """Another partition count would give every group another coordinator, without the group's offsets."""
+    topic = Topic(1)
+    effects = found(topic, "__consumer_offsets", partitions=assigned(2))
+    assert (effects.response.outcome, effects.znode) == (Outcome.REFUSE, topic.topic)
