@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,7 +14,7 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
 from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
-from anabranch.runtime.env import BadVersionError, CheckOp, NoNodeError, SessionState, ZkOp
+from anabranch.runtime.env import NoNodeError, SessionState, ZkOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import VersionRange
 from anabranch.zk_schemas.features import (
@@ -118,11 +116,6 @@ async def test_a_new_cluster_starts_with_everything_finalized(world: ControllerC
     assert await levels(world) == HIGHEST
 
 
-async def test_a_new_cluster_is_finalized_before_its_first_broker_registers(world: ControllerCluster) -> None:
-    await start(world)
-    assert await levels(world) == HIGHEST
-
-
 async def test_a_cluster_with_topics_and_without_features_is_disabled_until_the_first_update(
     world: ControllerCluster,
 ) -> None:
@@ -131,11 +124,6 @@ async def test_a_cluster_with_topics_and_without_features_is_disabled_until_the_
     assert codes(await ask(world, {GROUP_COORDINATOR: 1})) == {GROUP_COORDINATOR: ErrorCode.NONE}
     assert (await finalized(world)).status is FeaturesStatus.ENABLED
     assert await levels(world) == {GROUP_COORDINATOR: 1}
-
-
-async def test_a_new_cluster_with_a_broker_of_the_previous_release_finalizes_nothing(world: ControllerCluster) -> None:
-    await start(world, SUPPORTED, PREVIOUS)
-    assert await finalized(world) == Features(FeaturesStatus.DISABLED)
 
 
 # ---------------------------------------------------------------- updates
@@ -153,88 +141,18 @@ async def test_levels_go_down_and_up_again_and_the_znodes_version_is_the_epoch(w
     assert await levels(world) == HIGHEST
 
 
-async def test_version_0_allows_a_downgrade_by_its_flag(world: ControllerCluster) -> None:
-    await start(world, SUPPORTED)
-    for allowed, code in ((False, ErrorCode.INVALID_REQUEST), (True, ErrorCode.NONE)):
-        key = FeatureUpdateKey(feature=ORDERED_RESIZE, max_version_level=0, allow_downgrade=allowed)
-        response = await world.request(UpdateFeaturesRequest(feature_updates=[key]), version=0)
-        assert codes(response) == {ORDERED_RESIZE: code}
-    assert ORDERED_RESIZE not in await levels(world)
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """An update that is refused: the requested levels, the error code, and a part of its message.
-
-    ``znode``: the content of ``/features``, by default with every feature finalized.
-    """
-
-    wanted: Mapping[str, int]
-    kind: int
-    code: ErrorCode
-    message_part: str
-    znode: bytes | None = None
-    standby: bool = False
-
-
 RISEN = Features(FeaturesStatus.ENABLED, {GROUP_COORDINATOR: FinalizedFeature(2, 2)}).encode()
-INVALID, FAILED = ErrorCode.INVALID_REQUEST, ErrorCode.FEATURE_UPDATE_FAILED
-REFUSALS = {
-    "unknown feature": Refusal({"unknown": 1}, UPGRADE, INVALID, "'unknown' is not supported"),
-    "no feature": Refusal({}, UPGRADE, INVALID, "names no feature"),
-    "unknown type": Refusal({GROUP_COORDINATOR: 1}, 9, INVALID, "Upgrade type 9 of 'group_coordinator'"),
-    "controller that is not active": Refusal(
-        {ORDERED_RESIZE: 0}, SAFE, ErrorCode.NOT_CONTROLLER, "is not active: the znode /controller names", standby=True
-    ),
-    "malformed /features: nothing": Refusal({ORDERED_RESIZE: 0}, SAFE, FAILED, "/features", znode=b""),
-    "malformed /features: a list": Refusal({ORDERED_RESIZE: 0}, SAFE, FAILED, "/features", znode=b"[]"),
-    "malformed /features: no text": Refusal({ORDERED_RESIZE: 0}, SAFE, FAILED, "/features", znode=b"\xff"),
-    "malformed /features: its status": Refusal(
-        {ORDERED_RESIZE: 0}, SAFE, FAILED, "/features: field status", znode=b'{"version":1,"status":7,"features":{}}'
-    ),
-    "malformed /features: its levels": Refusal(
-        {ORDERED_RESIZE: 0},
-        SAFE,
-        FAILED,
-        "min_version_level is above",
-        znode=b'{"version":1,"status":1,"features":{"f":{"min_version_level":2,"max_version_level":1}}}',
-    ),
-}
 
 
-@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
-async def test_an_update_that_is_refused_returns_why_and_leaves_the_znode(
-    world: ControllerCluster, refusal: Refusal
-) -> None:
-    """Each refusal has the KIP's error, and changes nothing, not even in part."""
-    if refusal.znode is not None:
-        await world.store.create(Features.PATH, refusal.znode)
-    await start(world, SUPPORTED, SUPPORTED)
-    if refusal.standby:
-        await world.start_controller(1001)
+async def test_a_controller_that_is_not_active_refuses_an_update(world: ControllerCluster) -> None:
+    await start(world, SUPPORTED)
+    await world.start_controller(1001)
     before = await world.store.get(Features.PATH)
-    keys = [
-        FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=refusal.kind)
-        for name, level in refusal.wanted.items()
-    ]
-    request = UpdateFeaturesRequest(feature_updates=keys)
-    response = await world.request(request, controller_id=1001 if refusal.standby else None)
-    first = response if response.error_code else response.results[0]
-    assert (first.error_code, refusal.message_part in first.error_message) == (refusal.code, True), first.error_message
-    assert response.features_epoch == -1
-    assert await world.store.get(Features.PATH) == before
-
-
-async def test_a_broker_znode_of_a_release_without_features_holds_the_levels_back(world: ControllerCluster) -> None:
-    """Such a registration has no field ``features`` at all."""
-    [first] = await start(world, {})
-    path = paths.broker_id(first.id)
-    content = json.loads((await world.store.get(path)).data)
-    del content["features"]
-    await world.store.set(path, json.dumps(content).encode())
-    response = await ask(world, {GROUP_COORDINATOR: 1})
-    assert codes(response) == {GROUP_COORDINATOR: ErrorCode.FEATURE_UPDATE_FAILED}
-    assert "broker 1 supports no level of it" in response.results[0].error_message
+    key = FeatureUpdateKey(feature=ORDERED_RESIZE, max_version_level=0, upgrade_type=SAFE)
+    response = await world.request(UpdateFeaturesRequest(feature_updates=[key]), controller_id=1001)
+    assert response.error_code == ErrorCode.NOT_CONTROLLER
+    assert "is not active: the znode /controller names" in response.error_message
+    assert (response.features_epoch, await world.store.get(Features.PATH)) == (-1, before)
 
 
 # ---------------------------------------------------------------- at the same time
@@ -347,17 +265,6 @@ async def test_an_update_is_refused_for_a_broker_that_registers_meanwhile(world:
     assert await levels(world) == {}
 
 
-async def test_each_write_of_the_features_changes_the_version_of_the_registrations_znode(
-    world: ControllerCluster,
-) -> None:
-    """Model: off_controller_sets. A broker that read the features before the write cannot register with them."""
-    await start(world, SUPPORTED)
-    before = (await world.store.get(paths.REGISTRATIONS)).version
-    await ask(world, {ORDERED_RESIZE: 0}, SAFE)
-    with pytest.raises(BadVersionError):
-        await world.store.multi([CheckOp(paths.REGISTRATIONS, before)])
-
-
 # ---------------------------------------------------------------- minimum levels
 
 
@@ -399,23 +306,6 @@ async def resize(world: ControllerCluster, count: int) -> tuple[int, str]:
     )
     [result] = (await world.request(request)).results
     return result.error_code, result.error_message or ""
-
-
-async def test_a_downgrade_that_loses_the_order_of_resized_topics_needs_force(world: ControllerCluster) -> None:
-    """KIP-915: the refusal names the loss."""
-    await older_cluster(world, SUPPORTED)
-    await ask(world, HIGHEST)
-    assert (await resize(world, 2))[0] == ErrorCode.NONE
-    everything = {ORDERED_RESIZE: 0, CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
-    refused = await ask(world, everything, SAFE)
-    assert set(codes(refused).values()) == {ErrorCode.FEATURE_UPDATE_FAILED}
-    assert all(
-        "not safe: topics t were resized or could not be loaded, and " in result.error_message
-        for result in refused.results
-    )
-    assert await levels(world) == HIGHEST
-    assert set(codes(await ask(world, everything, UNSAFE)).values()) == {ErrorCode.NONE}
-    assert await levels(world) == {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
 
 
 async def test_a_resized_topic_is_still_served_while_ordered_resize_is_not_finalized(world: ControllerCluster) -> None:

@@ -5,6 +5,7 @@ Each decision is made from an image and the registered brokers; ``test_feature_u
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +14,14 @@ import pytest
 import structlog
 
 from anabranch.controller import features
-from anabranch.controller.admin.update_features import decide
+from anabranch.controller.admin.update_features import decide, update_features
 from anabranch.controller.effects import Effects
 from anabranch.controller.events import FeaturesChanged
 from anabranch.controller.feature_updates import Update, UpgradeType, for_new_cluster
 from anabranch.controller.features import LockedBrokers, decide_settled
 from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from anabranch.runtime.env import CreateOp, SetOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
@@ -100,6 +102,15 @@ def test_levels_are_written_and_the_next_version_of_the_znode_is_answered() -> N
     assert image == image_with(), "a decision changed the image"
 
 
+def test_each_write_of_the_features_changes_the_version_of_the_registrations_znode() -> None:
+    """Model: off_controller_sets. A broker that read the features before the write cannot register with them."""
+    raised = decide_settled(image_with(), CONFIG, brokers(TWO_ONLY, TWO_ONLY))
+    for effects in (update(DOWN, SAFE), raised):
+        lock, op = effects.writes
+        assert lock == SetOp(paths.REGISTRATIONS, b"", LOCK)
+        assert op.path == paths.FEATURES
+
+
 def test_valid_updates_are_written_although_others_are_refused() -> None:
     effects = update({ORDERED_RESIZE: 0, "unknown": 1}, SAFE)
     assert ORDERED_RESIZE not in written(effects)
@@ -142,6 +153,7 @@ class Refusal:
 INVALID, FAILED = ErrorCode.INVALID_REQUEST, ErrorCode.FEATURE_UPDATE_FAILED
 REFUSALS = {
     "feature without a name": Refusal({"": 1}, UPGRADE, INVALID, "needs a name"),
+    "unknown feature": Refusal({"unknown": 1}, UPGRADE, INVALID, "'unknown' is not supported"),
     "unknown feature deleted": Refusal({"unknown": 0}, SAFE, INVALID, "'unknown' is not finalized"),
     "level out of range": Refusal({GROUP_COORDINATOR: 9}, UPGRADE, INVALID, "supports levels 1 to 2"),
     "level in force": Refusal({GROUP_COORDINATOR: 2}, UPGRADE, INVALID, "finalized at level 2 already"),
@@ -175,6 +187,33 @@ def test_an_update_that_is_refused_returns_why_and_has_no_effect(refusal: Refusa
     assert effects.response.features_epoch == -1
 
 
+def test_a_broker_znode_of_a_release_without_features_holds_the_levels_back() -> None:
+    """Such a registration has no field ``features`` at all."""
+    content = json.loads(brokers().live[1].registration.encode())
+    del content["features"]
+    registration = BrokerRegistration.decode(paths.broker_id(2), json.dumps(content).encode())
+    registered = brokers()
+    live = {**registered.live, 2: LiveBroker(2, 5, registration)}
+    effects = update({GROUP_COORDINATOR: 1}, SAFE, registered=LockedBrokers(live, LOCK))
+    assert (codes(effects), effects.writes) == ({GROUP_COORDINATOR: FAILED}, ())
+    assert "broker 2 supports no level of it" in effects.response.results[0].error_message
+
+
+def test_a_downgrade_that_loses_the_order_of_resized_topics_needs_force() -> None:
+    """KIP-915: the refusal names the loss."""
+    image = image_with()
+    image.topics["t"] = image_of(resized(4, 6))
+    refused = update(DOWN, SAFE, image)
+    assert (set(codes(refused).values()), refused.writes) == ({FAILED}, ())
+    assert all(
+        "not safe: topics t were resized or could not be loaded, and " in result.error_message
+        for result in refused.response.results
+    )
+    forced = update(DOWN, UNSAFE, image)
+    assert set(codes(forced).values()) == {ErrorCode.NONE}
+    assert written(forced) == {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
+
+
 def test_the_topics_that_a_downgrade_concerns_are_those_of_the_image() -> None:
     image = image_with()
     image.topics["t"] = image_of(resized(4, 6))
@@ -194,7 +233,15 @@ def test_a_new_cluster_finalizes_everything_that_every_broker_supports() -> None
     image = image_with(Features(FeaturesStatus.DISABLED), -1)
     effects = decide_settled(image, CONFIG, brokers(version=-1))
     assert (effects.features, effects.events) == (for_new_cluster(SUPPORTED), (FeaturesChanged(),))
+
+
+def test_a_new_cluster_is_finalized_before_its_first_broker_registers() -> None:
+    image = image_with(Features(FeaturesStatus.DISABLED), -1)
     assert decide_settled(image, CONFIG, LockedBrokers({}, -1)).features == for_new_cluster(SUPPORTED)
+
+
+def test_a_new_cluster_with_a_broker_of_the_previous_release_finalizes_nothing() -> None:
+    image = image_with(Features(FeaturesStatus.DISABLED), -1)
     older = decide_settled(image, CONFIG, brokers(SUPPORTED, PREVIOUS))
     assert older.features == Features(FeaturesStatus.DISABLED)
 
@@ -220,6 +267,57 @@ def test_the_minimum_level_rises_once_no_broker_supports_the_old_level() -> None
 
 
 # ---------------------------------------------------------------- carrying out
+
+
+async def carried_out(context: Any, *keys: FeatureUpdateKey, version: int = 1) -> Any:
+    """Carry out a request while broker 1 is registered, and return the response."""
+
+    async def read_locked(_context: object) -> LockedBrokers:
+        return brokers(SUPPORTED)
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(features, "read_locked", read_locked)
+        return (await update_features(context, UpdateFeaturesRequest(feature_updates=list(keys)), version)).response
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("allowed", "code"), [(False, INVALID), (True, ErrorCode.NONE)])
+async def test_version_0_allows_a_downgrade_by_its_flag(allowed: bool, code: ErrorCode) -> None:
+    context = context_of(image_with())
+    key = FeatureUpdateKey(feature=ORDERED_RESIZE, max_version_level=0, allow_downgrade=allowed)
+    response = await carried_out(context, key, version=0)
+    assert [result.error_code for result in response.results] == [code]
+    assert bool(context.image.features.level(ORDERED_RESIZE)) is not allowed
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("keys", "problem", "code", "said"),
+    [
+        ([], "", INVALID, "names no feature"),
+        (
+            [FeatureUpdateKey(feature=GROUP_COORDINATOR, max_version_level=1, upgrade_type=9)],
+            "",
+            INVALID,
+            "Upgrade type 9 of 'group_coordinator'",
+        ),
+        (
+            [FeatureUpdateKey(feature=ORDERED_RESIZE, max_version_level=0, upgrade_type=SAFE)],
+            "znode /features: field status: 7",
+            FAILED,
+            "/features: field status: 7: repair it first.",
+        ),
+    ],
+    ids=["no feature", "unknown type", "malformed /features"],
+)
+async def test_an_invalid_request_is_refused_as_a_whole(
+    keys: list[FeatureUpdateKey], problem: str, code: ErrorCode, said: str
+) -> None:
+    context = context_of(image_with())
+    context.image.features_problem = problem
+    response = await carried_out(context, *keys)
+    assert (response.error_code, said in response.error_message) == (code, True), response.error_message
+    assert (response.features_epoch, context.store.multis) == (-1, [])
 
 
 @pytest.mark.trio

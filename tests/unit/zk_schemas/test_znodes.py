@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import uuid
 from typing import Any
 
@@ -218,6 +219,9 @@ BAD: list[tuple[Any, bytes, str]] = [
     (ConfigChange, b'{"version":2,"entity_path":"topics"}', "entity_path"),
     (ClusterId, b'{"version":"1","id":""}', "id"),
     (ProducerIdBlock, b'{"broker":1,"block_start":"5","block_end":"4"}', "block_end"),
+    (Features, b"", ""),
+    (Features, b"[]", ""),
+    (Features, b"\xff", ""),
     (Features, b'{"status":2}', "status"),
     (Features, b'{"status":1,"features":{"f":{"min_version_level":3,"max_version_level":1}}}', "features.f"),
 ]
@@ -231,6 +235,21 @@ def test_malformed_content_names_path_and_field(schema: Any, data: bytes, field:
         schema.decode("/some/path", data)
     assert (caught.value.path, caught.value.field) == ("/some/path", field)
     assert "/some/path" in str(caught.value) and field in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("lineage", "why"),
+    [
+        ([[3, {"1": 0}]], "leader epoch 3 is above the partition's, 2"),
+        ([[0, {}]], "the entry of leader epoch 0 names no partition"),
+        ([[0, {"1": -1}]], "-1 is not a leader epoch"),
+        ([[0, {"1": 0}], [0, {"1": 0}]], "leader epoch 0 comes after 0: leader epochs must ascend"),
+    ],
+    ids=["newer", "empty", "negative", "twice"],
+)
+def test_a_lineage_that_contradicts_itself_is_malformed_with_a_reason(lineage: list[Any], why: str) -> None:
+    with pytest.raises(MalformedZnodeError, match=re.escape(why)):
+        PartitionState.decode("/some/path", STATE + b'"lineage":%s}' % json.dumps(lineage).encode())
 
 
 @given(
