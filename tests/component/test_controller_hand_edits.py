@@ -243,8 +243,7 @@ def sent(world: ControllerCluster) -> set[int]:
     return {orders[-1].partition_states[-1].ordered_delivery, updates[-1].ordered_delivery}
 
 
-@pytest.mark.parametrize("is_seen", [True, False], ids=["live", "unseen"])
-@pytest.mark.parametrize("settled", ["true", "false"])
+@pytest.mark.parametrize(("settled", "is_seen"), [("true", True), ("false", False)], ids=["live", "unseen"])
 async def test_an_edit_of_ordered_delivery_of_a_resized_topic_is_undone(
     nursery: trio.Nursery, autojump_clock: object, settled: str, is_seen: bool
 ) -> None:

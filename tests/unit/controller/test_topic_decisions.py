@@ -189,11 +189,15 @@ def test_a_config_that_equals_the_settled_value_stays(settled: bool | None) -> N
     assert restoring(cluster(Topic(4), {ORDERED: "true"}), "t", settled) == Effects()
 
 
-def test_an_edit_of_ordered_delivery_is_undone_and_brokers_are_notified() -> None:
-    effects = restoring(cluster(Topic(4), {ORDERED: "false", "retention.ms": "7"}), "t", True)
+@pytest.mark.parametrize(("edited", "settled"), [("false", True), ("true", False)])
+def test_an_edit_of_ordered_delivery_is_undone_and_brokers_are_notified(edited: str, settled: bool) -> None:
+    effects = restoring(cluster(Topic(4), {ORDERED: edited, "retention.ms": "7"}), "t", settled)
     (op,) = effects.writes
     assert isinstance(op, SetOp) and (op.path, op.version) == (paths.topic_config("t"), 6)
-    assert ConfigZnode.decode(op.path, op.data).config == {ORDERED: "true", "retention.ms": "7"}
+    assert ConfigZnode.decode(op.path, op.data).config == {
+        ORDERED: str(settled).lower(),
+        "retention.ms": "7",
+    }
     assert effects.notify == ("topics/t",)
 
 

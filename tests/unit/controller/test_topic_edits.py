@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from anabranch.ordered_resize.judgement import Outcome
 from anabranch.runtime.env import SetOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigZnode
-from anabranch.zk_schemas.partition_state import LineageEntry
+from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
 from tests.support.controller import decisions
 from tests.support.controller.topic_images import asked, image_of, resized
@@ -210,3 +211,114 @@ def test_an_internal_topic_does_not_grow_by_an_edit_that_no_controller_saw() -> 
     topic = Topic(1)
     effects = found(topic, "__consumer_offsets", partitions=assigned(2))
     assert (effects.response.outcome, effects.znode) == (Outcome.REFUSE, topic.topic)
+
+
+# ---------------------------------------------------------------- contradictions between znodes
+
+
+def pair(count: int, version: int) -> dict[str, int]:
+    return {"undeleted_partition_count": count, "layout_version": version}
+
+
+def with_state(topic: Topic, partition: int, **fields: Any) -> Topic:
+    """Edit the text of a partition's state. A field with the value None is removed."""
+    content = json.loads(topic.states[partition].encode()) | fields
+    text = json.dumps({name: value for name, value in content.items() if value is not None})
+    topic.states[partition] = PartitionState.decode("", text.encode())
+    return topic
+
+
+def frozen(topic: Topic, **changes: object) -> str:
+    """Check that a new controller freezes the topic and writes nothing. Return the reason."""
+    effects = found(topic, **changes)
+    assert effects == Effects("t", response=effects.response)
+    assert effects.response.outcome is Outcome.FREEZE
+    why: str = effects.response.why
+    return why
+
+
+@pytest.mark.parametrize(
+    ("partition", "fields", "why"),
+    [
+        (5, {"lineage": [[0, {"5": 0}]]}, "it names partition 5, itself"),
+        (5, {"lineage": [[0, {"9": 0}]]}, "it names partition 9, which never existed"),
+        (5, {"lineage": [[0, {"0": 0}]]}, "it names partition 0, which never has a key of partition 5"),
+        (
+            5,
+            {"lineage": [[0, {"1": 9}]]},
+            "it names partition 1, up to leader epoch 9, which has not ended: partition 1 is at leader epoch 1",
+        ),
+        (
+            1,
+            {"leader": -1, "isr": []},
+            "partition 1: isr is empty, but a partition that loses its leader keeps its ISR",
+        ),
+        (
+            1,
+            {"leader": -2},
+            "partition 1: leader -2 marks it as being removed, but undeleted_partition_count counts it",
+        ),
+        (1, {"isr": [1, 9]}, "partition 1: broker 9 is in its isr, and the topic assigns no replica of it there"),
+        (2, {"layout": pair(5, 2)}, "partition 2: layout is 5 partitions in version 2, not the topic's"),
+        (2, {"layout": pair(2, 1)}, "partition 2: layout is 2 partitions in version 1, fewer than the 4"),
+        (2, {"before": {"layout": pair(5, 0), "leader_epoch": 0}}, "partition 2: before is 5 partitions in version 0"),
+        (2, {"before": None}, "partition 2: before is nothing, though the resize began with 4 partitions in version 0"),
+        (2, {"initial_partition_count": 2}, "partition 2: initial_partition_count is 2, and the topic's is 4"),
+    ],
+    ids=[
+        "itself",
+        "unknown",
+        "no-ancestor",
+        "newer",
+        "no-isr",
+        "leader",
+        "isr",
+        "layout",
+        "small",
+        "before",
+        "no-before",
+        "initial",
+    ],
+)
+def test_a_state_that_contradicts_the_topic_freezes_it(partition: int, fields: dict[str, Any], why: str) -> None:
+    assert why in frozen(with_state(resized(4, 6), partition, **fields))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"initial_partition_count": 2}, "partition 0: initial_partition_count is 4, and the topic's is 2"),
+        ({"layout_version": 9}, "partition 0: layout is 6 partitions in version 1, not the topic's"),
+        ({"previous_undeleted_partition_count": 5}, "though the resize began with 5 partitions in version 0"),
+        ({"last_leader_epochs": {"5": 3}}, "partition 5: it has leader epoch 0, though last_leader_epochs"),
+        ({"layout_version": None}, "layout_version is missing, and the topic was resized"),
+        (
+            {"partitions": assigned(5)},
+            "undeleted_partition_count 6 and the 5 assigned partitions must not descend",
+        ),
+        (
+            {"partitions": {str(p): [1] for p in range(6)}},
+            "partition 0: broker 2 is in its isr, and the topic assigns no replica of it there",
+        ),
+    ],
+    ids=["initial", "version", "previous", "epochs", "dropped", "assignment", "replicas"],
+)
+def test_a_topic_that_contradicts_its_states_is_frozen(changes: dict[str, object], why: str) -> None:
+    """No controller saw the edit. It is not overwritten from the other states, because they may be the wrong ones."""
+    assert why in frozen(resized(4, 6), **changes)
+
+
+def test_a_lineage_that_waits_for_itself_freezes_the_topic() -> None:
+    """4 waits for 0, and 0 waits for 4. Each entry alone would be possible."""
+    topic = with_state(resized(4, 6, 4, 8), 0, lineage=[[2, {"4": 1}]])
+    assert found(topic).response.outcome is Outcome.ACCEPT
+    assert frozen(with_state(topic, 4, lineage=[[0, {"0": 0}], [1, {"0": 2}]])) == (
+        "lineage of partition 0: it waits for itself: 0 from leader epoch 2, then 4 from leader epoch 1,"
+        " then 0 from leader epoch 2"
+    )
+
+
+def test_an_impossible_state_of_a_marked_partition_freezes_the_topic() -> None:
+    """A marked partition has unread records that are nowhere else."""
+    why = frozen(with_state(resized(4, 6, 4), 5, layout=pair(6, 9)))
+    assert "partition 5: layout is 6 partitions in version 9, not the topic's" in why
