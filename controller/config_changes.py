@@ -93,12 +93,12 @@ async def _altered(context: Context, changes: list[str]) -> list[str]:
         except MalformedZnodeError as error:
             logger.error("config.change_malformed", error=str(error))
             continue
-        if _is_followed(change):
+        if is_followed(change):
             named.add(f"{paths.CONFIG}/{change.entity_path}")
     return sorted(named)
 
 
-def _is_followed(change: ConfigChange) -> bool:
+def is_followed(change: ConfigChange) -> bool:
     """Whether the notification names a topic or brokers. A name such as ".." makes no path that can be read."""
     if change.entity_type == "topics":
         return name_problem(change.entity_name) is None

@@ -7,14 +7,12 @@ from contextlib import suppress
 import pytest
 import trio
 
-from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from tests.support.controller.controller_cluster import ControllerCluster, Log
 from tests.support.resize.resize_rules import TOPIC, alter, resized, started
 
 pytestmark = pytest.mark.trio
-NEVER = -1
 
 
 def announcements(world: ControllerCluster) -> list[tuple[int, bool]]:
@@ -167,26 +165,3 @@ async def test_the_next_controller_announces_the_split_again(nursery: trio.Nurse
     for broker in world.brokers.values():
         broker.stock_producers[TOPIC] = (10, 500)
     await world.until(lambda: loses_keys(world))
-
-
-@pytest.mark.parametrize("validate_only", [True, False])
-async def test_a_request_for_a_count_that_stock_producers_cannot_follow_gets_advice(
-    nursery: trio.Nursery, validate_only: bool
-) -> None:
-    world = await started(nursery)
-    result = (await world.request(alter(6, validate_only=True))).results[0]
-    assert (result.error_code, result.error_message) == (ErrorCode.NONE, None)
-    world.brokers[3].stock_producers[TOPIC] = (599_000, NEVER)
-    result = (await world.request(alter(6, validate_only=validate_only))).results[0]
-    assert result.error_code == ErrorCode.NONE
-    assert "wrote to t within the last 10 minutes" in result.error_message
-    assert "They can follow 4 or 8 partitions" in result.error_message
-    assert announcements(world)[-1] == (-1, False)
-
-
-async def test_no_advice_is_given_if_stock_producers_are_long_gone_or_can_follow(nursery: trio.Nursery) -> None:
-    world = await started(nursery)
-    world.brokers[3].stock_producers[TOPIC] = (601_000, NEVER)
-    assert (await world.request(alter(6, validate_only=True))).results[0].error_message is None
-    world.brokers[3].stock_producers[TOPIC] = (0, NEVER)
-    assert (await world.request(alter(8, validate_only=True))).results[0].error_message is None

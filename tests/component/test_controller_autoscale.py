@@ -74,15 +74,6 @@ async def test_the_count_follows_the_write_rate(world: ControllerCluster, autoju
     assert list(dict.fromkeys(counts))[:2] == [16, 8]
 
 
-async def test_the_count_stays_between_autoscale_min_and_max_partitions(
-    world: ControllerCluster, autojump_clock: object
-) -> None:
-    assert await configure(world, **KEYS | {"autoscale_max_partitions": "8"}) == ErrorCode.NONE
-    assert max(await write(world, 1_000_000, 400)) == 8
-    assert await configure(world, autoscale_min_partitions="8") == ErrorCode.NONE
-    assert set(await write(world, 0, 400)) == {8}
-
-
 async def test_a_new_controller_measures_and_cools_down_again(world: ControllerCluster, autojump_clock: object) -> None:
     assert await configure(world, **KEYS) == ErrorCode.NONE
     assert set(await write(world, 1_000, COOLDOWN_S - 10)) == {4}

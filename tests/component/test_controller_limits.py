@@ -432,28 +432,3 @@ async def grow(
     request = CreatePartitionsRequest(topics=topics, timeout_ms=60_000, validate_only=validate_only)
     result = (await world.request(request)).results[0]
     return result.error_code, result.error_message or ""
-
-
-async def move(world: ControllerCluster, targets: dict[int, list[int] | None]) -> dict[int, tuple[int, str]]:
-    partitions = [ReassignablePartition(partition_index=index, replicas=target) for index, target in targets.items()]
-    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=partitions)])
-    answered = (await world.request(request)).responses[0].partitions
-    return {found.partition_index: (found.error_code, found.error_message or "") for found in answered}
-
-
-async def test_a_reassignment_is_refused_until_the_resize_ends(world: ControllerCluster) -> None:
-    """A resize ends when every leader has acknowledged it. Marked partitions may drain long after that."""
-    world.brokers[1].answering = trio.Event()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(grow, world, 4)
-
-        async def begun() -> bool:
-            return len((await world.topic("t")).partitions) == 4
-
-        await world.until(begun)
-        code, message = (await move(world, {0: [1, 2]}))[0]
-        assert code == ErrorCode.POLICY_VIOLATION
-        assert "t is being resized" in message
-        assert not (await world.topic("t")).adding_replicas
-        world.brokers[1].answering.set()
-    assert (await move(world, {0: [1, 2]}))[0] == DONE

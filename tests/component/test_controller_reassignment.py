@@ -22,7 +22,6 @@ from anabranch.protocol.generated.list_partition_reassignments import (
 )
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
-from anabranch.zk_schemas import paths
 from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio
@@ -144,45 +143,6 @@ async def test_kafka_9212_clients_get_every_leader_epoch_that_replicas_get(
     assert [state.leader_epoch for state in orders(world, 1)] == [0, 1, 2]
 
 
-async def test_a_reassignment_is_cancelled(world: ControllerCluster, autojump_clock: object) -> None:
-    assert await move(world, {0: None}) == {0: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
-    await move(world, {0: [4, 2, 3]})
-    await world.alter_isr("t", 0, [1, 2, 4])
-    assert await under_way(world) != {}
-    assert await move(world, {0: None}) == {0: ErrorCode.NONE}
-    assert await under_way(world) == {}
-    state = await world.state("t", 0)
-    assert (state.leader, state.isr) == (1, [1, 2])
-    assert (await world.topic("t")).partitions[0] == [2, 3, 1]
-    await world.until(lambda: stops(world, 4) == [("t", 0, state.leader_epoch, True)])
-
-
-async def test_the_last_isr_member_stays_a_replica_until_the_target_is_in_sync(
-    world: ControllerCluster, autojump_clock: object
-) -> None:
-    await move(world, {0: [4]})
-    await world.alter_isr("t", 0, [1])
-    version = (await world.store.get(paths.topic("t"))).version
-    for gone in (1, 2, 3):
-        world.brokers[gone].leave()
-
-    async def offline() -> bool:
-        return (await world.state("t", 0)).leader == -1
-
-    await world.until(offline)
-    assert await move(world, {0: [5]}) == {0: ErrorCode.NONE}  # 1 stays a replica until the broker is back
-    await world.brokers[1].register()
-
-    async def led() -> bool:
-        return (await world.state("t", 0)).leader == 1
-
-    await world.until(led)
-    assert await world.alter_isr("t", 0, [1, 5]) == ErrorCode.NONE
-    await settled(world)
-    assert (await world.state("t", 0)).isr == [5]
-    assert (await world.store.get(paths.topic("t"))).version == version + 2
-
-
 async def test_a_topic_is_deleted_with_the_replicas_being_added(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
@@ -191,18 +151,3 @@ async def test_a_topic_is_deleted_with_the_replicas_being_added(
     assert response.responses[0].error_code == ErrorCode.NONE
     assert [stop[:2] for stop in stops(world, 4)] == [("t", 0)]
     assert await under_way(world) == {}
-
-
-async def test_a_thousand_partitions_move_in_a_few_writes(world: ControllerCluster, autojump_clock: object) -> None:
-    await create(world, "many", [[1, 2, 3]] * 1000)
-    session = world.sessions[1000]
-    multi, sizes = session.multi, []
-
-    async def counted(ops: Any) -> Any:
-        sizes.append(len(ops))
-        return await multi(ops)
-
-    session.multi = counted  # type: ignore[method-assign]
-    errors = await move(world, {index: [4, 2, 3] for index in range(1000)}, "many")
-    assert set(errors.values()) == {ErrorCode.NONE}
-    assert len(sizes) == 8

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 import trio
-from tests.support.resize.resize_world import (
+
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
+from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.runtime.env import ZkOp
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry
+from tests.support.controller.controller_cluster import ControllerCluster
+from tests.support.resize.resize_rules import (
     BROKERS,
     TOPIC,
     alter,
@@ -19,25 +28,14 @@ from tests.support.resize.resize_world import (
     refused,
     resized,
 )
-
-from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
-from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
-from anabranch.runtime.env import ZkOp
-from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry
-from tests.support.controller.controller_cluster import ControllerCluster
 from tests.support.resize.resize_states import (
     befores,
     begun,
     counts,
     epochs,
-    has_layout,
     is_settled,
     layouts,
     lineages,
-    placed,
     release,
     silence,
     vacate,
@@ -71,41 +69,8 @@ async def test_the_worked_example_has_its_lineages_and_leader_epochs(
     assert await epochs(world, range(8)) == [3, 3, 3, 3, 2, 2, 0, 0]
 
 
-async def test_partitions_removed_and_created_again_get_a_lineage_without_earlier_entries(
-    world: ControllerCluster, autojump_clock: object
-) -> None:
-    """The same numbers; the floor of 1 says that it waited once for the life of 5 that is over."""
-    await resized(world, 6)
-    await resized(world, 4)
-    hold_records(world, range(4, 6), 40, 40)
-    await world.until(lambda: finished(world, 4))
-    topic = await world.topic(TOPIC)
-    assert (topic.last_leader_epochs, topic.last_offsets) == ({4: 1, 5: 1}, {4: 40, 5: 40})
-    await resized(world, 8)
-    assert await lineages(world, (1, 5)) == {1: (), 5: _entries(2, {1: 2})}
-    assert ((await world.state(TOPIC, 1)).floor, (await world.state(TOPIC, 5)).leader_epoch) == (2, 2)
-    again = await world.topic(TOPIC)
-    assert (again.last_leader_epochs, again.last_offsets) == (topic.last_leader_epochs, topic.last_offsets)
-
-
 def _entries(epoch: int, losers: dict[int, int]) -> tuple[LineageEntry, ...]:
     return (LineageEntry(epoch, losers),)
-
-
-async def test_a_new_partition_is_no_ancestor_of_another_new_one(
-    world: ControllerCluster, autojump_clock: object
-) -> None:
-    """Hole 1: 8 splits from 0, because 4 is new as well. Once both exist, 4 is the parent of 8."""
-    await resized(world, 16)
-    assert await lineages(world, range(4, 16)) == {p: _entries(0, {p % 4: 0}) for p in range(4, 16)}
-
-
-async def test_a_split_after_a_split_names_the_nearest_ancestor(
-    world: ControllerCluster, autojump_clock: object
-) -> None:
-    await resized(world, 8)
-    await resized(world, 16)
-    assert await lineages(world, range(8, 16)) == {p: _entries(0, {p - 8: 1 if p - 8 < 4 else 0}) for p in range(8, 16)}
 
 
 async def test_the_goal_is_written_first_and_gainers_are_created_when_their_losers_have_answered(
@@ -119,17 +84,6 @@ async def test_the_goal_is_written_first_and_gainers_are_created_when_their_lose
     assert await world.store.exists(paths.partition_state(TOPIC, 4)) is None
     release(world)
     await world.until(lambda: finished(world, 5))
-
-
-async def test_a_gainer_waits_only_for_its_own_losers(world: ControllerCluster, autojump_clock: object) -> None:
-    """12 splits from 4, which broker 2 leads. The others split from partitions of broker 1, which does not respond."""
-    await world.request(placed(6, 2, [2, 1, 3]))
-    await begun(world, 13)
-    await world.until(lambda: has_layout(world, 12, 13, 2))
-    assert (await lineages(world, (12,)))[12] == _entries(0, {4: 0})
-    assert not [p for p in range(6, 12) if await has_layout(world, p, 13, 2)]
-    release(world)
-    await world.until(lambda: finished(world, 13))
 
 
 async def test_a_gainer_without_a_live_replica_gets_its_leader_when_one_comes(
@@ -167,40 +121,8 @@ def _led_brokers(world: ControllerCluster) -> set[int]:
     return {broker.id for broker in world.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers}
 
 
-async def test_clients_get_the_old_layout_until_the_first_bump(
-    world: ControllerCluster, autojump_clock: object
-) -> None:
-    """Until then every leader would refuse a producer that places records by the goal."""
-    write, bumped = world.sessions[1000].multi, trio.Event()
-
-    async def held(ops: Sequence[ZkOp]) -> list[int]:
-        if any(op.path == paths.partition_state(TOPIC, 0) for op in ops):
-            await bumped.wait()
-        return await write(ops)
-
-    world.sessions[1000].multi = held  # type: ignore[method-assign]
-    world.nursery.start_soon(world.request, alter(6))
-    await world.until(lambda: is_goal(world, 6, 1))
-    await trio.sleep(1)  # virtual time: the controller waits for its first bump
-    assert _layouts_sent(world) == [(4, 0)]
-    bumped.set()
-    await world.until(lambda: finished(world, 6))
-    assert _layouts_sent(world) == [(4, 0), (6, 1)]
-
-
 async def is_goal(world: ControllerCluster, count: int, version: int) -> bool:
     return (await counts(world))[:2] == (count, version)
-
-
-def _layouts_sent(world: ControllerCluster) -> list[tuple[int, int]]:
-    """The counts and layout versions that broker 1 received for its clients, in order, without repetitions."""
-    sent = [
-        (topic.undeleted_partition_count, topic.layout_version)
-        for request in world.brokers[1].sent(UpdateMetadataRequest)
-        for topic in request.topic_states
-        if topic.topic_name == TOPIC
-    ]
-    return [one for index, one in enumerate(sent) if index == 0 or one != sent[index - 1]]
 
 
 async def test_a_waiting_resize_request_is_answered_at_once_when_the_topic_is_deleted(
@@ -338,18 +260,3 @@ async def test_partitions_assigned_while_a_resize_is_unfinished_become_a_queued_
     assert "The resize to 7 partitions is queued; the replicas of new ones are chosen when it begins." in caplog.text
     release(world)
     await world.until(lambda: is_settled(world, 7, 2, 6, None))
-
-
-# ---------------------------------------------------------------- size
-
-
-async def test_a_thousand_partitions_become_two_thousand_in_one_resize(
-    world: ControllerCluster, autojump_clock: object
-) -> None:
-    """Partition znodes stay below 1 KiB, and the topic's znode below 64 KiB."""
-    await resized(world, 1000)
-    await resized(world, 2000)
-    assert await finished(world, 2000)
-    assert len((await world.store.get(paths.topic(TOPIC))).data) < 64 * 1024
-    sizes = [len((await world.store.get(paths.partition_state(TOPIC, index))).data) for index in range(2000)]
-    assert max(sizes) < 1024

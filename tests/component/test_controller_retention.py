@@ -80,12 +80,6 @@ async def test_a_deleted_group_holds_nothing(world: ControllerCluster, autojump_
     assert await held(world) == {}
 
 
-async def test_a_group_without_commits_holds_nothing(world: ControllerCluster, autojump_clock: object) -> None:
-    await split(world)
-    world.brokers[2].groups["elsewhere"] = {("other", 0): (1, -1)}
-    assert await held(world) == {}
-
-
 @pytest.mark.parametrize("error", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE])
 async def test_everything_is_held_while_a_coordinator_does_not_answer(
     world: ControllerCluster, autojump_clock: object, error: ErrorCode

@@ -11,14 +11,12 @@ from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.partition_state import Layout, LineageEntry
+from anabranch.zk_schemas.partition_state import Layout
 from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
-from tests.support.resize.resize_rules import TOPIC, alter, configure, finished, hold_records, is_gone, led_by, resized
 from tests.support.resize.resize_states import (
     has_layout,
     is_settled,
     layouts,
-    lineages,
     placed,
     release,
     silence,
@@ -138,74 +136,7 @@ async def _is_leaving(world: ControllerCluster, partition: int) -> bool:
     return (await world.state(TOPIC, partition)).being_removed
 
 
-async def test_an_election_during_a_drain_changes_neither_layout_nor_lineage(
-    world: ControllerCluster, autojump_clock: object
-) -> None:
-    await resized(world, 6)
-    hold_records(world, range(4, 6), 40)
-    await resized(world, 4)
-    before = {p: await world.state(TOPIC, p) for p in range(6)}
-    world.brokers[before[5].leader].leave()
-    await world.until(lambda: _asked(world, before[5].leader_epoch + 1))
-    for p, state in before.items():
-        now = await world.state(TOPIC, p)
-        assert (now.layout, now.before, now.lineage) == (state.layout, state.before, state.lineage)
-        assert now.leader_epoch == state.leader_epoch + 1
-
-
 # ---------------------------------------------------------------- removal
-
-
-async def test_nothing_is_removed_before_every_gainer_is_bumped(
-    world: ControllerCluster, autojump_clock: object
-) -> None:
-    """Hole 13: a gainer reads a loser's last epoch from the loser's znode. 5 is drained, while 0 still waits for 4."""
-    await world.request(placed(5, 1, [2, 1, 3]))
-    await world.request(placed(6, 1, [3, 1, 2]))
-    silence(world, 2)
-    await world.request(alter(4, timeout_ms=100))
-    await world.until(lambda: has_layout(world, 1, 4, 3))
-    await trio.sleep(10)  # virtual time: several looks at what is drained
-    assert sorted((await world.topic(TOPIC)).partitions) == list(range(6))
-    assert not await _is_leaving(world, 5)
-    release(world)
-    await world.until(lambda: finished(world, 4))
-    assert await lineages(world, (0, 1)) == {0: (LineageEntry(3, {4: 1}),), 1: (LineageEntry(3, {5: 0}),)}
-
-
-async def test_drained_partitions_wait_until_the_highest_is_drained(
-    world: ControllerCluster, autojump_clock: object
-) -> None:
-    await resized(world, 8)
-    hold_records(world, range(4, 8), 40)
-    await resized(world, 4)
-    hold_records(world, range(4, 7), 40, 40)
-    await trio.sleep(10)  # virtual time: several looks
-    assert sorted((await world.topic(TOPIC)).partitions) == list(range(8))
-    hold_records(world, range(7, 8), 40, 40)
-    await world.until(lambda: finished(world, 4))
-
-
-async def test_a_second_shrink_while_the_first_drains_keeps_the_first_lineage_entries(
-    world: ControllerCluster, autojump_clock: object
-) -> None:
-    await resized(world, 8)
-    hold_records(world, range(4, 8), 40)
-    await resized(world, 6)
-    first = await lineages(world, (2, 3, 6, 7))
-    assert first == {
-        2: (LineageEntry(2, {6: 0}),),
-        3: (LineageEntry(2, {7: 0}),),
-        6: (LineageEntry(0, {2: 0}),),
-        7: (LineageEntry(0, {3: 0}),),
-    }
-    await resized(world, 4)
-    assert await lineages(world, (2, 3, 6, 7)) == first
-    assert await lineages(world, (0, 1)) == {0: (LineageEntry(3, {4: 1}),), 1: (LineageEntry(3, {5: 1}),)}
-    assert await layouts(world, (6, 7)) == {Layout(6, 2)}
-    hold_records(world, range(4, 8), 40, 40)
-    await world.until(lambda: finished(world, 4))
-    assert (await world.topic(TOPIC)).last_leader_epochs == {4: 2, 5: 2, 6: 1, 7: 1}
 
 
 async def test_a_partition_created_again_continues_above_its_last_epoch_as_another_incarnation(

@@ -16,12 +16,13 @@ import pytest
 
 from anabranch.controller import config_writes
 from anabranch.controller.admin.create_partitions import Demand, create_partitions, decide
+from anabranch.controller.admin.outcome import Wait
 from anabranch.controller.append_window import AppendWindow
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.effects import Ask, Effects, carry_out
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.feature_updates import for_new_cluster
-from anabranch.controller.image import ClusterImage, LiveBroker, TopicImage
+from anabranch.controller.image import ClusterImage, LiveBroker, StockReport, TopicImage
 from anabranch.controller.resize import goal
 from anabranch.controller.store import ImageStaleError
 from anabranch.controller.topics import decide_edit, undone
@@ -271,6 +272,47 @@ def test_the_measured_rate_is_answered_and_the_measurement_goes_on() -> None:
     assert effects.asks == (Ask.APPENDED_BYTES,)
     assert (effects.response.error_code, effects.writes) == (ErrorCode.NONE, ())
     assert topic.append_window.asked_at == 0.0
+
+
+# ---------------------------------------------------------------- advice about stock producers
+
+
+def written_by_stock_producers(topic: TopicImage, seconds_ago: float) -> None:
+    """Let broker 2 report that such producers wrote to the topic."""
+    topic.stock_reports[2] = StockReport(written_at=-seconds_ago, misplaced_at=None)
+
+
+def advice(image: ClusterImage, wait: Wait) -> str | None:
+    """Return the message of a response that is complete."""
+    assert wait.condition(context_of(image))
+    assert wait.result.error_code == ErrorCode.NONE
+    message: str | None = wait.result.error_message
+    return message
+
+
+@pytest.mark.parametrize(("seconds_ago", "is_given"), [(None, False), (599, True), (601, False)])
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_a_request_for_a_count_that_stock_producers_cannot_follow_gets_advice(
+    validate_only: bool, seconds_ago: float | None, is_given: bool
+) -> None:
+    image = cluster(image_of(Topic(4)))
+    (wait,) = decided(image, 6, validate_only=validate_only).waits
+    topic = image.topics["t"] = image_of(Topic(4) if validate_only else resized(4, 6))
+    topic.flush = 1
+    if seconds_ago is not None:
+        written_by_stock_producers(topic, seconds_ago)
+    message = advice(image, wait)
+    assert (message is not None) is is_given
+    if message is not None:
+        assert "wrote to t within the last 10 minutes" in message
+        assert "They can follow 4 or 8 partitions" in message
+
+
+def test_no_advice_is_given_if_stock_producers_can_follow() -> None:
+    image = cluster(image_of(Topic(4)))
+    written_by_stock_producers(image.topics["t"], 0)
+    effects = decided(image, 8, validate_only=True)
+    assert (effects.response.error_message, effects.waits, effects.asks) == (None, [], ())
 
 
 # ---------------------------------------------------------------- edits

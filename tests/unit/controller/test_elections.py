@@ -8,17 +8,19 @@ from dataclasses import replace
 import pytest
 import structlog
 
-from anabranch.controller import partitions
+from anabranch.controller import config_writes, partitions
 from anabranch.controller.effects import Effects
 from anabranch.controller.events import FirstLeadersDue, FirstReplicasDue
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.leaders import ELECTED_AT_ONCE, decide_first_replicas, imbalanced
 from anabranch.controller.partitions import FIRST_LEADERS_AT_ONCE, decide_elections, decide_first_leaders, lead_first
 from anabranch.controller.state_writes import StateChange
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.sentinels import NO_LEADER
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import CreateOp
 from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.config import ConfigZnode
 from anabranch.zk_schemas.partition_state import PartitionState
 from tests.support.controller.decisions import (
     BROKER_EPOCH,
@@ -31,7 +33,7 @@ from tests.support.controller.decisions import (
     context_of,
     state,
 )
-from tests.support.controller.topic_images import asked, image_of
+from tests.support.controller.topic_images import asked, image_of, resized
 
 UNCLEAN = replace(CONFIG, unclean_leader_election_enable=True)
 
@@ -69,6 +71,43 @@ def test_a_member_of_the_isr_that_restarted_unnoticed_does_not_go_on_leading() -
     image.topics["t"].partitions[1].mzxid = BROKER_EPOCH
     image.brokers[2] = replace(image.brokers[2], epoch=BROKER_EPOCH - 1)
     assert elected(elections(image)) == {T0: (2, [2])}
+
+
+def test_an_offline_partition_elects_only_a_member_of_its_last_isr() -> None:
+    found = state(1, [1, 2, 3])
+    for brokers, leader, isr in (
+        ((2, 3), 2, [2, 3]),
+        ((3,), 3, [3]),
+        ((), NO_LEADER, [3]),
+        ((1,), NO_LEADER, [3]),
+        ((1, 3), 3, [3]),
+    ):
+        for change in elections(cluster(found, brokers=brokers)).independent:
+            found = change.state
+        assert (found.leader, found.isr) == (leader, isr)
+
+
+@pytest.mark.parametrize(("config", "elected_leaders"), [("false", {}), ("true", {T0: (2, [2])})])
+def test_a_topic_may_forbid_the_unclean_elections_that_the_controller_allows(
+    config: str, elected_leaders: dict[TopicPartition, tuple[int, list[int]]]
+) -> None:
+    image = cluster(state(NO_LEADER, [1]), brokers=(2, 3))
+    znode = ConfigZnode({"unclean.leader.election.enable": config})
+    config_writes.take(image, paths.topic_config("t"), znode.encode(), 3)
+    assert elected(elections(image, UNCLEAN)) == elected(elections(image)) == elected_leaders
+
+
+def test_an_election_during_a_drain_changes_neither_layout_nor_lineage() -> None:
+    image = cluster(brokers=(2,))
+    topic = image.topics["t"] = image_of(resized(4, 6, 4))
+    changes = elections(image).independent
+    assert [change.tp.partition for change in changes] == list(range(6))
+    for change in changes:
+        before = topic.state(change.tp.partition)
+        assert before is not None
+        assert change.state == before.replace(
+            leader=2, isr=[2], leader_epoch=before.leader_epoch + 1, controller_epoch=CONTROLLER_EPOCH
+        )
 
 
 def test_an_unclean_leader_is_elected_only_if_allowed_and_after_the_clean_ones() -> None:
@@ -114,6 +153,16 @@ async def test_a_multi_that_zookeeper_refuses_does_not_keep_others_from_being_wr
     await partitions.elect(context, list(context.image.led_partitions()))
     leaders = [found.leader for found in context.image.topics["t"].states()]
     assert (leaders[0], leaders[-1], len(context.store.multis), context.events.later) == (1, 2, 1, 1)
+
+
+@pytest.mark.trio
+async def test_a_thousand_partitions_lose_a_broker_in_a_few_writes() -> None:
+    replicas = [[1 + index % 3, 1 + (index + 1) % 3, 1 + (index + 2) % 3] for index in range(1000)]
+    context = context_of(cluster(*[state(ids[0], ids) for ids in replicas], replicas=replicas, brokers=(2, 3)))
+    await partitions.elect(context, list(context.image.led_partitions()))
+    assert 1 not in [found.leader for found in context.image.topics["t"].states()]
+    assert len(context.store.multis) == 4
+    assert [sum(isinstance(r, LeaderAndIsrRequest) for r in sent) for sent in context.batch.build().values()] == [1, 1]
 
 
 # ------------------------------------------------------------ first leaders

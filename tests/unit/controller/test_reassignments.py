@@ -9,10 +9,12 @@ import pytest
 import structlog
 
 from anabranch.controller.admin.alter_partition_reassignments import alter_partition_reassignments
+from anabranch.controller.admin.slices import sliced
 from anabranch.controller.effects import Effects
 from anabranch.controller.events import ReassignmentsDue
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.reassignment import PARTITIONS_PER_WRITE, TOPICS_AT_ONCE, advance, decide, decide_due
+from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -25,7 +27,7 @@ from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.support.controller.decisions import CONTROLLER_EPOCH, STATE_VERSION, T0, cluster, context_of, state
-from tests.support.controller.topic_images import asked, image_of
+from tests.support.controller.topic_images import asked, image_of, resized
 
 SIX = (1, 2, 3, 4, 5, 6)
 
@@ -127,6 +129,9 @@ def test_an_offline_partition_keeps_its_last_isr_member_as_a_replica() -> None:
     effects = decide(moving(state(1, [1]), [4, 1, 2, 3], [4], [1, 2, 3], brokers=(4, 5)), "t", {0: [5]})
     znode, found = written(effects)
     assert (znode.partitions, found.leader, found.isr) == ({0: [5, 1, 2, 3]}, NO_LEADER, [1])
+    (ended,), _ = decide_due(moving(state(1, [1, 5]), [5, 1, 2, 3], [5], [1, 2, 3]))
+    znode, found = written(ended)
+    assert (znode.partitions, found.leader, found.isr) == ({0: [5]}, 5, [5])
 
 
 @pytest.mark.parametrize(
@@ -152,13 +157,22 @@ def test_partitions_without_a_state_and_deleted_topics_are_unknown() -> None:
     assert error(deleted, {0: [1]}) == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
-def test_a_topic_that_is_resized_or_frozen_is_refused_with_the_reason() -> None:
+def test_a_frozen_topic_is_refused_with_the_reason() -> None:
     image = cluster(state(1, [1, 2, 3]))
     image.topics["t"].frozen = "a contradiction"
     assert error(image, {0: [1]}) == {0: ErrorCode.POLICY_VIOLATION}
-    resizing = cluster()
-    resizing.topics["t"] = image_of(asked(4, 6))
-    assert error(resizing, {0: [2]}) == {0: ErrorCode.POLICY_VIOLATION}
+
+
+def test_a_reassignment_is_refused_until_the_resize_ends() -> None:
+    """A resize ends when every leader has acknowledged it. Marked partitions may drain long after that."""
+    image = cluster()
+    for unfinished in (image_of(asked(4, 6)), image_of(resized(4, 6), silent=[5])):
+        image.topics["t"] = unfinished
+        assert error(image, {0: [2]}) == {0: ErrorCode.POLICY_VIOLATION}
+        assert "t is being resized" in decide(image, "t", {0: [2]}).response[T0].message
+    for ended in (resized(4, 6), resized(4, 6, 4)):
+        image.topics["t"] = image_of(ended)
+        assert decide(image, "t", {0: [2]}).response == {}
 
 
 def test_partitions_of_a_topic_move_in_one_write_and_a_refused_one_does_not_hinder_the_others() -> None:
@@ -220,9 +234,12 @@ def test_a_limited_number_of_moves_ends_at_a_time(topics: int, partitions: int, 
 
 async def request(context: Any, targets: Mapping[int, list[int] | None]) -> dict[int, int]:
     partitions = [ReassignablePartition(partition_index=i, replicas=target) for i, target in targets.items()]
-    topics = [ReassignableTopic(name="t", partitions=partitions)]
-    outcome = await alter_partition_reassignments(context, AlterPartitionReassignmentsRequest(topics=topics), 0)
-    return {p.partition_index: p.error_code for p in outcome.response.responses[0].partitions}
+    body = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=partitions)])
+    errors = dict[int, int]()
+    for part in sliced(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, context.image):
+        outcome = await alter_partition_reassignments(context, part, 0)
+        errors |= {p.partition_index: p.error_code for p in outcome.response.responses[0].partitions}
+    return errors
 
 
 def sent(context: Any) -> dict[int, set[str]]:
@@ -257,6 +274,14 @@ async def test_old_and_new_replicas_get_the_first_step_and_dropped_ones_are_stop
     assert (topic.replicas(0), context.events.puts) == ([1, 2, 4], [])
     kinds = sent(context)
     assert (kinds[3], kinds[4]) == ({"StopReplicaRequest"}, {"LeaderAndIsrRequest"})
+
+
+@pytest.mark.trio
+async def test_a_thousand_partitions_move_in_a_few_writes() -> None:
+    context = context_of(cluster(*[state(1, [1, 2, 3])] * 1000, brokers=SIX))
+    errors = await request(context, {index: [4, 2, 3] for index in range(1000)})
+    assert errors == dict.fromkeys(range(1000), ErrorCode.NONE)
+    assert len(context.store.multis) == 8
 
 
 @pytest.mark.trio

@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.controller import config_writes, topics
 from anabranch.controller.config import ControllerConfig
-from anabranch.controller.config_changes import restoring
+from anabranch.controller.config_changes import is_followed, restoring
 from anabranch.controller.effects import Effects
 from anabranch.controller.feature_updates import for_new_cluster
 from anabranch.controller.image import ClusterImage, LiveBroker
@@ -19,7 +19,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import CreateOp, DeleteOp, SetOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
-from anabranch.zk_schemas.config import ConfigZnode
+from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.features import SUPPORTED
 from anabranch.zk_schemas.partition_state import Layout
 from anabranch.zk_schemas.topic import TopicZnode
@@ -162,6 +162,17 @@ def test_a_partition_without_a_state_is_created() -> None:
     )
 
 
+def test_a_gainer_waits_only_for_its_own_losers() -> None:
+    """4 splits from 0, whose leader has acknowledged its leader epoch. 5 splits from 1."""
+    topic = asked(4, 6)
+    for bump in next_steps(topic.snapshot()):
+        topic.write(bump)
+    image = cluster(topic)
+    read = image.topics["t"] = image_of(topic, silent=[1])
+    (creation,) = steps.decide(read, view.snapshot_of(image, read), 100)
+    assert (creation.step, creation.stepped) == ("create", [4])
+
+
 def test_the_number_of_changed_partitions_is_bounded_but_steps_stay_whole() -> None:
     assert [effects.stepped for effects in due(asked(4, 6), 3)] == [[0, 1, 2]]
     assert [effects.stepped for effects in due(asked(4, 6), 0)] == [[0]]
@@ -208,3 +219,16 @@ def test_a_missing_config_is_created_with_the_settled_value() -> None:
 
 def test_a_config_that_cannot_be_used_is_left_alone() -> None:
     assert restoring(cluster(Topic(4), {ORDERED: "perhaps"}), "t", True) == Effects()
+
+
+# ------------------------------------------------------------ notifications of configs
+
+
+@pytest.mark.parametrize("entity", ["topics/..", "topics/.", "topics/a/b", "brokers/..", "brokers/x", "users/u"])
+def test_a_notification_that_names_no_config_is_not_followed(entity: str) -> None:
+    assert not is_followed(ConfigChange(entity))
+
+
+@pytest.mark.parametrize("entity", ["topics/t", "brokers/1", "brokers/<default>"])
+def test_a_notification_of_a_topic_or_of_brokers_is_followed(entity: str) -> None:
+    assert is_followed(ConfigChange(entity))

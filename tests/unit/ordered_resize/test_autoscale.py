@@ -110,3 +110,18 @@ def test_contradictory_bounds_choose_no_count_and_are_named(low: int, high: int,
 def test_an_unsuited_topic_is_left_alone() -> None:
     decision = decide(POLICY._replace(unsuited="cleanup.policy=compact"), 4, 4, measured(1_000_000))
     assert decision[:2] == (None, "the controller does not choose the count of a topic with cleanup.policy=compact")
+
+
+def test_the_policy_follows_the_configs_of_the_topic() -> None:
+    values = {
+        "autoscale.target.bytes.per.second": 1,
+        "autoscale.min.partitions": 2,
+        "autoscale.max.partitions": 3,
+        "autoscale.cooldown.ms": 4,
+        "autoscale.window.ms": 5,
+        "enable.ordered.delivery": True,
+        "cleanup.policy": ["delete"],
+    }
+    assert Policy.of(values) == (1, 2, 3, 4, 5, "")
+    assert Policy.of(values | {"enable.ordered.delivery": False}).unsuited == "enable.ordered.delivery=false"
+    assert Policy.of(values | {"cleanup.policy": ["compact", "delete"]}).unsuited == "cleanup.policy=compact,delete"

@@ -56,8 +56,62 @@ def test_the_example_is_carried_out_when_5_is_removed_before_the_second_grow() -
 
     t.ask(8)
     t.carry_out()
+    assert (t.topic.last_leader_epochs, t.topic.last_offsets) == ({4: 1, 5: 1}, {4: 7, 5: 40})
     assert t.states[5].leader_epoch == 2 and t.states[5].lineage == (entry(2, {1: 2}),)
     assert (t.states[1].lineage, t.states[1].floor) == ((), 2)  # partition 5 is over, because 1 >= 0
+
+
+def test_a_new_partition_is_no_ancestor_of_another_new_one() -> None:
+    """Hole 1: 8 splits from 0, because 4 is new as well. Once both exist, 4 is the parent of 8."""
+    t = Topic(4)
+    t.ask(16)
+    t.carry_out()
+    assert {p: t.states[p].lineage for p in range(4, 16)} == {p: (entry(0, {p % 4: 0}),) for p in range(4, 16)}
+
+
+def test_a_split_after_a_split_names_the_nearest_ancestor() -> None:
+    t = Topic(4)
+    for count in (8, 16):
+        t.ask(count)
+        t.carry_out()
+    expected = {p: (entry(0, {p - 8: 1 if p - 8 < 4 else 0}),) for p in range(8, 16)}
+    assert {p: t.states[p].lineage for p in range(8, 16)} == expected
+
+
+def test_a_second_shrink_while_the_first_drains_keeps_the_first_lineage_entries() -> None:
+    t = Topic(4)
+    for count in (8, 6):
+        t.ask(count)
+        t.carry_out()
+    first = {p: t.states[p].lineage for p in (2, 3, 6, 7)}
+    assert first == {
+        2: (entry(2, {6: 0}),),
+        3: (entry(2, {7: 0}),),
+        6: (entry(0, {2: 0}),),
+        7: (entry(0, {3: 0}),),
+    }
+    t.ask(4)
+    t.carry_out()
+    assert {p: t.states[p].lineage for p in (2, 3, 6, 7)} == first
+    assert (t.states[0].lineage, t.states[1].lineage) == ((entry(3, {4: 1}),), (entry(3, {5: 1}),))
+    assert t.states[6].layout == t.states[7].layout == Layout(6, 2)
+    t.carry_out(drained=range(4, 8), deleted=dict.fromkeys(range(4, 8), 40))
+    assert t.topic.last_leader_epochs == {4: 2, 5: 2, 6: 1, 7: 1}
+
+
+def test_a_thousand_partitions_become_two_thousand_in_one_resize() -> None:
+    """Partition znodes stay below 1 KiB, and the topic's znode below 64 KiB."""
+    t = Topic(4)
+    t.electable = {p: [2, 1] for p in range(2000)}
+    for count in (1000, 2000):
+        t.ask(count)
+        while steps := resize.next_steps(t.snapshot()):
+            for step in steps:
+                t.write(step)
+        assert resize.is_settled(t.snapshot()) and len(t.states) == count
+    topic = t.topic.replace(partitions={p: [1, 2, 3] for p in range(2000)})
+    assert len(topic.encode()) < 64 * 1024
+    assert max(len(state.encode()) for state in t.states.values()) < 1024
 
 
 def found(snapshot: Snapshot) -> dict[int, Phase]:
@@ -175,6 +229,20 @@ def drained(parts: int, **given: Collection[int]) -> list[int]:
 )
 def test_the_highest_drained_partitions_go_first(given: dict[str, Collection[int]], expected: list[int]) -> None:
     assert drained(5, **given) == expected
+
+
+def test_nothing_is_removed_before_every_gainer_is_bumped() -> None:
+    """Hole 13: a gainer reads a loser's last epoch from the loser's znode. 5 is drained, while 0 still waits for 4."""
+    t = Topic(4)
+    for count in (6, 4):
+        t.ask(count)
+        t.carry_out(silent=[4] if count == 4 else [])
+    assert (t.states[0].layout, t.states[1].layout) == (Layout(6, 1), Layout(4, 2))
+    assert resize.next_steps(t.snapshot(silent=[4], drained=[5])) == []
+    t.carry_out()
+    assert (t.states[0].lineage, t.states[1].lineage) == ((entry(2, {4: 0}),), (entry(2, {5: 0}),))
+    (removal,) = resize.next_steps(t.snapshot(drained=[5]))
+    assert sorted(removal.states) == [5] and removal.states[5].leader == LEADER_DURING_DELETE
 
 
 def test_removals_of_one_write_are_bounded() -> None:
