@@ -10,7 +10,6 @@ import trio
 
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import CreatePartitionsTopicResult
-from anabranch.runtime.channel import Channel
 from anabranch.runtime.env import ZkOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import Layout, LineageEntry
@@ -190,19 +189,6 @@ async def test_only_the_last_count_requested_during_a_resize_is_done(
     release(world)
     await world.until(lambda: finished(world, 7))
     assert await counts(world) == (7, 2, 6, None)
-
-
-async def test_a_thousand_requests_leave_one_queued_count(world: ControllerCluster, autojump_clock: object) -> None:
-    await begun(world, 6)
-    async with Channel.open(world.fabric.node("client"), "controller1000", 9090, "test") as channel:
-        for number in range(1000):
-            answer = await channel.request(alter(5 if number % 2 else 7 + number), timeout_s=120)
-            assert answer.results[0].error_code == ErrorCode.NONE
-    data = (await world.store.get(paths.topic(TOPIC))).data
-    assert (await counts(world), len(data) < 512) == ((6, 1, 4, 5), True)
-    release(world)
-    await world.until(lambda: finished(world, 5))
-    assert await counts(world) == (5, 2, 6, None)
 
 
 async def test_a_request_for_the_count_in_progress_removes_the_queued_one(

@@ -134,6 +134,7 @@ def test_a_thousand_requests_leave_one_wanted_count_and_move_nothing(topic: Topi
         topic.ask(5 + index % 3)
     assert topic.topic.wanted == 5 + 999 % 3
     assert (topic.topic.undeleted_partition_count, topic.topic.layout_version, topic.states) == (8, 3, before)
+    assert len(topic.topic.encode()) < 512
 
 
 def test_a_cancel_of_a_cancel_is_queued(topic: Topic) -> None:
