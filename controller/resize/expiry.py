@@ -14,6 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from anabranch.controller import list_offsets
+from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.image import ClusterImage, Hold, TopicImage
 from anabranch.controller.resize import view
@@ -31,7 +32,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.znode import MAX_EPOCH
 
 logger = structlog.get_logger(__name__)
-_ALL = MAX_EPOCH
+ALL = MAX_EPOCH
 """An awaited epoch that stands for all records that the partition has now."""
 
 
@@ -63,9 +64,9 @@ def awaited(image: ClusterImage, topic: TopicImage) -> dict[int, int]:
     So is a loser whose gainer does not have the new layout yet.
     """
     snapshot = view.snapshot_of(image, topic)
-    epochs = dict.fromkeys(view.marked(topic), _ALL)
+    epochs = dict.fromkeys(view.marked(topic), ALL)
     for gainer, losers in snapshot.moves.losers_of.items():
-        epochs |= {} if snapshot.has_goal(gainer) else dict.fromkeys(losers, _ALL)
+        epochs |= {} if snapshot.has_goal(gainer) else dict.fromkeys(losers, ALL)
     for state in topic.states():
         for entry in state.lineage:
             for loser, epoch in entry.losers.items():
@@ -74,7 +75,7 @@ def awaited(image: ClusterImage, topic: TopicImage) -> dict[int, int]:
     return epochs
 
 
-class _Rules(NamedTuple):
+class Rules(NamedTuple):
     """How long the records of a topic stay. Records younger than ``kept_after_ms`` are not removed soon."""
 
     kept_after_ms: int
@@ -104,7 +105,7 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Hold]:
     image = context.image
     resized = [topic for _, topic in sorted(image.topics.items()) if topic.znode.layout_version and not topic.frozen]
     topics = [topic for topic in resized if topic.znode.ordered_delivery is not False and awaited(image, topic)]
-    rules = {topic.name: _rules(context, topic.name, now_ms) for topic in topics}
+    rules = {topic.name: rules_of(image, context.config, topic.name, now_ms) for topic in topics}
     expiring_in = {name: of_topic for name, of_topic in rules.items() if of_topic is not None}
     if not expiring_in:
         return []
@@ -129,18 +130,18 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Hold]:
     return [hold for one in found for hold in one.holds]
 
 
-def _rules(context: Context, topic: str, now_ms: int) -> _Rules | None:
+def rules_of(image: ClusterImage, own: ControllerConfig, topic: str, now_ms: int) -> Rules | None:
     """The retention rules of a topic; None if no record expires, or none is old enough."""
-    config = topic_values(context.image, topic)
+    config = topic_values(image, topic)
     if "delete" not in config["cleanup.policy"] or config["retention.ms"] < 0:
         return None
     waits = bool(config[WAITS_KEY])
     stays_ms = config["retention.ms"] + (config[MAX_KEY] if waits else 0)
-    kept_after_ms = now_ms - stays_ms + context.config.retention_warning_ms
-    return _Rules(max(kept_after_ms, 0), waits) if waits or kept_after_ms > 0 else None
+    kept_after_ms = now_ms - stays_ms + own.retention_warning_ms
+    return Rules(max(kept_after_ms, 0), waits) if waits or kept_after_ms > 0 else None
 
 
-async def _look_at(context: Context, link: BrokerLink, topic: TopicImage, groups: Groups, rules: _Rules) -> _Found:
+async def _look_at(context: Context, link: BrokerLink, topic: TopicImage, groups: Groups, rules: Rules) -> _Found:
     epochs = awaited(context.image, topic)
     by_leader: dict[int, list[int]] = {}
     for index in sorted(epochs.keys() & topic.partitions.keys()):
@@ -179,7 +180,7 @@ def _awaited_offsets(offsets: _Offsets | None) -> range | None:
 
 
 async def _ask(
-    context: Context, link: BrokerLink, leader: int, topic: str, epochs: Mapping[int, int], rules: _Rules
+    context: Context, link: BrokerLink, leader: int, topic: str, epochs: Mapping[int, int], rules: Rules
 ) -> dict[int, _Offsets]:
     """Ask a leader for the offsets of its partitions, ``{partition: offsets}``. Raises ``OSError``, ``KafkaError``."""
     broker = context.image.brokers.get(leader)
@@ -188,7 +189,7 @@ async def _ask(
     asked = {topic: [(index, list_offsets.ANY_LEADER_EPOCH) for index in epochs]}
     times = (EARLIEST_TIMESTAMP, rules.kept_after_ms, LATEST_TIMESTAMP)
     requests = [(list_offsets.request(asked, when), None) for when in times]
-    past = {index: epoch for index, epoch in epochs.items() if epoch != _ALL}
+    past = {index: epoch for index, epoch in epochs.items() if epoch != ALL}
     *answers, ended = await link.ask(broker, *requests, (_epoch_ends_request(topic, past), None))
     starts, kept, ends = map(_offsets, answers)
     awaited_ends = {index: ends[index] for index in ends if index not in past} | _epoch_ends(ended)
