@@ -59,7 +59,7 @@ async def test_an_edit_that_the_rules_refuse_is_undone(
     await edit(world, undeleted_partition_count=5)
     if not is_seen:
         await world.start_controller(1001)
-    undone = f"event=topic.edit_undone path={paths.topic(TOPIC)} why=The topic's records never expire"
+    undone = f"event=topic.edit_undone path={paths.topic(TOPIC)} reason=The topic's records never expire"
     await world.until(lambda: undone in caplog.text)
     await restored(world, before)
     assert await finished(world, 6)

@@ -157,4 +157,4 @@ async def test_kafka_6361_three_quick_leader_changes_are_three_epochs_within_the
         for topic in request.topic_states
         for state in topic.partition_states
     ]
-    assert told == [(1, 0, [1, 2, 3, 4]), (2, 1, [2, 3, 4]), (3, 2, [3, 4]), (4, 3, [4])]
+    assert sent == [(1, 0, [1, 2, 3, 4]), (2, 1, [2, 3, 4]), (3, 2, [3, 4]), (4, 3, [4])]

@@ -13,6 +13,7 @@ from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import Layout
 from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
+from tests.support.resize.resize_rules import TOPIC, alter, configure, finished, hold_records, is_gone, led_by, resized
 from tests.support.resize.resize_states import (
     has_layout,
     is_settled,

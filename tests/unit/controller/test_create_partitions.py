@@ -16,7 +16,7 @@ import pytest
 
 from anabranch.controller import config_writes
 from anabranch.controller.admin.create_partitions import Demand, create_partitions, decide
-from anabranch.controller.admin.outcome import Wait
+from anabranch.controller.admin.outcome import ResponseWait
 from anabranch.controller.append_window import AppendWindow
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.effects import Ask, Effects, carry_out
@@ -282,7 +282,7 @@ def written_by_stock_producers(topic: TopicImage, seconds_ago: float) -> None:
     topic.stock_reports[2] = StockReport(written_at=-seconds_ago, misplaced_at=None)
 
 
-def advice(image: ClusterImage, wait: Wait) -> str | None:
+def advice(image: ClusterImage, wait: ResponseWait) -> str | None:
     """Return the message of a response that is complete."""
     assert wait.condition(context_of(image))
     assert wait.result.error_code == ErrorCode.NONE

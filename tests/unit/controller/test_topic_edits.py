@@ -16,7 +16,7 @@ from anabranch.controller.effects import Effects
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.resize import goal, view
 from anabranch.controller.topics import decide_edit, decide_found
-from anabranch.ordered_resize.judgement import Outcome
+from anabranch.ordered_resize.judgement import VerdictKind
 from anabranch.runtime.env import SetOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigZnode
@@ -116,7 +116,7 @@ def test_an_edit_that_the_rules_refuse_is_undone(changes: dict[str, object], why
     image = cluster(resized(4, 6))
     known = image.topics["t"].znode
     effects = seen(image, **changes)
-    assert effects.response.outcome is Outcome.REFUSE and why in effects.response.why
+    assert effects.response.outcome is VerdictKind.REFUSE and why in effects.response.why
     assert (written(effects), effects.znode, effects.events, effects.step) == (known, known, (), "")
 
 
@@ -124,7 +124,7 @@ def test_an_edit_to_a_count_that_would_never_drain_is_undone() -> None:
     image = cluster(resized(4, 6))
     configure(image, retention_ms="-1")
     effects = seen(image, undeleted_partition_count=5)
-    assert (effects.response.outcome, written(effects)) == (Outcome.REFUSE, image.topics["t"].znode)
+    assert (effects.response.outcome, written(effects)) == (VerdictKind.REFUSE, image.topics["t"].znode)
     assert "never expire" in effects.response.why
 
 
@@ -133,7 +133,7 @@ def test_an_edit_that_adds_partitions_during_a_reassignment_is_undone() -> None:
     topic = image.topics["t"]
     topic.znode = topic.znode.replace(adding_replicas={0: [2]})
     effects = seen(image, partitions=assigned(4))
-    assert (effects.response.outcome, written(effects)) == (Outcome.REFUSE, topic.znode)
+    assert (effects.response.outcome, written(effects)) == (VerdictKind.REFUSE, topic.znode)
     assert "being reassigned" in effects.response.why
 
 
@@ -153,7 +153,7 @@ def test_fields_that_an_edit_drops_are_written_again() -> None:
     image = cluster(resized(4, 6))
     effects = seen(image, **dict.fromkeys(LAYOUT_FIELDS), topic_id=None)
     assert written(effects) == image.topics["t"].znode
-    assert effects.response.outcome is Outcome.ACCEPT
+    assert effects.response.outcome is VerdictKind.ACCEPT
 
 
 # ---------------------------------------------------------------- found by the next controller
@@ -189,14 +189,14 @@ def test_a_count_edited_without_an_active_controller_is_queued_by_the_next(
 def test_an_impossible_count_edited_without_an_active_controller_is_undone_by_the_next(count: int, why: str) -> None:
     topic = resized(4, 6)
     effects = found(topic, undeleted_partition_count=count)
-    assert effects.response.outcome is Outcome.REFUSE and why in effects.response.why
+    assert effects.response.outcome is VerdictKind.REFUSE and why in effects.response.why
     assert written(effects) == topic.topic
 
 
 def test_an_edit_with_too_few_replicas_that_no_controller_saw_is_undone() -> None:
     topic = resized(4, 6)
     effects = found(topic, partitions=assigned(6) | {"6": [1]})
-    assert effects.response.outcome is Outcome.REFUSE and "must have 2 replicas" in effects.response.why
+    assert effects.response.outcome is VerdictKind.REFUSE and "must have 2 replicas" in effects.response.why
     assert written(effects) == topic.topic
 
 
@@ -210,7 +210,7 @@ def test_an_internal_topic_does_not_grow_by_an_edit_that_no_controller_saw() -> 
     """Another partition count would give every group another coordinator, without the group's offsets."""
     topic = Topic(1)
     effects = found(topic, "__consumer_offsets", partitions=assigned(2))
-    assert (effects.response.outcome, effects.znode) == (Outcome.REFUSE, topic.topic)
+    assert (effects.response.outcome, effects.znode) == (VerdictKind.REFUSE, topic.topic)
 
 
 # ---------------------------------------------------------------- contradictions between znodes
@@ -232,7 +232,7 @@ def frozen(topic: Topic, **changes: object) -> str:
     """Check that a new controller freezes the topic and writes nothing. Return the reason."""
     effects = found(topic, **changes)
     assert effects == Effects("t", response=effects.response)
-    assert effects.response.outcome is Outcome.FREEZE
+    assert effects.response.outcome is VerdictKind.FREEZE
     why: str = effects.response.why
     return why
 
@@ -258,7 +258,7 @@ def frozen(topic: Topic, **changes: object) -> str:
             {"leader": -2},
             "partition 1: leader -2 marks it as being removed, but undeleted_partition_count counts it",
         ),
-        (1, {"isr": [1, 9]}, "partition 1: broker 9 is in its isr, and the topic assigns no replica of it there"),
+        (1, {"isr": [1, 9]}, "partition 1: broker 9 is in its isr, but not among its assigned replicas"),
         (2, {"layout": pair(5, 2)}, "partition 2: layout is 5 partitions in version 2, not the topic's"),
         (2, {"layout": pair(2, 1)}, "partition 2: layout is 2 partitions in version 1, fewer than the 4"),
         (2, {"before": {"layout": pair(5, 0), "leader_epoch": 0}}, "partition 2: before is 5 partitions in version 0"),
@@ -294,11 +294,11 @@ def test_a_state_that_contradicts_the_topic_freezes_it(partition: int, fields: d
         ({"layout_version": None}, "layout_version is missing, and the topic was resized"),
         (
             {"partitions": assigned(5)},
-            "undeleted_partition_count 6 and the 5 assigned partitions must not descend",
+            "undeleted_partition_count 6 and the 5 assigned partitions must be in ascending order",
         ),
         (
             {"partitions": {str(p): [1] for p in range(6)}},
-            "partition 0: broker 2 is in its isr, and the topic assigns no replica of it there",
+            "partition 0: broker 2 is in its isr, but not among its assigned replicas",
         ),
     ],
     ids=["initial", "version", "previous", "epochs", "dropped", "assignment", "replicas"],
@@ -311,7 +311,7 @@ def test_a_topic_that_contradicts_its_states_is_frozen(changes: dict[str, object
 def test_a_lineage_that_waits_for_itself_freezes_the_topic() -> None:
     """4 waits for 0, and 0 waits for 4. Each entry alone would be possible."""
     topic = with_state(resized(4, 6, 4, 8), 0, lineage=[[2, {"4": 1}]])
-    assert found(topic).response.outcome is Outcome.ACCEPT
+    assert found(topic).response.outcome is VerdictKind.ACCEPT
     assert frozen(with_state(topic, 4, lineage=[[0, {"0": 0}], [1, {"0": 2}]])) == (
         "lineage of partition 0: it waits for itself: 0 from leader epoch 2, then 4 from leader epoch 1,"
         " then 0 from leader epoch 2"
