@@ -7,7 +7,7 @@ and reports processed records. The order is: flush callback, commit, report; loa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import anyio
 from anyio.abc import TaskGroup
@@ -44,10 +44,12 @@ _PASSED = 2**63 - 1
 """A position past every threshold."""
 
 
-def _awaited(blocked: Iterable[BlockedPartition]) -> dict[TopicPartition, int]:
-    """The highest known offset that the group must reach, by partition."""
+def awaited_offsets(
+    blocked: Iterable[BlockedPartition], held_back: Container[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The highest known offset that the group must reach, by partition, so that records held back are delivered."""
     awaited: dict[TopicPartition, int] = {}
-    for wait in (wait for one in blocked for wait in one.waits_for):
+    for wait in (wait for one in blocked if one.partition in held_back for wait in one.waits_for):
         if wait.position < wait.until:
             awaited[wait.on] = max(wait.until, awaited.get(wait.on, -1))
     return awaited
@@ -119,6 +121,7 @@ class OrderedDelivery:
         """Note that a batch above the limit of its partition was fetched."""
         if state.tp not in self._held_back:
             self._held_back[state.tp] = state.version
+            self._version = -1  # the records wait from now on
             self._queries.ask()
 
     def _on_metadata(self) -> None:
@@ -259,7 +262,8 @@ class OrderedDelivery:
             self._view.look_at({tp: known for tp, known in awaited.items() if tp not in partitions})
         questions = self._questions(False)
         unreached = {tp: until for tp, until in self._awaited.items() if self._gates.position(tp) < until}
-        wanted_before, self._wants, self._awaited = self._wants, questions.positions, _awaited(waits)
+        wanted_before, self._wants = self._wants, questions.positions
+        self._awaited = awaited_offsets(waits, self._fronts())
         # The coordinator sees by itself that an awaited offset is reached.
         if self._wants != wanted_before or self._awaited != unreached or is_assigned_anew:
             self._want()

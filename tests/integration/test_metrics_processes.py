@@ -178,6 +178,7 @@ def test_a_wait_of_a_member_is_shown_while_it_lasts_and_then_measured(cluster: P
             await send(producer, topic)
             before = of_brokers(cluster)["anabranch_hand_over_seconds_count", ()]
             await resize(cluster, topic, 4)
+            await send(producer, topic)
             await shown({("0", name)})
             owner.resume(parent)
             await shown(set())

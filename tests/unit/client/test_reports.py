@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.client.ordered_delivery.delivery import awaited_offsets
+from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
 from anabranch.client.ordered_delivery.reports import Progress, Reports
 from tests.support.resize.layouts import tp
 
@@ -95,3 +97,14 @@ def test_a_request_for_another_incarnation_causes_no_second_report(meant: int) -
     reports.on_asked({T1: (meant, -1)}, 1)
     assert not reports.is_due(T1, START)
     assert reports.is_due(T1, START._replace(incarnation=201))
+
+
+def test_an_offset_is_awaited_only_where_records_are_held_back() -> None:
+    """An idle partition waits too, but for nobody. Of two waits for one partition the farther one counts."""
+
+    def blocked(partition: int, until: int, position: int = 0) -> BlockedPartition:
+        return BlockedPartition(tp(partition), -2, (WaitsFor(1, tp(0), 0, until, position, None),))
+
+    waits = [blocked(4, 10), blocked(5, 20), blocked(6, 30), blocked(7, -1), blocked(8, 7, position=7)]
+    assert awaited_offsets(waits, {tp(4), tp(5), tp(7), tp(8)}) == {tp(0): 20}
+    assert awaited_offsets(waits, ()) == {}
