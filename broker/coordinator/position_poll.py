@@ -91,6 +91,8 @@ def _poll(
         and positions.report(one.tp, one.incarnation, one.position)
     ]
     new = positions.want(member_id, poller, wants)
+    before = positions.waits_before.pop(member_id, {})
+    poller.awaited |= {tp: wait for tp, wait in before.items() if tp in wants}  # another member has the others now
     _note_waits(turn, group, poller, {one.tp: one.awaited_until for one in asked if one.is_wanted})
     poller.token = token
     poller.deadline_ms = group.wake_by(turn.now.monotonic_ms + max(request.max_wait_ms, 0))
@@ -128,7 +130,7 @@ def _note_poll(group: Group, member_id: str) -> bool:
     positions = group.positions
     if member_id in positions.pollers:
         return False
-    positions.pollers[member_id] = Poller(awaited=positions.waits_before.pop(member_id, {}))
+    positions.pollers[member_id] = Poller()
     positions.has_polled = True
     group.members[member_id].polls_positions = True
     if positions.without_poll is None:

@@ -738,3 +738,12 @@ def test_a_wait_lasts_beyond_a_rebalance(goes_on: bool) -> None:
     driver.advance(1_000)
     driver.poll(waits.owner, 2, reports={PARENT: 100})
     assert (waits.shown, waits.measured) == ({}, [3.0] if goes_on else [2.0])
+
+
+def test_a_wait_for_a_partition_that_is_no_longer_wanted_after_a_rebalance_is_not_measured() -> None:
+    """Another member reads the waiting partition now, and goes on waiting."""
+    waits = Waits()
+    waits.driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100})
+    rebalance(waits.driver, waits.owner, waits.waiter)
+    waits.driver.poll(waits.waiter, 2)
+    assert (waits.shown, waits.measured) == ({}, [])
