@@ -672,13 +672,17 @@ def test_wait_drained_waits_until_merged_partitions_are_removed(run: Run, monkey
     assert status == 1 and "t still has partitions 4, 5 after 300 ms: no group has committed" in err
 
 
-def test_a_wait_for_a_drain_can_be_repeated(run: Run) -> None:
+@pytest.mark.parametrize(
+    "more", [(), ("--delete-records-when-drained",), ("--delete-latest-values-when-drained",), ("--config", "x=y")]
+)
+def test_a_wait_for_a_drain_can_be_repeated(run: Run, more: tuple[str, ...]) -> None:
     """The topic has the count already. Without a wait that is an error, as in Kafka."""
     refused = KafkaError(ErrorCode.INVALID_PARTITIONS, "t: Topic already has 4 partitions.")
     again = FakeAdmin(
         **{**SHRUNK, "refusal": refused, "groups": {"g": {4: 0, 5: 10}}, "ends": {4: (0, 10), 5: (0, 10)}}
     )
-    status, _, err = run(again, "topics", "alter", "t", "--partitions", "4", "--wait-drained", "--timeout-ms", "300")
+    waiting = ("--wait-drained", "--timeout-ms", "300")
+    status, _, err = run(again, "topics", "alter", "t", "--partitions", "4", *waiting, *more)
     assert status == 1 and "after 300 ms: g has 10 records to read; the same command waits again" in err
     status, _, err = run(again, "topics", "alter", "t", "--partitions", "4")
     assert status == 1 and "INVALID_PARTITIONS" in err
