@@ -78,7 +78,7 @@ def brokers(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag 
                 "host": node.host,
                 "port": node.port,
                 "rack": node.rack,
-                "is_controller": node.id == described.controller_id,
+                "is_controller": not described.reports_controller and node.id == described.controller_id,
                 "leaders": sum(info.leader == node.id for info in infos),
                 "replicas": sum(node.id in info.replicas for info in infos),
                 "in_sync": sum(node.id in info.isr for info in infos),
