@@ -215,7 +215,7 @@ async def _look(
             raise kafka[0] if kafka else group.exceptions[0] from group
     chosen, left_out = choose(found.values(), count, newest=newest)
     if newest:
-        after = {p: start for p, (start, _) in ranges.items()}
+        after = {p: start if p in complete else end for p, (start, end) in ranges.items()}
         for shown in left_out:
             after[shown.partition] = max(after[shown.partition], shown.offset + 1)
         return Found(chosen, after, searched, len(complete) == len(ranges))

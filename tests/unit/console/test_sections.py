@@ -7,9 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from anabranch import TopicPartition
-from anabranch.console.records import Found, Texts, browse
+from anabranch.console.records import SEARCH_S, Found, Texts, browse
 from anabranch.console.sections import Section, parse_offsets, section_of, ways_on
 
 pytestmark = pytest.mark.trio
@@ -70,6 +72,22 @@ async def test_older_records_follow_without_a_gap_or_a_repetition() -> None:
         seen = offsets(found) + seen
     times = [LOGS._times[partition][offset] for partition, offset in seen]
     assert times == sorted(ms for one in LOGS._times.values() for ms in one)
+
+
+async def test_older_records_begin_with_those_that_an_ended_search_did_not_reach(autojump_clock: MockClock) -> None:
+    """Partition 1 does not answer in time: its newest records are on the page of older ones."""
+    fetch = LOGS.fetch
+
+    async def slow(tp: TopicPartition, offset: int) -> Any:
+        if tp.partition == 1:
+            await trio.sleep(SEARCH_S + 1)  # virtual time: no answer while the search lasts
+        return await fetch(tp, offset)
+
+    logs = SimpleNamespace(list_offsets=LOGS.list_offsets, fetch=slow)
+    section, found = await look(logs)
+    assert not found.is_complete and {partition for partition, _ in offsets(found)} == {0}
+    _, found = await look(LOGS, before=ways_on(section, found).older)
+    assert {(1, 1), (1, 2)} <= set(offsets(found))
 
 
 async def test_newer_records_follow_from_the_beginning() -> None:
