@@ -97,7 +97,7 @@ def shown(console: Served, topic: str) -> list[Any]:
     """The values on the page of a topic's messages, in offset order: decoded ones, and the text of others."""
     status, page = console.get(f"/topics/{topic}/messages?from=beginning")
     assert status == 200, page
-    values = re.findall(r'<td class="code data">k</td><td class="code data">(.*?)</td></tr>', page, re.S)
+    values = re.findall(r'class="code data">k</td><td data-label="value" class="code data">(.*?)</td></tr>', page, re.S)
     return [json.loads(text) if text[0] in "{[" else text for text in map(html.unescape, values)]
 
 
