@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 from anabranch.cli.groups import left_of_wait
 from anabranch.cli.output import duration
+from anabranch.console.problems import LONG_MS
 from anabranch.console.rates import READ_LEAST_S, outlook
 from anabranch.protocol.plurals import counted
 
 NAMED = 8
 """The largest number of partitions or members that a sentence names."""
-LONG_MS = 10_000
-"""A member that does not join again for this long is called wrong: clients that process records join within seconds."""
 REBALANCES = ("PreparingRebalance", "CompletingRebalance")
 KEEPS_UP_S = 3.0
 """A member that is less than this behind keeps up, whatever the present rates are."""
@@ -91,11 +90,12 @@ def _rebalance(awaited: Sequence[Mapping[str, Any]]) -> Reason:
     waited_ms = max(row["awaited_ms"] for row in awaited)
     left_ms = max(row["wait_left_ms"] or 0 for row in awaited)
     is_long = waited_ms >= LONG_MS
+    they = "it" if len(names) == 1 else "they"
     cause = "processes records, or is stuck in one" if len(names) == 1 else "process records, or are stuck in one"
     return Reason(
         "error" if is_long else "warning",
         f"{text} {named} {has} not joined again for {duration(waited_ms / 1000)}.",
-        (f"Look at {named}: {'it' if len(names) == 1 else 'they'} still {cause}. " if is_long else "")
+        (f"Look at {named}: {they} still {cause}. If that lasts, restart {it}. " if is_long else "")
         + f"The group goes on when {polls}, or without {it} in {duration(left_ms / 1000)} (max.poll.interval.ms, the"
         " rebalance timeout).",
     )

@@ -79,6 +79,8 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
     releases = (await watch.releases()).value
     live = {node.id: node for node in seen.value.nodes}
     groups = await watch.cached("groups", watch.admin.list_groups)
+    rebalancing = [group.group_id for group in groups.value if group.state in REBALANCES][:MOST_BEHIND]
+    in_rebalance = await watch.cached("in rebalance", lambda: watch.admin.describe_groups(rebalancing))
     behind = await _furthest_behind(watch, topics.value, {group.group_id: group.state for group in groups.value})
     rates = _rates_by_leader(watch, topics.value.values())
     brokers = [
@@ -96,7 +98,7 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
     values = {
         "cluster": seen.value,
         "brokers": brokers,
-        "problems": find_problems(seen.value, topics.value.values(), lost),
+        "problems": find_problems(seen.value, topics.value.values(), lost, in_rebalance.value.values()),
         "topics": len(topics.value),
         "partitions": sum(len(topic.partitions) for topic in topics.value.values()),
         "groups": len(groups.value),
@@ -253,7 +255,7 @@ async def groups(watch: Watch, _path: Mapping[str, str], query: Query) -> Render
         }
         for name in paged["names"]
     ]
-    return Rendered("groups", {**paged, "rows": rows, "error": seen.error})
+    return Rendered("groups", {**paged, "rows": rows, "rebalances": REBALANCES, "error": seen.error})
 
 
 async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from anabranch import ClusterDescription, TopicDescription
+from anabranch import ClusterDescription, GroupDescription, TopicDescription
+from anabranch.cli.output import duration
 from anabranch.protocol.plurals import counted
 
 NAMED = 5
@@ -21,10 +22,34 @@ class Problem(NamedTuple):
     todo: str
 
 
+LONG_MS = 10_000
+"""A member that does not join again for this long is called wrong: clients that process records join within seconds."""
+
+
+def held_up(groups: Iterable[GroupDescription]) -> list[Problem]:
+    """The groups that get no records because a member has not joined a rebalance for a long time."""
+    found = []
+    for group in groups:
+        awaited = [member for member in group.members if (member.awaited_ms or 0) >= LONG_MS]
+        if awaited:
+            names = ", ".join(f"{member.client_id} on {member.host.lstrip('/')}" for member in awaited[:NAMED])
+            longest = duration(max(member.awaited_ms or 0 for member in awaited) / 1000)
+            has = "has" if len(awaited) == 1 else "have"
+            text = f"Group {group.group_id} gets no records: {names} {has} not joined its rebalance for {longest}."
+            found.append(Problem("error", text, f"Look at {names}. The page of the group says more."))
+    return found
+
+
 def find_problems(
-    cluster: ClusterDescription, topics: Iterable[TopicDescription], lost_dirs: Mapping[int, Sequence[str]]
+    cluster: ClusterDescription,
+    topics: Iterable[TopicDescription],
+    lost_dirs: Mapping[int, Sequence[str]],
+    rebalancing: Iterable[GroupDescription] = (),
 ) -> list[Problem]:
-    """The problems of a cluster. ``lost_dirs`` are the log directories that are out of use, by broker."""
+    """The problems of a cluster.
+
+    ``lost_dirs`` are the log directories that are out of use, by broker. ``rebalancing`` are groups in a rebalance.
+    """
     live = {node.id for node in cluster.nodes}
     away: dict[int, int] = defaultdict(int)
     leaderless, under_replicated = [], []
@@ -82,7 +107,7 @@ def find_problems(
         for broker, paths in sorted(lost_dirs.items())
         for path in paths
     ]
-    return found
+    return [*found, *held_up(rebalancing)]
 
 
 def _some(names: Sequence[str]) -> str:

@@ -227,6 +227,8 @@ def test_a_member_that_holds_up_a_rebalance_is_named(
 
         wait_for(is_named, DEADLINE_S, "the page names it")
         assert "app-4 on" not in console.get(f"/groups/{group}")[1]
+        shown = f"Group {group} gets no records: app-3 on 127.0.0.1 has not joined its rebalance for"
+        wait_for(lambda: shown in console.get("/")[1], DEADLINE_S, "the cluster page names it")
         wait_for(lambda: not stuck.getmany(timeout_ms=100) and not is_named(), DEADLINE_S, "the group goes on")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from anabranch import ClusterDescription, TopicDescription
-from anabranch.client.admin.types import ControllerDescription, Node
+from anabranch import ClusterDescription, GroupDescription, TopicDescription
+from anabranch.client.admin.types import ControllerDescription, MemberDescription, Node
 from anabranch.client.net.cluster import PartitionInfo
 from anabranch.console.app import _templates
 from anabranch.console.behind import reasons, summary, verdict
@@ -337,3 +337,16 @@ def test_the_hottest_key_is_the_most_frequent_of_a_sample() -> None:
 def test_a_hot_key_has_a_name_only_if_it_is_text(key: bytes, name: str | None) -> None:
     found = hottest([key])
     assert found is not None and found.name == name
+
+
+@pytest.mark.parametrize(("waited_ms", "is_problem"), [(None, False), (9_999, False), (10_000, True)])
+def test_a_group_that_a_member_holds_up_is_a_problem_of_the_cluster(waited_ms: int | None, is_problem: bool) -> None:
+    member = MemberDescription("m-1", None, "app-3", "/10.0.0.1", (), waited_ms, 60_000)
+    found = find_problems(
+        cluster(1),
+        [],
+        {},
+        [GroupDescription("g", "PreparingRebalance", "consumer", "range", (member,), Node(1, "h", 1))],
+    )
+    shown = "Group g gets no records: app-3 on 10.0.0.1 has not joined its rebalance for 10 s."
+    assert (shown in [problem.text for problem in found]) is is_problem
