@@ -32,7 +32,7 @@ from anabranch.protocol.plurals import counted
 EVERY_S = 1.0
 """The interval at which an open page is updated."""
 MOST_DONE = 100
-"""The largest number of sentences about changes that are kept for the pages that show them."""
+"""The largest number of kept sentences about changes that were made; pages show them by their token."""
 STREAMS = 100
 """The largest number of pages that are updated at once; other browsers are asked to try later."""
 
@@ -91,7 +91,7 @@ class Console:
         return HTMLResponse(self._render(rendered, request.url.path, ""), status)
 
     async def _not_found(self, request: Request, _error: Exception) -> Response:
-        return self._failed(request, NotThereError(f"{request.url.path} is no page of the console"))
+        return self._failed(request, NotThereError(f"{request.url.path} is not a page of the console"))
 
     def _render(self, rendered: Rendered, path: str, query: str, *, only_live: bool = False) -> str:
         template = self._templates.get_template(f"{rendered.template}.html.jinja")
@@ -118,7 +118,9 @@ class Console:
         if found is None:
             return PlainTextResponse(f"{path} has no live updates", 404)
         if self._streams >= STREAMS:
-            return PlainTextResponse(f"{STREAMS} pages are open, the most at a time", 503, {"retry-after": "10"})
+            return PlainTextResponse(
+                f"{STREAMS} pages get live updates, which is the limit", 503, {"retry-after": "10"}
+            )
         params, page = found
 
         async def events() -> AsyncIterator[str]:
@@ -171,7 +173,7 @@ class Console:
             return self._failed(request, error)
         if not is_token(form.get("token", ""), self._token):
             return self._failed(
-                request, PermissionError("This form is of another run of the console: load its page again.")
+                request, PermissionError("This form comes from an earlier run of the console: load its page again.")
             )
         try:
             plan = await change.plan(self._watch, form, self._config.bootstrap)

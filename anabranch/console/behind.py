@@ -40,7 +40,7 @@ def reasons(group: Mapping[str, Any]) -> list[Reason]:
         found.append(
             Reason(
                 "error",
-                f"Nobody reads: the group has no members, and {counted(lag, 'record', form=',')} to read.",
+                f"Nobody reads: the group has no members, and has {counted(lag, 'record', form=',')} to read.",
                 "Start its consumers.",
             )
         )
@@ -96,7 +96,7 @@ def _rebalance(awaited: Sequence[Mapping[str, Any]]) -> Reason:
         "error" if is_long else "warning",
         f"{text} {named} {has} not joined again for {duration(waited_ms / 1000)}.",
         (f"Look at {named}: {they} still {cause}. If that lasts, restart {it}. " if is_long else "")
-        + f"The group goes on when {polls}, or without {it} in {duration(left_ms / 1000)} (max.poll.interval.ms, the"
+        + f"The group continues when {polls}, or without {it} in {duration(left_ms / 1000)} (max.poll.interval.ms, the"
         " rebalance timeout).",
     )
 
@@ -121,11 +121,11 @@ def _slow(rows: Sequence[Mapping[str, Any]], *, spare: bool) -> Reason | None:
         todo = f"Look at {member} on {rows[0]['host']}: it is stuck in a record, paused, or does not commit."
         return Reason("error", text, todo)
     if spare:
-        todo = f"Look why {member} is slow, or add members: there are partitions enough for them."
+        todo = f"Find out why {member} is slow, or add members: there are enough partitions for them."
     else:
         todo = (
-            f"Look why {member} is slow. More members need more partitions: resize the topic. Each new partition then"
-            " waits until the older records of its keys are read."
+            f"Find out why {member} is slow. More members need more partitions: resize the topic. Each new partition"
+            " then waits until the older records of its keys are read."
         )
     return Reason("warning", text, todo)
 
@@ -164,8 +164,8 @@ def _wait(wait: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Reason:
     return Reason(
         "error" if left and read is not None and read <= 0 else "warning",
         f"{text} {member}{host} reads {'it' if left == 1 else 'them'}.{pace}",
-        f"Look at {member}: when it has processed the older changes in partition {on}, partition {partition} goes on by"
-        " itself." + (" Retention removes some of these records within ten minutes." if wait["expiring"] else ""),
+        f"Look at {member}: when it has processed the older changes in partition {on}, partition {partition} continues"
+        " by itself." + (" Retention removes some of these records within ten minutes." if wait["expiring"] else ""),
     )
 
 
@@ -192,11 +192,11 @@ def verdict(totals: Mapping[str, Any], error: str | None = None) -> tuple[str, s
     if error is not None:
         return "", "Not known. At the last answer, nothing stood in its way."
     if not totals["lag"]:
-        return "ok", "It is not: it has read everything."
+        return "ok", "It is not behind: it has read everything."
     if totals["is_measured"]:
         return "ok", "It keeps up, or catches up: nothing stands in its way."
     behind = "" if totals["lag_s"] is None else f" by {duration(totals['lag_s'])}"
-    return "", f"It is behind{behind}. Why is not known yet: how fast it reads is measured for {READ_LEAST_S:.0f} s."
+    return "", f"It is behind{behind}. The reason is not known yet: its rate is measured for {READ_LEAST_S:.0f} s."
 
 
 def _name(topic: str, partition: int) -> str:

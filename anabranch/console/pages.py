@@ -357,7 +357,7 @@ def _source(source: int) -> str:
 
 
 def _otherwise(entry: ConfigEntry) -> list[str]:
-    """The values that would hold instead of one that is set, each with its source; the last is the default."""
+    """The values that would be in force without the set one, each with its source; the last is the default."""
     if entry.is_default or entry.sensitive:
         return []
     return [f"{'-' if one.value is None else one.value} ({_source(one.source)})" for one in entry.synonyms[1:]]

@@ -23,7 +23,7 @@ class Problem(NamedTuple):
 
 
 LONG_MS = 10_000
-"""A member that does not join again for this long is called wrong: clients that process records join within seconds."""
+"""A member that has not joined again for this time is reported as an error: healthy members join within seconds."""
 
 
 def held_up(groups: Iterable[GroupDescription]) -> list[Problem]:

@@ -16,7 +16,7 @@ from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import Record, RecordBatch
 
 SHOWN_BYTES = 2_000
-"""The largest number of bytes of a key or value on a page; the page has the number of the others."""
+"""The largest number of bytes of a key or value on a page; the page shows how many more it has."""
 SEARCH_S = 5.0
 SEARCH_RECORDS = 200_000
 """A search ends after ``SEARCH_S`` or this many records, and shows the offsets that it reached."""
@@ -47,8 +47,9 @@ class Shown(NamedTuple):
 class Found(NamedTuple):
     """The result of a search. ``searched``: the records examined.
 
-    ``next_offsets``: by partition, the offset where newer records continue; after a search for the newest records, the
-    end of the older ones. ``is_complete``: the ranges have no newer records.
+    ``next_offsets``: by partition, the offset of the next page. After a search for the oldest records it is where newer
+    records begin; after a search for the newest it is where older records end. ``is_complete``: the ranges
+    have no newer records than the shown ones.
     """
 
     records: list[Shown]

@@ -56,7 +56,8 @@ _KNOWN_FILES = (
     type_pb2, wrappers_pb2,
 )  # fmt: skip
 """Protobuf's own files, each after those that it needs. A registry has none of them."""
-os.environ.setdefault("AVRO_MAX_COLLECTION_ITEMS", "100000")  # items of zero bytes could have any count
+# Items may have zero bytes, so the size of the data does not limit their number.
+os.environ.setdefault("AVRO_MAX_COLLECTION_ITEMS", "100000")
 
 Decoder: TypeAlias = Callable[[bytes], str]
 """Decodes the data after the id to JSON. Raises ``UndecodableError``."""
@@ -155,7 +156,7 @@ def _protobuf(schema: Schema) -> Decoder:
 
 
 def _compiled(text: str) -> bytes:
-    """The compiled schema that ``text`` is the base64 of; empty if it is the text of a ``.proto`` file."""
+    """The compiled schema in the base64 text ``text``; empty if ``text`` is a ``.proto`` file."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
@@ -173,7 +174,7 @@ def _add(pool: Any, name: str, serialized: bytes) -> Any:
 
 
 def _message_path(data: bytes) -> tuple[list[int], int]:
-    """The indexes of nested messages from the outermost in, and the position after them. A 0 alone means [0]."""
+    """The indexes of nested messages, the outermost first, and the position after them. A count of 0 means [0]."""
     count, at = _zigzag(data, 0)
     if count == 0:
         return [0], at

@@ -69,7 +69,7 @@ class WaysOn(NamedTuple):
 
 
 def ways_on(section: Section, found: Found) -> WaysOn:
-    """The ways on from the records that were found."""
+    """The offsets for the links to older and newer records."""
     starts = {p: start for p, (start, _) in section.ranges.items()}
     ends = {p: end for p, (_, end) in section.ranges.items()}
     older = found.next_offsets if section.newest else starts
@@ -80,7 +80,7 @@ def ways_on(section: Section, found: Found) -> WaysOn:
 
 
 def is_offsets(text: str) -> bool:
-    """Whether the text is meant as offsets by partition. A time has more than a number before its colon: a date."""
+    """Whether the text is meant as offsets by partition: a time has a date, not only a number, before its colon."""
     partition, colon, _ = text.partition(":")
     return bool(colon) and is_number(partition)
 

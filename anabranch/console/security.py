@@ -1,4 +1,4 @@
-"""Protection of the browser against other sites: against foreign host names, forged forms, and scripts in records.
+"""Protects the browser against other sites: against foreign host names, forged forms, and scripts in records.
 
 - **Host**: another site can let its name resolve to this address (DNS rebinding). A request is refused if its Host is
   not one of the console's names.

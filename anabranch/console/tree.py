@@ -14,9 +14,9 @@ from anabranch.ordered_resize.facts import Lineage
 TOGETHER_MS = 1_500
 LANE_PX, COLUMN_PX, LEFT_PX, TOP_PX, RIGHT_PX = 30, 110, 64, 30, 64
 AGAIN_PX = 80
-"""How far before its merge a partition is drawn in use that was split off again in between, nobody knows when."""
+"""The length of a use whose split is no longer known, between two merges of a partition."""
 LEAVES_PX = 40
-"""How far after its merge a deleted partition is drawn: the time of the deletion is not known."""
+"""The length of a deleted partition's lane after its merge: the time of the deletion is not known."""
 
 
 class Gain(NamedTuple):
@@ -46,7 +46,7 @@ class Lane(NamedTuple):
     state: str
     """``in use``, ``drains`` or ``deleted``: now."""
     unknown: list[int]
-    """The places where it comes into use by a split that is no longer known."""
+    """The places where a use begins with a split that is no longer known."""
 
     @property
     def end_x(self) -> int:
@@ -68,10 +68,10 @@ class Edge(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """The past that the cluster has dropped with the partitions that it deleted."""
+    """Splits and merges that are no longer known: the cluster drops them when it deletes partitions."""
 
     splits: list[int]
-    """Partitions that a split created which is in no lineage any more."""
+    """Partitions created by a split that is in no lineage any more."""
     before_ms: int | None
     """The last of these splits came before this time, in ms since 1970; None if that is not known."""
     merges: list[int]
@@ -110,7 +110,7 @@ def columns_of(gains: Collection[Gain], began_ms: Mapping[tuple[int, int], int])
     while waiting:
         ready = [gain for gain in waiting.values() if not _needs(gain, waiting)]
         if not ready:
-            ready = list(waiting.values())  # lineages contradict each other, so there is no order
+            ready = list(waiting.values())  # lineages contradict each other, so no order is possible
         times = [(gain, began_ms.get((gain.partition, gain.epoch))) for gain in ready]
         known = [time for _, time in times if time is not None]
         first = min(known, default=None)
@@ -203,7 +203,7 @@ def draw(
 def _lane(
     partition: int, y: int, state: str, turns: list[_Turn], end_x: int, *, is_initial: bool
 ) -> tuple[Lane, list[int | None]]:
-    """A lane, and the times of the merges that ended the uses whose beginnings are not known.
+    """A lane, and the times of the merges that ended a use with an unknown begin.
 
     A partition that is merged was in use before, even if the split is in no lineage any more.
     """

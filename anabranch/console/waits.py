@@ -15,7 +15,7 @@ from anabranch.protocol.plurals import counted
 BOX_W, BOX_H, GAP_X, GAP_Y, EDGE_PX = 140, 44, 70, 14, 8
 """Two columns fit on a page of 390 px."""
 LINE_PX, PORT_PX, LANE_PX = 18, 17, 22
-"""The height of one more text in a box, between two arrows of a box, and of an arrow that passes between boxes."""
+"""Heights: of one more text in a box; between two arrows of a box; of an arrow that passes between boxes."""
 MOST_NAME, MOST_TEXT = 12, 17
 """The largest number of letters of a topic's name, and of another text in a box."""
 
@@ -88,9 +88,10 @@ def graph_of(waits: Sequence[Mapping[str, Any]], most: int, nobody: str = "nobod
 
 
 def _without_cycles(wait_of: Mapping[Edge, Mapping[str, Any]]) -> tuple[list[Edge], list[Edge]]:
-    """The waits as (acyclic ones, those that would close a cycle).
+    """The waits as (acyclic waits, waits that would close a cycle).
 
-    Those come last whose awaited records wait themselves; before them, those that block a partition come first.
+    A wait for records that wait themselves comes after all others. Of the others, waits that block a partition come
+    first.
     """
     waits_from = {waiting: wait["from_epoch"] for (waiting, _), wait in wait_of.items()}
 
@@ -109,7 +110,7 @@ def _without_cycles(wait_of: Mapping[Edge, Mapping[str, Any]]) -> tuple[list[Edg
 
 
 def _without_shortcuts(edges: list[Edge]) -> list[Edge]:
-    """The edges without those that follow from others: of 8 -> 4, 4 -> 0 and 8 -> 0 the last one."""
+    """The edges without those that follow from others: 8 -> 0 follows from 8 -> 4 and 4 -> 0."""
     return [
         (waiting, on)
         for waiting, on in edges
@@ -118,7 +119,7 @@ def _without_shortcuts(edges: list[Edge]) -> list[Edge]:
 
 
 def _reached(place: Place, edges: Collection[Edge]) -> set[Place]:
-    """The place, and all that it waits for by way of others."""
+    """The place, and all places that it waits for, directly or through other places."""
     found, todo = {place}, [place]
     while todo:
         at = todo.pop()
@@ -154,7 +155,7 @@ def _mean(numbers: Sequence[float]) -> float:
 def _positions(
     columns: Sequence[Sequence[Place]], heights: Mapping[Place, int], edges: Sequence[Edge]
 ) -> tuple[dict[Place, tuple[int, int]], dict[Edge, list[tuple[int, int]]], int]:
-    """The left upper corners of boxes, the left ends of the ways of edges above columns, and the height of all."""
+    """The upper left corners of boxes, the points where edges enter columns that they pass, and the total height."""
     column_of = {place: index for index, column in enumerate(columns) for place in column}
     at: dict[Place, tuple[int, int]] = {}
     bends: dict[Edge, list[tuple[int, int]]] = {edge: [] for edge in edges}
@@ -179,7 +180,7 @@ def _ways(
     at: Mapping[Place, tuple[int, int]],
     far_end: int,
 ) -> dict[Edge, int]:
-    """The heights to which edges go first, seen from one end."""
+    """By edge, the y coordinate of its next point, seen from one end."""
     return {
         edge: bends[edge][0 if far_end else -1][1] if bends[edge] else at[edge[far_end]][1] + BOX_H for edge in edges
     }
@@ -191,7 +192,7 @@ def _ports(
     heights: Mapping[Place, int],
     ways: Mapping[Edge, int],
 ) -> dict[Edge, tuple[int, int]]:
-    """The places on one side of the boxes where edges touch them, in the order of their ways."""
+    """The points on one side of each box where its edges touch it, in the order of ``ways``."""
     found = {}
     for place, edges in edges_of.items():
         x, y = corners[place]
@@ -232,7 +233,7 @@ def _box(
 
 
 def _arrow(points: Sequence[tuple[int, int]], wait: Mapping[str, Any]) -> Arrow:
-    """An arrow through ``points``: a bend is the left end of a straight way as long as a box is wide."""
+    """An arrow through ``points``. At a bend begins a straight line to the right, as long as a box is wide."""
     (x0, y0), *others = points
     path, x, y = f"M{x0} {y0}", x0, y0
     for index, (x1, y1) in enumerate(others):

@@ -41,10 +41,10 @@ BROKER_ANSWERS_S = 5.0
 """The time limit for one broker's response; a slower broker is left out."""
 SIZES_FRESH_S = 10.0
 SILENT_S = 1.0
-"""After this time without an answer of any broker a page shows what it has."""
+"""After this time without a response of any broker, a page shows the last responses."""
 LOOK_S = 0.1
 AWAY_S = 3.0
-"""After a timeout no request is sent for this time: a page makes several requests, and must not wait for each."""
+"""After a timeout no request is sent for this time: a page makes several requests, and must not wait for all."""
 ASKED_AT_ONCE = 32
 LANES, COLUMNS, GAINS = 48, 40, 400
 """Limits of the tree: partitions drawn, resizes drawn, and splits and merges examined."""
@@ -142,7 +142,7 @@ class Watch:
         return found[0]
 
     def _forget(self, most: int = 2_000) -> None:
-        """Drop the oldest results, such as those of a user who looked at each of 10,000 topics once."""
+        """Drop the oldest results: a user may open the pages of 10,000 topics once."""
         while len(self._seen) > most:
             oldest = min(self._seen, key=lambda key: self._seen[key].at_s)
             del self._seen[oldest]

@@ -229,7 +229,7 @@ def test_a_member_that_holds_up_a_rebalance_is_named(
         assert "app-4 on" not in console.get(f"/groups/{group}")[1]
         shown = f"Group {group} gets no records: app-3 on 127.0.0.1 has not joined its rebalance for"
         wait_for(lambda: shown in console.get("/")[1], DEADLINE_S, "the cluster page names it")
-        wait_for(lambda: not stuck.getmany(timeout_ms=100) and not is_named(), DEADLINE_S, "the group goes on")
+        wait_for(lambda: not stuck.getmany(timeout_ms=100) and not is_named(), DEADLINE_S, "the group continues")
 
 
 def test_the_cluster_page_shows_the_write_rate(cluster: Cluster, console: Served, topic: str) -> None:
@@ -243,7 +243,7 @@ def test_the_cluster_page_shows_the_write_rate(cluster: Cluster, console: Served
             in_all = re.search(r"<dt>Written</dt><dd>[0-9,.]*[1-9][0-9,.]* records/s", page)
             return in_all is not None and re.search(r"<dt>Active controller</dt><dd>1\d\d\d ", page) is not None
 
-        wait_for(is_shown, DEADLINE_S, "two looks tell a rate")
+        wait_for(is_shown, DEADLINE_S, "two samples give a rate")
 
 
 def test_the_cluster_page_shows_releases_and_free_space(cluster: Cluster, console: Served) -> None:
@@ -262,7 +262,7 @@ def test_the_default_of_a_config_is_shown_beside_the_value_that_is_set(
         admin.incremental_alter_configs(topics={topic: {"max.message.bytes": "2000000"}})
     _, page = console.get(f"/configs/topic/{topic}?set")
     cells = dict(re.findall(r'<td data-label="([^"]+)"[^>]*>([^<]*)</td>', page))
-    found = {"value": "2000000", "comes from": "dynamic topic config", "without it": "1048588 (default config)"}
+    found = {"value": "2000000", "comes from": "dynamic topic config", "if not set": "1048588 (default config)"}
     assert cells == found, page
     assert "the largest record batch" in page
 
@@ -278,7 +278,7 @@ def test_messages_are_shown_by_their_schemas(cluster: Cluster, console: Served, 
     assert ">plain text<" in page
     wait_for(lambda: "100 %" in console.get(here)[1], DEADLINE_S, "the records are sampled")
     _, page = console.get(here)
-    assert f"{here}/messages?from=beginning&amp;key=k" in page, "it links to what became of the hottest key"
+    assert f"{here}/messages?from=beginning&amp;key=k" in page, "it links to the records of the hottest key"
 
 
 def test_pages_are_reached_by_keyboard(console: Served, browser: Browser) -> None:
@@ -348,19 +348,25 @@ def test_a_misspelt_topic_is_not_created(cluster: Cluster, console: Served) -> N
         assert "mispelt" not in {listing.name for listing in admin.list_topics()}
 
 
-def test_an_open_page_shows_when_the_cluster_is_gone_and_goes_on_when_it_is_back(browser: Browser) -> None:
+def test_an_open_page_shows_when_the_cluster_is_gone_and_when_it_is_back(browser: Browser) -> None:
     with ProcessCluster(brokers=1) as cluster, Served(cluster.bootstrap) as served:
         browser.size("desktop")
         browser.open(f"{served.url}/")
         assert "Nothing. Every partition has a leader" in browser.driver.page_source
         os.kill(cluster.broker_pids()[1], signal.SIGSTOP)
         try:
-            wait_for(lambda: "Not up to date." in browser.driver.page_source, DEADLINE_S, "the page says so")
+            wait_for(
+                lambda: "Not up to date." in browser.driver.page_source,
+                DEADLINE_S,
+                "the page shows that it is out of date",
+            )
             assert browser.driver.find_element(By.ID, "state").text == "not up to date"
             assert browser.driver.find_elements(By.CSS_SELECTOR, ".note.ok") == []
         finally:
             os.kill(cluster.broker_pids()[1], signal.SIGCONT)
-        wait_for(lambda: "Not up to date." not in browser.driver.page_source, DEADLINE_S, "the page goes on")
+        wait_for(
+            lambda: "Not up to date." not in browser.driver.page_source, DEADLINE_S, "the page is up to date again"
+        )
         assert browser.driver.find_element(By.ID, "state").text == "live"
         assert len(browser.driver.find_elements(By.CSS_SELECTOR, ".note.ok")) == 1
         browser.driver.get_log("browser")

@@ -1,4 +1,4 @@
-// Brings the live part of the page up to date. What has the focus keeps it; what is open stays open.
+// Updates the live part of the page. The focus, open details and scroll positions are kept.
 "use strict";
 const live = document.getElementById("live");
 const state = document.getElementById("state");

@@ -76,7 +76,7 @@ async def test_a_group_whose_offsets_change_is_in_use_for_a_while(
     await watch.lags()
     assert watch.committing() == set()
     admin.offsets["billing"] = 6
-    await trio.sleep(2)  # virtual time: what is known is not fresh any more
+    await trio.sleep(2)  # virtual time: the known offsets are not fresh any more
     await watch.lags()
     assert watch.committing() == {"billing"}
     await trio.sleep(COMMITTED_LATELY_S + 1)  # virtual time: nothing is committed
@@ -85,7 +85,7 @@ async def test_a_group_whose_offsets_change_is_in_use_for_a_while(
 
 
 @pytest.mark.trio
-async def test_lags_are_known_of_every_group(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_lag_of_every_group_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     admin: Any = FakeAdmin(idle=5, billing=90)
     reader: Any = None
     watch = Watch(admin, reader)

@@ -53,7 +53,7 @@ def topic(initial: int, count: int, *, ordered: bool = True) -> TopicDescription
     return TopicDescription("t", uuid.UUID(int=1), False, partitions, initial, count, 3, ordered)
 
 
-def test_a_key_is_looked_for_wherever_it_was_placed() -> None:
+def test_a_key_is_searched_in_every_partition_that_it_was_placed_in() -> None:
     for number in range(200):
         key = b"key-%d" % number
         expected = {place(positive_hash(key), 4, count) for count in range(4, 14)}

@@ -133,7 +133,7 @@ async def test_protobuf_is_decoded_by_a_file_that_imports_another() -> None:
 
 @pytest.mark.trio
 async def test_protobuf_that_was_registered_in_compiled_form_is_decoded() -> None:
-    """Apicurio returns a schema as it was registered, and answers 500 when it shall serialize a compiled one."""
+    """Apicurio returns a schema as it was registered, and cannot return a compiled schema in serialized form."""
     reference = {"name": "b.proto", "subject": "b", "version": 1}
     file = proto("a.proto", "b.proto", other=(1, ".mail.Letter"))
     answers = {

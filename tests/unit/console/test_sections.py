@@ -1,4 +1,4 @@
-"""The newest and the oldest records over several partitions, and the ways from them to older and newer ones."""
+"""The newest and the oldest records over several partitions, and the links to older and newer ones."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_the_end_is_the_newest_records_of_all_partitions() -> None:
 async def test_older_records_follow_without_a_gap_or_a_repetition() -> None:
     section, found = await look(LOGS)
     ways, seen = ways_on(section, found), offsets(found)
-    assert ways.newer == "", "the end has nothing newer"
+    assert ways.newer == "", "no record is newer than the end"
     while ways.older:
         section, found = await look(LOGS, before=ways.older)
         ways = ways_on(section, found)

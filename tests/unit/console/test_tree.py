@@ -48,7 +48,7 @@ def test_a_partition_without_records_is_not_older_than_one_of_a_lower_number() -
     assert gained(columns_of(gains, dated)) == [[4, 5], [6, 7]]
 
 
-def test_lineages_that_contradict_each_other_are_drawn_all_the_same() -> None:
+def test_lineages_that_contradict_each_other_are_still_drawn() -> None:
     columns = columns_of([Gain(1, 5, {2: 9}), Gain(2, 5, {1: 9})], {})
     assert sum(len(column.gains) for column in columns) == 2
 
@@ -90,7 +90,7 @@ DEMO = [
     Column([Gain(0, 4, {4: 2}), Gain(1, 4, {5: 2})], 2_000),
     Column([Gain(0, 6, {4: 4}), Gain(1, 6, {5: 4}), Gain(2, 6, {6: 3}), Gain(3, 6, {7: 3})], 3_000),
 ]
-"""What is left of 4-6-9-6-4-8-4 when partitions 4-8 are deleted: their lineages had the splits."""
+"""The gains left of the resizes 4-6-9-6-4-8-4 after partitions 4-8 were deleted: their lineages had the splits."""
 
 
 def test_a_deleted_partition_is_drawn_in_use_before_its_merge_and_as_deleted() -> None:
@@ -99,7 +99,9 @@ def test_a_deleted_partition_is_drawn_in_use_before_its_merge_and_as_deleted() -
     assert [lane.state for lane in tree.lanes] == ["in use"] * 4 + ["deleted"] * 5
     assert lanes[8].spans == [(LEFT_PX, FIRST, True), (FIRST, FIRST + LEAVES_PX, False)]
     for edge in tree.edges:
-        assert any(x < edge.x <= end and in_use for x, end, in_use in lanes[edge.source].spans), "no arrow from nothing"
+        assert any(x < edge.x <= end and in_use for x, end, in_use in lanes[edge.source].spans), (
+            "an arrow starts only where its partition is in use"
+        )
 
 
 def test_a_partition_that_was_merged_twice_was_split_off_again_in_between() -> None:
@@ -114,7 +116,7 @@ def test_a_partition_that_was_merged_twice_was_split_off_again_in_between() -> N
     assert lane.unknown == [LEFT_PX, THIRD - AGAIN_PX]
 
 
-def test_a_split_in_the_lineage_of_a_living_partition_is_drawn_beside_deleted_ones() -> None:
+def test_a_split_in_the_lineage_of_an_existing_partition_is_drawn_beside_deleted_ones() -> None:
     tree = draw(range(5), 5, 4, [*DEMO, Column([Gain(4, 7, {0: 6})], 4_000)], 48, 40)
     assert [(edge.kind, edge.source, edge.target) for edge in tree.edges][-1] == ("split", 0, 4)
     lane = tree.lanes[4]
@@ -133,19 +135,19 @@ def shown(tree: Any) -> str:
     return " ".join(str(parts.tree_svg(tree, "t")).split())
 
 
-def test_the_page_shows_which_past_the_cluster_has_forgotten() -> None:
+def test_the_page_names_the_splits_and_merges_that_the_cluster_no_longer_knows() -> None:
     assert (
         "The cluster no longer knows the splits before 01-01 00:00:03 that created partitions 4-8 (○), and older"
-        " splits from and merges into partition 2: it forgets the past of partitions that it has deleted."
+        " splits from and merges into partition 2: it drops the lineage of a partition when it deletes the partition."
     ) in shown(draw(range(4), 4, 4, DEMO, 48, 40, floors=[2]))
-    assert "no longer knows older splits from and merges into partitions 0-1, 3: it forgets" in shown(
+    assert "no longer knows older splits from and merges into partitions 0-1, 3: it drops" in shown(
         draw(range(4), 4, 4, [], 48, 40, floors=[0, 1, 3])
     )
     undated = [Column(column.gains, None) for column in DEMO]
     assert "knows the splits that created partitions 4-8 (○): it" in shown(draw(range(4), 4, 4, undated, 48, 40))
 
 
-def test_the_page_reports_no_forgotten_past_while_every_split_is_known() -> None:
+def test_the_page_reports_no_unknown_split_while_every_split_is_known() -> None:
     assert "no longer" not in shown(draw(range(6), 6, 4, columns_of(GAINS, {}), 48, 40))
 
 

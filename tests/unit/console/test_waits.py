@@ -21,7 +21,7 @@ def wait(partition: int, on: int, *, topic: str = "t", member: str = "m", left: 
 
 
 def after_two_resizes() -> list[Any]:
-    """The waits of a group that has read nothing since 2 -> 4 -> 2 -> 4: the older records of 2 are from the first."""
+    """The waits of a group that has read nothing since 2 -> 4 -> 2 -> 4. Partition 2 has records of the first grow."""
     return [
         wait(0, 0, epoch=0, blocked=False, left=1_828),
         wait(0, 2, blocked=False, left=7_751),
@@ -71,7 +71,7 @@ def test_the_number_of_arrows_is_bounded_and_long_names_are_cut() -> None:
 
 
 def test_a_wait_that_closes_a_cycle_is_a_text_in_the_box() -> None:
-    """The records that the arrows stand for come first: they wait for no others."""
+    """The arrows show the records that come first, because they wait for no others."""
     graph = graph_of(after_two_resizes(), 50)
     boxes = {box.partition: box for box in graph.boxes}
     assert boxes[2].x == boxes[3].x < boxes[0].x == boxes[1].x
@@ -129,8 +129,12 @@ def test_long_numbers_and_names_are_cut() -> None:
 def test_the_picture_has_the_texts_of_its_boxes() -> None:
     parts: Any = _templates().globals["parts"]
     drawn = str(parts.waits_svg(graph_of(after_two_resizes(), 50)))
-    assert ">own 1,828 first<" in drawn and ">then waits for 2<" in drawn and "its newer records wait" in drawn
-    assert "its newer records wait" not in str(parts.waits_svg(graph_of([wait(4, 0)], 50)))
+    assert (
+        ">own 1,828 first<" in drawn
+        and ">then waits for 2<" in drawn
+        and "the newer records of the partition also wait" in drawn
+    )
+    assert "the newer records of the partition also wait" not in str(parts.waits_svg(graph_of([wait(4, 0)], 50)))
 
 
 def test_an_unknown_end_has_no_number() -> None:

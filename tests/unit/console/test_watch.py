@@ -67,7 +67,7 @@ async def test_a_page_that_was_shown_waits_for_a_silent_cluster_for_a_second(
     shown = (await watch.topics()).value
     admin.list_topics = trio.sleep_forever
     admin.silent_since = trio.current_time()
-    await trio.sleep(1)  # virtual time: what is shown is not fresh any more
+    await trio.sleep(1)  # virtual time: the shown topics are not fresh any more
     began = trio.current_time()
     seen = await watch.topics()
     assert (seen.value, seen.error) == (shown, "REQUEST_TIMED_OUT: no broker answers at a:9092")
@@ -85,6 +85,6 @@ async def test_a_slow_answer_is_waited_for_while_brokers_answer(
         return [Listed("new")]
 
     admin.list_topics = slow
-    await trio.sleep(1)  # virtual time: what is shown is not fresh any more
+    await trio.sleep(1)  # virtual time: the shown topics are not fresh any more
     seen = await watch.topics()
     assert (list(seen.value), seen.error) == (["new"], None)
