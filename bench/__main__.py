@@ -59,7 +59,7 @@ STAMPED = {**DRAINED, "message.timestamp.type": "LogAppendTime"}
 class Workload:
     """One line of the table: the load, its records, and the topic's partitions and replicas.
 
-    ``size`` is a record's value in bytes, but for hand-overs the ms between two records of a key.
+    ``size`` is the size of a record's value in bytes; for hand-overs it is the ms between two records of a key.
     """
 
     name: str
@@ -165,7 +165,7 @@ def run_client(
 
 
 def in_order(workloads: list[Workload]) -> list[list[Workload]]:
-    """The workloads in parts, whose rounds do not mix. Kills are the last part: a killed broker is cold afterwards."""
+    """The workloads in parts, each with all its rounds before the next. Kills are last: they leave cold brokers."""
     killing = [workload for workload in workloads if workload.kind == FAIL_OVER]
     return [part for part in ([workload for workload in workloads if workload not in killing], killing) if part]
 

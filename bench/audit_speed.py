@@ -1,7 +1,7 @@
 """``python -m bench.audit_speed``: the audit of a topic in Kafka against ``kafka-consumer-perf-test``, in turns.
 
-Kafka's own broker holds the topic; the audit reads the broker's segment files with all checks. Both are timed from the
-start of the process to its end, and without the time that they take for a topic of a few records.
+Kafka's own broker has the topic. The audit applies all checks to the broker's segment files. Each is timed from the
+start of its process to the end, less the time that it takes for a topic of a few records.
 """
 
 from __future__ import annotations

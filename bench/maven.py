@@ -34,7 +34,7 @@ def resolved(directory: Path, what: str, *arguments: str) -> Path:
 
 @contextlib.contextmanager
 def _lock() -> Iterator[None]:
-    """Lets one process at a time run Maven: two write the same files of its local repository, and one may fail."""
+    """Let one process at a time run Maven: two would write the same files of its local repository, and one may fail."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "maven.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

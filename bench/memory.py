@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 SLICES = 8
 READ_SHARE = 0.9
-"""The share of the written records that each reader waits for: it does not count those before its clock starts."""
+"""The share of the written records that each reader waits for. A reader does not count the records before its clock
+starts."""
 
 
 def watch_memory(

@@ -2,8 +2,8 @@
 
 A producer writes to three brokers in turn; each has its own ZooKeeper and controller. A turn is shorter than the
 machine's slow moments. One broker counts and is scraped. The two others do not count (``uncounted/``) and are not
-scraped; the second of them is the control, which shows how much two turns differ without metrics. One measurement has
-batches as large as a busy producer's. The other has a request for every ten records, when counting requests costs most.
+scraped. The second of them is the control: it shows how much two turns differ without metrics. One measurement has the
+large batches of a busy producer. The other has a request for every ten records, so that counting requests costs most.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ partition. It begins when all of these are true:
 - a flush callback that began after that has returned;
 - the broker has appended the key's first record in the new partition (LogAppendTime).
 
-Thus the wait until a key is written does not count. The commit, the messages between members, the load callback, and
-the fetches of missing metadata and records do count. A move is left out if its first record came after the others had
-opened the way: it waited for nothing (``anabranch.demo.hand_over``).
+Thus the time until a key is written does not count. The commit, the messages between members, the load callback, and
+the fetches of missing metadata and records do count. A key is left out if its first record was appended after the new
+partition had delivered a record of another key with the same move. It waited for nothing (``demo.hand_over``).
 
 ``resize-throughput`` counts acknowledged records in the seconds of a split and a merge. Its producer sends at half of
 its highest rate; the producer of ``resize-throughput-saturated`` sends at its highest rate. ``resize-thousand`` doubles
@@ -207,9 +207,9 @@ async def measure_throughput(arguments: argparse.Namespace, share: float = math.
     """The throughput in the slowest second of each resize, in percent of the mean of ``STEADY_S`` before.
 
     A window of a second counts if it overlaps the resize, from the request until the count is in force. The control is
-    the slowest of as many windows before the resize: the variation of this load on this machine. ``share``: the limit
-    of the producer, as a share of its unlimited rate. The longest stops are those in the same windows. Stolen is the
-    share of the processors that the machine's host took around the worst resize.
+    the slowest of as many windows before the resize: it shows how much this load varies on this machine. ``share`` is
+    the limit of the producer, as a share of its unlimited rate. ``longest_stop_ms`` is over the same windows.
+    ``stolen_percent`` is the processor time that the machine's host took around the worst resize.
     """
     initial, rates, during, control = arguments.partitions, [], [], []
     stops, stops_before, stolen = [], [], []

@@ -45,7 +45,7 @@ KINDS: dict[str, Read] = {"batch": batch, "stream": stream}
 
 
 def produce(bootstrap: str, topic: str, records: int, size: int) -> None:
-    """Write random values with librdkafka; the records of the warm-up count."""
+    """Write random values with librdkafka; ``records`` includes the records of its warm-up."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})

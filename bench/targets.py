@@ -20,7 +20,7 @@ SESSION_TIMEOUT_MS = "6000"
 
 @dataclass(slots=True)
 class Target:
-    """A running cluster, with its samples by workload. ``replicas``: of each topic."""
+    """A running cluster, with its samples by workload. ``replicas`` is the replication factor of its topics."""
 
     name: str
     bootstrap: str

@@ -1,6 +1,6 @@
 """The rule for a warm side: two rounds in a row agree. Pure.
 
-A JVM compiles frequent code, and every side fills its caches: the rates of the first rounds measure that.
+A JVM compiles frequent code, and every side fills its caches. So the first rounds are slower than the later ones.
 """
 
 from __future__ import annotations

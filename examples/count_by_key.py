@@ -1,4 +1,4 @@
-"""Count a topic's records by key in a Spark stream, and check that no key went back.
+"""Count a topic's records by key in a Spark stream, and check that the values of no key went back.
 
 It reads the present records, prints a line for each micro-batch, and ends. The next run continues from the checkpoint,
 also if the topic was resized in between. The values have to be whole numbers that rise within a key.
