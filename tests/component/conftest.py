@@ -22,7 +22,7 @@ async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 @pytest.fixture
 async def world(nursery: trio.Nursery) -> AsyncIterator[ControllerCluster]:
-    """A cluster of ``tests.support.resize.resize_rules.started`` that checks every write; some files have another."""
+    """The cluster of ``resize_rules.started``, in which every write is checked. Some files override this fixture."""
     world = await started(nursery)
     rules = Rules(world)
     rules.watch(1000)

@@ -174,7 +174,7 @@ async def test_a_fetch_gets_kafkas_error_for_a_wrong_offset_epoch_or_partition(t
         assert await code(fetch(partition=9)) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-async def test_the_first_batch_comes_whole_however_small_the_limits(tmp_path: Path) -> None:
+async def test_a_fetch_returns_its_first_batch_whole_even_above_the_limits(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")
         await produce(broker, batch(b"x" * 5_000))
@@ -205,7 +205,7 @@ async def test_transactions_are_refused(tmp_path: Path) -> None:
 
 
 async def test_a_transactional_batch_without_a_transactional_id_is_refused(tmp_path: Path) -> None:
-    """Its transaction would never end, and the last stable offset would stay. Other partitions are not refused."""
+    """Its transaction would never end, so the last stable offset would not advance. Other partitions are accepted."""
     transactional = build_batch([(b"k", b"v", (), 1_000)], producer_id=7, base_sequence=0, is_transactional=True)
     data = [
         PartitionProduceData(index=0, records=transactional),
@@ -346,7 +346,7 @@ async def test_describe_cluster_names_the_active_controller_and_its_release(tmp_
 
 
 async def test_a_metadata_request_waits_for_the_first_update_metadata(tmp_path: Path) -> None:
-    """librdkafka 2.10 gives up every broker that a response does not name: an empty one would leave it without any."""
+    """librdkafka 2.10 drops every broker that a response does not name. An empty response would leave it no broker."""
     async with one_broker(tmp_path) as broker:
         answers: list[Any] = []
 
@@ -447,7 +447,7 @@ async def test_the_cluster_wide_default_is_shown_without_the_answering_brokers_o
         assert shown == [("log.retention.ms", "800000", 3, [("800000", 3)])]
 
 
-async def test_acknowledged_records_are_there_after_a_restart(tmp_path: Path) -> None:
+async def test_acknowledged_records_survive_a_restart(tmp_path: Path) -> None:
     zk = FakeZk()
     for expected in (1, 2):
         async with one_broker(tmp_path, zk=zk) as broker:
@@ -485,7 +485,9 @@ async def test_log_flush_ack_acknowledges_nothing_that_was_not_synced(
             patched.setattr(PartitionLog, "flush", flush)
             result = await produce(broker, batch())
         assert (result.error_code, result.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
-        assert (await produce(broker, batch())).error_code == ErrorCode.KAFKA_STORAGE_ERROR, "a later sync says nothing"
+        assert (await produce(broker, batch())).error_code == ErrorCode.KAFKA_STORAGE_ERROR, (
+            "a later sync does not prove that the earlier write is on disk"
+        )
         session = broker.zk.session()
         with trio.fail_after(DEADLINE_S):
             while not await session.children(paths.LOG_DIR_EVENTS):

@@ -164,5 +164,5 @@ async def test_a_topic_may_be_created_with_autoscaling(
         assert response.topics[0].error_code == ErrorCode.NONE
     for second in range(200):
         world.brokers[1].appended["u"] = second * 1_000
-        await trio.sleep(1)  # virtual time: what is written
+        await trio.sleep(1)  # virtual time: the next report of appended bytes
     assert (await world.topic("u")).undeleted_partition_count > 2

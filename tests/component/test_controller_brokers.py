@@ -40,7 +40,7 @@ def live_ids(world: ControllerCluster, broker_id: int) -> list[int]:
     return [broker.id for broker in sent[-1].live_brokers] if sent else []
 
 
-async def test_a_partition_whose_broker_left_is_offline_keeps_its_isr_and_comes_back_with_a_new_epoch(
+async def test_a_partition_whose_broker_left_keeps_its_isr_and_is_led_again_in_a_new_epoch(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
     incarnation = (await world.store.get(paths.partition_state("t", 0))).czxid

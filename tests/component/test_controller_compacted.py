@@ -55,7 +55,7 @@ async def refusal_of(world: ControllerCluster, **config: str) -> str:
 
 
 async def stays(world: ControllerCluster, caplog: pytest.LogCaptureFixture, why: str) -> None:
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert {world.brokers[1].logs[TOPIC, p].start_offset for p in (4, 5)} == {0}
     assert sorted((await world.topic(TOPIC)).partitions) == [0, 1, 2, 3, 4, 5]
     lines = [record.message for record in caplog.records if "resize.waits" in record.message]
@@ -105,7 +105,7 @@ async def test_the_dry_run_and_the_response_report_whether_latest_values_are_los
     assert await answered(world, 4) == (0, STAYS)
 
 
-async def test_if_the_loss_is_accepted_they_are_removed_once_every_group_has_read_them(
+async def test_if_the_loss_is_accepted_marked_partitions_are_removed_once_every_group_has_read_them(
     world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

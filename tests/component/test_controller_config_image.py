@@ -1,4 +1,4 @@
-"""Configs in the controller's image: its own writes at once, edits by hand once a notification names them."""
+"""Configs in the controller's image: its own writes take effect at once, edits by hand after a notification."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_the_controller_uses_configs_that_it_wrote_before_any_notification
     assert await is_state(world, -1, [1])
 
 
-async def test_an_edit_by_hand_counts_once_a_notification_names_it(
+async def test_an_edit_by_hand_takes_effect_when_a_notification_names_it(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
     await edit(world, unclean_leader_election_enable="true")
@@ -129,7 +129,7 @@ async def test_an_edit_by_hand_counts_once_a_notification_names_it(
     await world.until(lambda: is_state(world, 2, [2]))
 
 
-async def test_an_edit_by_hand_counts_once_the_cluster_is_read_again(
+async def test_an_edit_by_hand_takes_effect_when_the_cluster_is_read_again(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
     await edit(world, unclean_leader_election_enable="true")

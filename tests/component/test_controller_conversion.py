@@ -107,7 +107,7 @@ async def _has_gained(world: ControllerCluster) -> bool:
 async def test_a_topic_that_cannot_be_converted_is_frozen_until_the_named_znode_is_repaired(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """docs/upgrading.md"""
+    """docs/upgrading.md describes this repair."""
     world = await draining_since_before(nursery, level=LINEAGE_LEVEL)
     await edit(world, 0, layout={"undeleted_partition_count": 8, "layout_version": 0})
     await world.start_controller(1001)

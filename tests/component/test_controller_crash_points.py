@@ -202,7 +202,7 @@ async def test_the_next_controller_finishes_an_operation_interrupted_after_any_w
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_each_operation_has_as_many_writes_as_are_interrupted(
+async def test_every_write_of_each_operation_is_interrupted(
     nursery: trio.Nursery, autojump_clock: object, operation: str
 ) -> None:
     before, work, finished, writes = OPERATIONS[operation]

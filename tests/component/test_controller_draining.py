@@ -49,7 +49,7 @@ async def test_a_partition_is_drained_once_every_group_has_read_it(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
     await marked_and_committed(world, ("fast", 40), ("slow", 39))
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
     assert world.brokers[1].logs[TOPIC, 4].start_offset == 40
     world.brokers[2].groups["slow"][TOPIC, 5] = (40, -1)
@@ -77,7 +77,7 @@ async def test_the_reason_that_delays_a_drain_is_logged_once(
     async def logs_next(line: str) -> None:
         await world.until(lambda: logged(caplog)[-1:] == [line])
         lines.append(line)
-        await trio.sleep(10)  # virtual time: several looks
+        await trio.sleep(10)  # virtual time: several polls
         assert logged(caplog) == lines
 
     await logs_next("partitions=5 group=g read=7 end=40 waits_for=its commits")
@@ -106,17 +106,17 @@ async def test_a_commit_does_not_count_before_the_flush_callback_returned(
     """A periodic commit may precede the callback. A deletion would then release a member that awaits the position."""
     await marked_and_committed(world, ("g", 40))
     world.brokers[2].positions["g"] = {(TOPIC, 5): -1}
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
     world.brokers[2].positions["g"] = {(TOPIC, 5): 40}
     await world.until(lambda: finished(world, 4))
 
 
-async def test_nothing_is_deleted_while_nobody_reads_the_topic(
+async def test_nothing_is_deleted_while_no_group_reads_the_topic(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
     await marked_and_committed(world)
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
@@ -138,11 +138,11 @@ async def test_nothing_is_deleted_while_it_is_unknown_which_topics_a_group_reads
     await marked_and_committed(world, ("g", 40))
     broker = world.brokers[3]
     broker.states["h"], broker.members["h"], broker.groups["h"] = state, [(subscription(TOPIC), b"")], {}
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
     assert logged(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 waits_for=the end of its rebalance"
     broker.states["h"] = "Stable"
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert logged(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 waits_for=its commits"
     broker.states["h"], broker.members["h"] = "Stable", [(subscription("other"), b"")]
     await world.until(lambda: finished(world, 4))
@@ -166,7 +166,7 @@ async def test_nothing_is_deleted_while_a_coordinator_does_not_describe_a_group(
     caplog.set_level(logging.INFO)
     await marked_and_committed(world, ("g", 40))
     world.brokers[3].group_errors["h"], world.brokers[3].groups["h"] = of_group, {}
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
     why = f"its coordinator to report its members: {of_group.name}"
     assert logged(caplog)[-1] == f"partitions=4,5 group=h read=-1,-1 end=40,40 waits_for={why}"
@@ -197,14 +197,14 @@ async def test_only_members_that_may_be_subscribed_to_the_topic_delay_its_drain(
     if not holds:
         await world.until(lambda: finished(world, 4))
         return
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
 async def test_a_partition_that_cannot_be_drained_does_not_delay_another(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
-    """The leader of 4 does not delete its records when requested; 5 is drained all the same."""
+    """The leader of 4 does not delete its records when requested. 5 is drained nevertheless."""
     for broker in world.brokers.values():
         broker.keeps.add((TOPIC, 4))
     await marked_and_committed(world, ("g", 40))
@@ -235,9 +235,9 @@ async def test_while_one_group_holds_a_partition_the_others_are_not_asked(
     for number in range(30):
         world.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
     await world.until(lambda: world.brokers[1].logs[TOPIC, 4].start_offset == 40)
-    await trio.sleep(2)  # virtual time: one more look finds that the group still holds 5
+    await trio.sleep(2)  # virtual time: one more poll finds that the group still holds 5
     seen = {broker.id: len(broker.requests) for broker in world.brokers.values()}
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     asked = [r for r in world.brokers[3].requests[seen[3] :] if isinstance(r, ListGroupsRequest | OffsetFetchRequest)]
     assert not asked
     of_holder = [r for r in world.brokers[2].requests[seen[2] :] if isinstance(r, OffsetFetchRequest)]
@@ -254,7 +254,7 @@ async def test_a_group_that_held_a_partition_is_found_at_its_new_coordinator(
     """The group's earlier coordinator still runs, but does not list the group any more."""
     await marked_and_committed(world, ("slow", 39))
     await world.until(lambda: world.brokers[1].logs[TOPIC, 4].start_offset == 40)
-    await trio.sleep(2)  # virtual time: one more look finds that the group still holds 5
+    await trio.sleep(2)  # virtual time: one more poll finds that the group still holds 5
     world.brokers[2].group_errors["slow"] = refused
     world.brokers[1].groups["slow"] = {**world.brokers[2].groups.pop("slow"), (TOPIC, 5): (40, -1)}
     await world.until(lambda: finished(world, 4))
@@ -271,13 +271,13 @@ async def test_an_offset_fetch_names_at_most_20_groups(world: ControllerCluster,
 
 
 async def test_groups_that_read_other_topics_are_not_asked(world: ControllerCluster, autojump_clock: object) -> None:
-    """They are not asked while no group reads the topic, which may be for ever, nor about empty partitions."""
+    """The controller does not ask these groups while no group reads the topic, nor about empty partitions."""
     for number in range(30):
         world.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
     await marked_and_committed(world)
     for broker in world.brokers.values():
         broker.logs[TOPIC, 4].start_offset = 40  # by retention
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert world.brokers[3].sent(ListGroupsRequest) and world.brokers[1].logs[TOPIC, 5].start_offset == 0
     world.brokers[2].groups["g"] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (40, -1)}
     await world.until(lambda: finished(world, 4))
@@ -295,7 +295,7 @@ async def test_a_committed_offset_of_an_earlier_incarnation_does_not_count(
 ) -> None:
     await marked_and_committed(world, ("g", 40))
     world.brokers[2].groups["g"][TOPIC, 5] = (40, 1)
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
@@ -309,7 +309,7 @@ async def test_nothing_is_deleted_while_a_coordinator_is_away(world: ControllerC
     await resized(world, 4)
     world.brokers[2].groups["g"] = {(TOPIC, p): (40, -1) for p in (4, 5)}
     world.brokers[3].leave()
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
     await world.brokers[3].register()
     await world.until(lambda: finished(world, 4))
@@ -334,7 +334,7 @@ async def test_nothing_is_deleted_while_a_group_moves_to_another_coordinator(
             world.brokers[2].answering.set()
 
     world.received = fail_over
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert "slow" in groups[1]
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
 
@@ -361,7 +361,7 @@ async def test_a_recreated_partition_is_not_drained_in_place_of_the_old_one(
     await world.request(creation(6, *BROKERS))
     hold_records(world, range(4, 6), 50)
     hold.set()
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
@@ -384,7 +384,7 @@ async def test_nothing_is_deleted_from_a_partition_that_is_revived_meanwhile(
     world.brokers[3].answering.set()
     await resized(world, 6)
     hold.set()
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert [world.brokers[1].logs[TOPIC, p].start_offset for p in (4, 5)] == [0, 0]
     assert not any(broker.sent(DeleteRecordsRequest) for broker in world.brokers.values())
 
@@ -427,7 +427,7 @@ async def test_a_warning_names_awaited_records_that_are_about_to_expire(
 ) -> None:
     """Hole 22: the operator gets a warning once a minute before retention removes awaited records, until they are read.
 
-    Only 0 and 1 were split, and other partitions wait only for their records from before the split.
+    Only 0 and 1 were split. Other partitions wait only for records of 0 and 1 from before the split.
     """
     await resized(world, 6)
     offsets = dict.fromkeys(range(6), 30)
@@ -494,7 +494,7 @@ async def test_steps_and_unfinished_resizes_are_counted_for_prometheus(
     assert "anabranch_unfinished_resizes 0.0" in text
 
 
-# ---------------------------------------------------------------- what expired
+# ---------------------------------------------------------------- expired partitions
 
 
 async def expired(world: ControllerCluster) -> None:
@@ -509,13 +509,13 @@ async def expired(world: ControllerCluster) -> None:
 async def test_an_expired_partition_is_removed_once_its_live_owner_has_processed_it(
     world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The owner's application may have its records, and may not have flushed them."""
+    """The owner's application may have records of the partition that it has not flushed yet."""
     caplog.set_level(logging.INFO)
     group = world.brokers[2]
     group.groups["g"], group.members["g"] = {}, [(subscription(TOPIC), b"")]
     group.positions["g"] = {(TOPIC, 4): 40, (TOPIC, 5): 39}
     await expired(world)
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert sorted((await world.topic(TOPIC)).partitions) == list(range(6))
     assert logged(caplog)[-1] == "partitions=5 group=g read=39 end=40 waits_for=its flush callback"
     group.positions["g"][TOPIC, 5] = 40
@@ -529,7 +529,7 @@ async def test_the_removal_of_an_expired_partition_waits_for_the_end_of_a_rebala
     group = world.brokers[2]
     group.groups["g"], group.states["g"] = {(TOPIC, 5): (7, -1)}, "PreparingRebalance"
     await expired(world)
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert sorted((await world.topic(TOPIC)).partitions) == list(range(6))
     group.states["g"] = "Empty"
     await world.until(lambda: finished(world, 4))

@@ -129,7 +129,7 @@ async def test_a_cluster_with_topics_and_without_features_is_disabled_until_the_
 # ---------------------------------------------------------------- updates
 
 
-async def test_levels_go_down_and_up_again_and_the_znodes_version_is_the_epoch(world: ControllerCluster) -> None:
+async def test_levels_are_lowered_and_raised_and_the_znodes_version_is_the_epoch(world: ControllerCluster) -> None:
     await start(world, SUPPORTED)
     before = (await world.store.get(Features.PATH)).version
     down = await ask(world, {ORDERED_RESIZE: 0, CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}, SAFE)
@@ -297,7 +297,7 @@ async def risen(world: ControllerCluster) -> bool:
     return (await finalized(world)).features[GROUP_COORDINATOR].min_version_level == 2
 
 
-# ---------------------------------------------------------------- what the levels switch
+# ---------------------------------------------------------------- effects of the levels
 
 
 async def resize(world: ControllerCluster, count: int) -> tuple[int, str]:

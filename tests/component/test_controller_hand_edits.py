@@ -134,7 +134,7 @@ async def test_a_topic_that_cannot_be_read_is_not_called_unknown(
 async def test_a_deletion_ends_although_the_topic_is_removed_by_hand_meanwhile(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """The last broker responds after the topic's znodes are gone: the deletion ends all the same."""
+    """The last broker responds after the topic's znodes are gone. The deletion ends nevertheless."""
     world = await started(nursery)
     world.brokers[3].answering = trio.Event()
     await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100))
@@ -167,7 +167,7 @@ async def test_a_topic_znode_that_cannot_be_read_is_logged_once(
     assert sum("/brokers/topics/bad" in record.message for record in caplog.records) == 1
 
 
-# ---------------------------------------------------------------- anything
+# ---------------------------------------------------------------- random edits
 
 
 VALUES: list[object] = [
@@ -187,7 +187,7 @@ FIELDS = ("layout", "before", "lineage", "floor", "partitions", "wanted", "previ
 async def test_random_edits_of_one_topic_do_not_stop_resizes_of_another(
     nursery: trio.Nursery, autojump_clock: object, seed: int
 ) -> None:
-    """Also, the controller does not write the edited znodes again and again."""
+    """The controller also does not write the edited znodes repeatedly."""
     rng = random.Random(seed)
     world = await started(nursery)
     other = CreatableTopic(name="u", num_partitions=2, replication_factor=3)

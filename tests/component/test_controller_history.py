@@ -74,7 +74,7 @@ async def test_kafka_7235_a_bounce_between_two_reads_counts_as_a_failure_and_a_r
 async def test_kafka_7235_a_bounce_without_an_active_controller_counts_as_a_failure_too(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """The leader may have lost records that it had not synced, so it must not lead on in the same epoch."""
+    """The leader may have lost records that it had not synced, so it must not stay leader in the same epoch."""
     world = await start(nursery)
     world.kill_controller(1000)
     world.brokers[1].leave()

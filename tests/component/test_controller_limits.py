@@ -202,7 +202,7 @@ async def test_a_request_that_fails_unexpectedly_is_answered_with_an_error(
             answers = answers_of(await world.request(request))
         expected = [(code, message)] * (2 if type(request) in BY_NAME else 1)
         assert [(answer.error_code, getattr(answer, "error_message", message)) for answer in answers] == expected
-    assert await is_served(world), "the controller is still in office and decides"
+    assert await is_served(world), "the controller is still active and handles requests"
 
 
 def answers_of(response: Any) -> list[Any]:
@@ -214,7 +214,7 @@ def answers_of(response: Any) -> list[Any]:
     return [response]
 
 
-# ---------------------------------------------------------------- much to do
+# ---------------------------------------------------------------- long work
 
 
 async def test_a_broker_failure_and_other_requests_do_not_wait_for_a_large_topic(world: ControllerCluster) -> None:
@@ -304,7 +304,7 @@ async def test_a_large_topic_is_deleted_while_others_are_served(world: Controlle
 
 
 class Writes:
-    """Counts the partition states that the controller writes at each event. Another request comes during the first."""
+    """Counts the partition states that each event writes, and submits another request during the first event."""
 
     def __init__(self, world: ControllerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
         self.of_events: list[int] = [0]
@@ -332,7 +332,7 @@ class Writes:
         monkeypatch.setattr(ActiveController, "_handle", counted)
 
     def check(self, states: int) -> None:
-        """Check the number of states; some follow the other request, and no event writes more than a multi."""
+        """Check that all states are written, some after the other request, and at most one multi in each event."""
         assert sum(self.of_events) == states
         assert max(self.of_events) <= MAX_OPERATIONS
         assert 0 < self.before_other < states
@@ -379,7 +379,7 @@ async def test_other_requests_are_decided_while_all_partitions_elect_leaders(
     writes = Writes(world, monkeypatch)
     response = await world.request(ElectLeadersRequest(topic_partitions=None, timeout_ms=60_000))
     results = {topic.topic: topic.partition_result for topic in response.replica_election_results}
-    assert results.keys() == {"large"}, "t has its leaders"
+    assert results.keys() == {"large"}, "t already has its preferred leaders"
     assert [(found.partition_id, found.error_code) for found in results["large"]] == [(i, 0) for i in range(LARGE)]
     writes.check(LARGE)
     assert (await world.state("large", LARGE - 1)).leader == 1
@@ -422,7 +422,7 @@ async def test_other_requests_are_decided_while_many_reassignments_end(
     writes.check(2 * LARGE)  # the ISRs, then the ends
 
 
-# ---------------------------------------------------------------- resized or reassigned
+# ---------------------------------------------------------------- a resize request
 
 
 async def grow(

@@ -138,7 +138,7 @@ async def test_a_cancel_during_the_write_of_a_gainer_is_judged_after_the_write(
 async def test_a_request_for_a_cancelled_count_is_queued_as_a_new_resize(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
-    """A cancel moves no keys, so a request for the cancelled count is a new resize and not its cancel."""
+    """A cancel moves no keys, so a request for the cancelled count is a new resize, not another cancel."""
     await begun(world, 6)
     await ask(world, 4)
     await queued(world, 6)
@@ -334,7 +334,7 @@ async def test_a_resize_waits_for_the_leader_of_a_partition_that_has_none(
     await world.until(lambda: finished(world, asked))
 
 
-# ---------------------------------------------------------------- what is being removed
+# ---------------------------------------------------------------- partitions that are being removed
 
 
 async def removal_held(world: ControllerCluster) -> None:
@@ -356,8 +356,8 @@ async def test_a_count_that_includes_a_partition_being_removed_waits_and_names_t
 ) -> None:
     """Rule 6: the keys of a partition that is being removed would have no leader.
 
-    The number is used again after the removal: above its last leader epoch, and at the end offset of its log. Leader
-    epochs went up by one when broker 3 left the ISRs.
+    After the removal the number is used again. The new partition begins above the last leader epoch of the old one, and
+    at the end offset of its log. Leader epochs went up by one when broker 3 left the ISRs.
     """
     await removal_held(world)
     before = (await world.store.get(paths.partition_state(TOPIC, 5))).czxid
@@ -366,7 +366,7 @@ async def test_a_count_that_includes_a_partition_being_removed_waits_and_names_t
     assert await queued(world, 6) == (
         "partitions 4, 5 are being removed, and brokers 3 have replicas of them; 6 partitions are requested next."
     )
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert await counts(world) == (4, 2, 6, 6)
     await world.brokers[3].register()
     await world.until(lambda: finished(world, 6))
@@ -403,7 +403,7 @@ async def test_a_partition_that_the_queued_count_includes_does_not_begin_to_be_r
     await begun(world, 5)
     await queued(world, 8)
     hold_records(world, range(5, 8), 40, 40)
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     release(world)
     await world.until(lambda: finished(world, 8))
     assert await _incarnations(world) == incarnations

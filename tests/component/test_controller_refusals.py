@@ -39,7 +39,7 @@ async def test_a_refused_request_is_sent_again_unless_the_controller_epoch_is_st
     await trio.sleep(30)  # virtual time: many pauses
     assert (orders() > 1) is again
     broker.errors.clear()
-    await trio.sleep(5)  # virtual time: the next one is taken
+    await trio.sleep(5)  # virtual time: the next request is accepted
     settled = orders()
     await trio.sleep(30)  # virtual time: many pauses
     assert orders() == settled

@@ -179,7 +179,7 @@ async def test_a_repeated_request_waits_for_the_resize_under_way(
 async def test_an_accepted_resize_is_not_undone_when_leaders_move_at_once(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
-    """A second judgement, as of an edit, would refuse it: leaders have not responded in their new epochs by then."""
+    """A second check, as for an edit, would refuse it: leaders have not responded in their new epochs by then."""
     await resized(world, 6)
     session = world.sessions[1000]
     multi = session.multi
@@ -199,7 +199,7 @@ async def test_an_accepted_resize_is_not_undone_when_leaders_move_at_once(
 
 
 async def test_an_edit_by_hand_splits_and_merges(world: ControllerCluster, autojump_clock: object) -> None:
-    """KIP-253's own way: the edit raises the assignment or the count, or lowers the count, and keeps the version."""
+    """As KIP-253 proposes: the edit raises the assignment or the count, or lowers the count, and keeps the version."""
     partitions = {str(index): list(BROKERS) for index in range(6)}
     await edit(world, partitions=partitions)
     await world.until(lambda: finished(world, 6))

@@ -188,7 +188,7 @@ async def test_a_resize_ends_as_requested_after_a_crash_at_any_point(
             rules_off.a_revived_partition_gets_no_entry,
             "the lineage of 2 is (LineageEntry(epoch=0",
         ),
-        ("shrink", kill_at_write, off.a_removal_is_two_writes, "out of the assignment, and its state is still there"),
+        ("shrink", kill_at_write, off.a_removal_is_two_writes, "is not in the assignment, but its state still exists"),
     ],
 )
 async def test_a_check_fails_when_a_rule_is_switched_off(

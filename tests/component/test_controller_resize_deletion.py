@@ -20,7 +20,7 @@ MOST_POINTS = 60
 
 @pytest.fixture(autouse=True)
 def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A multi has only the bump of one partition and the creation of its children."""
+    """Each bump is a multi of its own."""
     monkeypatch.setattr("anabranch.controller.store.MAX_OPERATIONS", 1)
 
 

@@ -104,7 +104,7 @@ async def test_a_group_in_its_first_rebalance_holds_everything(
     assert await held(world) == {0: {(20, "new")}, 1: {(20, "new")}}
 
 
-async def test_a_leader_that_does_not_answer_its_offsets_holds_everything(
+async def test_everything_is_held_while_a_leader_does_not_report_its_offsets(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
     await split(world, done=READ)

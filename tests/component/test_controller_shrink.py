@@ -63,7 +63,7 @@ async def test_a_partition_is_not_drained_before_its_log_end_whatever_the_high_w
     await resized(world, 6)
     hold_records(world, range(4, 6), 40, start=30, watermark=30)
     await resized(world, 4)
-    await trio.sleep(10)  # virtual time: several looks
+    await trio.sleep(10)  # virtual time: several polls
     assert sorted((await world.topic(TOPIC)).partitions) == list(range(6))
     hold_records(world, range(4, 6), 40, start=40)
     await world.until(lambda: finished(world, 4))
@@ -168,7 +168,7 @@ def _bases_sent(world: ControllerCluster, partition: int, incarnation: int) -> s
     }
 
 
-async def test_the_recorded_end_is_the_highest_one_and_never_goes_back(
+async def test_the_recorded_end_is_the_highest_one_and_never_falls(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
     """Markers may follow the leader's reported end. A broker that deleted its log and restarted has no end."""
@@ -196,7 +196,7 @@ async def test_the_recorded_end_is_the_highest_one_and_never_goes_back(
 
 
 async def test_the_next_controller_completes_a_removal(world: ControllerCluster, autojump_clock: object) -> None:
-    """No znode has the deleted replicas: the next controller asks all again. The end offset is recorded before."""
+    """No znode lists the deleted replicas: the next controller asks all again. The end offset is recorded earlier."""
     await resized(world, 5)
     hold_records(world, range(4, 5), 40)
     await resized(world, 4)

@@ -187,7 +187,7 @@ async def test_a_state_that_no_controller_can_read_holds_resizes_until_it_is_rep
 async def test_a_deleted_state_leaves_the_topic_znode_as_it_was(
     world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, partition: int
 ) -> None:
-    """This holds for a marked partition too: its unread records are nowhere else."""
+    """This holds for a marked partition too: no other partition has its unread records."""
     await draining(world)
     topic, path = await world.topic(TOPIC), paths.partition_state(TOPIC, partition)
     vacate(world)
@@ -281,10 +281,10 @@ async def test_a_partition_with_a_repaired_state_elects_a_leader_once(
     await world.request(alter(8, timeout_ms=2000))
     await world.store.set(paths.partition_state(TOPIC, 2), other)
     await world.until(lambda: finished(world, 8))
-    assert (await world.state(TOPIC, 5)).leader_epoch == led.leader_epoch + 1, "that of the grow"
+    assert (await world.state(TOPIC, 5)).leader_epoch == led.leader_epoch + 1, "the only new epoch is that of the grow"
 
 
-async def test_a_grow_that_was_accepted_goes_on_when_an_unrelated_state_is_repaired(
+async def test_a_grow_that_was_accepted_continues_when_an_unrelated_state_is_repaired(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
     """The grow stops while a state is unreadable, after its goal and some bumps are written."""

@@ -144,7 +144,7 @@ async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_
     assert second.topic_id != first.topic_id
 
 
-async def test_a_deletion_with_an_unreadable_state_spares_the_successor(
+async def test_a_deletion_with_an_unreadable_state_does_not_delete_the_successor(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
     """KIP-570: the replica's incarnation is unknown, so the incarnation of the deletion request replaces it."""

@@ -1,7 +1,7 @@
 """Every operation that could block a broker's event loop for long, at a large size, while a probe watches the loop.
 
-The bounds are on the work between two moments at which other tasks run: steps, records, bytes. Work that waits for the
-disk has the bound zero. Time is never asserted. A new operation of this kind gets a line here.
+The bounds limit the work between two points at which other tasks run: steps, records, bytes. The bound is zero for work
+that waits for the disk. No time is asserted. A new operation of this kind gets a line here.
 
 Other files test similar work:
 
@@ -72,7 +72,7 @@ FETCHER = FetcherConfig(2, 1 << 20, 1, 1 << 20, 500, 1.0, 30.0, flushes=True)
 
 
 class Operation(NamedTuple):
-    """An operation. ``run`` makes the probe count steps, and returns their least number.
+    """An operation. ``run`` makes the probe count steps, and returns the least number of them.
 
     ``most`` is the limit of steps between two pauses.
     """
@@ -173,7 +173,7 @@ async def take_a_large_answer(_world: LogFixture, patches: pytest.MonkeyPatch, p
     topic = FetchableTopicResponse(topic=KEY.topic, partitions=[answer])
     await fetcher._take(None, FetchResponse(responses=[topic]), fetcher._plan._asked)  # type: ignore[arg-type]
     assert follower.log.log_end_offset == count
-    assert fetcher._plan._changed == {KEY: None}, "the next fetch asks for what follows"
+    assert fetcher._plan._changed == {KEY: None}, "the next fetch continues after these records"
     return count
 
 
@@ -198,7 +198,7 @@ async def compact_a_batch_of_many_records(world: LogFixture, patches: pytest.Mon
     patches.setattr(os, "fdatasync", noted)
     count_calls(patches, probe, KeyOffsets, "is_latest")
     assert await manager.cleaner.clean_dirtiest()
-    assert synced_by and threading.get_ident() not in synced_by, "nor does its checkpoint wait for the disk"
+    assert synced_by and threading.get_ident() not in synced_by, "the event loop does not sync the checkpoint either"
     assert [each.count for each in read_all(log)] == [many // 2]
     manager.close_at_once()
     return many
@@ -403,7 +403,7 @@ def of_many_records(codec: CompressionType) -> bytes:
 
 
 def of_many_bytes(codec: CompressionType) -> bytes:
-    """Three records that compress to little."""
+    """Three records that compress well."""
     return build_batch([(b"k%d" % n, bytes(MANY_BYTES // 3), (), START_MS + n) for n in range(3)], compression=codec)
 
 
@@ -441,7 +441,7 @@ async def test_a_large_batch_is_processed_in_slices_and_threads(
         assert (result.error_code, result.base_offset) == (ErrorCode.NONE, 0)
         count = RecordBatch(data).count
         assert watch.probe.steps >= count
-        assert watch.probe.most_steps <= 2 * RECORDS_AT_ONCE, "one of the reading, one of the writing"
+        assert watch.probe.most_steps <= 2 * RECORDS_AT_ONCE, "one slice of reads and one of writes"
         assert watch.most_bytes <= SMALL_BODY_BYTES
         assert watch.in_threads > 0 or build is of_many_records
         await broker.request(produce(build_batch([(b"next", b"v", (), START_MS)])))

@@ -57,7 +57,7 @@ class Asked:
                 kinds = [problem["kind"] for problem in content["problems"]]
                 if got == status and (kinds == [] if kind is None else kind in kinds):
                     return content
-                await trio.sleep(0.01)  # polls: how the broker is
+                await trio.sleep(0.01)  # polls: the health of the broker
 
     async def check(self) -> list[str]:
         """The problems that a container's health check finds."""
@@ -162,13 +162,13 @@ async def test_a_broker_with_a_failed_background_task_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def dies(_self: GroupLag) -> None:
-        raise ValueError("nobody can work like this")
+        raise ValueError("the task cannot continue")
 
     monkeypatch.setattr(GroupLag, "run", dies)
     async with ready(tmp_path) as broker:
         content = await broker.until_ready_is(503, "task")
         (problem,) = content["problems"]
-        assert problem["what"].startswith("group-lag: failed ") and "nobody can work like this" in problem["what"]
+        assert problem["what"].startswith("group-lag: failed ") and "the task cannot continue" in problem["what"]
         assert problem["fatal"] is True
 
 

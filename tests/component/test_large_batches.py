@@ -1,4 +1,4 @@
-"""A batch of very many records, which are all checked: it is read in slices, while others are served (real sockets)."""
+"""A batch of very many records is checked in slices, while other connections are served (real sockets)."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_the_records_of_a_batch_for_a_plain_topic_are_not_read(
         assert (await answer(broker, produce(keyed()))).base_offset == 0
 
 
-async def test_other_connections_are_served_meanwhile_and_each_answers_in_order(
+async def test_other_connections_are_served_during_a_large_batch_and_each_answers_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
@@ -171,7 +171,7 @@ async def test_hole_29_the_keys_of_a_large_batch_are_placed_in_slices_with_the_s
     async with broker_of(tmp_path, monkeypatch) as broker:
         await broker.has(GROWN, 1, epoch=1)
         mixed = stock([wrong if number in (30, 44) else right for number in range(45)])
-        await broker.produce(1, UNTAGGED, mixed)  # refused, to refresh its metadata
+        await broker.produce(1, UNTAGGED, mixed)  # refused, so that the producer refreshes its metadata
         homes.clear()
         refused = await broker.produce(1, UNTAGGED, mixed)
         assert refused.error_code == ErrorCode.POLICY_VIOLATION
@@ -187,7 +187,7 @@ async def test_hole_29_a_layout_that_arrives_while_a_batch_is_read_applies_to_it
     pause, resized = TimeSlice.pause, False
     async with broker_of(tmp_path, monkeypatch) as broker:
         await broker.has(GROWN, 1, epoch=1)
-        await broker.produce(1, UNTAGGED, stock([key_of(5, 6)]))  # refused, to refresh its metadata
+        await broker.produce(1, UNTAGGED, stock([key_of(5, 6)]))  # refused, so that the producer refreshes its metadata
         assert (await broker.produce(1, UNTAGGED, stock([moved] * 45))).error_code == ErrorCode.NONE
 
         async def resize_in_between(work: TimeSlice) -> None:

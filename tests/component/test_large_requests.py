@@ -176,7 +176,7 @@ async def test_records_appended_while_a_fetch_reads_are_returned_at_once(
 
             between_slices(monkeypatch, fetch, append_in_between)
             answer = await broker.request(full_fetch(0, wait_ms=60_000))
-        assert appended.is_set(), "the append came while the fetch was read"
+        assert appended.is_set(), "the append came while the fetch was in progress"
         records = {found.partition_index: len(found.records) for found in answer.responses[0].partitions}
         assert records[0] > 0 and not any(records[index] for index in range(1, MANY))
 
@@ -206,7 +206,7 @@ async def test_a_fetch_is_refused_while_another_of_its_session_is_being_read(
 async def test_metadata_of_many_partitions_is_gathered_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe, names: list[str] | None
 ) -> None:
-    """Metadata of all topics, of topics by name, and of a topic to be created, which no controller does here."""
+    """Metadata of all topics, of topics by name, and of a topic that does not exist."""
     partition = metadata._partition
 
     def counted(*arguments: Any) -> Any:

@@ -88,7 +88,7 @@ async def test_each_layout_is_kept_on_disk_and_loaded_again(tmp_path: Path, monk
 async def test_a_log_that_lost_its_metadata_file_is_kept_when_the_topic_gets_another_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes | None
 ) -> None:
-    """Each removal gives the topic another id. Then a log without an incarnation counted as another topic's log."""
+    """Each removal gives the topic another id. A log without an incarnation then counted as another topic's log."""
     zk, file = FakeZk(), tmp_path / "t-1" / "partition.metadata"
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         assert (await broker.produce(1, FIRST)).error_code == ErrorCode.NONE
@@ -101,7 +101,7 @@ async def test_a_log_that_lost_its_metadata_file_is_kept_when_the_topic_gets_ano
         assert broker.end_offset(1) == 1
 
 
-@pytest.mark.parametrize("kept", [0, 2], ids=["nothing", "what-kafka-writes"])
+@pytest.mark.parametrize("kept", [0, 2], ids=["nothing", "the-lines-of-kafka"])
 async def test_a_full_disk_does_not_make_a_broker_forget_the_incarnation_of_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
@@ -128,7 +128,7 @@ async def test_a_full_disk_does_not_make_a_broker_forget_the_incarnation_of_its_
         assert b"incarnation: 101" in file.read_bytes()
 
 
-async def test_a_large_leader_and_isr_pauses_for_others_and_ends_at_a_newer_controller(
+async def test_a_large_leader_and_isr_lets_other_tasks_run_and_ends_at_a_newer_controller(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A resize gives every partition a new epoch in one request. A newer controller makes the rest of it stale."""
@@ -425,7 +425,9 @@ async def test_a_fetch_names_no_layout_and_its_session_continues_through_a_resiz
     await broker.has(SHRUNK, 5, epoch=2)
     response = await broker.fetch(5)
     found = response.responses[0].partitions[0]
-    assert (found.error_code, found.high_watermark, len(found.records) > 0) == (0, 1, True), "closed, and read"
+    assert (found.error_code, found.high_watermark, len(found.records) > 0) == (0, 1, True), (
+        "a closed partition can still be read"
+    )
 
 
 async def test_hole_23_a_closed_compacted_partition_is_drained_only_if_the_loss_is_accepted(

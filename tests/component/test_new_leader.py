@@ -49,7 +49,9 @@ async def test_a_lagging_watermark_is_not_taken_for_the_end(tmp_path: Path) -> N
         await lead(broker, 0)
         data = TopicProduceData(name="t", partition_data=[PartitionProduceData(records=batch_of(3))])
         await broker.request(ProduceRequest(acks=1, timeout_ms=1000, topic_data=[data]), 9)
-        assert (await list_offset(broker, -1, 7)).offset == 0, "nothing is committed, and nobody was told of more"
+        assert (await list_offset(broker, -1, 7)).offset == 0, (
+            "nothing is committed, and no consumer got a higher offset"
+        )
         await lead(broker, 1)
         assert (await list_offset(broker, -1, 7)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
         assert (await list_offset(broker, -1, 4)).error_code == ErrorCode.LEADER_NOT_AVAILABLE

@@ -93,7 +93,7 @@ async def test_a_consumer_below_the_recreated_log_is_answered_from_its_start(bro
     for outside in (-1, 44):
         assert (await fetched(broker, outside)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert (await fetched(broker, 12, replica_id=1)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE, (
-        "followers start there"
+        "a follower starts at the log start"
     )
 
 
@@ -118,7 +118,7 @@ async def test_epochs_of_the_old_log_end_where_the_recreated_log_begins(broker: 
     assert await epoch_end(broker, 2) == (2, BASE + 1)
 
 
-async def test_a_recreated_follower_begins_there_too_and_knows_the_ends_of_epochs(broker: Broker) -> None:
+async def test_a_recreated_follower_begins_at_the_old_end_too_and_knows_the_ends_of_epochs(broker: Broker) -> None:
     """The first epoch has no records, so the log alone does not show it."""
     follows = created_again(broker)
     follows.leader, follows.isr, follows.replicas = 2, [2, BROKER_ID], [2, BROKER_ID]
@@ -135,7 +135,7 @@ async def test_a_recreated_follower_begins_there_too_and_knows_the_ends_of_epoch
 
 @pytest.mark.parametrize("emptied", [False, True], ids=["", "disk-emptied"])
 @pytest.mark.parametrize("records", [0, 2])
-async def test_a_recreated_log_begins_there_after_a_restart_too(
+async def test_a_recreated_log_begins_at_the_old_end_after_a_restart_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int, emptied: bool
 ) -> None:
     zk = FakeZk()
@@ -152,7 +152,7 @@ async def test_a_recreated_log_begins_there_after_a_restart_too(
         assert (await broker.produce(5, GROWN)).base_offset == BASE + (0 if emptied else records)
 
 
-async def test_a_recreated_log_whose_segment_is_lost_in_a_crash_begins_there_again(
+async def test_a_recreated_log_whose_segment_is_lost_in_a_crash_begins_at_the_old_end_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zk = FakeZk()

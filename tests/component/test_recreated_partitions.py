@@ -29,7 +29,7 @@ def bases_sent(world: ControllerCluster, partition: int) -> set[int]:
 
 
 async def removed(world: ControllerCluster, end: int) -> None:
-    """Create partition 4, let it have ``end`` records, and merge it away again."""
+    """Create partition 4, let it have ``end`` records, and remove it by a merge."""
     await resized(world, 5)
     hold_records(world, range(4, 5), end)
     await resized(world, 4)
@@ -37,7 +37,7 @@ async def removed(world: ControllerCluster, end: int) -> None:
     await world.until(lambda: finished(world, 4))
 
 
-async def test_the_controller_keeps_where_a_removed_partition_ended(
+async def test_the_controller_keeps_the_end_of_a_removed_partition(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
     await resized(world, 5)
@@ -49,7 +49,7 @@ async def test_the_controller_keeps_where_a_removed_partition_ended(
     assert (await world.topic(TOPIC)).last_offsets == {4: 40}
     await resized(world, 6)
     assert (bases_sent(world, 4), bases_sent(world, 5)) == ({40}, {0})
-    assert (await world.topic(TOPIC)).last_offsets == {4: 40}, "as long as the topic exists"
+    assert (await world.topic(TOPIC)).last_offsets == {4: 40}, "the end is kept as long as the topic exists"
 
 
 async def test_the_highest_reported_end_counts(world: ControllerCluster, autojump_clock: object) -> None:
@@ -64,7 +64,7 @@ async def test_the_highest_reported_end_counts(world: ControllerCluster, autojum
     assert (await world.topic(TOPIC)).last_offsets == {4: 43}
 
 
-async def test_the_leaders_end_counts_where_no_replica_knows_it_any_more(
+async def test_the_end_that_the_leader_reported_is_kept_if_no_replica_knows_it_any_more(
     world: ControllerCluster, autojump_clock: object
 ) -> None:
     """The replicas deleted the log, restarted, and are asked again."""
@@ -74,7 +74,7 @@ async def test_the_leaders_end_counts_where_no_replica_knows_it_any_more(
     assert (await world.topic(TOPIC)).last_offsets == {4: 40}
 
 
-async def test_the_recorded_end_never_goes_back(world: ControllerCluster, autojump_clock: object) -> None:
+async def test_the_recorded_end_never_falls(world: ControllerCluster, autojump_clock: object) -> None:
     await removed(world, 40)
     await removed(world, 40)  # created again at 40, without new records
     assert (await world.topic(TOPIC)).last_offsets == {4: 40}

@@ -81,7 +81,9 @@ async def test_a_closed_partition_takes_no_records_and_a_revived_one_those_of_it
     assert (await broker.produce(5, GROWN_AGAIN)).base_offset == 2
     assert (await broker.produce(5, UNTAGGED, keyed(key_of(5, 8)))).base_offset == 3
     misplaced = keyed(key_of(1, 8))
-    assert (await broker.produce(5, UNTAGGED, misplaced)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "asked again"
+    assert (await broker.produce(5, UNTAGGED, misplaced)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, (
+        "the producer has to refresh its metadata first"
+    )
     assert (await broker.produce(5, UNTAGGED, misplaced)).error_code == ErrorCode.POLICY_VIOLATION
 
 
@@ -195,7 +197,9 @@ async def test_the_end_of_an_epoch_does_not_move_when_the_partition_is_closed_an
 async def test_an_epoch_without_records_ends_where_the_next_begins(broker: Broker) -> None:
     await closed(broker)
     await broker.has(GROWN_AGAIN, 5, epoch=4)
-    assert [await epoch_end(broker, epoch) for epoch in (1, 2, 3)] == [(0, 2)] * 3, "closed, or never seen here"
+    assert [await epoch_end(broker, epoch) for epoch in (1, 2, 3)] == [(0, 2)] * 3, (
+        "the partition was closed in epoch 1, and 2 and 3 are unknown here"
+    )
     await broker.produce(5, GROWN_AGAIN)
     assert [await epoch_end(broker, epoch) for epoch in (1, 3)] == [(0, 2)] * 2
     assert await epoch_end(broker, 4) == (4, 3)
@@ -203,7 +207,7 @@ async def test_an_epoch_without_records_ends_where_the_next_begins(broker: Broke
 
 async def test_a_new_partition_knows_its_first_epoch_at_once(broker: Broker) -> None:
     assert await broker.lead(broker.state(5, 3, GROWN)) == {ErrorCode.NONE}
-    assert await epoch_end(broker, 3) == (3, 0), "not final: it is the leader's own"
+    assert await epoch_end(broker, 3) == (3, 0), "not final: it is the leader's present epoch"
     assert await broker.lead(broker.state(5, 4, SHRUNK)) == {ErrorCode.NONE}
     assert await epoch_end(broker, 3) == (3, 0)
 
@@ -244,7 +248,7 @@ async def test_the_end_of_an_earlier_layout_waits_until_the_isr_has_followed(
         (GROWN_AGAIN, 2, 2, FENCED),
         (GROWN_AGAIN, 2, -1, ErrorCode.NONE),
     ],
-    ids=["it", "elected", "behind", "revived", "revived, its epoch", "an administrator"],
+    ids=["its epoch", "after an election", "a later epoch", "revived", "revived, its epoch", "an administrator"],
 )
 async def test_a_drain_deletes_only_in_the_leader_epoch_of_the_closed_partition(
     broker: Broker, layout: tuple[int, int], epoch: int, named: int, code: ErrorCode

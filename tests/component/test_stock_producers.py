@@ -148,7 +148,7 @@ async def test_a_batch_with_a_fault_is_not_waited_for(broker: Broker, fault: str
     assert (await broker.produce(5, UNTAGGED, numbered(1))).error_code == 0
 
 
-async def test_batches_behind_one_that_the_leader_refuses_for_good_are_not_held_up(broker: Broker) -> None:
+async def test_batches_behind_one_that_the_leader_refuses_permanently_are_not_delayed(broker: Broker) -> None:
     too_large = build_batch([(key_of(5, 8), b"v" * 2_000_000, (), 1_000)])
     await be_client(broker, "apache-kafka-java")
     await announce(broker, refreshes=True)
@@ -163,7 +163,7 @@ async def test_batches_behind_one_that_the_leader_refuses_for_good_are_not_held_
 async def test_order_is_kept_too_where_the_broker_sets_the_timestamps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: CompressionType
 ) -> None:
-    """A repeated batch is found though its records have other timestamps now."""
+    """A repeated batch is recognized although its records have other timestamps."""
     settings = {"log.message.timestamp.type": "LogAppendTime"}
     async with broker_of(tmp_path, monkeypatch, settings=settings) as broker:
         await announce(broker, refreshes=True)

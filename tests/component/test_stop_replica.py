@@ -72,7 +72,7 @@ async def test_stop_replica_obeys_the_leader_epoch(
         assert (tmp_path / "t-0").exists() == (expected == FENCED or not delete), "after a restart as well"
 
 
-async def test_one_stop_replica_stops_deletes_and_refuses_each_partition_for_itself(
+async def test_one_stop_replica_stops_deletes_and_refuses_each_partition_separately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KIP-570: from version 3 on one request both stops and deletes, with an error for each partition."""
@@ -128,7 +128,7 @@ async def test_no_request_from_before_a_stop_replica_revives_the_replica(
         assert broker.node.replicas.hosted(TopicPartition("t", 0)) is None
         if last < 2**31 - 1:
             await broker.has(FIRST, 0, epoch=last + 1)
-        assert await broker.lead(broker.state(0, 0, FIRST, incarnation=200)) == {NONE}, "a topic that is created anew"
+        assert await broker.lead(broker.state(0, 0, FIRST, incarnation=200)) == {NONE}, "the topic is created again"
 
 
 def older(version: int, epoch: int, delete: bool) -> StopReplicaRequest:
@@ -218,10 +218,10 @@ def overtaken(monkeypatch: pytest.MonkeyPatch) -> list[Broker]:
     return brokers
 
 
-async def test_a_large_request_lets_others_through_and_ends_at_a_newer_controller(
+async def test_a_large_request_lets_other_tasks_run_and_ends_at_a_newer_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overtaken: list[Broker]
 ) -> None:
-    """KIP-570: the rest of an overtaken request stops nothing."""
+    """KIP-570: the rest of a request has no effect once a newer controller is known."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         overtaken.append(broker)
         codes = await stop(broker.harness, [(index, 0, True) for index in range(4)])
@@ -250,7 +250,7 @@ async def name_all(broker: OneBroker, **changes: Any) -> None:
 async def test_a_replica_whose_stop_replica_was_lost_leads_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """KIP-570: a stray replica is not led (KAFKA-10548, 14616). Its log stays: a malformed znode names none either."""
+    """KIP-570: a stray replica is not led (KAFKA-10548, 14616). Its log stays: its znode may be malformed."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         broker.harness.controller_epoch += 1
         await name_all(broker.harness)
@@ -299,7 +299,7 @@ async def test_a_repeated_full_request_does_not_make_a_newer_replica_a_stray(
 async def test_a_replica_is_a_stray_if_its_controller_dropped_the_stop_replica_at_a_new_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-570: it is a stray of the same controller, and that controller's earlier requests cannot revive it."""
+    """KIP-570: earlier requests of the same controller cannot revive the stray replica."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         await name_all(broker.harness, image_number=1)
         assert broker.node.replicas.all() == []

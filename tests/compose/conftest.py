@@ -16,7 +16,7 @@ from tests.compose.deployment import BROKERS, CONTROLLERS, Deployment, missing
 def deployment() -> Iterator[Deployment]:
     """The running deployment. Without a container engine tests are skipped, but fail in CI (``CI`` is set)."""
     if lacks := missing():
-        message = f"{lacks}; `make compose-test` sets up what is missing"
+        message = f"{lacks}; `make compose-test` sets up the missing parts"
         pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
     with ExitStack() as held:
         ports = {service: held.enter_context(held_port("127.0.0.1")) for service in BROKERS}

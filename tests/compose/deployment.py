@@ -36,7 +36,7 @@ def compose_command() -> list[str] | None:
 
 
 def missing() -> str:
-    """The parts that this machine lacks for the container tests, in words; empty when it has all."""
+    """A text that names the parts that this machine lacks for the container tests; empty when it has all."""
     if compose_command() is None:
         return "Compose is not installed"
     answer = subprocess.run(["docker", "info"], capture_output=True, text=True)
@@ -85,7 +85,7 @@ class Deployment:
         wait_for(lambda: self.execute(service, *check).returncode == 0, DEADLINE_S, f"{service} is healthy")
 
     def up(self) -> None:
-        """Start everything and return when all of it is healthy."""
+        """Start all services, and return when all of them are healthy."""
         self.compose("up", "--detach")
         self.wait_until_healthy(*SERVICES)
 

@@ -1,4 +1,4 @@
-"""``docker-compose.yml`` is valid by the Compose specification, the rule of every Compose v2."""
+"""``docker-compose.yml`` is valid by the Compose specification, which every Compose v2 follows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_file_fits_the_compose_specification() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_schema_refuses_what_is_not_in_the_specification(tmp_path: Path) -> None:
+def test_the_schema_refuses_a_key_that_is_not_in_the_specification(tmp_path: Path) -> None:
     wrong = tmp_path / "docker-compose.yml"
     wrong.write_text(COMPOSE_FILE.read_text().replace("stop_grace_period:", "stop_grace_time:"))
     assert "stop_grace_time" in validate(wrong).stdout

@@ -47,7 +47,7 @@ def roll(deployment: Deployment, override: Path | None, load: KeyedLoad) -> None
     for broker in BROKERS:
         deployment.recreate(broker, override)
         wait_for(lambda: in_sync(deployment.bootstrap, TOPIC, REPLICAS), DEADLINE_S, "no partition lags behind")
-        load.wait_for_more(f"records go on after {broker}")
+        load.wait_for_more(f"records are read after {broker}")
 
 
 def test_the_commands_of_the_upgrading_page_downgrade_and_upgrade_a_cluster(
@@ -73,9 +73,9 @@ def test_the_commands_of_the_upgrading_page_downgrade_and_upgrade_a_cluster(
         assert refused.returncode == 1
         assert all(f"broker {number} supports levels 1 to 1" in refused.stdout for number in (1, 2, 3)), refused.stdout
         roll(deployment, None, load)
-        assert finalized(deployment) == LEVELS_BEFORE, "a release alone switches nothing"
+        assert finalized(deployment) == LEVELS_BEFORE, "a new release alone changes no level"
         assert "would be OK" in done(deployment, "anabranch features upgrade --all --dry-run")
         done(deployment, "anabranch features upgrade --all")
         wait_for(lambda: finalized(deployment) == HIGHEST, DEADLINE_S, "the brokers know the levels")
-        load.wait_for_more("records go on with everything finalized")
+        load.wait_for_more("records are read with everything finalized")
     load.check()

@@ -1,4 +1,4 @@
-"""A range of a file that is not in memory blocks no event loop while the disk reads it. Sockets and files are real."""
+"""A range of a file outside the page cache blocks no event loop while the disk reads it (real sockets and files)."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_send_now_sends_without_waiting_and_returns_the_rest(world: NetworkFixtu
         file = world.file(content)
         parts: list[Any] = [b"header", file.range(0, 10), content[10:3_000_000], file.range(3_000_000, 6_000_000)]
         rest = server.send_now(parts)
-        assert 0 < sum(map(len, rest)) < len(content), "some bytes were sent, although nobody has read"
+        assert 0 < sum(map(len, rest)) < len(content), "some bytes are sent before the peer reads"
         assert await sent_whole(server, rest, client) == b"header" + content
 
     world.run(scenario)
@@ -287,7 +287,7 @@ def test_closing_wakes_the_tasks_that_wait_on_the_stream(world: NetworkFixture) 
     world.run(scenario)
 
 
-def test_sending_to_a_closed_peer_fails_in_the_end(world: NetworkFixture) -> None:
+def test_sending_to_a_closed_peer_fails_eventually(world: NetworkFixture) -> None:
     async def scenario(world: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         server.close()
@@ -325,7 +325,7 @@ def test_a_sender_waits_for_a_slow_reader(world: NetworkFixture) -> None:
     world.run(scenario)
 
 
-def test_connecting_where_nobody_listens_is_refused(world: NetworkFixture) -> None:
+def test_a_connection_to_a_port_without_a_listener_is_refused(world: NetworkFixture) -> None:
     async def scenario(world: NetworkFixture, network: Network) -> None:
         listener = await network.listen(HOST, 0)
         port = listener.port

@@ -191,7 +191,7 @@ def test_rename_moves_files_and_whole_directories(world: StorageFixture) -> None
         storage.rename(world.path("t-0.x-delete"), world.path("full"))
 
 
-def test_write_atomic_replaces_and_leaves_nothing_behind(world: StorageFixture) -> None:
+def test_write_atomic_replaces_the_file_and_leaves_no_other_file(world: StorageFixture) -> None:
     storage = world.storage
     storage.write_atomic(world.path("c"), b"one")
     reader = storage.open(world.path("c"))

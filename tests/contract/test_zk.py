@@ -51,7 +51,7 @@ class RealServer:
             yield zk
 
     async def expire(self, zk: Any) -> None:
-        """Let a second client take the session over and end it."""
+        """End the session by a second client that takes it over."""
         assert isinstance(zk, KazooZk)
         client_id = zk._client.client_id
         await trio.to_thread.run_sync(self._take_over_and_close, client_id)
@@ -194,7 +194,9 @@ async def test_every_error_has_its_type_and_names_the_path(world: RealServer | S
 
 
 @pytest.mark.trio
-async def test_an_ephemeral_goes_with_its_session_and_has_no_children(world: RealServer | SimulatedServer) -> None:
+async def test_an_ephemeral_is_deleted_with_its_session_and_has_no_children(
+    world: RealServer | SimulatedServer,
+) -> None:
     async with world.session() as watcher:
         gone = Signals()
         async with world.session() as zk:
@@ -540,7 +542,7 @@ async def test_no_server_is_an_error_that_names_the_address() -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(ZkConnectionError, match=address):
         async with open_zk(address, SESSION_TIMEOUT_MS, connect_timeout_ms=100):
-            pytest.fail("connected to nobody")
+            pytest.fail("connected without a server")
 
 
 @pytest.mark.trio

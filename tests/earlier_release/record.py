@@ -1,4 +1,4 @@
-"""Record the directories of a cluster of commit a02dc22, with topics in every state that a resize of it can leave.
+"""Record the directories of a cluster of commit a02dc22, with topics in every state that an unfinished resize leaves.
 
 That commit resized by barriers and sealed offsets. The recording has the files that its processes wrote: ZooKeeper's
 log, the log dirs of two brokers, and in ``manifest.json`` the records that were produced. To make it again:
@@ -8,9 +8,9 @@ log, the log dirs of two brokers, and in ``manifest.json`` the records that were
     /tmp/a02dc22/.venv/bin/pip install -e '/tmp/a02dc22[local]'
     cd /tmp/a02dc22 && .venv/bin/python CHECKOUT/tests/earlier_release/record.py CHECKOUT/tests/earlier_release
 
-It runs against the modules of that commit, and imports nothing of this one. A topic ``at-STEP`` is left as a controller
-leaves it that dies after the step; ``-first`` after the first of its writes. The controller of the cluster does that by
-the ``sitecustomize`` below, which stops it in front of the next step of that topic alone. In the end every process is
+The program imports the modules of that commit, and none of this one. A topic ``at-STEP`` is in the state that a
+controller leaves when it dies after the step. With ``-first`` it dies after the first write of the step. The
+``sitecustomize`` below causes this: it ends the controller's work on that topic there. At the end every process is
 killed.
 """
 
@@ -56,7 +56,7 @@ STOPS: dict[str, tuple[str, int]] = {
     "at-shrink-survivors-first": ("shrink-survivors-first", 2),
     "at-shrink-survivors": ("shrink-survivors", 2),
 }
-"""Where the resize of a topic to a count stops."""
+"""By topic, the step after which its resize stops, and the count of that resize."""
 COUNTS = {
     "never": [],
     "grown": [4],
@@ -117,7 +117,7 @@ if steps is not None:
 
 
 class Recording:
-    """One cluster, and what was produced to it: ``{topic: {key: [value, ...]}}``."""
+    """One cluster, and the records produced to it: ``{topic: {key: [value, ...]}}``."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -135,7 +135,7 @@ class Recording:
                     sent[key].append(value)
 
     def read(self, topic: str) -> None:
-        """The topic's group reads all there is and commits it."""
+        """Read all records of the topic with its group, and commit."""
         everything = {(key, value) for key, values in self.sent[topic].items() for value in values}
         missing = everything - self._read.get(topic, set())
         with Consumer(
@@ -207,7 +207,7 @@ def command(*arguments: str) -> str:
 
 
 def znodes(cluster: ProcessCluster) -> dict[str, Any]:
-    """``{path: content}`` of the topics, but for internal ones, and of the registrations."""
+    """``{path: content}`` of the topics except internal ones, and of the registrations."""
     zookeeper = KazooClient(hosts=cluster.state["zookeeper"])
     zookeeper.start()
     found = {}
@@ -227,7 +227,7 @@ def znodes(cluster: ProcessCluster) -> dict[str, Any]:
 
 
 def kill_all(cluster: ProcessCluster) -> None:
-    """The supervisor first, which would start the others again."""
+    """Kill all processes, the supervisor first: it would start the others again."""
     pids = cluster.state["pids"]
     process = cluster._process
     assert process is not None
@@ -238,7 +238,7 @@ def kill_all(cluster: ProcessCluster) -> None:
 
 
 def pack(data: Path, into: Path, manifest: dict[str, Any]) -> None:
-    """One archive of what ZooKeeper and the brokers keep, without the output and the properties of processes."""
+    """Write one archive of the files of ZooKeeper and the brokers, without the output and properties of processes."""
     with tarfile.open(into / "a02dc22.tar.xz", "w:xz") as archive:
         for path in sorted(data.rglob("*")):
             name = path.relative_to(data)

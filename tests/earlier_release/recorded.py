@@ -14,7 +14,10 @@ from anabranch.zk_schemas.topic import TopicZnode
 HERE = Path(__file__).parent
 COMMIT = "a02dc22"
 REACHED = {"never": 2, "grown": 4, "draining": 2, "removed": 2, "grown-again": 4}
-"""The count of each settled topic. The others have a resize under way, which goes on once the level is finalized."""
+"""The count of each settled topic. The other topics have an unfinished resize.
+
+It continues once the level is finalized.
+"""
 
 
 def znodes() -> dict[str, Any]:
@@ -36,14 +39,14 @@ def topic(name: str) -> tuple[TopicZnode, dict[int, PartitionState]]:
 
 
 def goal(name: str) -> int:
-    """The count that the topic is to have in the end."""
+    """The count that the topic has after its resizes."""
     if name in REACHED:
         return REACHED[name]
     return 2 if "shrink" in name else 8 if "second" in name else 4
 
 
 def unpack(into: Path) -> dict[str, dict[str, list[str]]]:
-    """The directories of a cluster of two brokers; returns what was produced, ``{topic: {key: [value, ...]}}``."""
+    """Unpack the directories of a cluster of two brokers. Returns its records, ``{topic: {key: [value, ...]}}``."""
     with tarfile.open(HERE / f"{COMMIT}.tar.xz") as archive:
         archive.extractall(into, filter="data")
     sent: dict[str, dict[str, list[str]]] = json.loads((into / "manifest.json").read_text())["sent"]

@@ -10,7 +10,7 @@ from tests.history.events import Event
 from tests.history.index import History, Violation
 
 MAX_PER_CHECK = 20
-"""Violations per check at most: a broken log breaks thousands of records, and the first ones are enough."""
+"""The largest number of violations of a check: a damaged log has thousands, and the first ones are enough."""
 
 CHECKS: tuple[Callable[[History], Iterator[Violation]], ...] = (
     log_checks.lost_acknowledged,
@@ -36,6 +36,6 @@ CHECKS: tuple[Callable[[History], Iterator[Violation]], ...] = (
 
 
 def check_history(events: Iterable[Event]) -> list[Violation]:
-    """The first violations of each check; none for a history that keeps every promise."""
+    """The first violations of each check; empty for a correct history."""
     history = History(events)
     return [violation for check in CHECKS for violation in islice(check(history), MAX_PER_CHECK)]

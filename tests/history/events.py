@@ -1,7 +1,7 @@
 """The events of a history: the requests and responses of the workload, and the contents of the disks in the end.
 
-A history is a sequence of small typed events in the order in which they were recorded, all by one clock (virtual or
-real). A record is identified by its value, which must be unique in the history. The event of a response has the time of
+A history is a sequence of small typed events in the order of recording. All times are of one clock (virtual or real). A
+record is identified by its value, which must be unique in the history. The event of a response has the time of
 its request, so that the checker knows which events had ended before the request began. One event is one line of JSON.
 """
 
@@ -22,7 +22,7 @@ ARCHIVE: Final = -2
 """The broker number for a copy of a partition's log that was made before its records were removed."""
 
 EXPIRED: Final = -3
-"""The broker number for a batch that a log start is passing: see ``Expired``."""
+"""The broker number for a batch that is about to expire: see ``Expired``."""
 
 Outcome: TypeAlias = Literal["ok", "refused", "unknown"]
 """The outcome of a request. A timeout or a lost connection is ``unknown``: the request may have been applied."""
@@ -49,7 +49,7 @@ class Sent(_Event, tag="sent"):
 class Acked(_Event, tag="acked"):
     """The record was acknowledged at an offset, with acks=all.
 
-    The offset is ``UNKNOWN`` when the broker took a retry for a duplicate of a batch whose offset it no longer has.
+    The offset is ``UNKNOWN`` for a duplicate of a batch whose offset the broker no longer has.
     """
 
     producer: str
@@ -59,7 +59,7 @@ class Acked(_Event, tag="acked"):
 
 
 class NotWritten(_Event, tag="not_written"):
-    """The record failed. ``refused``: certainly not in the log (not sent, or always refused); ``unknown``: maybe."""
+    """The record failed. ``refused``: it is not in the log (not sent, or always refused). ``unknown``: it may be."""
 
     producer: str
     value: str
@@ -169,7 +169,7 @@ class WatermarkSeen(_Event, tag="watermark"):
 
 
 class Fault(_Event, tag="fault"):
-    """A fault began or ended; for the reader of a failure. A ``member crash`` names the member, for the checks."""
+    """A fault began or ended. The checks use only ``member crash``, which names the member."""
 
     kind: str
     what: str
@@ -307,8 +307,8 @@ class LayoutSet(_Event, tag="layout_set"):
 class Expired(_Event, tag="expired"):
     """A replica's log start moves to this offset: records below need not be delivered any more.
 
-    ``StoredBatch`` events of the broker ``EXPIRED`` have these records. Without any such event for a partition, the
-    history has only the log starts of the ``Replica`` events in the end, and not the time at which records expired.
+    ``StoredBatch`` events of the broker ``EXPIRED`` have these records. A partition without such events has only the
+    final log starts in its ``Replica`` events. The time when its records expired is not known.
     """
 
     broker: int

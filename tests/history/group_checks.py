@@ -46,7 +46,7 @@ def unseen(history: History) -> Iterator[Violation]:
 
 @dataclass(slots=True)
 class _Commits:
-    """The commits of a group for a partition, in the order of their responses, and the start they allow a new owner."""
+    """The commits of a group for a partition, in the order of their responses."""
 
     last: Committed | None = None
     unknown: list[Committed] = field(default_factory=list)
@@ -78,9 +78,9 @@ class _Cursor:
 def polls(history: History) -> Iterator[Violation]:
     """Within an assignment records come in order and without gaps; a new owner continues at a committed offset.
 
-    It may deliver records above the last commit that was acknowledged before its assignment again, and does not start
+    A new owner may repeat records above the last commit that was acknowledged before its assignment. It does not start
     above all commits. A group without a commit starts at the log's start, or at the offset of a ``Positioned`` event.
-    Records that had expired when a later one was polled may be missing before it.
+    A record may be missing if it had expired when a later record was polled.
     """
     commits: dict[GroupPartition, _Commits] = {}
     cursors: dict[tuple[str, str], dict[TopicPartition, _Cursor]] = {}
@@ -101,7 +101,10 @@ def polls(history: History) -> Iterator[Violation]:
             cursor = cursors.get((event.group, event.member), {}).get(event.tp)
             if cursor is None:
                 yield Violation(
-                    "polls", f"{event.tp} in {event.group}", "delivered to a member that has it not", (event,)
+                    "polls",
+                    f"{event.tp} in {event.group}",
+                    "delivered to a member that does not have the partition",
+                    (event,),
                 )
                 continue
             if cursor.next_offset < 0:
@@ -154,7 +157,7 @@ def _next_poll(history: History, cursor: _Cursor, event: Polled, at: int) -> Ite
 
 
 def commits(history: History) -> Iterator[Violation]:
-    """A committed offset does not go back within a generation, neither when committed nor when fetched.
+    """A committed offset does not go back within a generation, and a fetch returns the last committed one.
 
     It may go back when a member itself went back (``Positioned``).
 

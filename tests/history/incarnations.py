@@ -1,6 +1,6 @@
 """Renames partitions that were removed and created again: each incarnation gets a topic name, ``topic#incarnation``.
 
-Every check thus sees unrelated partitions, because incarnations are promised to share nothing.
+So every check treats incarnations as unrelated partitions: they must share nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from anabranch.protocol.types import TopicPartition
 from tests.history.events import UNKNOWN, Created, Event, LayoutSet, Replica, StoredBatch
 
 
-def life_name(tp: TopicPartition, incarnation: int) -> TopicPartition:
+def incarnation_name(tp: TopicPartition, incarnation: int) -> TopicPartition:
     return TopicPartition(f"{tp.topic}#{incarnation}", tp.partition)
 
 
@@ -57,13 +57,13 @@ class _Incarnations:
         tp = getattr(event, "tp", None)
         if tp not in self.several:
             return event
-        return msgspec.structs.replace(event, tp=life_name(tp, self._incarnation(event)))
+        return msgspec.structs.replace(event, tp=incarnation_name(tp, self._incarnation(event)))
 
     def _names(self, tp: TopicPartition) -> list[TopicPartition]:
-        return [life_name(tp, incarnation) for incarnation in self.several[tp]] if tp in self.several else [tp]
+        return [incarnation_name(tp, incarnation) for incarnation in self.several[tp]] if tp in self.several else [tp]
 
     def _incarnation(self, event: Any) -> int:
-        """The incarnation of an event: its own, or its stored value's, or that of its leader epoch or time.
+        """The incarnation of an event, from its field, its stored value, its leader epoch, or its time.
 
         Leader epochs of an incarnation are above those of the previous one.
         """
@@ -73,7 +73,9 @@ class _Incarnations:
         if stored is not None:
             return stored
         epoch = getattr(event, "leader_epoch", UNKNOWN)
-        begun = [(first, life) for life, first in self._epochs.get(event.tp, {}).items() if first <= epoch]
+        begun = [
+            (first, incarnation) for incarnation, first in self._epochs.get(event.tp, {}).items() if first <= epoch
+        ]
         if begun:
             return max(begun)[1]
         created = self._created.get(event.tp, [])

@@ -46,7 +46,7 @@ class Log:
         self.batches.append(batch)
         at = batch.base_offset - self.first
         if at < 0:
-            return  # another check is for the order of offsets
+            return  # ``leader_epochs`` reports offsets that go back
         if at > len(self.values):
             self.values.extend([None] * (at - len(self.values)))
         self.values[at : at + len(batch.values)] = batch.values
@@ -173,7 +173,7 @@ class History:
         return [log for log in self.logs.get(tp, {}).values() if log.replica.in_sync]
 
     def high_watermark(self, tp: TopicPartition) -> int:
-        """The highest high watermark of the replicas: a follower's, and a checkpoint's, may be behind."""
+        """The highest high watermark of the replicas: those of followers and of checkpoints may be lower."""
         return max((log.replica.high_watermark for log in self.logs.get(tp, {}).values()), default=0)
 
     def different_logs(self, tp: TopicPartition) -> list[Log]:

@@ -1,4 +1,4 @@
-"""A state for each key, as an application keeps it: loaded when its partition comes, flushed when it may go."""
+"""A state for each key, as an application keeps it: loaded with an assignment, flushed before a revocation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class NotLoadedError(Exception):
 class KeyStates:
     """One member's states. ``stored`` is shared by all members of the group, like a database.
 
-    A state is the last value of a key. ``load`` copies the stored states of that moment, so a load before another
-    member's ``flush`` is visible in every later result of ``apply``. The member's own unflushed changes stay. A state
-    has the generation of its change, and the store keeps the later generation. So an evicted member that does not know
-    of its eviction overwrites nothing.
+    A state is the last value of a key. ``load`` copies the stored states of that moment: after a load that came before
+    another member's ``flush``, ``apply`` returns old states. The member's own unflushed changes stay. A state has the
+    generation of its change, and the store keeps the later generation. So an evicted member that does not know of its
+    eviction overwrites nothing.
     """
 
     stored: dict[str, tuple[int, str]]

@@ -16,9 +16,9 @@ from tests.history.index import History, Log, Violation
 
 
 def lost_acknowledged(history: History) -> Iterator[Violation]:
-    """An acknowledged record is on every in-sync replica, unless the log start has passed it.
+    """An acknowledged record is on every in-sync replica, unless it is below the log start.
 
-    When the history has the moves of log starts, the record must have been there before.
+    If the history has the moves of log starts, the record must have existed until then.
     """
     missing: set[TopicPartition] = set()
     anywhere: dict[TopicPartition, set[str | None]] = {}
@@ -43,7 +43,7 @@ def inconsistent_offsets(history: History) -> Iterator[Violation]:
     """An offset has the same record wherever the history shows it: sent, acknowledged, delivered and stored."""
     for again in history.sent_twice:
         yield Violation(
-            "inconsistent_offsets", again.producer, "a value was sent twice: the history is no use", (again,)
+            "inconsistent_offsets", again.producer, "a value was sent twice: values must be unique", (again,)
         )
     known: dict[TopicPartition, dict[int, Acked | Polled]] = {}
     for event in history.events:
@@ -53,7 +53,7 @@ def inconsistent_offsets(history: History) -> Iterator[Violation]:
         if before.value != event.value:
             yield Violation("inconsistent_offsets", f"{event.tp} offset {event.offset}", "two records", (before, event))
         if event.value not in history.sent:
-            yield Violation("inconsistent_offsets", str(event.tp), "nobody sent this", (event,))
+            yield Violation("inconsistent_offsets", str(event.tp), "no producer sent this value", (event,))
     for tp in history.logs:
         for log in history.different_logs(tp):
             yield from _against_log(history, log, known.get(tp, {}))
@@ -66,12 +66,17 @@ def _against_log(history: History, log: Log, known: dict[int, Acked | Polled]) -
             continue
         stored = log.value_at(offset)
         if stored is None and isinstance(event, Polled):
-            yield Violation("inconsistent_offsets", where, f"read at {offset}, and not stored", (event, log.replica))
+            yield Violation(
+                "inconsistent_offsets",
+                where,
+                f"a record was read at {offset}, but none is stored",
+                (event, log.replica),
+            )
         elif stored is not None and stored != event.value:
             yield Violation("inconsistent_offsets", where, f"{stored} is stored at {offset}", (event,))
     for offset, stored in enumerate(log.values, log.first):
         if stored is not None and stored not in history.sent:
-            yield Violation("inconsistent_offsets", where, f"nobody sent {stored}, stored at {offset}")
+            yield Violation("inconsistent_offsets", where, f"no producer sent {stored}, which is stored at {offset}")
 
 
 def refused_but_written(history: History) -> Iterator[Violation]:
@@ -210,7 +215,7 @@ def watermarks(history: History) -> Iterator[Violation]:
         for log in history.in_sync(tp):
             if log.replica.log_end_offset < event.offset:
                 where = f"{tp} on broker {log.replica.broker}"
-                yield Violation("watermarks", where, "ends below what was exposed", (event, log.replica))
+                yield Violation("watermarks", where, "ends below an exposed high watermark", (event, log.replica))
 
 
 def _raise_to(highest: dict, key: object, event: WatermarkSeen) -> None:

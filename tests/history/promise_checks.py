@@ -48,7 +48,7 @@ class _Chain:
 
 
 def _chains(history: History) -> dict[ProducerKey, dict[TopicPartition, _Chain]]:
-    """The places of each key's records: of stored ones, and of delivered ones even if they were removed since."""
+    """The places of each key's records: those that are stored, and those that were delivered before their removal."""
     placed: dict[ProducerKey, dict[TopicPartition, dict[int, tuple[str, int]]]] = {}
 
     def put(tp: TopicPartition, value: str | None, offset: int) -> None:
@@ -84,7 +84,7 @@ class _Owners:
     def taken_over(self, tp: TopicPartition, member: str, generation: int, until: int) -> bool:
         """Whether another member got the partition in a generation after ``generation``, up to ``until``.
 
-        After that the old member acts as an evicted process, of which nothing is required.
+        After that nothing is required of the old member: it is an evicted process.
         """
         return any(owner != member and generation < later <= until for later, owner in self._taken.get(tp, ()))
 
@@ -126,7 +126,7 @@ class _Promise:
     def take(self, at: int, event: Event) -> Iterator[Violation]:
         """Check the next event, of this group or of the cluster."""
         if isinstance(event, Assigned | Revoked | KeysFlushed):
-            for tp in event.partitions:  # the member's deliveries from these are flushed, or no longer its own
+            for tp in event.partitions:  # the member has flushed these partitions, or no longer has them
                 self._unflushed.pop((event.member, tp), None)
         match event:
             case Polled():
@@ -146,11 +146,11 @@ class _Promise:
                 alive = [member for member, end_ms in self._session_ends.items() if end_ms > event.at_ms]
                 self._removed.setdefault(event.tp, []).append((at, frozenset(alive)))
 
-    def _was_not_to_be_asked(self, member: str, tp: TopicPartition, since: int) -> bool:
+    def _need_not_flush(self, member: str, tp: TopicPartition, since: int) -> bool:
         """Whether the partition was removed after ``since``, when its owner's session had ended.
 
-        The owner has lost the partition, or crashed. The group then had no member to request a flush from, and all
-        records of the partition were committed.
+        The owner has lost the partition, or crashed. So no member could be asked to flush, and all records of the
+        partition were committed.
         """
         alive = next((alive for removed, alive in self._removed.get(tp, ()) if removed > since), None)
         is_gone = max(self._lost.get((member, tp), -1), self._crashed.get(member, -1)) > since
@@ -213,26 +213,26 @@ class _Promise:
         if self._owners.taken_over(tp, owner, earlier.event.generation, event.generation):
             pass
         elif flushed is None:
-            if not self._was_not_to_be_asked(owner, tp, earlier.at):
-                yield self._violation(f"{owner} did not flush what it did with {before}", earlier.event, event)
+            if not self._need_not_flush(owner, tp, earlier.at):
+                yield self._violation(f"{owner} did not flush its changes for {before}", earlier.event, event)
         elif loaded < flushed:
-            what = f"{event.member} loaded before {owner} had flushed what it did with {before}"
+            what = f"{event.member} loaded before {owner} had flushed its changes for {before}"
             yield self._violation(what, earlier.event, event)
         self._shown[holding, key, tp] = loaded, before
 
     def _own(self, event: Polled, key: ProducerKey, tp: TopicPartition, order: int) -> Iterator[Violation]:
-        """Check that a member has flushed its own deliveries of the key in ``tp``, although others repeated them."""
+        """Check that a member has flushed its own deliveries of the key in ``tp``, even if others repeated them."""
         own = self._unflushed.get((event.member, tp), {}).get(key)
         if own is None or own.generation != event.generation or self._history.order[own.value] > order:
             return
         if self._delivered[own.value].event.member != event.member:
-            yield self._violation(f"{event.member} did not flush what it did itself with {own.value}", own, event)
+            yield self._violation(f"{event.member} did not flush its own changes for {own.value}", own, event)
 
     def _state(self, at: int, event: Polled, key: ProducerKey, order: int) -> Iterator[Violation]:
         """Check that the state has the newest earlier record that any member delivered in another partition.
 
-        An expired record cannot be delivered again. A member that took the partition over may then have read only up to
-        an earlier record, or may lack the unflushed state of the previous owner.
+        An expired record cannot be delivered again. So a member that took over the partition may have read only to an
+        earlier record, or may lack the unflushed state of the previous owner.
         """
         has = self._history.order.get(event.state or "", -1)
         for tp, newest in self._newest.get(key, {}).items():
@@ -247,20 +247,21 @@ class _Promise:
 
 
 def promise(history: History) -> Iterator[Violation]:
-    """A record is delivered after all earlier ones of its producer and key in other partitions, flush and load between.
+    """A record is delivered after all earlier records of its producer and key in other partitions, a flush and a load.
 
     A record A is produced before B. Then the order is: A is delivered, ``on_partition_key_maybe_revoked`` of A's owner
     returns, ``on_partition_key_assigned`` of B's owner returns, B is delivered. A is not delivered again, except to a
     member that went back itself. Later deliveries of the key in other partitions must then follow that delivery of A in
     the same way.
 
-    The callbacks of a rebalance count as well, because they flush and load whole partitions. A member that lost a
-    partition to another member in a later generation need not flush it; its uncommitted records are delivered again.
-    Neither need a member that lost the partition, or crashed, when its session had ended before the partition was
-    removed. While such a member does not know this, it flushes its own deliveries before it continues with the key in
-    another partition.
+    The callbacks of a rebalance count as well, because they flush and load whole partitions.
 
-    A record A that expired before B's delivery may be missing. If it was delivered, it must be flushed all the same.
+    In two cases a member need not flush a partition. It lost the partition to another member in a later generation: its
+    uncommitted records are delivered again. Or it lost the partition or crashed, and its session had ended before the
+    partition was removed. While such a member does not know this, it flushes its own deliveries before it continues
+    with the key in another partition.
+
+    A record A that expired before B's delivery may be missing. If A was delivered, it must be flushed all the same.
     """
     groups = {event.group: None for event in history.of(OrderedGroup)}
     if not groups:
@@ -341,7 +342,9 @@ def positions(history: History) -> Iterator[Violation]:
         elif isinstance(event, PositionAnswered):
             most = allowed.get((event.group, event.tp), 0)
             if event.position > most and history.has_records(event.tp, most, event.position, at):
-                what = f"told that the group is at {event.position}; nobody was beyond {most}"
+                what = (
+                    f"the response has the position {event.position}; no member reported or committed more than {most}"
+                )
                 yield Violation("positions", f"{event.tp} in {event.group}", what, (event,))
 
 

@@ -53,19 +53,21 @@ def _batch_routing(history: History, batch: StoredBatch, hashes: dict[str, int])
             hashes[sent.key] = positive_hash(sent.key.encode())
         partition = place(hashes[sent.key], layout.initial, layout.undeleted)
         if partition != batch.tp.partition:
-            what = f"{value} belongs into partition {partition} of {layout.undeleted}"
+            what = f"{value} belongs in partition {partition} of {layout.undeleted}"
             yield Violation("routing", where, what, (sent, layout, batch))
 
 
 def closed(history: History) -> Iterator[Violation]:
-    """No replica of a partition takes a data record in the leader epochs of a layout that does not count it."""
+    """A partition has no data record of a leader epoch whose layout does not count the partition."""
     for tp, logs in history.logs.items():
         for broker, log in logs.items():
             where = f"{tp} on broker {broker}"
             for batch in log.batches:
                 layout = history.layout_at(tp, batch.leader_epoch)
                 if layout is not None and layout.undeleted <= tp.partition and any(batch.values):
-                    yield Violation("closed", where, "a record of an epoch in which it is closed", (layout, batch))
+                    yield Violation(
+                        "closed", where, "a record has a leader epoch in which the partition is closed", (layout, batch)
+                    )
 
 
 def layouts(history: History) -> Iterator[Violation]:
@@ -84,11 +86,15 @@ def layouts(history: History) -> Iterator[Violation]:
             batch = stored.get(asked.value)
             taken_by = history.layout_at(asked.tp, batch.leader_epoch) if batch is not None else None
             if batch is not None and (taken_by is None or _layout(taken_by) != named):
-                yield Violation("layouts", where, "a record was taken by another layout", (asked, batch))
+                yield Violation(
+                    "layouts", where, "a record was accepted by another layout than it named", (asked, batch)
+                )
         if named not in known.get(asked.tp, set()):
             refused = asked.error in ("", ErrorCode.INVALID_PARTITION_METADATA.name, *NOT_HERE)
             if not refused:
-                yield Violation("layouts", where, f"a layout that never was is answered by {asked.error}", (asked,))
+                yield Violation(
+                    "layouts", where, f"the response to a layout that never existed is {asked.error}", (asked,)
+                )
 
 
 def _layout(event: LayoutSet) -> tuple[int, int]:
@@ -178,5 +184,5 @@ def _commits_apart(history: History, places: Iterable[list[TopicPartition]]) -> 
             answered_by += [tp for tp in later[event.tp] if created.get(tp, event.at_ms) <= event.at_ms]
         bound = max(max(begins[tp], highest.get((event.group, tp), 0)) for tp in answered_by)
         if event.offset > bound:
-            what = f"{event.offset} is fetched, which nobody committed in this life"
+            what = f"{event.offset} is fetched, which no member committed in this incarnation"
             yield Violation("incarnations", f"{event.tp} in {event.group}", what, (event,))

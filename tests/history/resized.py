@@ -1,7 +1,7 @@
 """Correct histories of a topic that grows and shrinks, from a random source, like ``generated``.
 
-This module does not use the gate's rules. A record is delivered once all earlier records of its producer and key are
-delivered in other partitions, flushed, committed and loaded. That is the promise itself.
+This module does not use the gate's rules but the promise itself. A record is delivered once all earlier records of its
+producer and key in other partitions are delivered, flushed, committed and loaded.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Partition:
     start: int = 0
     """The log start."""
     flushed_at: int = -1
-    """The number of the event of an owner's last flush."""
+    """The event number of the last flush."""
     loaded_at: int = -1
 
     def __post_init__(self) -> None:

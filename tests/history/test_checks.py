@@ -75,7 +75,7 @@ def test_a_replica_out_of_sync_need_not_hold_acknowledged_records() -> None:
     assert broken([*events, *log([], broker=2)]) == ["lost_acknowledged", "replicas_identical"]
 
 
-def test_a_record_acknowledged_without_an_offset_must_be_somewhere_in_the_log() -> None:
+def test_a_record_acknowledged_without_an_offset_must_be_at_some_offset_of_the_log() -> None:
     events: list[Event] = [*sent("v0", "v1"), Acked(1.0, "p", TP, UNKNOWN, "v1")]
     assert broken([*events, *log(["v0", "v1"])]) == []
     assert broken([*events, *log(["v0"])]) == ["lost_acknowledged"]
@@ -116,7 +116,7 @@ def test_a_new_owner_delivers_from_the_committed_offset_on() -> None:
     assert broken([*start, *polled(3, member="two"), *log(V)]) == ["polls"]
 
 
-def test_a_commit_whose_answer_was_lost_may_count_or_not() -> None:
+def test_a_commit_whose_response_was_lost_may_count_or_not() -> None:
     start = [*sent(*V), ONE, *polled(0, 1, 2), committed(1, 2.0), committed(3, 3.0, "unknown"), TWO]
     for first in (1, 3):
         assert broken([*start, *polled(*range(first, 4), member="two"), *log(V)]) == []
@@ -162,7 +162,9 @@ def test_only_a_fetch_may_see_a_lower_high_watermark_from_a_new_leader() -> None
 
     assert broken([seen(1, 1, 0, 5, "list"), seen(2, 2, 1, 4, "fetch")]) == []
     assert broken([seen(1, 1, 0, 5, "list"), seen(2, 2, 1, 4, "list")]) == ["watermarks"]
-    assert broken([seen(1, 2, 1, 5, "list"), seen(2, 1, 0, 4, "list")]) == [], "deposed, and does not know it"
+    assert broken([seen(1, 2, 1, 5, "list"), seen(2, 1, 0, 4, "list")]) == [], (
+        "the deposed leader does not know of its successor"
+    )
     assert broken([seen(1, 1, 0, 5, "fetch"), seen(2, 1, 0, 4, "fetch")]) == ["watermarks"]
     overlapping = WatermarkSeen(2.0, TP, 1, 0, 4, 0.1, "list")
     assert broken([seen(1, 1, 0, 5, "list"), overlapping]) == []
@@ -179,6 +181,6 @@ def test_above_the_high_watermark_replicas_may_differ() -> None:
         assert broken([*sent(*V), *one, *other]) == expected
 
 
-def test_an_offset_fetched_from_a_deposed_coordinator_is_not_judged() -> None:
+def test_an_offset_fetched_from_a_deposed_coordinator_is_not_checked() -> None:
     for current, expected in ((False, []), (True, ["commits"])):
         assert broken([committed(2, 3.0), OffsetFetched(9.0, "g", TP, 1, 4.0, current)]) == expected

@@ -77,7 +77,7 @@ def report_a_stored_record_as_refused(events: list[Event], rng: random.Random) -
 
 
 def append_again(events: list[Event], rng: random.Random) -> list[Event]:
-    """The leader takes a retry for a new batch with the next sequence."""
+    """The leader appends a retried batch again, with the next sequence."""
     batch = some(events, rng, StoredBatch)
     for broker in BROKERS:
         mine = [e for e in events if isinstance(e, StoredBatch) and (e.broker, e.tp) == (broker, batch.tp)]
@@ -144,7 +144,7 @@ def deliver_all_but_one(events: list[Event], rng: random.Random) -> list[Event]:
 
 
 def skip_a_record(events: list[Event], rng: random.Random) -> list[Event]:
-    """A record is skipped, and the reading continues behind it."""
+    """A member skips a record, and continues with the next one."""
     poll = some(
         events,
         rng,

@@ -36,7 +36,7 @@ SENT = [Sent(0.0, "p", "t", "k", value) for value in ("a", "b")]
 
 
 def broken(events: list[Event]) -> list[str]:
-    """The violations of the promise's check, and the other checks that found one, each once."""
+    """The checks that found a violation, each once."""
     return list(dict.fromkeys(violation.check for violation in check_history(events)))
 
 
@@ -109,14 +109,14 @@ def test_a_revoked_partition_counts_as_flushed_and_an_assigned_one_as_loaded() -
 
 
 def test_an_evicted_member_may_still_deliver_the_records_it_had() -> None:
-    """The member was frozen and does not know of its eviction yet: only a fence at its sink can stop it."""
+    """The member was paused and does not know of its eviction yet. Only fencing at its sink can stop it."""
     start = [*BEGIN, assigned("one", 1, PARENT), assigned("two", 2, PARENT, CHILD)]
     taken = [polled("two", 2, PARENT, "a"), flushed("two", PARENT), loaded("two", CHILD), polled("two", 2, CHILD, "b")]
     assert broken([*start, *taken, A]) == []
     assert broken([*start, *taken, polled("two", 2, PARENT, "a")]) == ["polls", "promise"]
 
 
-def test_an_evicted_member_still_flushes_its_own_state_before_it_goes_on() -> None:
+def test_an_evicted_member_still_flushes_its_own_state_before_it_continues() -> None:
     """Other members flushed and loaded the same records, but the member's own state in memory is not flushed."""
     start = [*BEGIN, assigned("one", 1, PARENT, CHILD), A, assigned("two", 2, PARENT, CHILD)]
     taken = [polled("two", 2, PARENT, "a"), flushed("two", PARENT), loaded("two", CHILD)]
@@ -135,7 +135,7 @@ def test_a_member_that_seeks_back_is_waited_for_again() -> None:
     assert broken([*start, back, A, LOAD, FLUSH, last]) == ["promise"]
     assert broken([*start, back, A, FLUSH, LOAD, last]) == []
     assert broken([*start, back, last, A]) == []
-    assert broken([*start, A, last]) == ["polls", "promise"], "it was not told to"
+    assert broken([*start, A, last]) == ["polls", "promise"], "without a seek a member must not go back"
 
 
 def test_a_member_that_seeks_back_may_commit_a_lower_offset() -> None:
@@ -158,21 +158,23 @@ def test_a_record_may_be_missing_only_after_it_expired() -> None:
     assert broken([*begin, LOAD, B, gone, start]) == ["promise"]
     acked = Acked(1.0, "p", PARENT, 0, "a")
     assert broken([*begin, acked, gone, start, LOAD, B]) == []
-    assert broken([*begin, acked, start, LOAD, B]) == ["lost_acknowledged"], "it was not there when it expired"
+    assert broken([*begin, acked, start, LOAD, B]) == ["lost_acknowledged"], (
+        "no stored batch shows that it existed before it expired"
+    )
 
 
 def test_a_delivered_record_is_flushed_even_if_it_expired() -> None:
     begin = [*SENT, OrderedGroup(0.0, "g"), *stored(PARENT, start=1), *stored(CHILD, "b"), *OWNERS, A]
     start = [StoredBatch(2.0, EXPIRED, PARENT, 0, 0, "a", ["a"]), Expired(2.0, 1, PARENT, 1)]
     assert broken([*begin, *start, LOAD, B]) == ["promise"]
-    assert broken([*begin, LOAD, B]) == ["promise"], "nobody told when it expired"
+    assert broken([*begin, LOAD, B]) == ["promise"], "without an Expired event the time is not known"
     assert broken([*begin, *start, FLUSH, LOAD, B]) == []
     taken_over = [assigned("two", 2, PARENT, CHILD), polled("two", 2, CHILD, "b")]
     assert broken([*begin, *start, *taken_over]) == [], "its owner lost it before the flush"
 
 
 def test_a_member_whose_partition_was_removed_while_its_group_was_empty_flushes_nothing() -> None:
-    """The member was paused, so no request reached it, and all its work there was committed and therefore saved."""
+    """The member was paused, so no request reached it. Its records there were committed, and so flushed."""
     kept = [*stored(PARENT, "b"), *stored(CHILD, "a", broker=ARCHIVE, incarnation=7)]
     begun = [*SENT, OrderedGroup(0.0, "g"), *kept, assigned("one", 1, PARENT, CHILD), polled("one", 1, CHILD, "a")]
     lost = Revoked(3.0, "g", "one", 1, [PARENT, CHILD], lost=True)
@@ -185,13 +187,13 @@ def test_a_member_whose_partition_was_removed_while_its_group_was_empty_flushes_
     for ends in (lost, *crash[:1]):
         extended = SessionExtended(2.5, "g", "one", 3.1)
         assert broken([*begun, extended, removed, ends, *crash[1:]]) == ["promise"], "its session was not over"
-        assert broken([*begun, removed, extended, ends, *crash[1:]]) == [], "it was back too late to be asked"
+        assert broken([*begun, removed, extended, ends, *crash[1:]]) == [], "its session began again after the removal"
     assert broken([*begun, lost, *again]) == ["promise"]
     assert broken([*begun, removed, *again]) == ["promise"]
     once_more, back = Removed(9.0, CHILD, 8), SessionExtended(8.0, "g", "one", 9.1)
     extended = SessionExtended(2.5, "g", "one", 3.1)
     assert broken([*begun, extended, removed, lost, once_more, *again]) == ["promise"], "its session was not over"
-    assert broken([*begun, removed, lost, back, once_more, *again]) == [], "the first removal was its own"
+    assert broken([*begun, removed, lost, back, once_more, *again]) == [], "the first removal concerns this member"
 
 
 def test_two_incarnations_of_a_partition_are_two_partitions() -> None:
@@ -201,11 +203,17 @@ def test_two_incarnations_of_a_partition_are_two_partitions() -> None:
     assert broken([*SENT, *created, *acks, *first, *second]) == []
     assert broken([*SENT, *created, *acks, *first]) == ["lost_acknowledged"]
     at_0 = stored(CHILD, "b", incarnation=8)
-    assert broken([*SENT, *created, acks[0], *first, *at_0]) == ["incarnations"], "its offsets go on"
+    assert broken([*SENT, *created, acks[0], *first, *at_0]) == ["incarnations"], (
+        "the offsets of the new incarnation must continue"
+    )
     late = OffsetFetched(6.5, "g", CHILD, 1, 4.5)
-    assert broken([*SENT, *created, *acks, *first, *second, late]) == [], "asked in one life, answered in the next"
+    assert broken([*SENT, *created, *acks, *first, *second, late]) == [], (
+        "requested in one incarnation, and the response came in the next"
+    )
     early = OffsetFetched(4.9, "g", CHILD, 1, 4.5)
-    assert broken([*SENT, *created, *acks, *first, *second, early]) == ["incarnations"], "nobody committed"
+    assert broken([*SENT, *created, *acks, *first, *second, early]) == ["incarnations"], (
+        "no member committed this offset"
+    )
 
 
 def test_a_loaded_state_is_the_state_stored_at_that_moment() -> None:
@@ -221,7 +229,7 @@ def test_a_loaded_state_is_the_state_stored_at_that_moment() -> None:
     two.flush([CHILD])
     one.apply(PARENT, "k", "late", 1)
     one.flush([PARENT])
-    assert shared == {"k": (2, "c")}, "given up in generation 2"
+    assert shared == {"k": (2, "c")}, "the state of generation 2 is kept"
     two.drop([CHILD])
     with pytest.raises(NotLoadedError):
         two.apply(CHILD, "k", "d", 2)

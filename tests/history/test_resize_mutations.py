@@ -245,9 +245,9 @@ def append_to_a_closed_partition(events: list[Event], rng: random.Random) -> lis
         lambda e: e.undeleted <= e.tp.partition,
         lambda e: (e.tp, e.incarnation) in with_records,
     )
-    life, epoch = (closing.tp, closing.incarnation), closing.leader_epoch
-    batch = next(e for e in reversed(events) if isinstance(e, StoredBatch) and (e.tp, e.incarnation) == life)
-    replica = next(e for e in events if isinstance(e, Replica) and (e.tp, e.incarnation) == life)
+    incarnation, epoch = (closing.tp, closing.incarnation), closing.leader_epoch
+    batch = next(e for e in reversed(events) if isinstance(e, StoredBatch) and (e.tp, e.incarnation) == incarnation)
+    replica = next(e for e in events if isinstance(e, Replica) and (e.tp, e.incarnation) == incarnation)
     late = changed(batch, broker=9, base_offset=0, leader_epoch=epoch)
     return [*events, changed(replica, broker=9, in_sync=False), late]
 

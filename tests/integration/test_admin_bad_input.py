@@ -313,7 +313,7 @@ OTHERS: dict[ApiKey, tuple[Any, Callable[[Any], bool]]] = {
         lambda found: (found.error_code, found.groups) == (ErrorCode.NONE, []),
     ),
 }
-"""Requests at their limits, and a check of the response. There never was a group, so no group has a coordinator."""
+"""Requests at their limits, and a check of the response. No group was ever created, so none has a coordinator."""
 IN_TESTS_OF_THEIR_OWN = {
     ApiKey.CREATE_TOPICS,
     ApiKey.DELETE_TOPICS,
@@ -346,7 +346,7 @@ async def test_every_administrative_request_is_tried_here(channels: tuple[Channe
     versions = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     served = {ApiKey(found.api_key) for found in (await asked(channels, versions)).api_keys}
     assert served - OF_CLIENTS_AND_BROKERS - ASKS_NOTHING == OTHERS.keys() | IN_TESTS_OF_THEIR_OWN
-    assert served >= ADMIN_APIS, "the limit of their size is for requests that are served"
+    assert served >= ADMIN_APIS, "every API with a size limit is served"
 
 
 async def test_a_request_of_100_mib_is_refused_by_its_first_bytes(

@@ -75,12 +75,12 @@ FAULTS = {
         OF_OTHERS,
     ),
     "AnabranchUnreadRecordsExpire": Fault(
-        "a group does not read what expires",
+        "a group has not read records that are about to expire",
         "test_expiring_unread_records_and_a_drain_that_waits_fire_alerts",
         OF_OTHERS,
     ),
     "AnabranchUncleanElection": Fault(
-        "the broker in sync hangs, one that is not comes back", "test_an_unclean_election_fires_an_alert"
+        "the broker in sync hangs, and a broker out of sync returns", "test_an_unclean_election_fires_an_alert"
     ),
     "AnabranchLogDirLost": Fault(
         "a log dir is no directory", "test_a_small_disk_and_a_log_dir_that_is_no_directory_fire_alerts"
@@ -95,7 +95,7 @@ FAULTS = {
         "bytes of a segment that is to be compacted are overwritten", "test_a_damaged_segment_fires_an_alert"
     ),
     "AnabranchLoopHeldUp": Fault(
-        "a busy process gets no CPU again and again", "test_a_process_without_cpu_or_without_descriptors_fires_alerts"
+        "a busy process repeatedly gets no CPU", "test_a_process_without_cpu_or_without_descriptors_fires_alerts"
     ),
     "AnabranchFewDescriptorsLeft": Fault(
         "the limit of open files is low", "test_a_process_without_cpu_or_without_descriptors_fires_alerts"
@@ -108,7 +108,9 @@ FAULTS = {
         "test_a_group_that_is_no_longer_waited_for_fires_an_alert",
     ),
     "AnabranchFrozenTopics": Fault("a partition's state is deleted by hand", "test_znodes_edited_by_hand_fire_alerts"),
-    "AnabranchGivenUpStep": Fault("a znode is as large as ZooKeeper takes", "test_znodes_edited_by_hand_fire_alerts"),
+    "AnabranchGivenUpStep": Fault(
+        "a znode has the largest size that ZooKeeper accepts", "test_znodes_edited_by_hand_fire_alerts"
+    ),
 }
 
 
@@ -143,7 +145,7 @@ async def filled(cluster: ProcessCluster, topic: NewTopic) -> None:
         await send(producer, topic.name)
 
 
-def test_each_alert_has_a_fault_and_the_test_of_it_awaits_the_alert() -> None:
+def test_each_alert_has_a_fault_whose_test_waits_for_the_alert() -> None:
     assert set(FAULTS) == {rule["alert"] for rule in rules()}
     here = Path(__file__)
     for alert, fault in FAULTS.items():
@@ -155,7 +157,7 @@ def test_each_alert_has_a_fault_and_the_test_of_it_awaits_the_alert() -> None:
 def test_a_member_that_waits_for_another_fires_an_alert(cluster: ProcessCluster, prometheus: Prometheus) -> None:
     """The owner of partition 0 does not read its records from before the split. The other member waits for them.
 
-    The alert is over once they are read, although the members go on asking for each other's positions.
+    The alert is over once they are read, although the members continue to ask for positions of each other.
     """
     first = TopicPartition("handed", 0)
     is_over = anyio.Event()
@@ -224,7 +226,7 @@ def test_a_damaged_segment_fires_an_alert(cluster: ProcessCluster, prometheus: P
 
 
 def test_znodes_edited_by_hand_fire_alerts(cluster: ProcessCluster, prometheus: Prometheus) -> None:
-    """A topic's znode has no space for the controller's fields. Later a state is missing for a restarted controller."""
+    """A topic's znode has no space for the fields of the controller. Later a restarted controller finds no state."""
     anyio.run(filled, cluster, NewTopic("frozen", 1, 1))
 
     async def split() -> None:
@@ -277,7 +279,7 @@ def test_a_process_without_cpu_or_without_descriptors_fires_alerts(
     def held_up() -> bool:
         with stopped(pid):
             time.sleep(HELD_UP_S)  # pause: the process gets no CPU
-        time.sleep(HELD_UP_S)  # pause: it gets some, and is scraped
+        time.sleep(HELD_UP_S)  # pause: it gets CPU, and is scraped
         return "AnabranchLoopHeldUp" in prometheus.firing()
 
     with busy(cluster.metrics["broker-2"]):

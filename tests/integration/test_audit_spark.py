@@ -228,7 +228,7 @@ def test_a_record_written_twice_by_a_producer_without_sequences_is_reported(tmp_
     assert list(found) == ["duplicates"]
     assert "order value 9999 already" in found["duplicates"][0]
     (check,) = [check for check in audit(tmp_path, order_by=None).checks if check.name == "duplicates"]
-    assert (check.status, check.undecided) == (Status.UNKNOWN, 2), "without an order value that is not known"
+    assert (check.status, check.undecided) == (Status.UNKNOWN, 2), "without an order value duplicates are unknown"
 
 
 def test_sequences_that_wrap_are_no_violation(tmp_path: Path, audit: Audit) -> None:
@@ -324,9 +324,10 @@ def test_only_tombstones_of_moved_keys_may_be_in_their_old_partition(tmp_path: P
 
 
 def test_order_and_closed_partitions_are_checked_across_two_grows_and_a_shrink(tmp_path: Path, audit: Audit) -> None:
-    """2 -> 3 -> 2 -> 3: keys move to partition 2, back, and there again.
+    """2 -> 3 -> 2 -> 3: keys move to partition 2, back, and to partition 2 again.
 
-    Layouts give their order, not offsets or epochs. Partition 2 is closed only in its second leader epoch.
+    The layouts decide the order of records; offsets and epochs do not. Partition 2 is closed only in its second leader
+    epoch.
     """
     writer = TopicWriter(tmp_path, "events", 2)
     writer.add_partition(2)
@@ -409,7 +410,7 @@ def test_the_data_source_serves_users_without_an_import(tmp_path: Path, spark) -
         session.read.format("anabranch-segments").option("columns", "ofset").load(str(tmp_path))
 
 
-def test_a_stream_follows_an_export_and_goes_on_from_its_checkpoint(tmp_path: Path, spark) -> None:
+def test_a_stream_follows_an_export_and_continues_from_its_checkpoint(tmp_path: Path, spark) -> None:
     writer = write_sample(tmp_path / "export")
     checkpoint = str(tmp_path / "checkpoint")
 
@@ -463,12 +464,12 @@ def test_run_audit_does_not_take_over_a_running_session(tmp_path: Path, spark) -
 
 def fail_to_start() -> None:
     with run._captured_stderr():
-        os.write(2, b"said before")
+        os.write(2, b"printed before")
         raise OSError("no java")
 
 
 def test_a_failed_start_shows_the_output_of_the_jvm() -> None:
-    with pytest.raises(RuntimeError, match="did not start: no java\nsaid before"):
+    with pytest.raises(RuntimeError, match="did not start: no java\nprinted before"):
         fail_to_start()
 
 
@@ -618,7 +619,7 @@ def test_gaps_of_a_compacted_topic_are_allowed_and_its_other_faults_are_found(au
 def test_an_untrue_index_entry_is_counted_once_however_a_segment_is_split(
     tmp_path: Path, spark, split_bytes: int
 ) -> None:
-    """The entries are too low by two batches: the part before an entry contradicts it, and so does its own part."""
+    """Each entry is two batches too low: the part before the entry contradicts it, and so does the entry's own part."""
     batches, entry = 40, struct.Struct(">qi")
     writer = TopicWriter(tmp_path, "events", 1)
     offsets = b""
@@ -690,7 +691,7 @@ def test_the_programs_of_the_documentation_run(
     assert "order value 1 comes after 2" in submitted
 
 
-def test_a_user_calls_a_check_on_dataframes_and_reads_what_it_promises(tmp_path: Path, spark) -> None:
+def test_a_user_calls_a_check_on_dataframes_and_reads_its_guarantee(tmp_path: Path, spark) -> None:
     from anabranch.audit import checks, read_rows
 
     writer = write_sample(tmp_path, lambda writer: writer.place(b"key-1").append([(b"key-1", b"3\tlate")]))

@@ -49,7 +49,7 @@ def test_the_first_jvm_writes_an_archive_and_the_next_uses_it(tmp_path: Path) ->
     assert is_used(archive)
     assert archive.read_bytes() == written
     archive.write_bytes(b"no archive")
-    assert not is_used(archive), "the JVM does without"
+    assert not is_used(archive), "the JVM runs without an archive"
 
 
 def test_the_archive_of_a_jvm_that_failed_is_not_kept(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_a_partition_or_an_offset_that_does_not_exist_is_an_error(cluster: Clust
     assert done.stderr.decode() == f"anabranch: --offset 4: {topic}-0 has offsets 0 to 3\n"
 
 
-def test_options_choose_where_consume_starts_and_what_it_prints(cluster: Cluster, topic: str) -> None:
+def test_options_set_the_start_and_the_output_format_of_consume(cluster: Cluster, topic: str) -> None:
     stamped = [{"value": f"v{n}", "key": "k", "partition": 0, "timestamp": 1000 * n} for n in range(1, 6)]
     other = [{"value": "a\tb", "partition": 1, "timestamp": 1000}]
     given = "\n".join(map(json.dumps, stamped + other)).encode()

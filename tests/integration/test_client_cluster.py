@@ -189,7 +189,7 @@ def test_a_member_that_is_cancelled_leaves_its_group(cluster: Cluster, fresh_nam
             while not consumer.assignment():
                 await consumer.getmany(timeout_ms=100)
             has_joined.set()
-            await anyio.sleep_forever()  # the rebalance lasts as long as it does not poll
+            await anyio.sleep_forever()  # the rebalance lasts until this member polls
 
     async def joining() -> None:
         async with Consumer(bootstrap_servers=cluster.bootstrap, group_id=group) as consumer:
@@ -256,7 +256,7 @@ def test_changes_by_the_admin_client_are_seen(cluster: Cluster, fresh_name: Name
     run(check)
 
 
-def test_committed_offsets_are_set_returned_to_and_deleted(cluster: Cluster, fresh_name: Names, run: Run) -> None:
+def test_committed_offsets_are_set_used_by_a_seek_and_deleted(cluster: Cluster, fresh_name: Names, run: Run) -> None:
     topic, group = fresh_name("client-offsets"), fresh_name("client-offsets")
     tp = TopicPartition(topic, 0)
 

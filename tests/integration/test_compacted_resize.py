@@ -39,7 +39,7 @@ def cluster() -> Iterator[ProcessCluster]:
 
 async def until(holds: Callable[[], bool]) -> None:
     while not holds():
-        await anyio.sleep(0.02)  # polls: until the servers and clients have come so far
+        await anyio.sleep(0.02)  # polls: until the condition holds
 
 
 def number_of(record: ConsumerRecord) -> int:
@@ -213,7 +213,9 @@ class KeyScenario:
         await cleaned(self.cluster, self.topic, HOME, CHILD)
         records = await self.read_in_order()
         old = {record.key for record in records if record.partition == HOME and record.value is not None}
-        assert old >= set(self.deleted_by_stock), "nothing for the tombstone in the child to hide"
+        assert old >= set(self.deleted_by_stock), (
+            "the parent still has the values that the tombstone in the child hides"
+        )
         assert not table(records).keys() & {*self.deleted_before, *self.deleted_in_child, *self.deleted_by_stock}
 
     async def merge(self, admin: Admin) -> None:
@@ -225,7 +227,7 @@ class KeyScenario:
         await cleaned(self.cluster, self.topic, HOME)
         records = await self.read_in_order()
         old = {record.key for record in records if record.partition == CHILD and record.value is not None}
-        assert old >= {*self.deleted_after_merge, *self.last_in_child}, "the marked partition keeps what it has"
+        assert old >= {*self.deleted_after_merge, *self.last_in_child}, "the marked partition keeps its records"
         found = table(records)
         assert not found.keys() & {*self.deleted_before, *self.deleted_in_child, *self.deleted_after_merge}
         assert [found[key] for key in self.last_in_child] == [self.writer.values[key] for key in self.last_in_child]
@@ -248,7 +250,7 @@ class KeyScenario:
         return records
 
 
-def test_no_deleted_key_comes_back_through_a_split_a_merge_and_a_revival(cluster: ProcessCluster) -> None:
+def test_no_deleted_key_reappears_after_a_split_a_merge_and_a_revival(cluster: ProcessCluster) -> None:
     """Some keys that move to the child are deleted there, and the cleaner removes their old values in the parent.
 
     A stock producer deletes one key: its old value stays in the parent, and its tombstone in the child. Then the child

@@ -304,8 +304,8 @@ def test_pages_are_reached_by_keyboard(console: Served, browser: Browser) -> Non
         ("/topics?page=%C2%B2", 400, "a number"),
         ("/topics?page=" + "9" * 5_000, 400, "a number"),
         ("/configs/broker/%C2%B2", 404, "is no broker"),
-        ("/change/nothing", 404, "no page"),
-        ("/nothing", 404, "no page"),
+        ("/change/nothing", 404, "is not a page"),
+        ("/nothing", 404, "is not a page"),
         ("/live?path=/nothing", 404, "has no live updates"),
     ],
 )

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end ``anabranch console`` soon and in order, whatever its clients do."""
+"""SIGINT and SIGTERM end ``anabranch console`` soon and without errors, whatever its clients do."""
 
 from __future__ import annotations
 

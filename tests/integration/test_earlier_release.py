@@ -125,7 +125,7 @@ def test_topics_of_an_earlier_release_are_converted_and_resized_further(found: F
             wait_for(lambda: has_goal(client, topic, goal), DEADLINE_S, f"{topic} has {goal} partitions")  # noqa: B023
         assert not any(is_old(client, topic) for topic in recorded.topics())
         answers = lineages_by_version_0(cluster, recorded.topics())
-        assert all(answers[topic] == {ErrorCode.LEADER_NOT_AVAILABLE} for topic in resized), "not known"
+        assert all(answers[topic] == {ErrorCode.LEADER_NOT_AVAILABLE} for topic in resized), "version 0 has no lineage"
         assert answers["never"] == {ErrorCode.NONE}
 
         read(cluster, "new", {topic: keys for topic, keys in sent.items() if topic in UNREAD})

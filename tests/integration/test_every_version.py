@@ -97,7 +97,10 @@ NEVER_RESIZED = "never-resized"
 GROUP = "versions-group"
 TOPIC_RESOURCE, COMMIT_OFFSET = 2, 1
 FROM_CONTROLLER = {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN}
-"""APIs that only the controller uses: every other test of a cluster exercises their only version."""
+"""APIs between the controller and brokers: every other test of a cluster uses them.
+
+``component/test_stop_replica`` tests the older versions of StopReplica.
+"""
 EXPECTED: dict[tuple[ApiKey, int | None], set[ErrorCode]] = {
     (ApiKey.HEARTBEAT, None): {ErrorCode.UNKNOWN_MEMBER_ID},
     (ApiKey.SYNC_GROUP, None): {ErrorCode.UNKNOWN_MEMBER_ID},

@@ -74,7 +74,7 @@ def run_lines(lines: list[str], directory: Path, bootstrap: str) -> str:
 
 
 def test_the_commands_of_the_readme_run(cluster: Cluster, tmp_path: Path, fresh_name: Callable[[str], str]) -> None:
-    """Each line of "A cluster of your own" but ``make up`` runs, with a topic of its own."""
+    """Each line of "A cluster of your own" except ``make up`` runs, with a topic for this test."""
     section = (ROOT / "README.md").read_text().split("\n## A cluster of your own\n")[1].split("\n## ")[0]
     first, *lines = re.findall(r"```\n(.*?)```", section, re.DOTALL)[0].splitlines()
     assert first.startswith("make up ") and len(lines) > 4

@@ -73,7 +73,7 @@ class Load:
                 for handle in handles:
                     await handle
                 self.written += len(handles)
-                await anyio.sleep(PAUSE_S)  # pause: a slow machine has no more to check than a fast one
+                await anyio.sleep(PAUSE_S)  # pause: bounds the records to check on a fast machine
 
     def __enter__(self) -> Load:
         self._thread.start()
@@ -156,7 +156,7 @@ def exported(cluster: ProcessCluster, tmp_path_factory: pytest.TempPathFactory) 
         first = export(cluster, to, "--replicas", "all")
         assert first["resumed_bytes"] > 0 and first["added_bytes"] > first["resumed_bytes"]
         assert first["replicas"] == 2
-        assert before.items() <= files(to).items(), "what was whole is not copied again"
+        assert before.items() <= files(to).items(), "complete segments are not copied again"
 
         load.more(1000)
         before = files(to)
@@ -165,7 +165,7 @@ def exported(cluster: ProcessCluster, tmp_path_factory: pytest.TempPathFactory) 
         second = export(cluster, to, "--replicas", "all")
         assert (second["generation"], second["partitions"], second["resumed_bytes"]) == (2, 3, 0)
         assert second["bytes"] == first["bytes"] + second["added_bytes"]
-        assert before.items() <= files(to).items(), "what was exported is not copied again"
+        assert before.items() <= files(to).items(), "exported segments are not copied again"
     last = export(cluster, to, "--replicas", "all")
     assert (last["generation"], last["missing"], last["unread"]) == (3, {}, [])
     assert export(cluster, to, "--replicas", "all")["added_segments"] == 0

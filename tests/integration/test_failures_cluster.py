@@ -62,7 +62,9 @@ def allowed(code: ErrorCode) -> Iterator[None]:
             raise
 
 
-def test_a_standby_takes_over_while_topics_come_and_go(pair: ProcessCluster, fresh_name: Callable[[str], str]) -> None:
+def test_a_standby_takes_over_while_topics_are_created_and_deleted(
+    pair: ProcessCluster, fresh_name: Callable[[str], str]
+) -> None:
     names = [fresh_name("takeover") for _ in range(24)]
     kept, dropped = names[::2], names[1::2]
     failures: list[BaseException] = []
@@ -72,7 +74,7 @@ def test_a_standby_takes_over_while_topics_come_and_go(pair: ProcessCluster, fre
         try:
             with Admin(bootstrap_servers=pair.bootstrap) as admin:
                 for index in range(0, len(names), 2):
-                    # The response is lost with a killed controller, and the change may be made: the retry finds it.
+                    # A killed controller may have made the change without a response. Then the retry gets this error.
                     with allowed(ErrorCode.TOPIC_ALREADY_EXISTS):
                         admin.create_topics([NewTopic(n, num_partitions=3) for n in names[index : index + 2]])
                     with allowed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
@@ -120,7 +122,9 @@ def test_a_controller_that_was_stopped_does_not_take_over_again(
         assert int(client.get("/controller_epoch")[0]) == epoch
 
 
-def test_a_broker_stopped_beyond_its_session_comes_back(pair: ProcessCluster, fresh_name: Callable[[str], str]) -> None:
+def test_a_broker_stopped_for_longer_than_its_session_registers_again(
+    pair: ProcessCluster, fresh_name: Callable[[str], str]
+) -> None:
     create_topic(pair.bootstrap, topic := fresh_name("sleeper"), 2)
     wait_until_led(pair, topic)
     home = leaders(pair, topic)

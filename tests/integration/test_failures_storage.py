@@ -91,7 +91,7 @@ DAMAGES = [append_garbage, cut_the_last_batch, delete_indexes, zero_time_indexes
 
 
 def test_damaged_files_are_recovered_after_kill_9(single: ProcessCluster, fresh_name: Callable[[str], str]) -> None:
-    """Each kind of damage has a topic. It is done between the death of the broker and its restart."""
+    """Each kind of damage has a topic. The files are damaged between the kill of the broker and its restart."""
     topics = [fresh_name(damage.__name__.replace("_", "-")) for damage in DAMAGES]
     for topic in topics:
         create_topic(single.bootstrap, topic, 1, {"segment.bytes": "16384"})
@@ -101,7 +101,7 @@ def test_damaged_files_are_recovered_after_kill_9(single: ProcessCluster, fresh_
     assert all(list(directory.glob("*.snapshot")) for directory in directories)
     old = single.broker_pids()[1]
     os.kill(old, signal.SIGKILL)
-    wait_for(lambda: "SIGKILL" in single.output.read_text(), DEADLINE_S, "the supervisor sees it")
+    wait_for(lambda: "SIGKILL" in single.output.read_text(), DEADLINE_S, "the supervisor reports the kill")
     for damage, directory in zip(DAMAGES, directories, strict=True):
         damage(directory)
     logged = len(single.broker_log(1))

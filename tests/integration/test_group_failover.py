@@ -133,10 +133,10 @@ class Member:
 
 
 class Auditor:
-    """Reads the group's committed offsets all the time: they never go back, nor below an acknowledged commit.
+    """Reads the group's committed offsets repeatedly: they never fall, and are never below an acknowledged commit.
 
-    Its connection to a paused coordinator outlasts the pause. So it also asks a coordinator that does not know its
-    successor yet.
+    Its connection to a paused coordinator stays open. So it also asks a coordinator that does not know yet that it was
+    replaced.
     """
 
     def __init__(self, bootstrap: str, topic: str, progress: Progress) -> None:
@@ -218,7 +218,7 @@ def wait_for_progress(progress: Progress, what: str) -> None:
                 progress.by_member[m] > by_member[m] for m in by_member
             )
 
-    wait_for(has_gone_on, DEADLINE_S, f"every member and every partition goes on after {what}")
+    wait_for(has_gone_on, DEADLINE_S, f"every member and every partition makes progress after {what}")
 
 
 def test_no_acknowledged_commit_is_lost_while_the_coordinator_dies_again_and_again(

@@ -55,7 +55,7 @@ def test_no_metric_has_more_series_than_its_limit(cluster: ProcessCluster) -> No
             GROUPS * TOPICS * PARTITIONS
         )
 
-    wait_for(all_are_committed, DEADLINE_S, "the coordinator knows what was committed")
+    wait_for(all_are_committed, DEADLINE_S, "the coordinator counts all committed offsets")
     limited = 0
     for family in families(cluster, "broker-1"):
         for name, count in Tally(s.name for s in family.samples if "le" not in s.labels).items():

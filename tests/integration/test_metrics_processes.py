@@ -83,8 +83,8 @@ def test_rounds_of_the_loop_and_garbage_collections_are_measured(cluster: Proces
 def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: ProcessCluster) -> None:
     """Neither client learns of the resize by itself, so the producer is refused. Brokers and clients count the same.
 
-    The consumer may be refused too, or see the leader's new epoch. It needs no report for a position that it committed
-    before the request for it.
+    The consumer may be refused too, or see the leader's new epoch. It does not report a position that it committed
+    before the coordinator requests it.
     """
     topic = "t"
 
@@ -130,7 +130,7 @@ def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: Proce
 
 
 def test_a_wait_of_a_member_is_shown_while_it_lasts_and_then_measured(cluster: ProcessCluster) -> None:
-    """A member goes on asking for the position after the wait, because it may be lowered. That is not shown."""
+    """After the wait a member still asks for the position, which may be lowered. This is not shown as a wait."""
     topic = "waited"
 
     def owners() -> set[tuple[str, str]]:
@@ -223,7 +223,7 @@ def test_stock_producers_closed_partitions_and_retention_are_counted(cluster: Pr
     wait_for(
         lambda: of_controller(cluster).get(("anabranch_retention_warnings_total", ("slow", topic)), 0) > 0,
         DEADLINE_S,
-        "the controller warns of what slow has not read",
+        "the controller warns of records that slow has not read",
     )
     anyio.run(resize, cluster, topic, 2)
     # Partition 2 is empty and may be gone already; 3 holds a record.
@@ -255,7 +255,7 @@ def test_records_that_retention_holds_for_a_group_are_shown(cluster: ProcessClus
     wait_for(
         lambda: of_brokers(cluster).get(("anabranch_retention_held_records", ("behind", topic)), 0) == len(KEYS),
         DEADLINE_S,
-        "the leader holds what the group has not read",
+        "the leader holds the records that the group has not read",
     )
     wait_for(
         lambda: (

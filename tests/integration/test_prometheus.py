@@ -111,7 +111,7 @@ def test_public_dashboards_of_kafka_show_numbers(prometheus: Prometheus, dashboa
             if not any(labels <= series["metric"].keys() for series in found[name])
         }
 
-    wait_for(lambda: lacking() == {}, DEADLINE_S, f"{lacking()} are told")
+    wait_for(lambda: lacking() == {}, DEADLINE_S, f"{lacking()} are exported")
 
 
 def test_a_group_that_is_behind_fires_an_alert(cluster: ProcessCluster, prometheus: Prometheus) -> None:

@@ -108,7 +108,7 @@ def test_records_of_marked_partitions_are_left_until_every_group_has_read_them(c
     assert {(wait["partition"], wait["waits_for"]) for wait in waits} >= {(1, 5), (0, 4)}
 
     early = anabranch(cluster, "topics", "alter", "drained", "--partitions", "8", "--dry-run")
-    assert early.returncode == 0 and "nothing stands in the way" in early.stdout, "marked partitions are taken back"
+    assert early.returncode == 0 and "nothing stands in the way" in early.stdout, "marked partitions are revived"
 
     async def read_the_rest() -> None:
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
@@ -121,7 +121,7 @@ def test_records_of_marked_partitions_are_left_until_every_group_has_read_them(c
     assert anabranch(cluster, "topics", "alter", "drained", "--partitions", "5", "--wait").returncode == 0
 
 
-def test_groups_describe_names_the_member_whose_flush_everybody_waits_for(cluster: ProcessCluster) -> None:
+def test_groups_describe_names_the_member_whose_flush_callback_delays_a_partition(cluster: ProcessCluster) -> None:
     """After a split, partition 4 waits until the owner of 0 has saved its state of the keys."""
     create_and_fill(cluster, "waited", 100)
 
@@ -131,7 +131,7 @@ def test_groups_describe_names_the_member_whose_flush_everybody_waits_for(cluste
         found: list[dict[str, Any]] = json.loads(done.stdout)[0]["waits"]
         return found
 
-    async def story() -> None:
+    async def scenario() -> None:
         seen: list[tuple[int, bytes]] = []
         flushing, may_return, read_before, delivered = anyio.Event(), anyio.Event(), anyio.Event(), anyio.Event()
 
@@ -173,4 +173,4 @@ def test_groups_describe_names_the_member_whose_flush_everybody_waits_for(cluste
                 assert await waits() == []
             tasks.cancel_scope.cancel()
 
-    anyio.run(story)
+    anyio.run(scenario)

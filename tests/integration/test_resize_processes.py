@@ -53,7 +53,7 @@ def settled(cluster: ProcessCluster, topic: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1, 3, 4, 2**31 - 1])
-def test_a_bad_count_is_refused_and_nothing_is_done(
+def test_a_bad_count_is_refused_and_changes_nothing(
     processes: ProcessCluster, fresh_name: Callable[[str], str], count: int
 ) -> None:
     topic = fresh_name("bad-count")
@@ -87,7 +87,7 @@ def test_unknown_internal_and_deleted_topics_cannot_be_resized(
             assert refused.value.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
         finally:
             os.kill(processes.broker_pids()[3], signal.SIGCONT)
-        wait_for(lambda: zk.exists(paths.topic(topic)) is None, DEADLINE_S, "the topic is deleted whole")
+        wait_for(lambda: zk.exists(paths.topic(topic)) is None, DEADLINE_S, "the topic is deleted completely")
 
 
 def offsets_topic(cluster: ProcessCluster) -> str:
@@ -123,7 +123,7 @@ def test_the_second_of_two_alters_is_queued(processes: ProcessCluster, fresh_nam
             count = found["undeleted_partition_count"]
             return "wanted" not in found and count in answers and is_settled(processes.bootstrap, topic, count)
 
-        wait_for(is_done, DEADLINE_S, "what was asked for last")
+        wait_for(is_done, DEADLINE_S, "the count requested last is done")
 
 
 # ---------------------------------------------------------------- edits by hand
@@ -173,7 +173,7 @@ def set_count(fields: dict[str, Any], count: int) -> None:
 
 BAD_EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "below the initial count": lambda fields: fields.update(undeleted_partition_count=3),
-    "above what a topic can have": lambda fields: fields.update(undeleted_partition_count=2**31 - 1),
+    "above the largest count": lambda fields: fields.update(undeleted_partition_count=2**31 - 1),
     "another count than is assigned": lambda fields: (
         fields["partitions"].update({"6": [1, 2, 3]}),
         fields.update(undeleted_partition_count=9),
@@ -204,7 +204,7 @@ def test_a_bad_edit_is_undone_with_a_line_in_the_log(
             wait_for(lambda: named_lines() > lines, DEADLINE_S, f"named in the log: {what}")  # noqa: B023
             lines = named_lines()
         zk.set(paths.topic(topic), b"{not json")
-        wait_for(lambda: zk.get(paths.topic(topic))[0].startswith(b'{"'), DEADLINE_S, "undone: what is not JSON at all")
+        wait_for(lambda: zk.get(paths.topic(topic))[0].startswith(b'{"'), DEADLINE_S, "undone: text that is not JSON")
         assert json.loads(zk.get(paths.topic(topic))[0]) == before
     resize(processes.bootstrap, topic, 4)
 
@@ -213,7 +213,7 @@ def test_a_bad_edit_is_undone_with_a_line_in_the_log(
 
 
 def killed_meanwhile(cluster: ProcessCluster, who: str, topic: str, count: int) -> None:
-    """Request a count, and kill a process at the first step of the resize in the active controller's log."""
+    """Request a count, and kill a process when the active controller has logged the first step of the resize."""
     of_topic = f"event='resize.step' topic='{topic}' "
     steps = controller_log(cluster).count(of_topic)
     asked = threading.Thread(target=asked_until_done, args=(cluster.bootstrap, topic, count))

@@ -87,7 +87,7 @@ def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
     (tmp_path / "mkdocs.yml").write_text((ROOT / "mkdocs.yml").read_text())
     copy(ROOT / "docs", tmp_path / "docs")
     with open(tmp_path / "docs" / "spark.md", "a") as page:
-        page.write("\n[what is not there](operations.md#nowhere)\n")
+        page.write("\n[a missing heading](operations.md#nowhere)\n")
     done = build(tmp_path / "out", root=tmp_path)
     assert done.returncode != 0
     assert "operations.md#nowhere" in done.stdout + done.stderr

@@ -192,7 +192,7 @@ def test_a_stateful_query_finds_every_key_unbroken_while_the_topic_is_resized(
             stack.callback(query.stop)
             kill.set()
             resized(4)
-            wait_for(lambda: not kill.is_set() or query.exception(), DEADLINE_S, "a broker went")
+            wait_for(lambda: not kill.is_set() or query.exception(), DEADLINE_S, "a broker was killed")
             load.wait_for_more()
         assert load.failure is None
 
@@ -205,7 +205,7 @@ def test_a_stateful_query_finds_every_key_unbroken_while_the_topic_is_resized(
             lambda: is_settled(live.bootstrap, topic, 4), DEADLINE_S, "partitions are removed once the stream read them"
         )
         live.produce(topic, [(b"key-%d" % key, b"%d" % load.rounds) for key in range(KEYS)])
-        wait_for(lambda: set(last.values()) == {load.rounds} or query.exception(), DEADLINE_S, "it goes on")
+        wait_for(lambda: set(last.values()) == {load.rounds} or query.exception(), DEADLINE_S, "the stream continues")
         assert query.exception() is None and broken == []
 
 
@@ -276,7 +276,9 @@ def test_topics_are_read_by_pattern_and_from_a_timestamp_on(live: Live, fresh_na
     create_topic(live.bootstrap, f"{name}-c", 1)
     live.produce(f"{name}-c", [(b"k", b"old")], timestamp_ms=OLD_MS)
     later = live.read_all(live.stream(None, **after))
-    assert [(row.topic, row.offset) for row in later] == [(f"{name}-c", 0)], "a topic found later is read whole"
+    assert [(row.topic, row.offset) for row in later] == [(f"{name}-c", 0)], (
+        "a topic found later is read from its start"
+    )
 
 
 def test_written_rows_are_read_back(live: Live, fresh_name: Callable[[str], str]) -> None:

@@ -33,7 +33,7 @@ def all_pids(cluster: ProcessCluster) -> list[int]:
     return [pids["zookeeper"], *pids["controller"], *pids["brokers"].values()]
 
 
-def test_the_ready_file_lists_what_runs_and_follows_restarts() -> None:
+def test_the_ready_file_lists_the_processes_and_follows_restarts() -> None:
     with ProcessCluster(brokers=2, controllers=2) as cluster:
         state = cluster.state
         assert len(state["bootstrap"].split(",")) == 2

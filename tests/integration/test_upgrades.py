@@ -40,7 +40,7 @@ def roll(cluster: ProcessCluster, ranges: str | None, load: KeyedLoad) -> None:
     for broker_id in cluster.broker_ids:
         restart_as(cluster, broker_id, ranges)
         written = load.sent
-        wait_for(lambda: load.sent > written or load.failures, DEADLINE_S, "writes go on")  # noqa: B023
+        wait_for(lambda: load.sent > written or load.failures, DEADLINE_S, "writes continue")  # noqa: B023
 
 
 def disabled_by_force(admin: Admin) -> bool:
@@ -70,7 +70,7 @@ def test_a_downgrade_and_an_upgrade_under_load_lose_nothing(cluster: ProcessClus
             before = committed(admin)
             roll(cluster, SUPPORTED_BEFORE, load)
             wait_for(lambda: levels(admin) == LEVELS_BEFORE, DEADLINE_S, "the brokers know the levels")
-            wait_for(lambda: committed(admin) > before or load.failures, DEADLINE_S, "the group goes on")
+            wait_for(lambda: committed(admin) > before or load.failures, DEADLINE_S, "the group continues")
             with pytest.raises(KafkaError, match=ORDERED_RESIZE):
                 admin.create_partitions({TOPIC: 4})
 
@@ -81,11 +81,11 @@ def test_a_downgrade_and_an_upgrade_under_load_lose_nothing(cluster: ProcessClus
             assert "broker 2" in str(errors[GROUP_COORDINATOR]) and "broker 1 " not in str(errors[GROUP_COORDINATOR])
 
             roll(cluster, None, load)
-            assert levels(admin) == LEVELS_BEFORE, "a release alone switches nothing"
+            assert levels(admin) == LEVELS_BEFORE, "a new release alone changes no level"
             assert set(update(admin, HIGHEST, UpgradeType.UPGRADE).values()) == {None}
             admin.create_partitions({TOPIC: 4})
             written = load.sent
-            wait_for(lambda: load.sent > written or load.failures, DEADLINE_S, "writes go on in the new layout")
+            wait_for(lambda: load.sent > written or load.failures, DEADLINE_S, "writes continue in the new layout")
 
             refused = update(admin, {ORDERED_RESIZE: 0}, UpgradeType.SAFE_DOWNGRADE)
             assert TOPIC in str(refused[ORDERED_RESIZE])
@@ -95,7 +95,7 @@ def test_a_downgrade_and_an_upgrade_under_load_lose_nothing(cluster: ProcessClus
             assert "4 in use" in command(cluster, "topics", "describe", TOPIC).stdout
             cluster.restart_broker(2)
             written = load.sent
-            wait_for(lambda: load.sent > written or load.failures, DEADLINE_S, "the resized topic is served on")
+            wait_for(lambda: load.sent > written or load.failures, DEADLINE_S, "the resized topic is still served")
         load.check()
 
 
@@ -106,7 +106,7 @@ def test_a_broker_that_lacks_a_finalized_level_does_not_start_and_logs_why(clust
         set_release(cluster, 3, SUPPORTED_BEFORE)
         cluster.kill_broker(3)
         wait_for(lambda: expected in cluster.broker_log(3), DEADLINE_S, "the broker refuses to start")
-        wait_for(lambda: 3 not in brokers(admin), DEADLINE_S, "the cluster does without it")
+        wait_for(lambda: 3 not in brokers(admin), DEADLINE_S, "the cluster has no broker 3")
         set_release(cluster, 3, None)
         wait_for(lambda: 3 in brokers(admin), DEADLINE_S, "the broker is back")
 

@@ -52,7 +52,7 @@ class SchemaRegistry:
             "APICURIO_KAFKASQL_TOPIC": f"{topics}-journal",
             "APICURIO_KAFKASQL_SNAPSHOTS_TOPIC": f"{topics}-snapshots",
             "APICURIO_EVENTS_KAFKA_TOPIC": f"{topics}-events",
-            "APICURIO_KAFKASQL_CONSUMER_POLL_TIMEOUT": "1000",  # it reads its topics for so long before it serves
+            "APICURIO_KAFKASQL_CONSUMER_POLL_TIMEOUT": "1000",  # how long it reads its topics before it serves
         }
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -143,12 +143,12 @@ def aiokafka(bootstrap: str, topic: str, tally: Tally, *, idempotent: bool) -> N
         while not tally.stopped.is_set():
             for key in tally.keys:
                 while tally.outstanding >= MAX_OUTSTANDING:
-                    await asyncio.sleep(0)  # pause: the producer has its turn
+                    await asyncio.sleep(0)  # pause: lets the task of the producer run
                 tally.reserve()
                 sent = await producer.send(topic, key=key.encode(), value=b"%d" % tally.rounds)
                 sent.add_done_callback(lambda sent, key=key, number=tally.rounds: settled(sent, key, number))
             tally.rounds += 1
-            await asyncio.sleep(0)  # pause: the producer has its turn
+            await asyncio.sleep(0)  # pause: lets the task of the producer run
         await producer.flush()
         await producer.stop()
 

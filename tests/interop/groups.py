@@ -69,7 +69,7 @@ class Member:
 class KcatMember(Member):
     """kcat's balanced consumer, whose lines about rebalances are not JSON.
 
-    When it stops, it drops a record that it was given but commits it (a known fault of its ``consume_cb``).
+    When it stops, it commits a delivered record without printing it (a known fault of its ``consume_cb``).
     """
 
     listens_to_stderr = True
@@ -139,8 +139,9 @@ def check_join_leave_and_crash(
 ) -> None:
     """Check a group of two members that a third joins; then the first leaves, and the second crashes.
 
-    The members read a topic that is created here and is written all the time. Every acknowledged record must be read
-    from one place, except for at most ``dropped_by_clients``. Records not committed at the crash may be read twice.
+    The members read a topic that is created here and is written all the time. Every acknowledged record must be read,
+    always at the same offset; at most ``dropped_by_clients`` may be missing. Records that are not committed at the
+    crash may be read twice.
     """
     create_topic(bootstrap, topic, PARTITIONS)
     members = [start() for start in members_to_be[:2]]
@@ -170,4 +171,4 @@ def check_join_leave_and_crash(
     for member in members:
         for partition, offset, value in member.seen:
             assert places.setdefault((partition, offset), value) == value
-    assert len(places) == len(set(places.values())), "a record stands at two offsets"
+    assert len(places) == len(set(places.values())), "a record is at two offsets"

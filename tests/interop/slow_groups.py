@@ -100,7 +100,7 @@ class Load:
         stock = PRODUCERS["librdkafka, murmur2_random"].open(bootstrap, topic)
         with Producer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=True) as own:
             while not self._stop.is_set():
-                self.hurries.wait(ROUND_EVERY_S)  # pause: leave members some of the processor
+                self.hurries.wait(ROUND_EVERY_S)  # pause: leaves CPU time for the members
                 value = b"%d" % self.rounds
                 handles = [own.send(topic, key=key.encode(), value=value) for key in OWN_KEYS]
                 for key in STOCK_KEYS:
@@ -130,7 +130,7 @@ class Load:
 
 @dataclass
 class Group:
-    """The records that a group got so far. A record is ``(key, number)``."""
+    """The records that a group has got. A record is ``(key, number)``."""
 
     library: str
     name: str
@@ -143,7 +143,7 @@ class Group:
     handed_out: dict[str, list[int]] = field(default_factory=dict)
     processed: dict[str, set[int]] = field(default_factory=dict)
     passed: dict[str, int] = field(default_factory=dict)
-    """By key, how many of its written records are processed or not owed, counted from the first."""
+    """By key, how many of its first written records are processed, or older than ``owed_from``."""
     open: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
     """The record in process, by member and partition."""
     overtaking: list[str] = field(default_factory=list)
@@ -348,7 +348,7 @@ class Run:
                     group.stuck = f"not within {DEADLINE_S:g} s: {what}; assigned {group.assigned}, open {group.open}"
         if stuck := [group for group in groups if group.stuck]:
             for group in self.groups:
-                group.stuck = group.stuck or f"not tried to the end, for others are stuck: {stuck[0].name}"
+                group.stuck = group.stuck or f"not run to the end, because another group is stuck: {stuck[0].name}"
             raise Stuck
 
     def in_background(self, act: Callable[[], Any]) -> None:
@@ -369,16 +369,18 @@ class Run:
 
     def begin(self) -> None:
         """Wait until every group has got records of every key; from then on no record may be skipped."""
-        self.wait_for_groups(self.groups, lambda group: group.holds(INITIAL), "it holds what there is")
+        self.wait_for_groups(self.groups, lambda group: group.holds(INITIAL), "it holds every partition")
         self.wait_for_groups(
-            self.groups, lambda group: len(group.handed_out) == len(self._load.written), "it is given every key"
+            self.groups,
+            lambda group: len(group.handed_out) == len(self._load.written),
+            "it has got records of every key",
         )
         for group in self.groups:
             if group.reset == "latest":
                 group.owed_from = self._load.rounds + 1
 
     def resize(self, before: int, count: int, *, overtakes: bool) -> None:
-        """Resize while all groups are slow in the losers, until every group has processed the losers.
+        """Resize while all groups read the losers slowly. Returns when every group has processed the losers.
 
         ``overtakes``: members stop until each group has got a newer record of a key first.
         """

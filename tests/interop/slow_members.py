@@ -5,7 +5,7 @@
 There is a member for each GROUP:RESET; RESET is its ``auto.offset.reset``. A record that is handed out is printed as a
 JSON line, ``{"m": member, "p": partition, "k": key, "n": value}``. It is processed when standard input has the line
 ``m p``. A changed assignment is printed as ``{"m": member, "assigned": [partitions]}``. At the end of standard input
-all members leave. A member commits nothing but what it has processed. The programs in ``java`` and ``go`` do the same.
+all members leave. A member commits only records that it has processed. The programs in ``java`` and ``go`` do the same.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Held:
 
 
 def librdkafka(member: MemberToBe, held: Held, processing: Processing) -> None:
-    """Run a member of librdkafka. It stores offsets after processing: the default is before records are handed out."""
+    """Run a member of librdkafka. It stores offsets after processing; the default stores them before."""
     from confluent_kafka import Consumer, KafkaError
 
     consumer = Consumer(
@@ -158,9 +158,9 @@ def kafka_python(member: MemberToBe, held: Held, processing: Processing) -> None
 
 
 def aiokafka(member: MemberToBe, held: Held, processing: Processing) -> None:
-    """Run a member of aiokafka. It commits after processing: its own commits include records in process.
+    """Run a member of aiokafka. It commits explicitly: automatic commits would include records in process.
 
-    Its listener waits for the records in process: without that it would rebalance during the processing.
+    Its listener waits for the records in process. Otherwise the member would rebalance during the processing.
     """
 
     async def run() -> None:

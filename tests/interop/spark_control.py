@@ -21,7 +21,7 @@ SHORT = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""Settings for a run of a few records, which would compile longer than it runs."""
+"""Settings for a run of a few records: to compile its code would take longer than the run."""
 
 
 def follow(key: tuple[str], pieces: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:

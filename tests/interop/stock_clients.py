@@ -176,13 +176,13 @@ STRANDED = {
 }
 """Idempotent producers that cannot continue after a permanent refusal.
 
-kafka-python (its default) treats the producer's state as fatal, and aiokafka leaves a gap in the partition's sequence.
-librdkafka and Java raise the producer epoch instead.
+kafka-python, whose producer is idempotent by default, enters a fatal state. aiokafka leaves a gap in the partition's
+sequence. librdkafka and Java raise the producer epoch instead.
 """
 
 
 class _Thread(ABC):
-    """Runs ``_run`` until the ``with`` block ends; an exception in it is raised there."""
+    """Runs ``_run`` until the ``with`` block ends. The end of the block raises an exception of ``_run``."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -236,7 +236,7 @@ class KeyedLoad(_Thread):
                 assert outcome.error in (ErrorCode.NONE, *RECORD_ERRORS), outcome
                 (self.refused if outcome.error else self.acknowledged)[value] = outcome
             self.rounds.append(outcomes)
-            time.sleep(PAUSE_S)  # pause: leave the clients of the other threads some of the processor
+            time.sleep(PAUSE_S)  # pause: leaves CPU time for the clients in other threads
         producer.close()
 
 

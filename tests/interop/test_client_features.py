@@ -67,7 +67,7 @@ def test_the_largest_message_is_taken_and_a_larger_one_refused(
 
 
 @pytest.mark.parametrize("library", RICH_LIBRARIES)
-def test_a_batch_larger_than_a_fetch_is_read_all_the_same(
+def test_a_batch_larger_than_a_fetch_is_still_read(
     cluster: Cluster, fresh_name: Callable[[str], str], library: str
 ) -> None:
     """KIP-74: the first batch is sent whole, whatever the client's fetch size (1 MiB) is."""

@@ -117,5 +117,5 @@ def test_every_client_works_at_each_step_between_two_releases(
         restart_as(cluster, 2, SUPPORTED_BEFORE)
         exchange(cluster, fresh_name("mixed"), libraries)
         restart_as(cluster, 1, SUPPORTED_BEFORE)
-        wait_for(lambda: levels(admin) == LEVELS_BEFORE, DEADLINE_S, "the levels of before are finalized")
+        wait_for(lambda: levels(admin) == LEVELS_BEFORE, DEADLINE_S, "the levels of the earlier release are finalized")
         exchange(cluster, fresh_name("rolled-back"), libraries)

@@ -225,7 +225,7 @@ def test_dump_log_reads_our_files(fresh_name: Callable[[str], str]) -> None:
         assert_both_print_the_same([directory, cluster.log_dir(1) / "__consumer_offsets-0"])
 
 
-def test_features_go_down_and_up(fresh_name: Callable[[str], str]) -> None:
+def test_features_are_downgraded_and_upgraded(fresh_name: Callable[[str], str]) -> None:
     """KIP-584, with the tool's names since KRaft. The test has its own cluster: other tests here resize topics."""
     with ProcessCluster(brokers=1) as cluster:
         tools = Tools(cluster)

@@ -1,4 +1,4 @@
-"""Stock clients before, during and after splits and merges: their results are defined, nothing is lost or hangs.
+"""Stock clients before, during and after splits and merges: no record is lost, and no client hangs.
 
 A stock producer places a key by ``hash % partitions``. That is its place in ordered resize while the count is the
 initial one times a power of two. At other counts the place is right only for some keys.
@@ -56,7 +56,7 @@ def wait_for_round(load: KeyedLoad, expected: dict[bytes, int], what: str) -> No
 
 
 def check_nothing_is_lost(loads: Sequence[KeyedLoad], readers: Sequence[GroupReader]) -> None:
-    """Check that each group got every acknowledged record only from its acknowledged place, and no refused record."""
+    """Check that each group got every acknowledged record only at its acknowledged offset, and no refused record."""
     for load in loads:
         for reader in readers:
 
@@ -65,7 +65,7 @@ def check_nothing_is_lost(loads: Sequence[KeyedLoad], readers: Sequence[GroupRea
                 return load.acknowledged.keys() <= reader.seen.keys()
 
             try:
-                wait_for(all_read, DEADLINE_S, f"{type(reader).__name__} reads what {load.name} wrote")
+                wait_for(all_read, DEADLINE_S, f"{type(reader).__name__} reads the records of {load.name}")
             except TimeoutError as late:
                 unread = [load.acknowledged[value] for value in load.acknowledged if value not in reader.seen]
                 raise AssertionError(f"{late}; {len(unread)} unread: {sorted(unread)[:5]}") from late
@@ -79,7 +79,7 @@ def check_nothing_is_lost(loads: Sequence[KeyedLoad], readers: Sequence[GroupRea
     [("verify", [6, 9, 6, 4]), ("verify", [8, 4]), ("accept", [6, 4]), ("reject", [6, 4])],
     ids=["verified", "verified where the count doubles", "accepted", "rejected"],
 )
-def test_stock_clients_go_on_through_resizes(
+def test_stock_clients_continue_through_resizes(
     cluster: Cluster, fresh_name: Callable[[str], str], mode: str, counts: list[int]
 ) -> None:
     """Running librdkafka producers also continue after a removal of partitions: it changes the topic id."""
@@ -87,11 +87,13 @@ def test_stock_clients_go_on_through_resizes(
     create_resizable(bootstrap, topic, INITIAL, {"ordered.delivery.legacy.producers": mode})
     with all_stock_clients(bootstrap, topic, KEYS) as (loads, readers):
         for load in loads:
-            wait_for_round(load, dict.fromkeys(KEYS, ErrorCode.NONE), "everything is taken before the first resize")
+            wait_for_round(
+                load, dict.fromkeys(KEYS, ErrorCode.NONE), "every record is accepted before the first resize"
+            )
         for count in counts:
             resize(bootstrap, topic, count)
             for load in loads:
-                wait_for_round(load, expected_errors(load.name, mode, count), f"it goes on with {count} partitions")
+                wait_for_round(load, expected_errors(load.name, mode, count), f"it continues with {count} partitions")
             assert is_settled(bootstrap, topic, count)
         for load in loads:
             load.__exit__(None, None, None)
@@ -128,7 +130,7 @@ def test_a_record_for_a_marked_partition_fails_at_once(
 def test_an_idempotent_producer_fails_after_a_refusal_and_a_new_one_continues(
     cluster: Cluster, fresh_name: Callable[[str], str], name: str
 ) -> None:
-    """Any permanent refusal strands these two, whatever its error. Then they fail each record at once."""
+    """After any permanent refusal, whatever its error, these two producers fail each record at once."""
     bootstrap, topic = cluster.bootstrap, fresh_name("stranded")
     create_resizable(bootstrap, topic, INITIAL)
     keys = [b"key-%d" % number for number in range(200)]

@@ -102,7 +102,7 @@ def shown(console: Served, topic: str) -> list[Any]:
 
 
 def proto_messages(directory: str) -> tuple[Any, Any]:
-    """Two messages: ``Order.Line``, the second that is nested in the second of its file, and ``User`` of another file.
+    """Two messages: ``Order.Line``, nested second in the second message of its file, and ``User`` of another file.
 
     ``directory`` begins the names of the files, which are also their subjects.
     """

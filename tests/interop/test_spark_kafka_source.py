@@ -42,7 +42,7 @@ def jars() -> None:
 def workers_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program that runs this interpreter with the installed PySpark.
 
-    Spark puts an archive of PySpark in front of it in the path, which each worker would compile again.
+    Otherwise Spark puts an archive of PySpark first in the path, and each worker compiles it again.
     """
     program = tmp_path_factory.mktemp("workers") / "python"
     program.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} "$@"\n')
@@ -74,4 +74,4 @@ def test_only_anabranchs_source_reads_keys_in_order(
     ours = read(cluster.bootstrap_servers, topic, "anabranch", tmp_path / "ours", workers_python)
     assert ours == {"records": KEYS * NUMBERS, "broken": []}
     theirs = read(cluster.bootstrap_servers, topic, "kafka", tmp_path / "theirs", workers_python)
-    assert theirs["records"] == KEYS * NUMBERS and theirs["broken"], "the control shows what goes wrong otherwise"
+    assert theirs["records"] == KEYS * NUMBERS and theirs["broken"], "the control must read keys out of order"

@@ -73,7 +73,7 @@ def test_accept_gives_slow_groups_newer_records_first(accepted: Tried, library: 
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_accept_skips_what_a_group_with_latest_has_not_noticed(accepted: Tried, library: str) -> None:
+def test_accept_skips_records_of_new_partitions_for_a_group_with_latest(accepted: Tried, library: str) -> None:
     verdict = accepted.of(library, "latest")
     assert not verdict.stuck
     assert verdict.skipped

@@ -40,7 +40,7 @@ class Library(NamedTuple):
 
     command: Callable[[], list[str]]
     waits_for_leaders: bool = True
-    """False if records are refused that it has placed by the old count when the layout changes."""
+    """False if its records placed by the old count are refused when the layout changes."""
 
 
 def python_command(library: str) -> list[str]:
@@ -152,11 +152,11 @@ def check(mode: str, report: dict[str, Any], records: dict[bytes, list[tuple[int
         if any(partition not in homes for partition, _ in found):
             wrong.append(f"{key!r} is in {sorted({p for p, _ in found})}, not in {homes}")
         if lost := set(range(report["rounds"])) - refused - set(rounds):
-            wrong.append(f"{key!r}: {len(lost)} acknowledged records are not there: {sorted(lost)[:5]}")
+            wrong.append(f"{key!r}: {len(lost)} acknowledged records are missing: {sorted(lost)[:5]}")
         if both := refused & set(rounds):
-            wrong.append(f"{key!r}: {len(both)} refused records are there: {sorted(both)[:5]}")
+            wrong.append(f"{key!r}: {len(both)} refused records were written: {sorted(both)[:5]}")
         if len(rounds) != len(set(rounds)):
-            wrong.append(f"{key!r}: {len(rounds) - len(set(rounds))} records are there twice")
+            wrong.append(f"{key!r}: {len(rounds) - len(set(rounds))} records were written twice")
         late = [(a, b) for a, b in itertools.pairwise(rounds) if b < a]
         if late:
             wrong.append(f"{key!r}: {len(late)} records come late: {late[:3]}, in {found[rounds.index(late[0][0])][0]}")

@@ -55,7 +55,7 @@ def test_every_rule_is_switched_off_in_some_configuration() -> None:
 def test_a_rule_that_another_one_covers_fails_together_with_it() -> None:
     """Each rule whose absence breaks nothing by itself is also switched off together with the rule that covers it.
 
-    The failing configuration shows the purpose of the rule. The test lists the rules that have none.
+    The failing configuration shows the purpose of the rule. The test lists the rules without such a configuration.
     """
     harmless = {"map_with_bump"}  # it fails in a grow; in a shrink records only wait longer
     covered = [c for c in CONFIGURATIONS if c.constants["Off"] and c.expect == run.PASS]

@@ -1,4 +1,4 @@
-"""The faults of a simulated cluster, drawn from the seed: one after the other, some at the same time.
+"""The faults of a simulated cluster, drawn from the seed; at most two at the same time.
 
 With three replicas and ``min.insync.replicas`` 2, a cluster must survive these faults without losing an acknowledged
 record:
@@ -7,8 +7,8 @@ record:
   member of the ISR, and only members of the ISR are elected.
 - ``log.flush=os``: the same, but a machine loses power only while every replica is in sync, and no other fault happens
   until every replica is in sync again. Acknowledged records are then in the page cache of the two other replicas, which
-  are in the ISR. (If one of these were out of the ISR, the machine without power could be the last member, and be
-  elected without its tail.)
+  are in the ISR. (Otherwise the machine without power could be the last member of the ISR, and be elected although it
+  lost records.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WHOLE_LIMIT_S = 60.0
 
 @dataclass
 class Faults:
-    """Injects faults. ``run`` does so until ``stop`` is set, then ends all faults, so that the cluster can heal."""
+    """Injects faults. ``run`` injects them until ``stop`` is set, and then ends all of them."""
 
     cluster: SimCluster
     recorder: Recorder
@@ -47,7 +47,7 @@ class Faults:
     """Whether replicas are created during the faults."""
     stop: trio.Event = field(default_factory=trio.Event)
     _troubled: dict[str, None] = field(default_factory=dict)
-    """The machines that have a fault now."""
+    """The machines with a present fault."""
 
     async def run(self) -> None:
         rng = self.cluster.rng

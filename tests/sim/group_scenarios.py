@@ -1,7 +1,7 @@
 """Scenarios of a group's members and its coordinator: counterexamples of ``docs/model/HandOver.tla`` for each rule.
 
-Two members read one half of the topic each. The first key's oldest record is in the parent, its next one in the child
-that was split off. The child's owner waits until the parent's owner has delivered, flushed and committed.
+Each of two members reads one half of the topic. The first record of a key is in the parent, and the second one in the
+child that was split off. The child's owner waits until the parent's owner has delivered, flushed and committed.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Member:
     """A member that commits after each ``getmany``, also unflushed records.
 
     Its callbacks for assignments, flushes and loads wait until ``begins``, ``flushes`` and ``loads`` are set. While
-    ``belongs`` is not set, no requests and responses pass between the member and its coordinator, except those of the
-    types ``passing``. Keys count as loaded when the callback has returned.
+    ``belongs`` is not set, the member and its coordinator exchange only requests of the types ``passing``. Keys are
+    loaded when the callback has returned.
     """
 
     def __init__(self, scene: GroupScene, name: str) -> None:
@@ -65,7 +65,7 @@ class Member:
         self.keeps = ""
         """The record whose delivery unsets ``flushes``."""
         self.goes_back = False
-        """Whether its user reads the parent from the start after each assignment."""
+        """Whether its user reads the parent from the start after the next assignment."""
 
     @property
     def assignment(self) -> set[TopicPartition]:
@@ -97,7 +97,7 @@ class Member:
         self._scene.recorder.add(Positioned(now_ms(), GROUP, self._name, PARENT, 0))
 
     def leave(self) -> None:
-        """End, and leave the group."""
+        """Close the consumer, which leaves the group."""
         self._scope.cancel()
 
     async def run(self, **config: Any) -> None:
@@ -205,7 +205,7 @@ class GroupScene(Scene):
         self._tasks.start_soon(run)
 
     async def write(self, key: str) -> str:
-        """Write a record by the present layout, and return its value."""
+        """Write a record with the present layout, and return its value."""
         value = self.sends(key)
         error, _ = await self.produce(key, self.layout, value=value)
         assert not error, error
@@ -251,7 +251,7 @@ class GroupScene(Scene):
         assert await self.until(lambda: all(self.leader_or_none(p) not in ("", before) for p in range(count)))
         return before
 
-    async def throw_out(self, member: Member, other: Member) -> None:
+    async def evict(self, member: Member, other: Member) -> None:
         """Cut one member off from the coordinator until the other member has got all its partitions."""
         member.belongs = trio.Event()
         assert await self.until(lambda: len(other.assignment) == len(self.watch.tps())), other.assignment
@@ -269,7 +269,7 @@ async def split_unread(scene: GroupScene, partitions: int = 2) -> tuple[str, str
 
 
 async def load_for_long(scene: GroupScene) -> None:
-    """The child is free to be read, while its owner's user still loads its keys' states."""
+    """The child need not wait any more, but its owner's user still loads the states of its keys."""
     _, newer = await split_unread(scene)
     scene.b.loads = trio.Event()
     await scene.begin()
@@ -281,7 +281,7 @@ async def load_for_long(scene: GroupScene) -> None:
 
 
 async def leave_while_another_waits(scene: GroupScene) -> None:
-    """One member leaves. The other's heartbeats are rare, so it learns of that only by its parked poll."""
+    """One member leaves. The other sends few heartbeats, so only its parked poll shows it the rebalance in time."""
     await scene.resize(2)
     await scene.begin(session_timeout_ms=90_000, heartbeat_interval_ms=30_000, request_timeout_ms=120_000)
     await scene.expect_soon(await scene.write(scene.key(1, 2)))
@@ -291,7 +291,7 @@ async def leave_while_another_waits(scene: GroupScene) -> None:
     await scene.expect_soon(await scene.write(scene.key(1, 2)))
 
 
-async def commit_when_thrown_out(scene: GroupScene) -> None:
+async def commit_after_an_eviction(scene: GroupScene) -> None:
     """An evicted member's last commit arrives after its successor has read further and left."""
     await scene.resize(2)
     await scene.begin()
@@ -304,7 +304,7 @@ async def commit_when_thrown_out(scene: GroupScene) -> None:
     assert await scene.until(lambda: scene.is_delivered_to("a", last))
     assert scene.a.consumer is not None
     scene.a.consumer.pause(PARENT)
-    await scene.throw_out(scene.a, scene.b)
+    await scene.evict(scene.a, scene.b)
     for _ in range(3):
         last = await scene.write(key)
     assert await scene.until(lambda: scene.is_delivered_to("b", last) and scene.is_committed("b", PARENT, 5))
@@ -318,7 +318,7 @@ async def commit_when_thrown_out(scene: GroupScene) -> None:
     assert await scene.until(lambda: scene.is_delivered_to("a", last))
 
 
-async def report_when_thrown_out(scene: GroupScene) -> None:
+async def report_after_an_eviction(scene: GroupScene) -> None:
     """An evicted member reports a position; its successor went back, and has not flushed those records."""
     older, newer = await split_unread(scene)
     scene.a.keeps = scene.b.keeps = older
@@ -339,7 +339,7 @@ async def report_when_thrown_out(scene: GroupScene) -> None:
     scene.a.belongs.set()
 
 
-async def go_on_behind_a_member_that_goes_back(scene: GroupScene) -> None:
+async def deliver_behind_a_member_that_goes_back(scene: GroupScene) -> None:
     """The parent's owner reads the parent again after the child was read, and has not flushed that yet."""
     older, newer = await split_unread(scene)
     await scene.begin()
@@ -354,8 +354,8 @@ async def go_on_behind_a_member_that_goes_back(scene: GroupScene) -> None:
     await scene.expect_soon(newest)
 
 
-async def go_on_behind_a_member_that_went_back_unseen(scene: GroupScene) -> None:
-    """The parent's owner has read the parent again, flushed and reported before the child's owner is reachable."""
+async def deliver_behind_a_member_that_went_back_unseen(scene: GroupScene) -> None:
+    """The parent's owner reads the parent again, flushes and reports, while the child's owner is unreachable."""
     older, newer = await split_unread(scene)
     await scene.begin()
     assert await scene.until(lambda: newer in scene.delivered)
@@ -371,14 +371,14 @@ async def go_on_behind_a_member_that_went_back_unseen(scene: GroupScene) -> None
     await scene.expect_soon(await scene.write(scene.key(1, 2)))
 
 
-async def go_on_behind_anothers_commit(scene: GroupScene) -> None:
-    """An evicted member begins at an offset that its successor has committed before flushing."""
+async def deliver_behind_an_unflushed_commit(scene: GroupScene) -> None:
+    """An evicted member starts at an offset that its successor has committed without a flush."""
     older, newer = await split_unread(scene, 4)
     scene.a.begins, scene.b.keeps = trio.Event(), older
     await scene.begin()
     assert await scene.until(lambda: scene.a.is_asked)
     scene.a.passing = (OffsetFetchRequest,)
-    await scene.throw_out(scene.a, scene.b)
+    await scene.evict(scene.a, scene.b)
     assert await scene.until(lambda: scene.is_committed("b", PARENT, 1))
     assert scene.is_delivered_to("b", older)
     scene.a.begins.set()
@@ -388,13 +388,13 @@ async def go_on_behind_anothers_commit(scene: GroupScene) -> None:
     scene.a.belongs.set()
 
 
-async def go_on_behind_a_refused_commit(scene: GroupScene) -> None:
-    """An evicted member cannot commit its records; its successor reads them again, and has not flushed them."""
+async def deliver_behind_a_refused_commit(scene: GroupScene) -> None:
+    """An evicted member cannot commit its records. Its successor reads them again, and does not flush them yet."""
     older, newer = await split_unread(scene, 4)
     scene.a.keeps = scene.b.keeps = older
     await scene.begin(enable_auto_commit=False)
     assert await scene.until(lambda: scene.is_delivered_to("a", older))
-    await scene.throw_out(scene.a, scene.b)
+    await scene.evict(scene.a, scene.b)
     assert await scene.until(lambda: scene.is_delivered_to("b", older))
     scene.a.passing = (OffsetCommitRequest,)
     scene.a.flushes.set()
@@ -426,7 +426,7 @@ async def wait_while_the_coordinator_dies(scene: GroupScene) -> None:
 
 
 async def die_before_a_commit_is_replicated(scene: GroupScene) -> None:
-    """The coordinator dies with a commit that its followers lack, and the member that committed is cut off."""
+    """The coordinator dies with a commit that is not replicated, and the member that committed is cut off."""
     older, newer = await split_unread(scene)
     scene.a.keeps = older
     await scene.begin(enable_auto_commit=False)

@@ -7,7 +7,7 @@ from anabranch.client.group.assignors.range import RangeAssignor
 
 
 class KeepingRange(RangeAssignor):
-    """Assigns by ranges, and members keep their partitions, so that a member that is cut off keeps its positions."""
+    """A cooperative range assignor: members keep their partitions, and a member that is cut off keeps its positions."""
 
     name = "keeping range"
     cooperative = True

@@ -64,11 +64,11 @@ class Group:
                 nursery.start_soon(self.cluster.run_client, name, self._membership, name)
 
     async def _membership(self, machine: str) -> None:
-        """Run one member after the other on one machine, each for a while."""
-        life, rng = 0, self.cluster.rng
+        """Run one member after the other on one machine, each for some seconds."""
+        number, rng = 0, self.cluster.rng
         while not self.stop.is_set():
-            life += 1
-            member = f"{machine}.{life}"
+            number += 1
+            member = f"{machine}.{number}"
             ends_at = trio.current_time() + rng.uniform(5, 40)
             crashes = self.load.crashes > 0 and rng.random() < self.load.crashes
             try:
@@ -129,7 +129,7 @@ class Group:
         self.delivered[value] = None
 
     async def _work(self, *, is_load: bool) -> None:
-        """Take the time of a flush or a load: short, or so long that the group and the topic change meanwhile."""
+        """Sleep for the duration of a flush or a load; it may be so long that the group and the topic change."""
         rng, slow = self.cluster.rng, self.load.slow if is_load else self.load.slow_flushes
         if slow > 0 and not self.hurries and rng.random() < slow:
             if is_load:
@@ -187,7 +187,7 @@ class _Listener:
 
 
 class _KeyListener:
-    """Flushes and loads states when keys move between partitions. ``work`` takes the time of that.
+    """Flushes and loads states when keys move between partitions. ``work`` sleeps for the duration.
 
     A flush is effective when its ``work`` has returned, not before. A load lacks states that are flushed during its
     ``work``.

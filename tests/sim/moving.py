@@ -1,4 +1,4 @@
-"""A simulated cluster whose replicas move all the time, while copies of controllers' requests come late (KIP-570)."""
+"""A simulated cluster whose replicas move all the time, while copies of controllers' requests arrive late (KIP-570)."""
 
 from __future__ import annotations
 
@@ -125,15 +125,15 @@ class Moves:
         return Admin(bootstrap_servers=servers, env=env, request_timeout_ms=5000)
 
     async def _make_again(self) -> None:
-        cluster, life = self.cluster, 0
+        cluster, number = self.cluster, 0
         while not self.stop.is_set():
-            life += 1
+            number += 1
             async with self._admin("churn") as admin:
                 wanted = NewTopic(RECREATED, 1, cluster.rng.choice((1, 3)), {"min.insync.replicas": "1"})
                 await insist(partial(admin.create_topics, [wanted]), ErrorCode.TOPIC_ALREADY_EXISTS)
-                value = f"{RECREATED}:{life}"
+                value = f"{RECREATED}:{number}"
                 if await self._is_acknowledged(value):
-                    await trio.sleep(cluster.rng.uniform(0, 12))  # pause: for what comes late; virtual time
+                    await trio.sleep(cluster.rng.uniform(0, 12))  # pause: for late requests; virtual time
                     self._look_for(value)
                 await insist(partial(admin.delete_topics, [RECREATED]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 while f"{RECREATED}-0" in partition_states(cluster):
@@ -230,7 +230,7 @@ async def _move_around(
         await workload.produce_all()
         for of in (moves, trouble, late):
             of.stop.set()
-    await trio.sleep(LATEST_S + 10)  # pause: until all has come that comes late; virtual time
+    await trio.sleep(LATEST_S + 10)  # pause: until all late requests have arrived; virtual time
     healed = await _is_healed(cluster)
     found = _replicas_at_the_end(cluster, recorder, watch)
     violations = check_history(recorder.events)
@@ -244,7 +244,7 @@ async def _move_around(
 
 
 async def _is_healed(cluster: SimCluster) -> bool:
-    """Whether every assigned replica gets in sync, with equal logs, and all moves are complete."""
+    """Wait until all moves are complete and all replicas in sync, with equal logs. False if that takes too long."""
     if not await wait_until_whole(cluster, HEAL_LIMIT_S):
         return False
     with trio.move_on_after(HEAL_LIMIT_S):

@@ -29,13 +29,13 @@ RESIZE_FAULTS: tuple[tuple[str, ...], ...] = (
     ("freeze", "isolate", "cut", "slow", "freeze client"),
     ("nothing",),
 )
-"""The sets of faults for resizes: empty for all kinds, or the most relevant ones; ``nothing`` is no fault."""
+"""The sets of faults for resizes. An empty set means all kinds; ``nothing`` is no fault."""
 RUN_LIMIT_S = 3600.0
 HEAL_LIMIT_S = 180.0
 
 
 class NotHealedError(AssertionError):
-    """The cluster does not recover after the faults."""
+    """The cluster did not recover after the faults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Plan:
         return plan._with_slow_users() if rng.random() < 0.4 else plan
 
     def _with_slow_users(self) -> Plan:
-        """The plan with users that are often slow. Members keep their partitions, because new ones must be loaded."""
+        """The plan with users that are often slow. Members keep their partitions, because new ones take a load."""
         group = replace(
             self.load.group,
             slow=0.3,
@@ -183,7 +183,7 @@ async def _run_watched(cluster: SimCluster, plan: Plan, recorder: Recorder, watc
                 await workload.produce_all()
                 faults.stop.set()
                 resizer.stop.set()
-                group.hurries = True  # slow members that crash might not finish in time
+                group.hurries = True  # slow members that crash may not finish in time
             ends = await heal(cluster, workload, watch)
             background.cancel_scope.cancel()
         await drain(cluster, group, watch, ends)

@@ -69,7 +69,7 @@ def keys_are_not_loaded(patch: Patch) -> None:
 
 
 def a_partition_created_again_begins_at_0(patch: Patch) -> None:
-    """Commits for the previous incarnation count as well, without their leader epoch."""
+    """Commits for the previous incarnation are kept, without their leader epoch."""
 
     def as_committed(tp: TopicPartition, committed: Any, known: Any) -> Any:
         gone = known.merged_away(*tp)
@@ -82,10 +82,10 @@ def a_partition_created_again_begins_at_0(patch: Patch) -> None:
 # ---------------------------------------------------------------- producers
 
 
-def nothing_waits_for_what_is_not_answered(patch: Patch) -> None:
+def records_do_not_wait_for_unacknowledged_ones(patch: Patch) -> None:
     """Records are placed by a new layout while older records of their keys are unacknowledged under the old layout.
 
-    When the older ones are refused, they are written behind the newer ones.
+    If the older records are refused, they are written behind the newer records.
     """
     refuse = TopicPlacement.refuse
     placed_before: dict[str, Any] = {}
@@ -121,7 +121,7 @@ def nothing_waits_for_what_is_not_answered(patch: Patch) -> None:
     patch.setattr(TopicPlacement, "refuse", refused)
 
 
-def a_batch_of_a_partition_that_is_gone_is_placed_again(patch: Patch) -> None:
+def a_batch_of_a_removed_partition_is_placed_again(patch: Patch) -> None:
     def give_up_gone(acc: Any, topic: Any) -> int:
         for queue in acc.queues_of(topic):
             for batch in queue.outstanding:
@@ -196,7 +196,7 @@ def refuse_before_all_have_followed(patch: Patch) -> None:
     patch.setattr(AwaitedRefusal, "has_answer", lambda _self: True)
 
 
-def a_position_that_nobody_knows_is_the_end(patch: Patch) -> None:
+def an_unknown_position_counts_as_the_end(patch: Patch) -> None:
     original = position_answers.position_of
 
     def position_of(*of: Any) -> int:
@@ -243,12 +243,12 @@ def losers_need_not_answer(patch: Patch) -> None:
     patch.setattr(resize, "losers_are_done", lambda snapshot, losers: all(map(snapshot.has_goal, losers)))
 
 
-def gainers_wait_for_nobody(patch: Patch) -> None:
+def gainers_do_not_wait_for_losers(patch: Patch) -> None:
     patch.setattr(resize, "losers_are_done", lambda *_: True)
     patch.setattr(resize, "last_epoch", lambda snapshot, loser: snapshot.states[loser].leader_epoch)
 
 
-def who_is_gone_has_answered(patch: Patch) -> None:
+def a_loser_without_a_leader_counts_as_acknowledged(patch: Patch) -> None:
     def losers_are_done(snapshot: Snapshot, losers: Collection[int]) -> bool:
         return all(
             snapshot.has_goal(loser) and (loser in snapshot.answered or snapshot.states[loser].leader < 0)
@@ -271,15 +271,15 @@ def a_removal_is_two_writes(patch: Patch) -> None:
     patch.setattr(GuardedStore, "write", in_two)
 
 
-def what_is_empty_is_removed_unflushed(patch: Patch) -> None:
-    """Neither a live owner is asked, nor does the result of a drain's check count."""
+def an_empty_partition_is_removed_unflushed(patch: Patch) -> None:
+    """No live owner is asked to flush, and the result of the drain's check does not count."""
     patch.setattr(view, "is_processed", lambda *_: True)
 
 
 # ---------------------------------------------------------------- readers
 
 
-def nothing_is_waited_for(patch: Patch) -> None:
+def no_record_waits_for_a_loser(patch: Patch) -> None:
     patch.setattr(lineage, "required", lambda *_, **__: {})
 
 
@@ -306,4 +306,4 @@ RESIZE_MUTATIONS = (
     Mutation("no lineage", rules.no_lineage, ORDER, first_seed=5),
     Mutation("a revived partition gets no entry", rules.a_revived_partition_gets_no_entry, ORDER),
 )
-"""Rules that a random workload must need. Each has a scenario in ``test_scenes.py`` or ``test_resize_scenes.py``."""
+"""Rules without which a random workload must fail. Each also has a scenario in ``test_resize_scenes.py``."""

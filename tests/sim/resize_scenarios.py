@@ -1,7 +1,7 @@
 """Scenarios for the rules of ordered resize that have an effect only after a fault. They do not check the result.
 
 The faults are a leader that gets no requests, a lost response, a controller that dies between two writes, an unclean
-election, and a group that comes late. ``test_resize_scenes.py`` names the rule of each scenario.
+election, and a group that starts late. ``test_resize_scenes.py`` names the rule of each scenario.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tests.sim.scenes import LIMIT_S, TOPIC, Scene
 LITTLE_S = 3.0
 LONG = 60
 
-# ---------------------------------------------------------------- one resize, and a group that comes after it
+# ---------------------------------------------------------------- one resize, and a group that starts after it
 
 
 async def split_with_much_to_read(scene: Scene) -> None:
-    """0 has many records for the group to read, and its child has one, the newest of the key."""
+    """Partition 0 has many unread records of a key, and its child has one record, the newest of the key."""
     key = scene.key(1, 2)
     for _ in range(LONG):
         await scene.produce(key, Layout(1, 0))
@@ -45,15 +45,15 @@ async def merge_with_much_to_read(scene: Scene) -> None:
     await scene.produce(key, scene.layout)
 
 
-async def write_by_the_layout_of_before(scene: Scene) -> None:
-    """A producer that does not know the split yet writes by the old layout."""
+async def write_by_the_previous_layout(scene: Scene) -> None:
+    """A producer that does not know of the split yet writes with the old layout."""
     key = scene.key(1, 2)
     await scene.resize(2)
     await scene.produce(key, Layout(1, 0))
 
 
 async def write_to_a_marked_partition(scene: Scene) -> None:
-    """A producer that does not know the merge yet writes to a closed partition (hole 6)."""
+    """A producer that does not know of the merge yet writes to a closed partition (hole 6)."""
     await scene.resize(2)
     key = scene.key(1, 2)
     await scene.produce(key, scene.layout)
@@ -61,8 +61,8 @@ async def write_to_a_marked_partition(scene: Scene) -> None:
     await scene.produce(key, Layout(2, 1))
 
 
-async def write_late_by_a_count_that_came_back(scene: Scene) -> None:
-    """1 -> 2 -> 1: a record sent by the first layout arrives behind one of the third (hole 10)."""
+async def write_late_by_an_earlier_layout_of_the_same_count(scene: Scene) -> None:
+    """1 -> 2 -> 1: a record sent with the first layout arrives after a record with the third (hole 10)."""
     key, first = scene.key(1, 2), Layout(1, 0)
     late = scene.sends(key)
     await scene.resize(2)
@@ -72,7 +72,7 @@ async def write_late_by_a_count_that_came_back(scene: Scene) -> None:
 
 
 async def merge_two_while_one_gets_no_requests(scene: Scene) -> None:
-    """1 still takes records when the broker of 0 closes 3: 0 must not take the keys of 1 yet (hole 4)."""
+    """Partition 1 still takes records when the broker of 0 closes 3: 0 must not take the keys of 1 yet (hole 4)."""
     await scene.resize(4)
     key, old, new, gone = scene.key(1, 4), Layout(4, 1), Layout(1, 2), scene.leader(1)
     assert scene.leader(3) == scene.leader(0) != gone
@@ -89,7 +89,7 @@ async def merge_two_while_one_gets_no_requests(scene: Scene) -> None:
 
 
 async def grow_by_several_at_once(scene: Scene) -> None:
-    """1 -> 4: once both exist, 1 is the parent of 3, but the keys of 3 come from 0 (hole 1)."""
+    """1 -> 4: the parent of partition 3 is 1, but 1 is new as well, so the keys of 3 come from 0 (hole 1)."""
     key = scene.key(3, 4)
     await scene.produce(key, Layout(1, 0))
     await scene.ask_for(4)
@@ -109,7 +109,7 @@ async def die_when_the_goal_is_written(scene: Scene, leader: str) -> str:
 
 
 async def grow_while_controller_and_leader_die(scene: Scene) -> None:
-    """Controller and leader die after the goal is written. The election raises the loser's epoch as a bump (hole 2)."""
+    """Controller and leader die after the goal is written. The election raises the loser's epoch (hole 2)."""
     key, old, new, leader = scene.key(1, 2), Layout(1, 0), Layout(2, 1), scene.leader(0)
     await scene.produce(key, old)
     controller = await die_when_the_goal_is_written(scene, leader)
@@ -126,9 +126,9 @@ async def grow_while_controller_and_leader_die(scene: Scene) -> None:
 
 
 async def grow_while_only_an_election_gets_through(scene: Scene) -> None:
-    """Controller and leader die, and the next controller loses ZooKeeper after the election, before the bump.
+    """Controller and leader die. The next controller loses ZooKeeper between the election and the bump.
 
-    Thus both leader epochs take records.
+    So the loser takes records in two leader epochs under the old layout.
     """
     key, old, new, leader = scene.key(1, 2), Layout(1, 0), Layout(2, 1), scene.leader(0)
     await scene.produce(key, old)
@@ -147,7 +147,7 @@ async def grow_while_only_an_election_gets_through(scene: Scene) -> None:
 
 
 async def begin(scene: Scene, count: int) -> None:
-    """Request a count until the goal is written: if a request goes to a broker that is cut off, the next is tried."""
+    """Request a count until the goal is written. One of the requests may go to a broker that is cut off."""
     with trio.fail_after(LIMIT_S):
         while scene.layout.undeleted_partition_count != count:
             await scene.ask_for(count)
@@ -163,17 +163,17 @@ async def queue(scene: Scene, count: int) -> None:
 
 
 async def grow_again_while_a_grow_is_unfinished(scene: Scene) -> None:
-    """The loser's leader has not responded and the gainer is not created: the next grow's gainers have other losers."""
+    """The next grow is requested before the loser's leader has responded: its gainers would have other losers."""
     scene.cut_from_controllers(scene.leader(0))
     await begin(scene, 2)
     await scene.ask_for(4)
     scene.cluster.fabric.heal_all()
     await scene.until(lambda: not scene.watch.unfinished())
-    # A broker that was cut off may have held a request for 2 until now, which is then the latest count.
+    # A broker that was cut off may deliver its request for 2 only now, so that 2 is the latest requested count.
     await begin(scene, 4)
 
 
-async def take_a_grow_back(scene: Scene) -> None:
+async def cancel_a_grow(scene: Scene) -> None:
     """No partition has gained keys yet, so the cancelled grow has no effect."""
     key, old = scene.key(1, 2), Layout(1, 0)
     await scene.produce(key, old)
@@ -186,8 +186,8 @@ async def take_a_grow_back(scene: Scene) -> None:
     await scene.produce(key, scene.layout)
 
 
-async def take_a_grow_back_when_one_has_gained(scene: Scene) -> None:
-    """2 has its keys and 3 waits for 1: the grow has to end before a shrink undoes it."""
+async def cancel_a_grow_after_a_partition_has_gained(scene: Scene) -> None:
+    """Partition 2 has its keys, and 3 waits for 1: the grow must be complete before a shrink begins."""
     await scene.resize(2)
     key, old, new, cut = scene.key(2, 4), Layout(2, 1), Layout(4, 2), scene.leader(1)
     assert scene.leader(0) != cut
@@ -207,8 +207,8 @@ async def take_a_grow_back_when_one_has_gained(scene: Scene) -> None:
 # ---------------------------------------------------------------- closed partitions that take records again
 
 
-async def grow_while_what_was_merged_is_unread(scene: Scene) -> None:
-    """1 -> 2 -> 1 -> 2: 1 is closed and revived. Between its records, 0 has many records to read."""
+async def grow_while_a_merged_partition_is_unread(scene: Scene) -> None:
+    """1 -> 2 -> 1 -> 2: partition 1 is closed and revived. Between its records of the key there are many in 0."""
     await scene.resize(2)
     key = scene.key(1, 2)
     await scene.produce(key, scene.layout)
@@ -219,8 +219,8 @@ async def grow_while_what_was_merged_is_unread(scene: Scene) -> None:
     await scene.produce(key, scene.layout)
 
 
-async def merge_what_was_opened_again(scene: Scene) -> None:
-    """1 -> 2 -> 1 -> 2 -> 1: the last record of 0 waits for the records of 1 from both times that 1 was in use."""
+async def merge_a_revived_partition(scene: Scene) -> None:
+    """1 -> 2 -> 1 -> 2 -> 1: partition 1 is in use twice, and the last record of 0 waits for both uses."""
     await scene.resize(2)
     key = scene.key(1, 2)
     for _ in range(LONG):
@@ -264,7 +264,7 @@ async def elect_a_survivor_while_a_marked_partition_gets_no_requests(scene: Scen
 
 
 async def merge_twice_into_one(scene: Scene) -> None:
-    """2 is merged into 0, then 1 into 0: records of 2's keys in 0 wait for 2, also when 0 has a higher epoch."""
+    """Partition 2 is merged into 0, then 1 into 0: records of the keys of 2 still wait for 2 after the second merge."""
     await scene.resize(3)
     key = scene.key(2, 3)
     for _ in range(LONG):
@@ -275,7 +275,7 @@ async def merge_twice_into_one(scene: Scene) -> None:
 
 
 async def grow_while_a_loser_is_given_up(scene: Scene) -> None:
-    """The broker of the loser has lost its session without knowing it, and continues to take records (hole 8)."""
+    """The loser's broker has lost its session, does not know it, and continues to take records (hole 8)."""
     key, old, new = scene.key(1, 2), Layout(1, 0), Layout(2, 1)
     given_up = scene.leader(0)
     await scene.produce(key, old)
@@ -291,7 +291,7 @@ async def grow_while_a_loser_is_given_up(scene: Scene) -> None:
 
 
 async def merge_while_a_fetch_is_parked(scene: Scene) -> None:
-    """The survivor takes its first record of the merge while a fetch from before the merge waits there (hole 16)."""
+    """A fetch that was parked before the merge gets the survivor's first record after the merge (hole 16)."""
     await scene.resize(2)
     key, other, gone = scene.key(1, 2), scene.key(0, 2), scene.leader(1)
     assert gone != scene.leader(0)
@@ -303,14 +303,14 @@ async def merge_while_a_fetch_is_parked(scene: Scene) -> None:
     await scene.produce(key, scene.layout)
     await scene.ask_for(1)
     await scene.produce(key, Layout(1, 2), insist=True)
-    await trio.sleep(LITTLE_S)  # pause: time to deliver what is to wait; virtual time
+    await trio.sleep(LITTLE_S)  # pause: time to deliver the record that has to wait; virtual time
 
 
 # ---------------------------------------------------------------- ends and removals
 
 
 async def lose_records_of_a_closed_partition(scene: Scene) -> None:
-    """The last replica in sync is lost after the merge, and a replica that lags is elected (hole 15)."""
+    """The last in-sync replica is lost after the merge, and a replica that lags is elected (hole 15)."""
     await scene.configure(unclean_leader_election_enable="true")
     await scene.resize(2)
     key, leader = scene.key(1, 2), scene.leader(1)
@@ -333,7 +333,7 @@ async def lose_records_of_a_closed_partition(scene: Scene) -> None:
 async def depose(scene: Scene, partition: int) -> str:
     """Make the last replica leader, cut it off, and let the first one be elected instead. Returns the last replica.
 
-    The deposed leader does not know the election, and is still in sync.
+    The deposed leader does not know of the election, and is still in the ISR.
     """
     *_, last = names = [f"broker{broker}" for broker in scene.znode.partitions[partition]]
     others = [name for name in names if name != last]
@@ -351,8 +351,8 @@ async def depose(scene: Scene, partition: int) -> str:
     return last
 
 
-async def have_it_lead_again(scene: Scene, partition: int, deposed: str) -> None:
-    """Let the deposed broker be elected again: it is still in the ISR, and the others die before it follows them."""
+async def elect_again(scene: Scene, partition: int, deposed: str) -> None:
+    """Let the deposed broker be elected again: it is in the ISR, and the others die before it fetches from them."""
     assert deposed in scene.in_sync(partition)
     others = [broker for broker in scene.in_sync(partition) if broker != deposed]
     for broker in others:
@@ -364,9 +364,9 @@ async def have_it_lead_again(scene: Scene, partition: int, deposed: str) -> None
 
 
 async def split_before_all_have_followed(scene: Scene) -> None:
-    """A deposed, unaware leader takes a record, and leads again once the child is read (hole 30).
+    """A deposed leader that does not know it takes a record, and leads again once the child is read (hole 30).
 
-    With two replicas each, the child and the group's offsets may be on brokers that the faults do not affect.
+    Each partition has two replicas, so the child and the group's offsets may be on brokers without a fault.
     """
     key, old = scene.key(2, 3), scene.layout
     deposed = await depose(scene, 0)
@@ -377,11 +377,11 @@ async def split_before_all_have_followed(scene: Scene) -> None:
         await scene.resize(3)
         await scene.produce(key, scene.layout)
         await scene.until(lambda: scene.is_delivered("scenario:2"), 5 * LITTLE_S)
-        await have_it_lead_again(scene, 0, deposed)
+        await elect_again(scene, 0, deposed)
 
 
 async def merge_before_all_have_followed(scene: Scene) -> None:
-    """A deposed leader takes a record of a closed partition, which is behind the end that was reported (hole 30)."""
+    """A deposed leader appends a record to a closed partition, behind the reported end of the epoch (hole 30)."""
     await scene.resize(2)
     key, old = scene.key(1, 2), Layout(2, 1)
     await scene.produce(key, old)
@@ -391,7 +391,7 @@ async def merge_before_all_have_followed(scene: Scene) -> None:
         assert await scene.until(lambda: scene.has(deposed, 1, "scenario:2"))
         await scene.ask_for(1)
         await scene.until(lambda: scene.state(1).layout == Layout(1, 2), LITTLE_S)
-        await have_it_lead_again(scene, 1, deposed)
+        await elect_again(scene, 1, deposed)
 
 
 async def die_while_a_partition_is_removed(scene: Scene) -> None:
@@ -439,7 +439,7 @@ async def outcome(scene: Scene, handle: Awaitable[Any], value: str) -> None:
 
 
 async def remove_a_partition_with_a_batch_unresolved(scene: Scene) -> None:
-    """A batch is written and its response lost, and the partition is removed before the producer's retry (hole 14)."""
+    """A batch is written, its response is lost, and the partition is removed before the producer retries (hole 14)."""
     await scene.resize(2)
     key, leader = scene.key(1, 2), scene.leader(1)
     async with left_producer(scene) as producer:
@@ -455,7 +455,7 @@ async def remove_a_partition_with_a_batch_unresolved(scene: Scene) -> None:
 
 
 async def split_a_partition_with_a_batch_unresolved(scene: Scene) -> None:
-    """The key's next record goes to a new partition, where only the rule holds it back."""
+    """The key's next record belongs in a new partition. Only the rule makes it wait for the unacknowledged batch."""
     key, leader = scene.key(1, 2), scene.leader(0)
     async with left_producer(scene, metadata_max_age_ms=500) as producer:
         await outcome(scene, await send(scene, producer, key, "left:1"), "left:1")
@@ -486,7 +486,7 @@ async def refuse_before_all_have_followed(scene: Scene) -> None:
         scene.cluster.fabric.cut("left", deposed)
         await scene.resize(2)
         await trio.sleep(LITTLE_S)  # pause: the producer places its batch by the split (virtual time)
-        await have_it_lead_again(scene, 0, deposed)
+        await elect_again(scene, 0, deposed)
         await outcome(scene, handle, "left:1")
 
 
@@ -502,7 +502,7 @@ async def create_a_partition_again(scene: Scene) -> None:
     scene.read()
     await scene.resize(1)
     assert await scene.until(lambda: not scene.watch.unfinished())
-    for broker in BROKERS:  # the group comes once its old offset has a record
+    for broker in BROKERS:  # the group starts when its old offset has a record
         for member in ("one", "two"):
             scene.cluster.fabric.cut(member, f"broker{broker}")
     await scene.resize(2)

@@ -1,4 +1,4 @@
-"""Clients of a simulated cluster that resize its topic, and that produce by outdated layouts."""
+"""Clients of a simulated cluster: one resizes its topic, and one produces with outdated layouts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KEYS = 20
 
 @dataclass
 class Resizer:
-    """Requests one partition count after another until ``stop``. Refused and lost requests are fine too."""
+    """Requests one partition count after another until ``stop``. Requests may be refused or lost."""
 
     cluster: SimCluster
     recorder: Recorder
@@ -66,7 +66,7 @@ class Resizer:
                     await self._resize(admin, self._count())
 
     async def let_go(self, over: trio.Event) -> None:
-        """In the end, let marked partitions be removed once they are read, and no other records be removed.
+        """At the end, let marked partitions be removed once they are read, and let no other records expire.
 
         It sets the configs repeatedly, because an older request with other values may arrive late.
         """
@@ -117,7 +117,7 @@ class StaleProducer:
     """Sends records with old and with invented layouts to brokers, until cancelled.
 
     The records go to the partition of that layout. The producer is not idempotent and keeps no order. It only proves
-    that no leader accepts a record by another layout than its own.
+    that no leader accepts a record with another layout than its own.
     """
 
     cluster: SimCluster

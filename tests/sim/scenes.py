@@ -1,7 +1,7 @@
-"""Short scenarios on a simulated cluster. Each is the counterexample of the resize model for a missing rule.
+"""Runs short scenarios on a simulated cluster. Each is a counterexample of the resize model without one rule.
 
-A scenario has a producer that places records by any given layout, and a group that reads all records in the end. The
-history checker decides whether it passes.
+A scenario has a producer that places records by a given layout, and a group that reads all records at the end. The
+history checks decide whether it passes.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Scene:
         self._wanted = count
 
     async def ask_a_new_controller_for(self, count: int) -> None:
-        """Request a count while a new controller takes over. It begins although its answer may come too late."""
+        """Request a count while a new controller takes over. The resize begins even if the response is too late."""
         await self.ask_for(count)
         self._wanted = count
 
@@ -127,7 +127,7 @@ class Scene:
         """Request a count, and wait until the resize is complete except for the draining."""
         await self.ask_for(count)
         layout = self.layout
-        assert layout.undeleted_partition_count == count, f"{count} is asked for, it is {layout}"
+        assert layout.undeleted_partition_count == count, f"{count} was requested, and the layout is {layout}"
         self._wanted = count
         assert await self.until(lambda: all(self.has_layout(p) for p in range(count))), self.watch.unfinished()
 
@@ -226,7 +226,7 @@ class Scene:
         tp = TopicPartition(TOPIC, place(positive_hash(key.encode()), self.initial, layout[0]))
         value = value or self.sends(key)
         sequence = self._sequences.get(tp, 0)
-        error, offset = "nothing was answered", -1
+        error, offset = "no response", -1
         with trio.move_on_after(limit_s):
             while True:
                 error, offset = await self.ask(tp, layout, key, value, sequence, acks, broker)
@@ -294,7 +294,7 @@ class Scene:
         self.cluster.fabric.heal_all()
         await wait_until_whole(self.cluster, LIMIT_S)
         self.read()
-        # Both at once: a request whose response was lost may begin a resize only now.
+        # Both conditions at once, because a request whose response was lost may begin a resize only now.
         await self.until(lambda: not self.is_unfinished() and self._group.delivered.keys() >= self._stored(), LIMIT_S)
         for tp in self.watch.tps():
             incarnation = self.watch.incarnation(tp)

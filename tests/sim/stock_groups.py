@@ -1,4 +1,4 @@
-"""Consumer groups of stock members in a simulated cluster: readers without a gate, whose position is their commit.
+"""Consumer groups of stock members in a simulated cluster: members without a gate, whose position is their commit.
 
 Each partition of a group has a member of its own, which commits its offsets to the group and is in no generation. That
 is the worst case for order: only the partition leaders keep one member from overtaking another.
@@ -54,7 +54,7 @@ class StockGroup:
     delivered: list[Delivered] = field(default_factory=list)
     members: dict[int, trio.CancelScope] = field(default_factory=dict)
     busy: dict[int, trio.Event] = field(default_factory=dict)
-    """While a partition's event is not set, its user is busy with the record after the last committed one."""
+    """While a partition's event is not set, its user still processes the record after the last committed one."""
     begun: dict[int, int] = field(default_factory=dict)
     """The first position of each member."""
     begins_again: bool = False
@@ -67,7 +67,7 @@ class StockGroup:
             self.stop(partition)
             self.members[partition] = trio.CancelScope()
             self.busy.setdefault(partition, trio.Event()).set()
-            self.tasks.start_soon(self._live, partition, self.members[partition])
+            self.tasks.start_soon(self._run_member, partition, self.members[partition])
 
     def stop(self, *partitions: int) -> None:
         for partition in partitions:
@@ -108,7 +108,7 @@ class StockGroup:
 
     # ------------------------------------------------------------ a member
 
-    async def _live(self, partition: int, scope: trio.CancelScope) -> None:
+    async def _run_member(self, partition: int, scope: trio.CancelScope) -> None:
         with scope:
             position = await self._begin(partition)
             self.begun[partition] = position

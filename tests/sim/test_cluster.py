@@ -23,7 +23,7 @@ SEEDS_RUN_TWICE = 2
 
 
 def keeps_its_promises(plan: Plan, directory: Path, run_plan: Callable[[Plan], Run] = run_plan) -> None:
-    """Run the plan by ``live``. When a promise is broken, the history is written to ``directory``."""
+    """Run the plan by ``run_plan``, and check its history, which is written to ``directory`` if a check fails."""
     print(f"seed {plan.seed}, commit {commit()}; again: make sim SEEDS=1 FIRST={plan.seed}; {plan}")
     run = run_plan(plan)
     violations = run.violations()
@@ -40,9 +40,9 @@ def test_a_cluster_under_faults_keeps_its_promises_and_heals(seed: int, tmp_path
 
 
 def test_a_member_that_starts_with_old_metadata_continues_at_the_groups_position() -> None:
-    """The member asked a leader of an earlier epoch, which was cut off until then and had a shorter log.
+    """The member's request went to a leader of an earlier epoch, which had been cut off and had a shorter log.
 
-    Such a member must not read from the start.
+    The member must not read from the start for that reason.
     """
     assert not run_plan(dataclasses.replace(Plan.of(0), flush="ack", churn=False)).violations()
 

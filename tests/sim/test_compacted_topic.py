@@ -1,7 +1,7 @@
 """A compacted topic is resized 3 -> 4 -> 8 -> 3 -> 6, cleaned in between, and read from the beginning in each layout.
 
-The test is a whole cluster in virtual time, with real producers, which write tombstones of moved keys, cleaners and
-consumers. Half of the keys are deleted at some time. A new reader gets each key in order, and ends at the last value.
+The cluster runs in virtual time, with the real producer, cleaners and consumers. The producer also writes tombstones of
+moved keys. Half of the keys are deleted at some time. A new reader gets each key in order, and ends at the last value.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CLEANED_SOON = {
     "segment_bytes": "14",
     "delete_retention_ms": "0",
 }
-"""With these configs each batch has a segment of its own, and all segments but a partition's last one are cleaned."""
+"""Each batch gets its own segment, and all segments of a partition except the last one are cleaned."""
 NUMBER = "number"
 CLEANED_S = 3.0
 TRIES = 10
@@ -118,7 +118,7 @@ class Table:
         return TopicPartition(TOPIC, done.partition), done.offset
 
     async def clean(self, producer: Producer) -> None:
-        """Wait twice until every log is cleaned to its present end: the first time keeps a tombstone for its time."""
+        """Wait until every log is cleaned twice: the first cleaning sets the time up to which a tombstone is kept."""
         for _ in range(2):
             for partition in range(self.scene.layout.undeleted_partition_count):
                 await producer.send_and_wait(TOPIC, b"", b"filler-%d" % partition, partition=partition)
@@ -166,7 +166,7 @@ class Table:
                 self.found.append(f"{name}: latest: {key} is {made.get(key)!r} and not {self.last.get(key)!r}")
 
 
-async def _lived(seed: int) -> Table:
+async def _run_scenario(seed: int) -> Table:
     async with trio.open_nursery() as nursery:
         cluster = SimCluster(nursery, seed)
         scene, table = Scene(cluster, nursery), Table(cluster)
@@ -189,16 +189,16 @@ async def _lived(seed: int) -> Table:
         return table
 
 
-def lived(seed: int) -> Table:
+def run_scenario(seed: int) -> Table:
     """Run the scenario; returns the written values, and the violations."""
-    return run_deterministic(seed, partial(_lived, seed))
+    return run_deterministic(seed, partial(_run_scenario, seed))
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_hole_24_a_reader_from_the_beginning_ends_at_the_newest_value_of_each_key(seed: int) -> None:
-    table = lived(seed)
+    table = run_scenario(seed)
     assert table.found == []
-    assert table.kept > 0, "no tombstone hides anything"
+    assert table.kept > 0, "no tombstone hides an older value"
 
 
 # ---------------------------------------------------------------- each rule switched off
@@ -241,7 +241,7 @@ def test_hole_24_a_check_fails_when_a_rule_is_switched_off(
     rule(monkeypatch)
     seen = []
     for seed in range(TRIES):
-        broken = lived(seed).found
+        broken = run_scenario(seed).found
         if any(f": {found}: " in line for line in broken):
             return
         seen.append(broken)

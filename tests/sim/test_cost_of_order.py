@@ -103,6 +103,6 @@ def test_ordered_delivery_adds_at_most_3_percent_to_the_executed_lines_of_a_send
         return run_deterministic(0, partial(lines_of_sends, is_ordered=is_ordered, created=created, now=now, keys=keys))
 
     ordered, unordered = lines(is_ordered=True), lines(is_ordered=False)
-    print(f"lines for {RECORDS} records: ordered {ordered}, unordered {unordered}, {ordered / unordered:.4f} of it")
+    print(f"lines for {RECORDS} records: ordered {ordered}, unordered {unordered}, ratio {ordered / unordered:.4f}")
     assert unordered > 10 * RECORDS
     assert ordered <= LIMIT * unordered

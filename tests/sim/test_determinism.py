@@ -1,4 +1,4 @@
-"""The canary of the simulation: the same seed gives the same history, another seed another one."""
+"""The simulation is deterministic: the same seed gives the same history, and other seeds give other histories."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_time_is_virtual_and_starts_at_a_fixed_moment() -> None:
     assert run_deterministic(0, sleep_for_a_day) == (EPOCH_MS + 7, EPOCH_MS + 7 + 86_400_000)
 
 
-def test_a_stopped_process_does_nothing_until_it_goes_on() -> None:
+def test_a_stopped_process_does_nothing_until_it_is_resumed() -> None:
     async def scenario() -> list[tuple[str, float]]:
         done: list[tuple[str, float]] = []
 

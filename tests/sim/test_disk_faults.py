@@ -1,4 +1,4 @@
-"""A broker with a full disk, or without a log dir: other brokers lead and coordinate, and it returns when it can."""
+"""A broker with a full disk, or without a log dir: other brokers lead and coordinate until the disk is repaired."""
 
 from __future__ import annotations
 

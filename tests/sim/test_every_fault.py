@@ -1,4 +1,4 @@
-"""Every file operation of the log fails once, or from then on: no acknowledged record is lost or skipped."""
+"""Each file operation of the log fails, once or for good: no acknowledged record is lost or skipped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def count_calls(scenario: Scenario, number: int) -> int:
 
 
 def broken_promise(scenario: Scenario, number: int, call: int, *, lasting: bool, restart: str) -> list[str]:
-    """The problem when the operation number ``call`` fails; empty when there is none."""
+    """A description of the broken promise when the operation number ``call`` fails; empty if none is broken."""
     failing = FailingCalls(call, number, lasting=lasting, operations=KINDS[number])
     machine = Machine(failing)
 

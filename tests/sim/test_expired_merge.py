@@ -1,4 +1,4 @@
-"""Retention removes records that a partition's owner has delivered and not flushed, and the partition is merged."""
+"""Retention removes records that a partition's owner has delivered but not flushed, and the partition is merged."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import trio
 
 from anabranch.runtime.sim_scheduler import run_deterministic
 from tests.history.checks import check_history
-from tests.sim.resize_mutations import what_is_empty_is_removed_unflushed
+from tests.sim.resize_mutations import an_empty_partition_is_removed_unflushed
 from tests.sim.sim_cluster import SimCluster
 from tests.sim.test_unseen_merge import LITTLE_S, LONG_S, MARKED, SURVIVOR, UnseenMerge
 
 
-async def merge_what_expired(scene: UnseenMerge) -> None:
-    """The owner of the child is slow to flush, and its records have expired when the merge comes."""
+async def merge_an_expired_partition(scene: UnseenMerge) -> None:
+    """The child's owner is slow to flush, and the child's records expire before the merge."""
     await scene.resize(2)
     await scene.begin()
     key = scene.key(1, 2)
@@ -24,7 +24,7 @@ async def merge_what_expired(scene: UnseenMerge) -> None:
     async with scene._admin() as admin:
         assert await admin.delete_records({MARKED: -1}) == {MARKED: 1}
     scene.leader.flushes = trio.Event()
-    scene.leader.stops_metadata()  # it would revoke the child in a rebalance, before the coordinator asks for a flush
+    scene.leader.stops_metadata()  # else a rebalance would revoke the child before the coordinator asks for a flush
     await scene.resize(1)
     value = scene.sends(key)
     await scene.produce(key, scene.layout, value=value)
@@ -43,7 +43,7 @@ def staged() -> list[str]:
             scene = UnseenMerge(cluster, nursery)
             try:
                 await scene.start(1, replication_factor=1)
-                await merge_what_expired(scene)
+                await merge_an_expired_partition(scene)
                 await scene.finish()
             finally:
                 with trio.CancelScope(shield=True):
@@ -61,5 +61,5 @@ def test_a_merge_of_an_expired_partition_ends_and_keeps_the_order() -> None:
 def test_a_check_fails_if_the_partition_is_removed_before_its_owner_has_flushed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    what_is_empty_is_removed_unflushed(monkeypatch)
+    an_empty_partition_is_removed_unflushed(monkeypatch)
     assert "promise" in staged()

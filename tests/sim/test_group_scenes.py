@@ -1,6 +1,6 @@
-"""Counterexamples of ``docs/model/HandOver.tla`` on the running code: with its rule off, a check must fail.
+"""Counterexamples of ``docs/model/HandOver.tla`` on the running code: each fails a check without its rule.
 
-``late`` is no check of the history: it means that an expected record was not delivered in time.
+``late`` is not a check of the history. It means that an expected record was not delivered in time.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Patch = pytest.MonkeyPatch
 Scenario = Callable[[GroupScene], Awaitable[None]]
 SwitchOff = Callable[[Patch], None]
 TRIES = 5
-"""The number of schedules for a scenario with its rule off. A dying coordinator fails in every other schedule."""
+"""Schedules for a scenario without its rule. The death of a coordinator fails a check in every second schedule."""
 
 
-def nobody_waits_for_a_load(patch: Patch) -> None:
+def deliveries_do_not_wait_for_a_load(patch: Patch) -> None:
     assigned = PartitionKeyListener.assigned
 
     async def begun(self: Any, partitions: Any) -> None:
@@ -46,7 +46,7 @@ def nobody_waits_for_a_load(patch: Patch) -> None:
     patch.setattr(PartitionKeyListener, "assigned", begun)
 
 
-def a_rebalance_wakes_nobody(patch: Patch) -> None:
+def a_rebalance_ends_no_parked_poll(patch: Patch) -> None:
     patch.setattr(rebalance, "end_generation", lambda _turn, group, _error: group.positions.clear())
 
 
@@ -57,7 +57,7 @@ def commits_of_any_generation_are_taken(patch: Patch) -> None:
     patch.setattr(offsets, "committing_group", committing_group)
 
 
-def positions_are_taken_of_whoever_is_thrown_out(patch: Patch) -> None:
+def positions_of_evicted_members_are_accepted(patch: Patch) -> None:
     poll = position_poll.poll_positions
 
     def take(turn: Any, token: Any, request: Any, incarnation_of: Any) -> None:
@@ -71,7 +71,7 @@ def positions_are_taken_of_whoever_is_thrown_out(patch: Patch) -> None:
     patch.setattr(position_poll, "poll_positions", take)
 
 
-def what_was_fetched_counts_as_committed(patch: Patch) -> None:
+def fetched_offsets_count_as_committed(patch: Patch) -> None:
     fetch, commit_news = CoordinatorLink.fetch_offsets, GroupMembership.commit_news
     fetched: dict[tuple[int, Any], int] = {}
 
@@ -108,7 +108,7 @@ def a_refused_commit_counts(patch: Patch) -> None:
     patch.setattr(GroupMembership, "commit_news", commit)
 
 
-def nothing_is_reported_again(patch: Patch) -> None:
+def positions_are_not_reported_again(patch: Patch) -> None:
     def on_asked(self: Any, known: Any, _number: int) -> None:
         self._asked = dict.fromkeys(known)
 
@@ -126,15 +126,15 @@ def a_commit_is_answered_before_it_is_replicated(patch: Patch) -> None:
 
 
 RULES: tuple[tuple[Scenario, SwitchOff, str], ...] = (
-    (scenarios.load_for_long, nobody_waits_for_a_load, "promise"),
-    (scenarios.leave_while_another_waits, a_rebalance_wakes_nobody, "late"),
-    (scenarios.commit_when_thrown_out, commits_of_any_generation_are_taken, "commits"),
-    (scenarios.report_when_thrown_out, positions_are_taken_of_whoever_is_thrown_out, "promise"),
-    (scenarios.go_on_behind_a_member_that_goes_back, rules.what_is_passed_is_never_taken_back, "promise"),
-    (scenarios.go_on_behind_a_member_that_went_back_unseen, rewinds_are_not_counted, "promise"),
-    (scenarios.go_on_behind_anothers_commit, what_was_fetched_counts_as_committed, "promise"),
-    (scenarios.go_on_behind_a_refused_commit, a_refused_commit_counts, "promise"),
-    (scenarios.wait_while_the_coordinator_dies, nothing_is_reported_again, "late"),
+    (scenarios.load_for_long, deliveries_do_not_wait_for_a_load, "promise"),
+    (scenarios.leave_while_another_waits, a_rebalance_ends_no_parked_poll, "late"),
+    (scenarios.commit_after_an_eviction, commits_of_any_generation_are_taken, "commits"),
+    (scenarios.report_after_an_eviction, positions_of_evicted_members_are_accepted, "promise"),
+    (scenarios.deliver_behind_a_member_that_goes_back, rules.passed_epochs_are_never_lowered, "promise"),
+    (scenarios.deliver_behind_a_member_that_went_back_unseen, rewinds_are_not_counted, "promise"),
+    (scenarios.deliver_behind_an_unflushed_commit, fetched_offsets_count_as_committed, "promise"),
+    (scenarios.deliver_behind_a_refused_commit, a_refused_commit_counts, "promise"),
+    (scenarios.wait_while_the_coordinator_dies, positions_are_not_reported_again, "late"),
     (scenarios.die_before_a_commit_is_replicated, a_commit_is_answered_before_it_is_replicated, "promise"),
 )
 

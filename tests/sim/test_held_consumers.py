@@ -31,7 +31,7 @@ Scenario = Callable[[GroupScene, trio.Nursery], Awaitable[str]]
 Patch = pytest.MonkeyPatch
 WELL = ""
 TRIES = 10
-"""Seeds of which at least one has to show the harm of a rule that is switched off."""
+"""The number of seeds. At least one must fail without the rule."""
 SOON_S = 10.0
 """Longer than any response takes, and shorter than any hold lasts."""
 
@@ -61,7 +61,7 @@ def run(
 
 
 async def judged(scene: GroupScene, group: StockGroup, values: Collection[str], limit_s: float = 60.0) -> str:
-    """The first fault in the group's records, after it had time to read all of them; empty when there is none."""
+    """The first fault in the group's deliveries, after it had time to read all records; empty when there is none."""
     await scene.until(lambda: set(group.values) >= set(values) or not group.is_in_order(), limit_s)
     if not group.is_in_order():
         return f"{group.name}: out of order: {group.delivered}"
@@ -112,7 +112,7 @@ async def one_of_two_groups_is_slow(scene: GroupScene, tasks: trio.Nursery) -> s
 
 
 async def a_chain(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """1 -> 2 -> 4: the partition in the middle has no record of the key, and waits itself."""
+    """1 -> 2 -> 4: the partition in the middle has no record of the key, and itself waits for 0."""
     group = StockGroup(scene, tasks, "g")
     key = scene.key(3, 4, of=1, before=2)
     group.read(0)
@@ -239,11 +239,11 @@ def test_the_next_coordinator_continues_to_hold_records() -> None:
     assert run(a_coordinator_changes, replicas=3) == WELL
 
 
-# ---------------------------------------------------------------- groups that come later
+# ---------------------------------------------------------------- groups that start later
 
 
 async def a_group_comes_later(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """The gainer is open to the present group. A later group begins to read in the gainer first."""
+    """The gainer is open to the present group. A later group reads the gainer before the loser."""
     first, later = StockGroup(scene, tasks, "first"), StockGroup(scene, tasks, "later")
     first.read(0)
     key = scene.key(1, 2)
@@ -299,7 +299,7 @@ def test_a_group_that_was_deleted_is_forgotten_and_another_of_its_name_is_counte
 
 
 async def a_group_never_commits(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """The group is let go after ``max.hold.ms``. The other group loses no record and no order."""
+    """The leaders stop waiting for the group after ``max.hold.ms``. The other group still gets all records in order."""
     mute, other = StockGroup(scene, tasks, "mute", commits=False), StockGroup(scene, tasks, "other")
     for group in (mute, other):
         group.read(0)
@@ -383,7 +383,7 @@ def test_a_revived_partition_gets_no_beginning(monkeypatch: Patch) -> None:
 
 
 async def anything(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """Random resizes with two groups of slow users, members that begin again, and one group that joins late."""
+    """Random resizes with two groups of slow users, members that restart, and a third group that starts late."""
     rng = random.Random(scene.cluster.rng.random())
     groups = [StockGroup(scene, tasks, name) for name in ("a", "b", "c")]
     readers_of = groups[:2]

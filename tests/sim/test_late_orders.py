@@ -1,4 +1,4 @@
-"""Late requests, and removals that were not written: each rule against their damage, first on, then switched off.
+"""Late requests, and removals that were not written first: each scenario runs with its rule on and switched off.
 
 Late requests bypass the checks of the controller's and the broker's epoch, which refuse most of them. As in the model,
 the other rules must work without these checks.
@@ -24,8 +24,8 @@ from anabranch.zk_schemas.partition_state import Layout
 from tests.sim.faults import BROKERS
 from tests.sim.scenes import TOPIC, Scene, stage
 from tests.support.resize.lineage_mutations import (
-    a_partition_that_comes_again_begins_at_epoch_0,
-    batches_newer_than_what_was_read_are_delivered,
+    a_recreated_partition_begins_at_epoch_0,
+    batches_newer_than_the_known_lineage_are_delivered,
 )
 
 Patch = pytest.MonkeyPatch
@@ -48,7 +48,7 @@ class Order(NamedTuple):
 
 
 class Late:
-    """Keeps brokers' requests and lineages, to repeat them late."""
+    """Keeps the requests to brokers and the responses with lineages, to deliver them again later."""
 
     def __init__(self, patch: Patch) -> None:
         self._orders: list[Order] = []
@@ -104,14 +104,14 @@ async def keep_the_group_away(scene: Scene) -> None:
     for broker in BROKERS:
         for member in MEMBERS:
             scene.cluster.fabric.cut(member, f"broker{broker}")
-    await trio.sleep(LITTLE_S)  # pause: until what is under way is read; virtual time
+    await trio.sleep(LITTLE_S)  # pause: until responses on their way are read; virtual time
 
 
 # ---------------------------------------------------------------- scenarios
 
 
-async def lead_once_more_by_the_layout_of_before(scene: Scene, late: Late) -> None:
-    """The child is open when the parent's leader gets its order from before the split again, then an old record."""
+async def lead_again_by_the_previous_layout(scene: Scene, late: Late) -> None:
+    """After the child is read, the parent's leader gets its request from before the split again, and an old record."""
     key, before = scene.key(1, 2), late.received("apply", 0)
     await scene.resize(2)
     await scene.produce(key, scene.layout)
@@ -122,8 +122,8 @@ async def lead_once_more_by_the_layout_of_before(scene: Scene, late: Late) -> No
     await scene.produce(key, Layout(2, 1))
 
 
-async def lead_once_more_what_is_removed(scene: Scene, late: Late) -> None:
-    """A producer that does not know of the merge writes to a revived partition, which no consumer will ever read."""
+async def lead_a_removed_partition_again(scene: Scene, late: Late) -> None:
+    """A late request makes a broker lead a removed partition again. A record there would never be read."""
     await scene.resize(2)
     key, leader, before = scene.key(1, 2), scene.leader(1), late.received("apply", 1)
     await scene.resize(1)
@@ -132,8 +132,8 @@ async def lead_once_more_what_is_removed(scene: Scene, late: Late) -> None:
     await scene.produce(key, Layout(2, 1), limit_s=LITTLE_S, broker=leader)
 
 
-async def remove_once_more_what_is_there_again(scene: Scene, late: Late) -> None:
-    """2 -> 1 -> 2: the order to delete the first incarnation repeats when the second one has a record (hole 20)."""
+async def remove_a_recreated_partition_again(scene: Scene, late: Late) -> None:
+    """2 -> 1 -> 2: the StopReplica of the first incarnation arrives again when the second has a record (hole 20)."""
     await scene.resize(2)
     key = scene.key(1, 2)
     await scene.produce(key, scene.layout)
@@ -147,8 +147,8 @@ async def remove_once_more_what_is_there_again(scene: Scene, late: Late) -> None
     late.arrives(stops)
 
 
-async def answer_by_the_map_of_the_one_before(scene: Scene, late: Late) -> None:
-    """2 -> 1 -> 2: the lineage of the first incarnation names an epoch that the group has read long ago (hole 9)."""
+async def answer_with_the_lineage_of_the_previous_incarnation(scene: Scene, late: Late) -> None:
+    """2 -> 1 -> 2: the lineage of the first incarnation names only an epoch that the group has read (hole 9)."""
     await scene.resize(2)
     key = scene.key(1, 2)
     await scene.produce(key, scene.layout)
@@ -164,7 +164,7 @@ async def answer_by_the_map_of_the_one_before(scene: Scene, late: Late) -> None:
     await scene.produce(key, scene.layout)
     late.maps[TopicPartition(TOPIC, 1)] = before
     scene.cluster.fabric.heal_all()
-    await trio.sleep(3 * LITTLE_S)  # pause: time for a request, and to read by its response; virtual time
+    await trio.sleep(3 * LITTLE_S)  # pause: time for a request, and for a wrong delivery; virtual time
     late.maps.clear()
 
 
@@ -203,7 +203,7 @@ def older_leader_epochs_are_obeyed(patch: Patch) -> None:
     patch.setattr(ReplicaManager, "apply", apply)
 
 
-def what_was_deleted_is_forgotten(patch: Patch) -> None:
+def deletions_are_forgotten(patch: Patch) -> None:
     patch.setattr(ReplicaManager, "remember_end", lambda *_: _Ended())
 
 
@@ -224,13 +224,13 @@ def _forget_incarnations(patch: Patch, name: str) -> None:
     patch.setattr(ReplicaManager, name, received)
 
 
-def neither_incarnations_nor_epochs_that_go_on(patch: Patch) -> None:
+def neither_incarnations_nor_ascending_epochs(patch: Patch) -> None:
     orders_name_no_incarnation(patch)
-    a_partition_that_comes_again_begins_at_epoch_0(patch)
+    a_recreated_partition_begins_at_epoch_0(patch)
 
 
 def a_removal_is_known_to_its_controller_alone(patch: Patch) -> None:
-    """The controller does not write first that a partition to be deleted has no leader."""
+    """The controller does not write that a partition is being removed before it deletes the replicas."""
 
     original = steps.carry_out
 
@@ -250,11 +250,15 @@ def a_removal_is_known_to_its_controller_alone(patch: Patch) -> None:
 
 LateScenario = Callable[[Scene, Late], Awaitable[None]]
 RULES: tuple[tuple[LateScenario, SwitchOff, str], ...] = (
-    (lead_once_more_by_the_layout_of_before, older_leader_epochs_are_obeyed, "promise"),
-    (lead_once_more_what_is_removed, what_was_deleted_is_forgotten, "lost_acknowledged"),
-    (lead_once_more_what_is_removed, orders_name_no_incarnation, "lost_acknowledged"),
-    (remove_once_more_what_is_there_again, neither_incarnations_nor_epochs_that_go_on, "lost_acknowledged"),
-    (answer_by_the_map_of_the_one_before, batches_newer_than_what_was_read_are_delivered, "promise"),
+    (lead_again_by_the_previous_layout, older_leader_epochs_are_obeyed, "promise"),
+    (lead_a_removed_partition_again, deletions_are_forgotten, "lost_acknowledged"),
+    (lead_a_removed_partition_again, orders_name_no_incarnation, "lost_acknowledged"),
+    (remove_a_recreated_partition_again, neither_incarnations_nor_ascending_epochs, "lost_acknowledged"),
+    (
+        answer_with_the_lineage_of_the_previous_incarnation,
+        batches_newer_than_the_known_lineage_are_delivered,
+        "promise",
+    ),
     (die_while_replicas_are_deleted, a_removal_is_known_to_its_controller_alone, "unfinished"),
 )
 
@@ -279,10 +283,10 @@ def test_a_scenario_fails_its_check_with_its_rule_switched_off(
     assert any(found_by in staged(scenario, seed) for seed in range(TRIES))
 
 
-@pytest.mark.parametrize("switch_off", [orders_name_no_incarnation, a_partition_that_comes_again_begins_at_epoch_0])
+@pytest.mark.parametrize("switch_off", [orders_name_no_incarnation, a_recreated_partition_begins_at_epoch_0])
 def test_either_rule_alone_protects_a_recreated_partition_from_a_late_removal(
     switch_off: SwitchOff, monkeypatch: Patch
 ) -> None:
     """Epochs that begin at 0 again are a violation themselves (``incarnations``), and no record is lost."""
     switch_off(monkeypatch)
-    assert set(staged(remove_once_more_what_is_there_again)) <= {"incarnations"}
+    assert set(staged(remove_a_recreated_partition_again)) <= {"incarnations"}

@@ -1,4 +1,4 @@
-"""A new group with ``auto_offset_reset="latest"`` reads no records from before its begin, also after a split."""
+"""A new group with ``auto_offset_reset="latest"`` reads no records from before its start, also after a split."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sim.sim_cluster import SimCluster
 
 NEWCOMERS = "newcomers"
 Written = tuple[list[str], list[str], list[str]]
-"""The records written before the group's begin, those since, and those that its members have read."""
+"""The records written before the group's start, those written later, and those that its members read."""
 
 
 class Newcomer:
@@ -60,7 +60,7 @@ class Newcomer:
 
 
 async def crash_before_the_first_commit(scene: GroupScene, tasks: trio.Nursery) -> Written:
-    """A member crashes before its first commit. Another one, which has committed, gets the child, then a third one."""
+    """A member crashes before its first commit. A member that has committed gets its partition, then a new member."""
     await scene.resize(2)
     keys = scene.key(0, 2), scene.key(1, 2)
     before = [await scene.write(key) for key in keys * 3]
@@ -99,7 +99,7 @@ async def _stage(seed: int) -> Written:
 
 
 def test_after_a_crash_before_the_first_commit_no_partition_is_read_from_its_start() -> None:
-    """The other member has committed, so the group would seem to be older than the split."""
+    """The other member has committed, so the group seems to be older than the split."""
     before, since, read = run_deterministic(0, partial(_stage, 0))
     assert set(read) >= set(since)
     assert not set(read) & set(before)

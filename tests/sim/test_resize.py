@@ -25,11 +25,11 @@ SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "24"))
 
 
 LOOKED_AT_AGAIN = 10
-"""Other tests look at the runs of the seeds below this one."""
+"""The runs of seeds below this number are kept, because other tests use them too."""
 
 
 def run_of(plan: Plan) -> Run:
-    """The run of a plan. It is kept if several tests look at it."""
+    """The run of a plan. It is kept if several tests use it."""
     return _kept_run(plan) if plan.seed < LOOKED_AT_AGAIN else run_plan(plan)
 
 
@@ -63,10 +63,7 @@ def test_retention_removes_records_that_were_read_and_records_that_were_not() ->
 
 
 def test_ten_runs_include_every_kind_of_event_of_a_resize() -> None:
-    """A few runs include flushes and loads of keys, reports of positions, removed partitions, and resizes.
-
-    They also include rebalances and crashes of members.
-    """
+    """The events are flushes, loads, reported positions, removals, resizes, rebalances and crashes of members."""
     missing = {"KeysFlushed", "KeysLoaded", "PositionReported", "Removed", "resize", "rebalance", "crash"}
     for seed in range(LOOKED_AT_AGAIN):
         run = run_of(Plan.resizing(seed))

@@ -15,17 +15,21 @@ Patch = pytest.MonkeyPatch
 SwitchOff = Callable[[Patch], None]
 
 RULES: tuple[tuple[Scenario, SwitchOff, str], ...] = (
-    (scenarios.split_with_much_to_read, off.nothing_is_waited_for, "promise"),
+    (scenarios.split_with_much_to_read, off.no_record_waits_for_a_loser, "promise"),
     (scenarios.split_with_much_to_read, rules.no_lineage, "promise"),
     (scenarios.split_with_much_to_read, off.positions_without_a_flush, "promise"),
     (scenarios.split_with_much_to_read, off.keys_are_not_loaded, "promise"),
-    (scenarios.split_with_much_to_read, off.a_position_that_nobody_knows_is_the_end, "promise"),
+    (scenarios.split_with_much_to_read, off.an_unknown_position_counts_as_the_end, "promise"),
     (scenarios.split_with_much_to_read, off.positions_before_the_commit, "positions"),
-    (scenarios.merge_with_much_to_read, off.nothing_is_waited_for, "promise"),
-    (scenarios.write_by_the_layout_of_before, off.layouts_are_not_compared, "routing"),
+    (scenarios.merge_with_much_to_read, off.no_record_waits_for_a_loser, "promise"),
+    (scenarios.write_by_the_previous_layout, off.layouts_are_not_compared, "routing"),
     (scenarios.write_to_a_marked_partition, off.closed_partitions_take_records, "closed"),
-    (scenarios.write_late_by_a_count_that_came_back, rules.a_batch_of_another_version_is_taken, "key_order"),
-    (scenarios.write_late_by_a_count_that_came_back, rules.a_batch_of_another_version_is_taken, "layouts"),
+    (
+        scenarios.write_late_by_an_earlier_layout_of_the_same_count,
+        rules.a_batch_of_another_version_is_taken,
+        "key_order",
+    ),
+    (scenarios.write_late_by_an_earlier_layout_of_the_same_count, rules.a_batch_of_another_version_is_taken, "layouts"),
     (scenarios.merge_two_while_one_gets_no_requests, off.one_layout_for_a_topic_on_a_broker, "promise"),
     (scenarios.grow_by_several_at_once, off.the_losers_are_those_of_the_new_count, "unseen"),
     (scenarios.grow_while_controller_and_leader_die, rules.a_losers_epoch_is_noted_with_the_goal, "promise"),
@@ -35,27 +39,27 @@ RULES: tuple[tuple[Scenario, SwitchOff, str], ...] = (
         rules.the_next_resize_begins_at_any_time,
         "unfinished",
     ),
-    (scenarios.take_a_grow_back_when_one_has_gained, rules.a_resize_is_cancelled_at_any_time, "promise"),
-    (scenarios.grow_while_what_was_merged_is_unread, rules.a_revived_partition_gets_no_entry, "promise"),
-    (scenarios.merge_what_was_opened_again, off.nothing_is_waited_for, "promise"),
+    (scenarios.cancel_a_grow_after_a_partition_has_gained, rules.a_resize_is_cancelled_at_any_time, "promise"),
+    (scenarios.grow_while_a_merged_partition_is_unread, rules.a_revived_partition_gets_no_entry, "promise"),
+    (scenarios.merge_a_revived_partition, off.no_record_waits_for_a_loser, "promise"),
     (
         scenarios.elect_a_survivor_while_a_marked_partition_gets_no_requests,
         off.send_leaders_the_topics_layout,
         "promise",
     ),
     (scenarios.merge_twice_into_one, off.only_the_newest_entry_counts, "promise"),
-    (scenarios.grow_while_a_loser_is_given_up, off.who_is_gone_has_answered, "promise"),
-    (scenarios.merge_while_a_fetch_is_parked, rules.batches_newer_than_what_was_read_are_delivered, "promise"),
+    (scenarios.grow_while_a_loser_is_given_up, off.a_loser_without_a_leader_counts_as_acknowledged, "promise"),
+    (scenarios.merge_while_a_fetch_is_parked, rules.batches_newer_than_the_known_lineage_are_delivered, "promise"),
     (scenarios.split_before_all_have_followed, off.answer_an_epochs_end_before_all_have_followed, "promise"),
     (scenarios.die_while_a_partition_is_removed, off.a_removal_is_two_writes, "unfinished"),
     (
         scenarios.remove_a_partition_with_a_batch_unresolved,
-        off.a_batch_of_a_partition_that_is_gone_is_placed_again,
+        off.a_batch_of_a_removed_partition_is_placed_again,
         "duplicates",
     ),
     (
         scenarios.split_a_partition_with_a_batch_unresolved,
-        off.nothing_waits_for_what_is_not_answered,
+        off.records_do_not_wait_for_unacknowledged_ones,
         "key_order",
     ),
     (scenarios.split_a_partition_with_a_batch_unresolved, off.a_retry_names_the_newest_layout, "routing"),
@@ -64,7 +68,7 @@ RULES: tuple[tuple[Scenario, SwitchOff, str], ...] = (
 )
 
 WITHOUT_A_RULE: tuple[Scenario, ...] = (
-    scenarios.take_a_grow_back,
+    scenarios.cancel_a_grow,
     scenarios.queue_a_resize,
     scenarios.lose_records_of_a_closed_partition,
     scenarios.merge_before_all_have_followed,
@@ -72,15 +76,15 @@ WITHOUT_A_RULE: tuple[Scenario, ...] = (
 """Scenarios that show the behaviour of a resize, without a rule of their own."""
 
 TRIES = 100
-"""Schedules at most: without its rule almost every scenario fails at the first one, and one fails in 1 of 20."""
+"""The most schedules. Without its rule almost every scenario fails in the first one, but one fails in 1 of 20."""
 
 
 REPLICATION_FACTORS = {
     scenarios.grow_while_a_loser_is_given_up: 1,
-    scenarios.take_a_grow_back_when_one_has_gained: 1,
+    scenarios.cancel_a_grow_after_a_partition_has_gained: 1,
     scenarios.split_before_all_have_followed: 2,
 }
-"""With one replica no broker can take a partition over; with two, one broker has no replica of it."""
+"""With one replica no other broker can lead a partition. With two replicas one broker has none."""
 
 
 def staged(scenario: Scenario, seed: int = 0) -> list[str]:

@@ -1,7 +1,7 @@
 """``ordered.delivery.retention.waits`` on a whole cluster: unread records of a slow group stay, up to a bound.
 
-A topic is split while a group lags in the partition that loses keys. Then more time passes than the retention time.
-Each rule that keeps the records is also switched off, and then they are removed.
+A topic is split while a group lags in the partition that loses keys. Then more than the retention time passes. Without
+each rule that keeps the records, they are removed.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Waiting(Scene):
 
 
 async def a_slow_group(scene: Waiting) -> AsyncIterator[tuple[str, bool]]:
-    """Records stay over a change of the leader and of the controller, and are removed once the group has read them."""
+    """Records survive a change of leader and of controller, and are removed once the group has read them."""
     await scene.split_behind_the_group()
     yield "held", await scene.begins_at(READ) and await scene.stays_at(READ, LEASE_S)
     await scene.hand_over()
@@ -197,7 +197,7 @@ def a_new_leader_has_no_lease(patch: Patch) -> None:
 def test_records_expire_unread_when_a_rule_is_switched_off(
     switch_off: Callable[[Patch], None], what: str, monkeypatch: Patch
 ) -> None:
-    """Several schedules are run, because in some a leader without a lease gets the hold before retention runs."""
+    """Several schedules are run: in some, a leader without a lease gets the hold before retention runs."""
     switch_off(monkeypatch)
     assert any(broken(a_slow_group, seed) == what for seed in range(TRIES))
 
@@ -207,6 +207,6 @@ def test_holds_that_do_not_end_outlive_the_controllers(monkeypatch: Patch) -> No
     assert broken(no_controller) == "forgotten"
 
 
-def test_without_the_bound_a_group_that_never_reads_keeps_all(monkeypatch: Patch) -> None:
+def test_without_the_bound_a_group_that_never_reads_keeps_all_records(monkeypatch: Patch) -> None:
     monkeypatch.setitem(CONFIGS, "ordered.delivery.retention.waits.max.ms", str(10**9))
     assert broken(a_group_that_never_reads) == "ended by the bound"

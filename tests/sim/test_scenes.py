@@ -1,4 +1,4 @@
-"""The counterexamples of the model, run on the product's code: without the rule, a check of the history fails.
+"""The counterexamples of the model on the running code: each fails a check of the history without its rule.
 
 The mutations of the group members' gate are in ``test_resize_mutations.py``.
 """
@@ -11,10 +11,10 @@ import pytest
 
 from anabranch.zk_schemas.partition_state import Layout
 from tests.sim.resize_mutations import (
-    gainers_wait_for_nobody,
+    gainers_do_not_wait_for_losers,
     layout_before_duplicates,
     losers_need_not_answer,
-    nothing_is_waited_for,
+    no_record_waits_for_a_loser,
 )
 from tests.sim.scenes import Scene, stage
 from tests.support.resize.lineage_mutations import no_recursion
@@ -23,7 +23,7 @@ Patch = pytest.MonkeyPatch
 LITTLE_S = 3.0
 LONG = 60
 TRIES = 5
-"""The number of schedules for a scenario with its rule off. In one or two of eight no check fails."""
+"""The number of schedules for a scenario without its rule. In one or two of eight no check fails."""
 
 
 async def grow_while_a_loser_gets_no_requests(scene: Scene) -> None:
@@ -48,8 +48,8 @@ async def shrink_while_a_loser_gets_no_requests(scene: Scene) -> None:
     await scene.produce(key, old, limit_s=LITTLE_S)
 
 
-async def retry_what_was_written_before_the_resize(scene: Scene) -> None:
-    """The response was lost: the producer retries by its old layout, and places the record again if it is refused."""
+async def retry_a_batch_written_before_the_resize(scene: Scene) -> None:
+    """The response was lost: the producer retries with its old layout, and places the record again if it is refused."""
     key, old = scene.key(1, 2), Layout(1, 0)
     await scene.produce(key, old)
     await scene.resize(2)
@@ -60,7 +60,7 @@ async def retry_what_was_written_before_the_resize(scene: Scene) -> None:
 
 
 async def split_a_partition_that_is_still_empty(scene: Scene) -> None:
-    """0 -> 1 -> 3: the child's parent is empty and blocked itself, while partition 0 has many records to read."""
+    """0 -> 1 -> 3: the parent of 3 is empty and waits for partition 0, which has many records to read."""
     key, other = scene.key(3, 4, of=1, before=2), scene.key(0, 4)
     for _ in range(LONG):
         await scene.produce(other, Layout(1, 0))
@@ -71,7 +71,7 @@ async def split_a_partition_that_is_still_empty(scene: Scene) -> None:
 
 
 async def merge_twice(scene: Scene) -> None:
-    """3 -> 1 -> 0, with many records in 3 and none in 1: the direct loser of 0 is read at once, but 3 is not."""
+    """3 -> 1 -> 0, with many records in 3 and none in 1: partition 0 must wait for 3, although 1 is read at once."""
     await scene.resize(4)
     key = scene.key(3, 4)
     for _ in range(LONG):
@@ -82,7 +82,7 @@ async def merge_twice(scene: Scene) -> None:
 
 
 async def merge_twice_with_records_between(scene: Scene) -> None:
-    """3 -> 1 -> 0: partition 1 is a survivor first, then it is marked, and it still waits for 3."""
+    """3 -> 1 -> 0: partition 1 is first a survivor and then marked, and it still waits for 3."""
     await scene.resize(4)
     key = scene.key(3, 4)
     for _ in range(LONG):
@@ -94,11 +94,11 @@ async def merge_twice_with_records_between(scene: Scene) -> None:
 
 SCENARIOS = [
     (grow_while_a_loser_gets_no_requests, 1, losers_need_not_answer, "promise"),
-    (grow_while_a_loser_gets_no_requests, 1, gainers_wait_for_nobody, "promise"),
+    (grow_while_a_loser_gets_no_requests, 1, gainers_do_not_wait_for_losers, "promise"),
     (shrink_while_a_loser_gets_no_requests, 1, losers_need_not_answer, "promise"),
-    (retry_what_was_written_before_the_resize, 1, layout_before_duplicates, "duplicates"),
+    (retry_a_batch_written_before_the_resize, 1, layout_before_duplicates, "duplicates"),
     (merge_twice, 1, no_recursion, "promise"),
-    (merge_twice_with_records_between, 1, nothing_is_waited_for, "promise"),
+    (merge_twice_with_records_between, 1, no_record_waits_for_a_loser, "promise"),
     (split_a_partition_that_is_still_empty, 1, no_recursion, "promise"),
 ]
 

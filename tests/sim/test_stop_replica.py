@@ -1,7 +1,7 @@
 """Replicas move while StopReplica and LeaderAndIsr are repeated, late and in any order (KIP-570).
 
-A late StopReplica never deletes a newer replica, a late LeaderAndIsr revives none, and a replica whose StopReplica was
-lost does not continue. Each rule for that is switched off in turn.
+A late StopReplica never deletes a newer replica, a late LeaderAndIsr revives no deleted one, and a replica whose
+StopReplica was lost is stopped later. Each rule for this is switched off in turn.
 """
 
 from __future__ import annotations

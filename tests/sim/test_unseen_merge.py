@@ -1,10 +1,11 @@
 """Partitions that merge and are removed before the group's members notice: the cases of ``docs/model/Removal.tla``.
 
-No member waits for a partition that it does not know to be marked, and an offset may be committed before the flush
-callback has run. So the owner is asked before the partition is removed, and the removal waits if it has not polled yet.
-The reader of the survivor sees the partition unmarked, or never, and then removed. Its user still loads states before
-the first record of the new layout, and again for records that came during a load. A member that read the partition may
-not know that it was evicted since. It flushes the partition's records before it continues in the survivor.
+A member does not wait for a partition if it does not know that it is marked, and an offset may be committed before the
+flush callback has run. So the coordinator asks the owner to flush before the partition is removed. The removal waits
+for owners that have not polled yet. The survivor's reader may never see the partition as marked. Its user still loads
+states before the first record of the new layout, and again for records that were flushed during a load. A member that
+read the partition may not know that it was evicted. It flushes the partition's records before it continues in the
+survivor.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Reader:
                 return answer
 
             link.request = request_when_it_belongs  # type: ignore[method-assign]
-            # A request for a rebalance would end the long difference in metadata, which the scenes need.
+            # A rebalance would end the difference between the members' metadata, which the scenarios need.
             consumer._coordinator._needs_assignment = lambda: False  # type: ignore[union-attr, method-assign]
             consumer.subscribe([TOPIC], listener=self, partition_key_listener=self)
             while True:
@@ -136,7 +137,7 @@ class Reader:
         self._scene.recorder.add(kind(now_ms(), GROUP, self._name, generation_of(self._consumer), list(tps), **more))
 
     async def on_partitions_assigned(self, tps: list[TopicPartition]) -> None:
-        self._record(Assigned, tps)  # the load is of this moment; states that are flushed later may be missing
+        self._record(Assigned, tps)  # the load happens at this moment; it lacks states that are flushed later
         if tps:
             await self.loads.wait()
 
@@ -234,7 +235,7 @@ class UnseenMerge(Scene):
         return value
 
     async def merge_unseen(self) -> None:
-        """2 -> 1, and the child is removed before a member notices. The survivor's owner notices first."""
+        """2 -> 1, and the child is removed before any member gets new metadata. The survivor's owner gets it first."""
         self.leader.stops_metadata()
         self.other.stops_metadata()
         await self.resize(1)
@@ -242,14 +243,14 @@ class UnseenMerge(Scene):
         self.other.sees_metadata.set()
 
     async def see_removed(self) -> None:
-        """Wait until the child is removed. The leader does not notice."""
+        """Wait until the child is removed. The leader must not know of it."""
         assert await self.until(lambda: self.watch.tps() == [SURVIVOR], LONG_S), self.watch.unfinished()
         assert self.leader.topic.layout_version < self.layout.layout_version, "the leader must not know the new layout"
         assert MARKED in self.leader.assignment
 
 
 async def merge(scene: UnseenMerge) -> None:
-    """The readers know of the two partitions, and of no later change."""
+    """The readers know only the layout with two partitions."""
     await scene.resize(2)
     await scene.begin()
     key = scene.key(1, 2)
@@ -333,7 +334,7 @@ async def split_after_an_unseen_merge(scene: UnseenMerge) -> None:
     scene.leader.sees_metadata.set()
 
 
-async def merge_while_nobody_polls(scene: UnseenMerge) -> None:
+async def merge_while_no_member_polls(scene: UnseenMerge) -> None:
     """A new coordinator has no polls of the members yet when the controller asks it for their positions."""
     await scene.resize(2)
     await scene.begin()
@@ -361,12 +362,12 @@ async def merge_while_nobody_polls(scene: UnseenMerge) -> None:
 
 
 async def merge_behind_a_member(scene: UnseenMerge) -> None:
-    """The coordinator evicts an unreachable member. Later records of that member's keys are in the survivor."""
+    """The coordinator evicts an unreachable member. Later records of its keys are in the survivor."""
     await removed_behind_a_member(scene, created_again=False)
 
 
 async def merge_and_split_behind_a_member(scene: UnseenMerge) -> None:
-    """A merge behind a member, after which a partition of that number exists again when the member gets metadata."""
+    """The same, but a partition of that number exists again when the member gets metadata."""
     await removed_behind_a_member(scene, created_again=True)
 
 
@@ -405,7 +406,7 @@ async def _violations(scenario: MergeScenario) -> list[str]:
         cluster = SimCluster(nursery, 1)
         scene = UnseenMerge(cluster, nursery)
         try:
-            await scene.start(1, replication_factor=3 if scenario is merge_while_nobody_polls else 1)
+            await scene.start(1, replication_factor=3 if scenario is merge_while_no_member_polls else 1)
             await scenario(scene)
             await scene.finish()
         finally:
@@ -416,12 +417,12 @@ async def _violations(scenario: MergeScenario) -> list[str]:
     return [str(violation) for violation in check_history(scene.recorder.events)]
 
 
-def nobody_is_asked(patch: Patch) -> None:
+def no_owner_is_asked_to_flush(patch: Patch) -> None:
     patch.setattr(position_poll, "ask_owners", lambda *_: None)
 
 
-def who_has_not_polled_never_does(patch: Patch) -> None:
-    """Members are not waited for before any member of the group has polled."""
+def members_without_a_poll_are_not_waited_for(patch: Patch) -> None:
+    """Before any member of the group has polled, the removal does not wait for members."""
     ask = position_poll.ask_owners
 
     def ask_owners(turn: Any, group: Any, wanted: Any) -> None:
@@ -431,8 +432,8 @@ def who_has_not_polled_never_does(patch: Patch) -> None:
     patch.setattr(position_poll, "ask_owners", ask_owners)
 
 
-def what_is_over_needs_no_load(patch: Patch) -> None:
-    """A merge is ignored once the merged partition is removed."""
+def a_removed_partition_needs_no_load(patch: Patch) -> None:
+    """A lineage entry is dropped once its loser is removed."""
     on_lineage = Facts.on_lineage
 
     def prune(self: Any, *answer: Any) -> None:
@@ -444,7 +445,7 @@ def what_is_over_needs_no_load(patch: Patch) -> None:
     patch.setattr(Facts, "on_lineage", prune)
 
 
-def what_is_assigned_is_loaded(patch: Patch) -> None:
+def an_assignment_counts_as_a_load(patch: Patch) -> None:
     """An assignment counts as a load up to the entries that are satisfied at the first look."""
     look = Gate.look
 
@@ -457,7 +458,7 @@ def what_is_assigned_is_loaded(patch: Patch) -> None:
     patch.setattr(Gate, "look", look_first)
 
 
-def what_is_gone_needs_no_flush(patch: Patch) -> None:
+def a_removed_partition_needs_no_flush(patch: Patch) -> None:
     take_revoked = TopicGates.take_revoked
 
     def take(self: Any) -> Any:
@@ -467,19 +468,19 @@ def what_is_gone_needs_no_flush(patch: Patch) -> None:
     patch.setattr(TopicGates, "take_revoked", take)
 
 
-NO_FLUSH_BY_A, NO_FLUSH = "a did not flush what it did with", "b did not flush what it did with"
-NO_LOAD = "a loaded before b had flushed what it did with"
+NO_FLUSH_BY_A, NO_FLUSH = "a did not flush its changes for", "b did not flush its changes for"
+NO_LOAD = "a loaded before b had flushed its changes for"
 RULES: tuple[tuple[MergeScenario, Callable[[Patch], None], str], ...] = (
-    (merge, nobody_is_asked, NO_FLUSH),
-    (merge, what_is_over_needs_no_load, NO_LOAD),
-    (split_and_merge, nobody_is_asked, NO_FLUSH),
-    (split_and_merge, what_is_over_needs_no_load, NO_LOAD),
-    (merge_while_it_is_loaded, what_is_assigned_is_loaded, NO_LOAD),
-    (merge_while_another_is_loaded, rules.a_load_covers_what_is_satisfied_when_it_returns, NO_LOAD),
-    (split_after_an_unseen_merge, rules.what_was_dropped_needs_no_load, NO_LOAD),
-    (merge_while_nobody_polls, who_has_not_polled_never_does, NO_FLUSH),
-    (merge_behind_a_member, what_is_gone_needs_no_flush, NO_FLUSH_BY_A),
-    (merge_and_split_behind_a_member, what_is_gone_needs_no_flush, NO_FLUSH_BY_A),
+    (merge, no_owner_is_asked_to_flush, NO_FLUSH),
+    (merge, a_removed_partition_needs_no_load, NO_LOAD),
+    (split_and_merge, no_owner_is_asked_to_flush, NO_FLUSH),
+    (split_and_merge, a_removed_partition_needs_no_load, NO_LOAD),
+    (merge_while_it_is_loaded, an_assignment_counts_as_a_load, NO_LOAD),
+    (merge_while_another_is_loaded, rules.a_load_covers_entries_satisfied_when_it_returns, NO_LOAD),
+    (split_after_an_unseen_merge, rules.pruned_entries_need_no_load, NO_LOAD),
+    (merge_while_no_member_polls, members_without_a_poll_are_not_waited_for, NO_FLUSH),
+    (merge_behind_a_member, a_removed_partition_needs_no_flush, NO_FLUSH_BY_A),
+    (merge_and_split_behind_a_member, a_removed_partition_needs_no_flush, NO_FLUSH_BY_A),
 )
 
 

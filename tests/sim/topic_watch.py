@@ -26,7 +26,7 @@ _IncarnationKey = tuple[TopicPartition, int]
 
 
 class TopicWatch:
-    """Records creations, removals and layouts of partitions in the moment of their writes."""
+    """Records creations, removals and layouts of partitions when they are written."""
 
     def __init__(self, cluster: SimCluster, recorder: Recorder, topic: str) -> None:
         self._cluster = cluster
@@ -89,7 +89,7 @@ class TopicWatch:
         """Keep the log of a partition whose removal begins; ``state`` is its previous state."""
         logs: dict[int, list[Event]] = {}
         for broker in sorted(state.isr):
-            with suppress(CorruptRecordError):  # the machine has just crashed; its log is repaired at its start
+            with suppress(CorruptRecordError):  # the machine has just crashed; the next start repairs its log
                 logs[broker] = list(replica_events(self._cluster.disks[f"broker{broker}"], ARCHIVE, *key, 0))
         # A follower may still have a tail from its time as leader, and the leader may just have lost its tail.
         shortest = min((_end(log) for broker, log in logs.items() if broker != state.leader), default=0)
@@ -139,7 +139,7 @@ class TopicWatch:
         return {value for batch in batches for value in batch.values if value is not None}
 
     def archives(self, group: str) -> list[Event]:
-        """The events of removed partitions: their records, and that the group must have read them."""
+        """The events of removed partitions: their records, and ``Drained``, because the group must have read them."""
         found: list[Event] = []
         for key, end in self._removed.items():
             batches = [batch for _, batch in sorted(self._kept[key].items())]

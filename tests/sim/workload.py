@@ -148,7 +148,7 @@ class Workload:
 
     async def _churn(self, replication_factor: int) -> None:
         cluster = self.cluster
-        for life in range(1000):
+        for number in range(1000):
             async with (
                 Admin(
                     bootstrap_servers=cluster.bootstrap_servers,
@@ -166,11 +166,11 @@ class Workload:
                 wanted = NewTopic("churn", 1, replication_factor, {"min.insync.replicas": "2"})
                 await insist(partial(admin.create_topics, [wanted]), ErrorCode.TOPIC_ALREADY_EXISTS)
                 try:
-                    metadata = await producer.send_and_wait("churn", value=f"churn {life}".encode())
+                    metadata = await producer.send_and_wait("churn", value=f"churn {number}".encode())
                 except KafkaError:
                     pass  # the outcome is unknown
                 else:
-                    assert metadata.offset == 0, f"life {life} of the topic begins with what an earlier one left"
+                    assert metadata.offset == 0, f"topic number {number} begins with records of an earlier one"
                 await trio.sleep(cluster.rng.uniform(0, 5))  # pause: virtual time
                 await insist(partial(admin.delete_topics, ["churn"]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 while cluster.zk.tree.find(paths.topic("churn")) is not None:

@@ -46,12 +46,12 @@ BROKER_KEYS = {
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """One process. ``wanted``: it should run, so an unexpected end is reported, and the process is started again."""
+    """One process. After each end it is started again, as soon as ``wanted`` is true."""
 
     child: Child
     wanted: bool = True
     killed: bool = False
-    """Whether its next end is expected."""
+    """Whether its next end is expected. An unexpected end is reported."""
 
     @property
     def name(self) -> str:
@@ -109,7 +109,7 @@ class SoakCluster:
             if not node.killed:
                 self.on_death(node.name, status)
             node.killed = False
-            await trio.sleep(RESTART_PAUSE_S)  # pause: a supervisor's
+            await trio.sleep(RESTART_PAUSE_S)  # pause: as a supervisor waits before a restart
             while not node.wanted:
                 await trio.sleep(_CHECK_EVERY_S)  # polls: until it may run again
             node.child.start()

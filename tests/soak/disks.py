@@ -52,7 +52,7 @@ def segments_of(directory: Path) -> list[Path]:
 
 
 def median_size(files: Iterable[Path]) -> int:
-    """In bytes; 0 without files. A file that a running broker has removed is left out."""
+    """The median size in bytes; 0 without files. A file that a running broker has removed is left out."""
     sizes = []
     for file in files:
         with suppress(FileNotFoundError):

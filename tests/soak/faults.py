@@ -1,10 +1,10 @@
-"""The faults of a run: their schedule, and how they are done and undone.
+"""The faults of a run: their schedule, and how they are caused and undone.
 
-The schedule follows from the seed alone. Three replicas with two in sync promise to survive **the loss of one broker**.
-So at most one broker at a time has a fault: it is dead, stopped, cut off, without its session, without a log or a log
-dir, or on a full disk. The next broker has a fault only when every partition has its whole ISR again. A torn tail
-(bytes that were never synced) counts as the loss of a broker as well. Faults of controllers, of ZooKeeper, and slow or
-reset connections cost only time, so one of them may come at the same time.
+The schedule follows from the seed alone. Three replicas with two in sync keep every acknowledged record after **the
+loss of one broker**. So at most one broker at a time has a fault: it is dead, stopped, cut off, without its session,
+without a log or a log dir, or on a full disk. The next broker has a fault only when every partition has its whole ISR
+again. A torn tail (bytes that were never synced) counts as the loss of a broker as well. Faults of controllers, of
+ZooKeeper, and slow or reset connections cost only time, so one of them may come at the same time.
 
 ``kill_schedule`` has a harsher rule for kill -9 alone. kill -9 loses no bytes of the page cache, so the next broker is
 killed even without whole ISRs, as soon as the last one runs again.
@@ -111,7 +111,7 @@ def beyond_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
 
 
 class Faults:
-    """Does and undoes the faults of a schedule; every method returns after the fault is undone."""
+    """Causes and undoes the faults of a schedule. Every method returns after its fault is undone."""
 
     def __init__(self, cluster: SoakCluster, recorder: Recorder, observer: Observer, topics: list[str]) -> None:
         self._cluster, self._recorder, self._observer, self._topics = cluster, recorder, observer, topics
@@ -119,9 +119,9 @@ class Faults:
         """Processes whose end is expected now."""
 
     async def run(self, plans: Iterator[tuple[Plan, ...]], *, wait_for_isr: bool) -> None:
-        """Do the faults, until cancelled or the schedule ends."""
+        """Cause the faults of the schedule, until cancelled or the schedule ends."""
         for together in plans:
-            await trio.sleep(together[0].pause_s)  # pause: the schedule's
+            await trio.sleep(together[0].pause_s)  # pause: the one before the fault
             with trio.CancelScope(shield=True):  # a fault that has begun is always undone
                 async with trio.open_nursery() as nursery:
                     for plan in together:
@@ -174,7 +174,7 @@ class Faults:
         node.signal(signal.SIGSTOP)
         await trio.sleep(lasts_s)  # pause: the fault itself
         node.signal(signal.SIGCONT)
-        await trio.sleep(1.0)  # pause: a watchdog that sees how long it was has its say
+        await trio.sleep(1.0)  # pause: a watchdog that measured a long pause ends the process in this time
         self.excused.discard(name)
 
     async def _pause_broker(self, plan: Plan) -> None:
@@ -227,7 +227,7 @@ class Faults:
         await self._run_without(plan, lost, "log_dir.lost")
 
     async def _run_without(self, plan: Plan, hidden: Path | None, event: str) -> None:
-        """Start the broker without ``hidden``; after it has logged the loss, and a time, restart it with ``hidden``."""
+        """Start the broker without ``hidden``. Some time after it has logged the loss, restart it with ``hidden``."""
         size = self._cluster.log_size(plan.target)
         self._cluster.start(plan.target)
         if hidden is None:
@@ -235,7 +235,7 @@ class Faults:
         self._recorder.fault("hidden", f"{hidden.parent.name}/{hidden.name} of {plan.target}", count=False)
         with trio.move_on_after(MISSED_LIMIT_S) as waiting:
             while event not in self._cluster.logged_since(plan.target, size):
-                await trio.sleep(_CHECK_EVERY_S)  # polls: until it is missed
+                await trio.sleep(_CHECK_EVERY_S)  # polls: until the broker has logged the loss
         if waiting.cancelled_caught:
             self._recorder.problem(f"{plan.target} did not log {event} within {MISSED_LIMIT_S:g} s")
         await trio.sleep(plan.lasts_s)  # pause: the fault itself

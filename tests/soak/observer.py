@@ -1,4 +1,4 @@
-"""The observations of an onlooker: leaders, in-sync replicas, high watermarks, committed offsets."""
+"""Observes a run: leaders, in-sync replicas, high watermarks and committed offsets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Observer:
                 ) as channel:
                     while True:
                         await self._look(channel, broker)
-                        await trio.sleep(LOOK_EVERY_S)  # polls: as an onlooker does
+                        await trio.sleep(LOOK_EVERY_S)  # polls: the next observation
             except (OSError, KafkaError):
                 await trio.sleep(LOOK_EVERY_S)  # polls: until it serves again
 
@@ -99,7 +99,7 @@ class Observer:
                             if tp in found and not self._resizer.may_vanish(tp)
                         )
                     )
-                await trio.sleep(2 * LOOK_EVERY_S)  # polls: as an onlooker does
+                await trio.sleep(2 * LOOK_EVERY_S)  # polls: the next observation
 
     async def wait_until_in_sync(self, topics: list[str], replicas: int, limit_s: float) -> str:
         """Wait until every partition has a leader and its whole ISR. Returns "", or the missing ones at the limit."""
@@ -118,7 +118,7 @@ class Observer:
                             for number, partition in enumerate(description.partitions)
                             if partition.leader < 0 or len(partition.isr) < replicas
                         )
-                    await trio.sleep(_CHECK_EVERY_S)  # polls: until nothing lacks
+                    await trio.sleep(_CHECK_EVERY_S)  # polls: until every ISR is whole
                 return ""
         return lacking
 

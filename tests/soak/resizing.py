@@ -34,7 +34,7 @@ from tests.support.controller.topic_incarnations import Incarnation, TopicIncarn
 
 EVERY_S = (2.0, 6.0)
 STOCK_REFRESH_S = 6.0
-"""The time that a stock client may take to learn of a removal; before that no partition of the number is created."""
+"""The time that a stock client may take to learn of a removal. Until then no partition with the number is created."""
 FINISH_LIMIT_S = 90.0
 _LOOK_EVERY_S = 0.05
 _ADMIN_TIMEOUT_MS = 5_000
@@ -72,7 +72,7 @@ class Resizer:
     # ------------------------------------------------------------ asking
 
     async def run(self, bootstrap: str, seed: int) -> None:
-        """Resize until cancelled. A fault may fail a request without harm: the znodes show its result."""
+        """Resize until cancelled. A request may fail because of a fault: the znodes show its result anyway."""
         rng = random.Random(seed)
         while True:
             await trio.sleep(rng.uniform(*EVERY_S))  # pause: between two resizes
@@ -108,8 +108,8 @@ class Resizer:
                     while True:
                         await self._look(zk)
                         await trio.to_thread.run_sync(self._keep_files)
-                        await trio.sleep(_LOOK_EVERY_S)  # polls: as an onlooker does
-            await trio.sleep(_LOOK_EVERY_S)  # polls: until ZooKeeper is there again
+                        await trio.sleep(_LOOK_EVERY_S)  # polls: the next observation
+            await trio.sleep(_LOOK_EVERY_S)  # polls: until ZooKeeper serves again
 
     async def _look(self, zk: ZkStore) -> None:
         topic = self._incarnations.topic
@@ -229,7 +229,7 @@ class Resizer:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Link a file, also if it has replaced an older one. A file that is gone was linked before."""
+    """Link a file, also if it has replaced an older one. A file that no longer exists was linked earlier."""
     with suppress(OSError):
         if target.exists() and target.samefile(source):
             return

@@ -151,7 +151,7 @@ async def _create_topic(cluster: SoakCluster) -> None:
                     await admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, CONFIGS)])
                     return
                 except (OSError, KafkaError):
-                    await trio.sleep(_CHECK_EVERY_S)  # polls: until three brokers are there
+                    await trio.sleep(_CHECK_EVERY_S)  # polls: until three brokers are registered
 
 
 def _start_readers(

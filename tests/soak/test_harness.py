@@ -285,14 +285,14 @@ async def test_the_resizer_may_revive_a_closed_partition_but_not_create_a_remove
     assert watched.counts() == {2, None}
     await watched.remove(end=0)
     await watched.look()
-    assert watched.counts() == {None}, "a stock client may not know yet that it is gone"
+    assert watched.counts() == {None}, "a stock client may not know yet that it was removed"
 
 
 def test_a_value_is_identified_by_its_text_before_the_padding() -> None:
     assert value_id(b"w-1:5....") == "w-1:5"
 
 
-def test_the_pace_makes_up_for_no_more_than_a_second() -> None:
+def test_the_pace_gives_at_most_the_late_records_of_one_second() -> None:
     pace = Pace(10.0)
     assert [pace.due(100.0), pace.due(100.5), pace.due(100.55), pace.due(160.5)] == [0, 5, 0, 10]
 
@@ -313,11 +313,11 @@ def test_a_closed_stock_member_records_its_revocation_and_no_later_assignment(tm
 
 @pytest.mark.trio
 async def test_commits_that_a_consumer_makes_by_itself_are_recorded_too() -> None:
-    """A flush commits before the member knows it: if the member is lost then, it has never requested the commit."""
+    """The consumer itself commits at a flush. A member that is lost at that time has not called ``commit``."""
 
     async def answered(offsets: Any, timeout_ms: float, **of_member: Any) -> set[TopicPartition]:
         if timeout_ms < 0:
-            raise KafkaTimeoutError("nobody answers")
+            raise KafkaTimeoutError("no response")
         return {TP}
 
     link = SimpleNamespace(commit_offsets=answered, group_id="g")

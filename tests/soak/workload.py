@@ -57,7 +57,7 @@ class Pace:
     given: int = 0
 
     def due(self, now: float) -> int:
-        """The number of records to send now; after a blocked time at most those of one second."""
+        """The number of records to send now; after a delay at most the records of one second."""
         self.started = self.started or now
         self.started = max(self.started, now - 1.0 - self.given / self.per_s)
         count = int((now - self.started) * self.per_s) - self.given
@@ -100,8 +100,8 @@ class StockWriter:
     """An idempotent librdkafka producer; ``run`` is for a thread.
 
     ``is_refused``: the topic is resized, so batches are refused if the producer learns too late of the new places of
-    their keys. The producer then continues with a new epoch. Under it the producer also repeats batches that were
-    written without a response: these are copies.
+    their keys. The producer then continues with a new epoch. With that epoch it also repeats batches that were written
+    but not acknowledged, so the records of these batches are written twice.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class StockMember:
 
     def _assigned(self, consumer: Any, partitions: list[Any]) -> None:
         if self._stop.is_set():
-            return  # reported while it closes: it reads nothing of these
+            return  # reported while it closes: it reads none of these partitions
         mine = [TopicPartition(found.topic, found.partition) for found in partitions]
         self._recorder.record(
             Assigned(self._recorder.now_ms(), self._group, self._name, self._generation(), mine),

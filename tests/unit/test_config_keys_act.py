@@ -97,7 +97,7 @@ def test_an_unknown_key_is_not_reported_as_a_key_without_effect(split: object) -
     assert split({"log.retention.msx": "1"}) == ({"log.retention.msx": "1"}, [])  # type: ignore[operator]
 
 
-def test_every_key_of_kafkas_acts_or_has_a_reason() -> None:
+def test_every_kafka_key_has_an_effect_or_a_reason() -> None:
     acting = {key.name for table in (BROKER_CONFIGS, CONTROLLER_CONFIGS) for key in table}
     assert all(why_without_effect(name) for name in KAFKA_BROKER_KEYS - acting)
     assert all(name in BROKER_CONFIGS and name in CONTROLLER_CONFIGS for name in SHARED_KEYS)

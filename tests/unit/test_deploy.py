@@ -19,7 +19,7 @@ def test_alerts_query_only_exposed_metrics() -> None:
     assert {alert: names - DOCUMENTED for alert, names in asked.items() if names - DOCUMENTED or not names} == {}
 
 
-def test_each_alert_names_what_is_wrong_and_what_to_do() -> None:
+def test_each_alert_has_a_name_a_summary_a_description_and_a_severity() -> None:
     for rule in rules():
         assert set(rule["annotations"]) == {"summary", "description"}
         assert rule["labels"]["severity"] in ("warning", "critical")

@@ -1,4 +1,4 @@
-"""Targets of links in the documentation exist, and each command and config key of a user is documented."""
+"""The targets of links in the documentation exist, and each command and each config key is documented."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PURE = ["protocol", "zk_schemas", "ordered_resize"]
 PACKAGES = [*PURE, "runtime", "broker", "controller", "client", "audit", "anabranch"]
 IMPURE_MODULES = {"trio", "anyio", "asyncio", "kazoo", "os", "time", "random", "socket", "threading", "subprocess"}
-PURE_EXEMPT = {"protocol/generate.py"}  # this module is a generator of files, so nothing imports it
+PURE_EXEMPT = {"protocol/generate.py"}  # it writes files, and no other module imports it
 MAX_FILE_LINES = 700
 MAX_FUNCTION_LINES = 80
 CLOCK_CALLS = re.compile(
@@ -30,7 +30,7 @@ ASSERTED_CALLERS = {
     "runtime/metrics.py": "len(labels) == len(self.label_names)",
     "client/producer/partition_queue.py": "self.may_adopt",
 }
-"""Conditions on a caller in this code, by file. They concern no data from a socket or a file."""
+"""Conditions that callers in this code must meet, by file. None of them checks data from a socket or a file."""
 
 
 def tracked_text() -> list[Path]:
@@ -72,7 +72,7 @@ def imported_from_anabranch(tree: ast.AST) -> set[str]:
     return {alias.asname or alias.name for alias in names if alias.name.islower()}
 
 
-def test_pure_packages_import_nothing_that_touches_the_world() -> None:
+def test_pure_packages_import_no_module_with_io_clocks_or_randomness() -> None:
     offenders = {
         relative(path): found
         for path in sources(*PURE)
@@ -85,7 +85,7 @@ def test_no_file_imports_itself_through_others() -> None:
     graph = grimp.build_graph("anabranch")
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     files = {name: found for name, found in imports.items() if not graph.find_children(name)}
-    graphlib.TopologicalSorter(files).prepare()  # CycleError names the circle
+    graphlib.TopologicalSorter(files).prepare()  # CycleError names the files of a cycle
 
 
 def test_only_runtime_reads_clocks_and_global_randomness() -> None:
@@ -98,7 +98,7 @@ def test_only_runtime_reads_clocks_and_global_randomness() -> None:
     assert offenders == []
 
 
-def test_files_keep_one_subject_and_functions_fit_a_screen() -> None:
+def test_files_and_functions_have_a_limited_length() -> None:
     offenders = []
     for path in sources(*PACKAGES):
         text = path.read_text()

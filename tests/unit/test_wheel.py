@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {"audit", "broker", "client", "controller", "ordered_resize", "protocol", "runtime", "zk_schemas"}
 
 
-def test_everything_lies_under_anabranch_but_what_spark_looks_up_by_name(
+def test_all_modules_are_under_anabranch_except_those_that_spark_finds_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANABRANCH_COMPILE", "0")

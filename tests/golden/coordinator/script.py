@@ -2,7 +2,7 @@
 
 An event line is ``verb argument... name=value...``; indented lines below it are outcomes: ``-> token response`` for a
 response, ``=> record`` for a committed record, ``.. state`` when the group's state changed. ``run`` keeps comments and
-events and writes the outcomes anew, so a script is right when ``run`` returns it unchanged.
+events, and replaces the outcomes by the present ones. A script is right if ``run`` returns it unchanged.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tests.unit.coordinator.driver import GROUP, Driver
 
 def run(text: str) -> str:
     """Return the script with its present outcomes."""
-    player = _Player()
+    runner = _Runner()
     lines: list[str] = []
     for line in text.splitlines():
         if line.startswith("  "):
             continue
         lines.append(line)
         if line and not line.startswith("#"):
-            lines.extend(f"  {outcome}" for outcome in player.run(line))
+            lines.extend(f"  {outcome}" for outcome in runner.run(line))
     return "\n".join(lines) + "\n"
 
 
-class _Player:
+class _Runner:
     def __init__(self) -> None:
         self.driver = Driver()
         self.state = "Dead"

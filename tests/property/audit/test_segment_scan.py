@@ -84,10 +84,7 @@ def segment(parts: list[tuple], gap: int) -> bytes:
 def test_reading_with_arrays_agrees_with_reading_row_by_row(
     parts, gap, history, spec, damage, cut, few, read, run
 ) -> None:
-    """``damage`` changes bytes.
-
-    Where it also mends the CRC, the batch itself has to be found malformed.
-    """
+    """``damage`` changes bytes, and sometimes corrects the CRC: then both readers must find the batch malformed."""
     data = bytearray(segment(parts, gap))
     for at, change, mend in damage:
         if data:
@@ -130,7 +127,7 @@ def test_a_file_truncated_after_its_size_was_read_is_an_error(
 
 @pytest.mark.parametrize("few", [0, 48])
 def test_both_readers_agree_on_every_change_of_each_byte_of_a_batch(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Continuation bits in keys, values and headers turn the numbers before them into overlong ones."""
+    """Bytes of keys, values and headers have the varint's continuation bit, so a changed length may be overlong."""
     long = b"\xff" * 11
     batch = build_batch(
         [(b"k", long, [], T0), (None, None, [("h", None), ("", b"\xff")], T0 + 1), (long, b"", [], T0 + 99)],

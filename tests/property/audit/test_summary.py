@@ -1,4 +1,4 @@
-"""The audit's summary rows show exactly the keys that are out of order and the offending records."""
+"""The audit's summary rows name exactly the keys that are out of order and the offending records."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_summaries_show_the_keys_out_of_order_and_the_offending_records(parts, a
 
 
 class Batch(NamedTuple):
-    """The differences between a batch and the one before it."""
+    """A batch, described by its differences from the batch before."""
 
     records: int
     gap: int

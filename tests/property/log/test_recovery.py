@@ -96,7 +96,7 @@ def test_recovery_keeps_every_whole_batch_before_the_damage_and_none_after(
     assert kept[:intact] == originals[:intact]
     if before == after:
         assert kept == originals
-    # Batches behind the damage can only be kept if the damage is in the two fields without a checksum.
+    # Batches after the damage are kept only if the damage is in one of the two fields that the CRC does not cover.
     assert [under_checksum(each) for each in kept] == [under_checksum(each) for each in originals[: len(kept)]]
     bases = [RecordBatch(each).base_offset for each in kept]
     assert bases == sorted(set(bases))
@@ -131,7 +131,7 @@ operations = st.lists(
 
 @settings(max_examples=60)
 @given(operations)
-def test_compaction_never_changes_what_a_reader_of_the_whole_log_ends_up_with(steps: list) -> None:  # type: ignore[type-arg]
+def test_compaction_keeps_the_last_value_of_each_key_for_a_reader_of_the_whole_log(steps: list) -> None:  # type: ignore[type-arg]
     async def run(world: LogFixture) -> None:
         config = {"cleanup_policy": ("compact",), "min_cleanable_dirty_ratio": 0.0, "delete_retention_ms": 1000}
         log = world.create(**config)

@@ -92,10 +92,7 @@ def test_batches_are_served_as_by_the_plain_recursion(taken: list[History], data
 @settings(max_examples=100)
 @given(histories(), st.data())
 def test_without_obstacles_every_batch_is_served(taken: list[History], data: Data) -> None:
-    """Without an obstacle all batches are served.
-
-    Lineages and ends are known, so without the obstacles all batches are served, too.
-    """
+    """A partition is held only if it has an obstacle. All lineages and ends are known here."""
     naive, facts = drawn([taken[-1]], data)
     numbers = sorted(taken[-1].parts)
     for p in range(16):

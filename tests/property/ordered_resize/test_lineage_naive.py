@@ -14,7 +14,7 @@ Data = st.DataObject
 
 
 class Naive:
-    """Facts in plain dictionaries, decided anew for every question."""
+    """Facts in plain dictionaries. Every decision is computed anew."""
 
     def __init__(self) -> None:
         self.lineage: dict[int, tuple[int, list[tuple[int, dict[int, int]]]]] = {}
@@ -43,7 +43,7 @@ class Naive:
 
 
 def read(naive: Naive, facts: Facts, history: History, p: int) -> None:
-    """Answer PartitionLeaderEpochsForPartitions (25301) for a partition from this state of the topic."""
+    """Pass the response to PartitionLeaderEpochsForPartitions (25301) for a partition, from this state of the topic."""
     over, part = history.over.get(p, -1), history.parts.get(p)
     naive.over[p] = max(over, naive.over.get(p, -1))
     answer = None
@@ -90,7 +90,7 @@ def test_facts_of_any_kind_and_age_lead_to_the_same_decision_as_the_plain_recurs
 def test_rising_and_falling_positions_lead_to_the_same_decision_as_the_plain_recursion(
     taken: list[History], data: Data
 ) -> None:
-    """After passes and revocations the result equals a new decision. All ends are known, and are reported again."""
+    """Incremental decisions equal new ones after positions rise and fall. All ends are known, and reported again."""
     naive, facts = Naive(), Facts()
     history = taken[-1]
     numbers = sorted(history.parts)

@@ -1,7 +1,8 @@
-"""Rule 12 by brute force: each partition that names a removed one has all its requirements without it.
+"""Rule 12 by brute force: a partition whose lineage names a removed partition also names all that one's requirements.
 
-The search has all histories of up to ``PARTITIONS`` partitions and ``RESIZES`` resizes, with removals from none to all
-after each. The design cites 8 and 5; ``ANABRANCH_LINEAGE_FULL=1`` runs them, which takes ten seconds or more.
+The search covers all histories of up to ``PARTITIONS`` partitions and ``RESIZES`` resizes. After each resize it removes
+any number of the partitions that may be removed. The design cites 8 and 5. ``ANABRANCH_LINEAGE_FULL=1`` runs these,
+which takes ten seconds or more.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ PARTITIONS, RESIZES = (8, 5) if FULL else (7, 4)
 
 
 def required_by_others(history: History, q: int) -> list[str]:
-    """Return requirements of partition ``q``, about to be removed, that a partition naming it lacks by itself."""
+    """Return the requirements of ``q``, to be removed next, that are missing in another partition which names ``q``."""
     lacking = []
     for p, part in history.parts.items():
         for e, losers in part.entries:
@@ -55,7 +56,7 @@ def explore(history: History, resizes: int) -> int:
     return total
 
 
-def test_a_partition_that_names_a_removed_one_has_all_its_requirements() -> None:
+def test_a_lineage_that_names_a_removed_partition_also_names_its_requirements() -> None:
     histories = sum(explore(History.new(initial), RESIZES) for initial in range(1, PARTITIONS + 1))
     print(f"{histories} histories of up to {PARTITIONS} partitions and {RESIZES} resizes")
     assert histories > (100_000 if FULL else 5_000)

@@ -1,4 +1,4 @@
-"""Keys keep their order over random histories of resizes, and each rule that is switched off is noticed.
+"""Keys keep their order over random histories of resizes, and a history fails for each rule that is switched off.
 
 ``ANABRANCH_LINEAGE_SEEDS`` is the number of histories; 1,000 take half a minute.
 """
@@ -22,7 +22,7 @@ Mutation: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
 SEEDS = int(os.environ.get("ANABRANCH_LINEAGE_SEEDS", "40"))
 LIMIT = 1500
-"""The number of histories in which a switched-off rule has to be noticed."""
+"""One of this number of histories must fail when a rule is switched off."""
 
 
 def histories(first: int, count: int, *, is_edited: bool = False, seen: set[VerdictKind] | None = None) -> list[str]:
@@ -63,20 +63,20 @@ def test_topics_edited_by_hand_keep_the_order_or_are_frozen(first: int) -> None:
         (lineage_mutations.the_next_resize_begins_at_any_time, 5),
         (lineage_mutations.a_resize_is_cancelled_at_any_time, 0),
         (lineage_mutations.a_removal_does_not_wait_for_gainers, 62),
-        (lineage_mutations.a_log_that_comes_again_begins_at_0, 67),
-        (lineage_mutations.a_partition_that_comes_again_begins_at_epoch_0, 3),
-        (lineage_mutations.batches_newer_than_what_was_read_are_delivered, 1),
-        (lineage_mutations.what_a_broker_does_not_know_is_over, 14),
+        (lineage_mutations.a_recreated_log_begins_at_offset_0, 67),
+        (lineage_mutations.a_recreated_partition_begins_at_epoch_0, 3),
+        (lineage_mutations.batches_newer_than_the_known_lineage_are_delivered, 1),
+        (lineage_mutations.a_partition_unknown_to_a_broker_is_over, 14),
         (lineage_mutations.pruned_entries_leave_no_floor, 23),
         (lineage_mutations.pruned_epochs_are_those_not_over, 124),
-        (lineage_mutations.a_bump_keeps_what_it_replaced_before, 16),
+        (lineage_mutations.a_bump_never_replaces_before, 16),
         (lineage_mutations.no_load_is_due, 0),
-        (lineage_mutations.what_was_dropped_needs_no_load, 23),
+        (lineage_mutations.pruned_entries_need_no_load, 23),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_rule_switched_off_is_noticed(rule: Mutation, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``first`` is a history that notices the rule's absence fast; another one serves as well."""
+    """``first`` is a history that fails without the rule; after changes of the code another one may."""
     rule(monkeypatch)
     assert histories(first, 1) or histories(0, LIMIT)
 
@@ -113,7 +113,7 @@ def resized(world: LineageModel, count: int) -> None:
 
 
 def an_election_between_goal_and_bump(world: LineageModel) -> None:
-    """1 -> 2, key 1: the loser's records of its second epoch under the old layout count, too."""
+    """1 -> 2, key 1: the loser has two leader epochs under the old layout, and the records of both count."""
     world.request(2)
     world.elect(0)
     world.order_one(0)
@@ -125,7 +125,7 @@ def an_election_between_goal_and_bump(world: LineageModel) -> None:
 
 
 def an_empty_loser_in_between(world: LineageModel) -> None:
-    """1 -> 2 -> 4, key 3: partition 1 had the key but no record of it, and partition 0 is not read."""
+    """1 -> 2 -> 4, key 3: partition 1 had the key without a record of it, and partition 0 is unread."""
     put(world, 3)
     for count in (2, 4):
         resized(world, count)
@@ -136,7 +136,7 @@ def an_empty_loser_in_between(world: LineageModel) -> None:
 
 
 def an_answer_older_than_the_required_epoch(world: LineageModel) -> None:
-    """2 -> 1 -> 2 -> 4, key 3: the reader of 3 knows partition 1 as it was before it gained the key from 0."""
+    """2 -> 1 -> 2 -> 4, key 3: the reader of 3 has a lineage of 1 from before 1 gained the key from 0."""
     resized(world, 1)
     newest(world, 3)
     put(world, 3)
@@ -176,7 +176,7 @@ def a_leader_two_layouts_behind(world: LineageModel) -> None:
     world.request(2)
     world.advance()
     newest(world, 1)
-    world.send(1)  # the batch is refused, finally if a newer layout is known
+    world.send(1)  # the batch is refused, and for ever if a newer layout is known
     world.order(*late_order)
     world.produce(late)
 
@@ -218,7 +218,7 @@ ASKED = {0: 5, 2: 2, 4: 6, 8: 3, 9: 9, 10: 4, 20: 8, 24: 3, 30: 7, 31: 3}
 
 
 def carried_out(crash_after: int) -> tuple[object, list[str]]:
-    """Return the final topic and partitions, and all writes; a controller stops right after the given write."""
+    """Return the final topic and partitions, and all writes. A controller stops after the write ``crash_after``."""
     world = LineageModel(0, records=2, counts=(2, 2), keys=[1, 5, 6], calm=True)
     world.crash_after = crash_after
     asked = dict(ASKED)
@@ -246,9 +246,6 @@ def test_a_controller_crash_after_any_write_leads_to_the_same_end() -> None:
 def test_a_grow_that_counts_a_partition_being_removed_breaks_no_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A grow that uses a partition being removed breaks no order.
-
-    The grow waits for the end of the removal, and creates the number again.
-    """
+    """The grow waits for the end of the removal, and then creates the partition again."""
     monkeypatch.setattr(resize, "may_begin", lambda snapshot, _: resize.is_settled(snapshot))
     assert not histories(0, 20)

@@ -22,7 +22,7 @@ Entries: TypeAlias = Iterable[LineageEntry]
 
 SEEDS = int(os.environ.get("ANABRANCH_LINEAGE_SEEDS", "40"))
 LIMIT = 1500
-"""The number of histories in which a switched-off rule has to be noticed."""
+"""One of this number of histories must fail when a rule is switched off."""
 
 
 def histories(first: int, count: int) -> tuple[list[str], int]:
@@ -50,7 +50,7 @@ def tombstones_go_after_their_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def entries_of_shrinks_keep_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Let only children keep tombstones: entries of a survivor, which name descendants, do not count."""
+    """Only children keep tombstones. The entries of survivors name descendants, and do not count."""
     patch.setattr(CompactedModel, "counts", lambda _, p, entry: max(entry.losers) < p)
 
 
@@ -99,6 +99,6 @@ def tombstones_of_moved_keys_are_left_by_any_layout(patch: pytest.MonkeyPatch) -
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_hole_24_a_rule_switched_off_is_noticed(rule: Mutation, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``first`` is a history that notices the rule's absence fast; another one serves as well."""
+    """``first`` is a history that fails without the rule; after changes of the code another one may."""
     rule(monkeypatch)
     assert histories(first, 1)[0] or histories(0, LIMIT)[0]

@@ -1,4 +1,4 @@
-"""The same requests come from a byte stream however it is chopped up, and a returned request never changes."""
+"""A byte stream gives the same requests for any sizes of its chunks, and a returned request never changes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def receive(connection: ServerConnection, chunk: bytes) -> list[tuple[RequestHea
     cuts=st.lists(st.floats(0, 1), max_size=12),
     every=st.none() | st.integers(1, 7000),
 )
-def test_any_chopping_gives_the_same_requests(
+def test_chunks_of_any_size_give_the_same_requests(
     messages: list[tuple[Message, int]], cuts: list[float], every: int | None
 ) -> None:
     expected = [

@@ -2,10 +2,10 @@
 
 Its classes are found by name and driven from our field tables; it has no inter-broker APIs. It is known to differ:
 
-- it calls all authorised operations ``authorized_operations`` and holds them as a set of bits, bit 31 alone as None;
-- it has the names of a later Kafka for fields that were renamed after 3.0;
-- it reads an ApiVersions response with an error in version 0, whatever version was requested (KIP-511), so these are
-  compared without an error.
+- all fields of authorised operations are called ``authorized_operations``, and are sets of bits; bit 31 alone is None;
+- fields that were renamed after Kafka 3.0 have their later names;
+- an ApiVersions response with an error is read in version 0, whatever version was requested (KIP-511), so these
+  responses are compared without an error.
 """
 
 from __future__ import annotations

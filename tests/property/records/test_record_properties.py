@@ -85,7 +85,7 @@ def test_any_flip_under_the_crc_is_detected(records, codec, data) -> None:
 @given(record_lists, codecs, st.data())
 @settings(max_examples=300)
 def test_a_damaged_batch_gives_records_or_a_corrupt_record_error(records, codec, data) -> None:
-    """A hostile client can compute a good CRC: reading its bytes gives records or the one error type."""
+    """A hostile client can compute a correct CRC. Reading its bytes gives records or this error, and no other."""
     raw = bytearray(build_batch(records, compression=codec))
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))

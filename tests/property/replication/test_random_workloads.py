@@ -1,8 +1,8 @@
-"""Random workloads of three replicas: acknowledged records stay, and replicas agree below the watermark.
+"""Random workloads of three replicas: acknowledged records stay, and replicas agree below the high watermark.
 
-The controller is a simple one that elects cleanly: it has the ISR in ZooKeeper, an epoch for each change, and a leader
-out of the ISR. Answers to AlterPartition may be lost, and LeaderAndIsr may reach replicas late. Brokers die as
-processes. They die as machines as long as the others have all of their records.
+A simple controller keeps the ISR in ZooKeeper, raises the leader epoch for each change, and elects only members of the
+ISR. Responses to AlterPartition may be lost, and LeaderAndIsr may reach replicas late. Any broker's process may die. A
+machine dies only while its replica is out of the ISR.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RandomWorkload:
         self.world[REPLICAS[which % 3]].partition.review_isr()
 
     def alter_partition(self, which: int) -> None:
-        """Let the controller handle a leader's proposed ISR; the answer may be lost."""
+        """Let the controller handle a leader's proposed ISR; the response may be lost."""
         broker = REPLICAS[which % 3]
         partition = self.world[broker].partition
         pending = partition.pending_isr
@@ -97,7 +97,7 @@ class RandomWorkload:
         return True
 
     def elect(self, which: int) -> None:
-        """Elect another member of the ISR for no reason."""
+        """Elect any live member of the ISR."""
         candidates = [replica for replica in self.isr if replica not in self.down]
         if candidates:
             self._new_epoch(candidates[which % len(candidates)], self.isr)
@@ -140,7 +140,7 @@ class RandomWorkload:
             self.delivered[broker] = self.epoch
 
     def look(self) -> None:
-        """Collect acknowledgements as the purgatory would, and compare the replicas below the watermark."""
+        """Collect acknowledgements, and compare the replicas below the high watermark."""
         for sent in self.sent:
             if sent.awaited.is_done() and not sent.awaited.answer.error_code:
                 self.acknowledged[sent.offset] = sent.value
@@ -162,7 +162,7 @@ class RandomWorkload:
             assert one.records(both) == other.records(both)
 
     def heal(self) -> None:
-        """Bring all replicas back and let them fetch; in the end all have the same records."""
+        """Start all replicas again and let them fetch; at the end all have the same records."""
         self.come_back(0)
         for broker in REPLICAS:
             self._deliver(broker)
@@ -177,7 +177,7 @@ ACTIONS = (
     *("produce", "fetch", "fetch", "fetch") * 3,
     *("alter_partition", "deliver", "shrink", "elect", "kill", "come_back", "alter_partition", "deliver"),
 )
-LIVES = int(os.environ.get("ANABRANCH_REPLICA_LIVES", "60"))
+SEEDS = int(os.environ.get("ANABRANCH_REPLICA_SEEDS", "60"))
 STEPS = 300
 
 
@@ -194,7 +194,7 @@ async def run_workload(seed: int, script: list[tuple[str, int]]) -> RandomWorklo
     return workload
 
 
-@pytest.mark.parametrize("seed", range(LIVES))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_no_acknowledged_record_is_lost(seed: int) -> None:
     rng = random.Random(seed)
     script = [(rng.choice(ACTIONS), rng.randrange(9)) for _ in range(STEPS)]
@@ -203,7 +203,7 @@ def test_no_acknowledged_record_is_lost(seed: int) -> None:
 
 @pytest.mark.trio
 async def test_a_workload_without_faults_acknowledges_records() -> None:
-    """The property holds also if nothing is ever acknowledged; in this workload records are acknowledged."""
+    """The other test also passes if no record is ever acknowledged. In this workload records are acknowledged."""
     script = [("produce", 0), ("fetch", 1), ("fetch", 2), ("fetch", 1), ("fetch", 2)] * 5
     workload = await run_workload(1, script)
     assert len(workload.acknowledged) == 5

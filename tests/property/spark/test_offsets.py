@@ -43,7 +43,7 @@ def test_equal_offsets_are_equal_text(found: Offsets) -> None:
 
 
 @given(offsets, offsets)
-def test_a_range_begins_at_the_begin_in_the_end_offset_or_at_the_start_offset(start: Offsets, end: Offsets) -> None:
+def test_a_range_begins_at_the_begin_that_its_end_names_or_at_the_start_offset(start: Offsets, end: Offsets) -> None:
     found = {(one.topic, one.partition): (one.start, one.end) for one in ranges(start, end)}
     for name, topic in end.topics.items():
         for p, position in topic.partitions.items():
@@ -53,7 +53,7 @@ def test_a_range_begins_at_the_begin_in_the_end_offset_or_at_the_start_offset(st
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 1000)), max_size=6), st.integers(1, 40))
-def test_ranges_are_split_into_adjacent_pieces_at_least_as_many_as_wanted(
+def test_ranges_are_split_into_at_least_as_many_adjacent_pieces_as_wanted(
     found: list[tuple[int, int]], wanted: int
 ) -> None:
     whole = [Range("t", p, at, at + count, 3) for p, (at, count) in enumerate(found)]

@@ -1,4 +1,4 @@
-"""Micro-batches over random histories of resizes read every key in order, and each switched-off rule is noticed."""
+"""Micro-batches over random histories of resizes read keys in order, and a history fails for each switched-off rule."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def nothing_waits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(plan.lineage, "cap", lambda facts, p: facts.lineages[p].as_of)
 
 
-def a_micro_batch_goes_on_behind_the_barrier(patch: pytest.MonkeyPatch) -> None:
+def a_micro_batch_reads_behind_the_barrier(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         "tests.support.audit.stream_model.reach",
         lambda view, start: {
@@ -71,7 +71,7 @@ def requirements_of_a_loser_do_not_count(patch: pytest.MonkeyPatch) -> None:
     [
         positions_at_the_end_of_the_micro_batch_count,
         nothing_waits,
-        a_micro_batch_goes_on_behind_the_barrier,
+        a_micro_batch_reads_behind_the_barrier,
         an_old_lineage_counts,
         requirements_of_a_loser_do_not_count,
     ],

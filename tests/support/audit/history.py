@@ -53,7 +53,7 @@ class History:
         self._give_layouts()
 
     def _give_layouts(self) -> None:
-        """Give every partition the present layout, in a new leader epoch; new partitions begin with it."""
+        """Give every partition the present layout in a new leader epoch, and create missing partitions."""
         for partition in range(max(self.count, len(self.logs))):
             if partition not in self.logs:
                 self._create(partition)

@@ -37,7 +37,7 @@ _FILES, _BATCHES, _RECORDS, _CONSUMERS = (
 class RuleOff:
     """A mutation: ``old`` in the source of ``function`` becomes ``new``.
 
-    ``check`` must then miss its violations in the partitions ``missed``. ``reads``: it is a rule of reading segments.
+    ``check`` must then miss its violations in the partitions ``missed``. ``reads``: it is a rule of the segment reader.
     """
 
     rule: str
@@ -98,7 +98,7 @@ RULES_OFF = [
     _off("an epoch ends where the next begins", "leader epochs", _BATCHES, file_checks.wrong_leader_epochs,
          "elif later and last >= later[0]", "elif False", 4),
     # ------------------------------------------------------------ batches
-    _off("a CRC is that of the bytes", "crc", _BATCHES, row_checks.wrong_crcs,
+    _off("a CRC matches the bytes", "crc", _BATCHES, row_checks.wrong_crcs,
          '~F.col("batch_crc_ok")', 'F.lit(False)', 6),
     _off("a batch can be read", "readable batches", _BATCHES, row_checks.unreadable_batches,
          ' | F.col("batch_crc_ok")', "", 13, 17, 21),
@@ -112,7 +112,7 @@ RULES_OFF = [
          "np.flatnonzero(~hit &", "np.flatnonzero(False & ~hit &", 8, 20, 12, 31, reads=True),
     _off("a time index entry is not older than a record", "indexes", _BATCHES, index_checks.time_faults,
          "np.flatnonzero(late)", "np.flatnonzero(late & False)", 9, reads=True),
-    _off("a time index entry is of a record that is there", "indexes", _BATCHES, index_checks.time_faults,
+    _off("a time index entry is of a record that exists", "indexes", _BATCHES, index_checks.time_faults,
          "beyond & batches.is_last", "beyond & False", 12, 24, 31, reads=True),
     _off("leader epochs ascend", "leader epochs", _BATCHES, row_checks.leader_epochs_that_go_back,
          '"leader_epoch < previous"', '"false"', 4),
@@ -152,7 +152,7 @@ RULES_OFF = [
     _off("a closed partition takes no record", "closed partitions", _RECORDS, row_checks.records_while_closed,
          '"while_closed"', '"false"', 43),
     # ------------------------------------------------------------ consumers
-    _off("a line says what was delivered", "consumer log", _CONSUMERS, deliveries.lines_that_are_none,
+    _off("a line names a delivery", "consumer log", _CONSUMERS, deliveries.lines_that_are_none,
          '"wrong is not null"', '"false"', -1, 37, 38),
     _off("a member does not go back", "consumer positions", _CONSUMERS, deliveries.deliveries_that_go_back,
          "offset <= offset_before", "false", 14, 36),

@@ -110,9 +110,9 @@ class Seeds:
         self._append(33, [(None, b"900005\t")], "duplicates", "producer sequences", sequence=again)
         # A value without a place in the order of its key.
         self._append(35, [(of[35][0], b"none\t")], "key order")
-        # A record behind the seal of a partition.
+        # A record in a closed partition.
         self._append(43, [(None, b"900006\t")], "closed partitions")
-        # A leader epoch that goes back; the history of epochs has another one at that offset.
+        # A leader epoch that goes back; the leader epoch cache has another epoch at that offset.
         self._append(4, [(None, b"900007\t")], "leader epochs", epoch=1)
         self._expect("leader epochs", 4, dict(history.logs[4].leader_epoch_cache.entries)[1], None, None)
         self._append_control_batches()
@@ -149,7 +149,7 @@ class Seeds:
         self._append(17, [(None, value)], "readable batches", compression=CompressionType.GZIP)
 
     def damage_files(self) -> None:
-        """Damage files as may happen after the export."""
+        """Damage files, as can happen after the export."""
         self._flip(6)
         self._tear(7)
         for partition, suffix, entry, at in ((8, ".index", ">ii", 1), (9, ".timeindex", ">qi", 0)):

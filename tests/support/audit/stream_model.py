@@ -1,7 +1,7 @@
-"""The topic of ``tests.support.resize.lineage_model`` with a stream of micro-batches beside the group that reads it.
+"""The topic of ``tests.support.resize.lineage_model``, read by a stream of micro-batches as well as by the group.
 
-``anabranch.spark.plan`` plans a micro-batch from responses of any age, while resizes go on. The records it reads are
-checked against the recursion of the design on the true state, and against each other.
+``anabranch.spark.plan`` plans a micro-batch from responses of any age, while the topic is resized. The records of a
+micro-batch are checked against the recursion of the design on the true state, and against each other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StreamModel(LineageModel):
             super().step()
 
     def look(self, p: int) -> bool:
-        """Also read a micro-batch in ``finish``, which calls this for every partition until nothing moves."""
+        """Also read a micro-batch in ``finish``, which calls this for every partition until nothing changes."""
         is_moved = self.micro_batch() if self.quiet and p == 0 else False
         return super().look(p) or is_moved
 

@@ -118,9 +118,10 @@ class OneBroker:
     ) -> Any:
         """Send the broker an UpdateMetadata for a topic; ``leader`` -2 removes the topic.
 
-        ``layout`` is initial and undeleted partition count, and layout version. ``incarnation`` is partition 0's; the
-        others' follow. With ``ordered_delivery`` -1 the configuration decides. Stock producers may place records by the
-        ``announced`` count; with ``refreshes`` the broker makes them refresh their metadata for it.
+        ``layout`` is initial and undeleted partition count, and layout version. ``incarnation`` is that of partition 0;
+        the next partitions have the next numbers. With ``ordered_delivery`` -1 the configuration decides. Stock
+        producers may place records by the ``announced`` count. With ``refreshes`` the broker makes them refresh their
+        metadata.
         """
         states = [
             UpdateMetadataPartitionState(
@@ -177,7 +178,7 @@ class OneBroker:
 async def one_broker(
     directory: Path, settings: Mapping[str, str] | None = None, zk: FakeZk | None = None
 ) -> AsyncIterator[OneBroker]:
-    """Run a broker for the length of a block, and shut it down cleanly. The same ``zk`` again means a restart.
+    """Run a broker during the block, and shut it down cleanly. A second call with the same ``zk`` is a restart.
 
     Every feature is finalized, unless ``zk`` has other levels.
     """

@@ -108,7 +108,7 @@ class Load:
                 stored = list(dict.fromkeys(stored))
             numbers = [int(value.split(b".")[0]) for value in stored]
             more = Counter(stored) - Counter(expected[partition])
-            assert not more, f"{more.total()} records of partition {partition} are there more often than acknowledged"
+            assert not more, f"{more.total()} records of partition {partition} are stored more often than acknowledged"
             assert numbers == sorted(numbers), f"the records of partition {partition} are out of order"
 
 

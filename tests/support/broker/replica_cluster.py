@@ -87,7 +87,7 @@ class Replica:
     def log(self) -> PartitionLog:
         return self.partition.log
 
-    # ``FetchRead`` looks replicas up by these.
+    # ``FetchRead`` finds replicas with these methods.
 
     def leader(self, _key: TopicPartition, current_leader_epoch: int = NO_EPOCH) -> Partition:
         self.partition.check_leader(current_leader_epoch)
@@ -114,7 +114,7 @@ class Replica:
         return found
 
     async def restart(self, *, power_failure: bool) -> None:
-        """Restart after the death of the process or the machine. The new process has no role yet."""
+        """Restart after the death of the process or the machine. The new process has received no LeaderAndIsr yet."""
         if power_failure:
             self.disk.crash(self.storage)
         else:
@@ -225,4 +225,4 @@ class ReplicaCluster:
             else:
                 raise AssertionError(f"replica {follower} does not catch up")
         for follower in followers:
-            self.fetch(follower, leader)  # it gets the high watermark that its own progress has raised
+            self.fetch(follower, leader)  # its own fetches have raised the high watermark, which it gets now

@@ -1,4 +1,4 @@
-"""Records every commit of a consumer for a history: the user's, and the consumer's own, as those after a flush."""
+"""Records every commit of a consumer for a history: commits of the user, and the consumer's own, as after a flush."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.history.events import Committed, Outcome
 def record_commits(
     consumer: Consumer, member: str, now_ms: Callable[[], float], record: Callable[[Committed], None]
 ) -> None:
-    """Call ``record`` for each offset after its request; without an ``ok`` the offset may be committed or not."""
+    """Call ``record`` for each offset after its request. If its outcome is not ``ok``, it may be committed or not."""
     link = consumer._link
     assert link is not None
     commit, group = link.commit_offsets, link.group_id

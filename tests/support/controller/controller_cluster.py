@@ -99,7 +99,7 @@ class FakeBroker:
         self.members: dict[str, list[tuple[bytes, bytes]]] = {}
         """The subscription and assignment of each member of groups with subscriptions."""
         self.kinds: dict[str, str] = {}
-        """The protocol types of groups that are no consumer groups."""
+        """The protocol types of groups that are not consumer groups."""
         self.keeps: set[tuple[str, int]] = set()
         """Partitions whose records it does not delete: it closes the connection instead."""
         self.group_errors: dict[str, ErrorCode] = {}
@@ -109,7 +109,7 @@ class FakeBroker:
         self.positions: dict[str, dict[tuple[str, int], int]] = {}
         """The groups' positions in partitions that members wait for: ``{(topic, partition): position}``."""
         self.stock_producers: dict[str, tuple[int, int]] = {}
-        """``{topic: ms since a stock producer wrote, and since one placed a key by the old count}``"""
+        """``{topic: (ms since a stock producer wrote, ms since one placed a key by the old count)}``"""
         self.appended: dict[str, int] = {}
         """The bytes appended to topics since the broker's start."""
         self.features = dict(world.features)
@@ -358,7 +358,7 @@ class Log:
     high_watermark: int = 0
     start_offset: int = 0
     offset_of_time: int = -1
-    """The response to every request for the offset of a time."""
+    """The offset in responses to ListOffsets by a timestamp."""
     epoch_ends: Mapping[int, int] = field(default_factory=dict)
     """The end offsets of past leader epochs."""
 
@@ -466,7 +466,7 @@ class ControllerCluster:
         return int(response.error_code or response.topics[0].partitions[0].error_code)
 
     async def until(self, condition: Callable[[], Any | Awaitable[Any]], within_s: float = 60) -> Any:
-        """Return the first true value of ``condition``. It waits in virtual time, which costs nothing."""
+        """Return the first true value of ``condition``. The wait is in virtual time."""
         with trio.fail_after(within_s):
             while True:
                 value = condition()

@@ -1,4 +1,4 @@
-"""An image of one topic for a decision, and a context that carries the effects out and records the writes."""
+"""An image of one topic as the input of a decision, and a context that applies its effects and records the writes."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class TopicIncarnations:
         """The next unfinished part of the last resize, including the removal of marked partitions; "" if it is done."""
         wanted = Layout(znode.undeleted_partition_count, znode.layout_version)
         if znode.wanted is not None:
-            return f"the topic is to have {znode.wanted} partitions"
+            return f"a resize to {znode.wanted} partitions is queued"
         if len(znode.partitions) != znode.undeleted_partition_count:
             marked = {number: part.state for number, part in self.present.items() if number >= wanted[0]}
             return f"{len(znode.partitions)} partitions of {wanted[0]}: {marked}"
@@ -80,5 +80,5 @@ class TopicIncarnations:
             if part is None or part.state is None or part.state.leader < 0:
                 return f"partition {number} has no leader: {part}"
             if (part.state.layout or Layout(znode.initial_partition_count, 0)) != wanted:
-                return f"partition {number} has not the layout {wanted}: {part.state}"
+                return f"partition {number} does not have the layout {wanted}: {part.state}"
         return ""

@@ -36,7 +36,7 @@ sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
 
 
 def environment(directory: Path, extras: tuple[str, ...] = OF_MAKE_DEMO) -> dict[str, str]:
-    """The environment variables of such a program. ``directory`` takes a file that Python reads when it starts."""
+    """The environment variables of such a program. Python runs the file in ``directory`` at its start."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "sitecustomize.py").write_text(_HIDING.format(hidden=sorted(_hidden(extras))))
     inherited = os.environ.get("PYTHONPATH")

@@ -15,7 +15,7 @@ PAGE_BYTES = 4096
 
 
 class ColdDisk:
-    """Watches the files of ``OsStorage``. ``waited`` names the cold reads of the thread that made this object."""
+    """Watches the files of ``OsStorage``. ``waited`` names the cold reads of the thread that created this object."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waited: list[str] = []
@@ -32,7 +32,7 @@ class ColdDisk:
         monkeypatch.setattr(OsStorage, "read_bytes", lambda storage, path: self._read_bytes_watched(storage, path))
 
     def drop(self) -> None:
-        """Make everything cold, until it is read or written."""
+        """Make all bytes cold until they are read or written."""
         self._dropped = True
         self._warm.clear()
         self._known.clear()

@@ -21,7 +21,7 @@ _MOVED = -1
 
 
 class Moved(NamedTuple):
-    """An unwritten tombstone of a moved key; it is never placed again."""
+    """A tombstone of a moved key that is not written yet. It is never placed again."""
 
     batch: Batch
 
@@ -35,7 +35,7 @@ class CompactedModel(LineageModel):
     drops_values = False
     """Whether marked partitions are removed with their records."""
     moves_by_layout = True
-    """Whether only the layout that placed the key's record determines the tombstone of a moved key."""
+    """Whether tombstones of moved keys are written only under the layout that placed the key's record."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, records=40)
@@ -145,7 +145,9 @@ class CompactedModel(LineageModel):
             n, p = found.get(h, (-1, -1))
             if n != written and not (n < 0 and (h, written) in self.tombstones):
                 kind = "tombstone" if (h, written) in self.tombstones else "value"
-                raise BrokenError(f"a reader finds record {n} of key {h} in {p}, and the last is {kind} {written}")
+                raise BrokenError(
+                    f"a reader finds record {n} of key {h} in {p}, but the last record is {kind} {written}"
+                )
 
     def finish(self) -> None:
         """Complete all resizes and writes, and clean until there is nothing to remove."""

@@ -115,7 +115,7 @@ class Machine:
                 log.advance_high_watermark(log.log_end_offset)
 
     async def stop(self) -> None:
-        """Stop cleanly; the next start repairs the parts that fail."""
+        """Stop cleanly. The next start repairs what the stop could not write."""
         await self.manager.shutdown()
         for partition, promise in self.promises.items():
             log = self.manager.get(partition)
@@ -124,7 +124,7 @@ class Machine:
         self.disk.kill(self.storage)
 
     def kill(self) -> None:
-        """Kill the process; everything it wrote is kept."""
+        """Kill the process; all bytes that it wrote are kept."""
         self.disk.kill(self.storage)
 
     def cut_power(self) -> None:
@@ -329,10 +329,12 @@ class Machine:
     def _check_log(self, log: PartitionLog, promise: Promise) -> None:
         key = log.partition
         start, end = log.log_start_offset, log.log_end_offset
-        assert start <= max(promise.start, 0), f"{key} starts at {start}, nothing below {promise.start} was deleted"
+        assert start <= max(promise.start, 0), (
+            f"{key} starts at {start}, but only records below {promise.start} were deleted"
+        )
         found = {offset: value for offset, _, value in values(log)}
         latest = max(promise.acknowledged, default=-1)
-        assert end > latest, f"{key} ends at {end}, offset {latest} was acknowledged"
+        assert end > latest, f"{key} ends at {end}, but offset {latest} was acknowledged"
         if key != COMPACTED:
             assert sorted(found) == list(range(start, end)), f"{key} has {sorted(found)} of {start} to {end}"
         self._check_values(key, promise, found, start)
@@ -356,7 +358,7 @@ class Machine:
             assert (found[offset] or b"").startswith(value) or not value, f"{key}: offset {offset} is another record"
         for offset in kept - set(promise.acknowledged):
             assert found[offset] in promise.maybe.get(offset, ()) or b"" in promise.maybe.get(offset, ()), (
-                f"{key}: offset {offset} has a record that nobody sent there"
+                f"{key}: no client sent the record at offset {offset}"
             )
 
     def _check_aborted(self, log: PartitionLog, promise: Promise) -> None:
@@ -452,7 +454,7 @@ async def compaction(machine: Machine) -> None:
 
 
 async def transactions(machine: Machine) -> None:
-    """Aborted transactions, which only an index lists, with a kill in between."""
+    """Aborted transactions with a kill in between. Only the transaction index lists aborted ones."""
     await machine.begin(TRANSACTIONS)
     machine.abort_transaction()
     machine.append(TRANSACTIONS, 3)

@@ -71,7 +71,7 @@ class KeyedLoad:
         return {(key, number) for key, numbers in list(self.read.items()) for number in list(numbers)}
 
     def wait_for_more(self, what: str) -> None:
-        """Return when further records were written and read since the call, or when the load has failed."""
+        """Wait until more records are written and read, or until the load fails."""
         sent, seen = self.sent, len(self.numbers())
         wait_for(lambda: self.failures or (self.sent > sent and len(self.numbers()) > seen), DEADLINE_S, what)
 

@@ -1,8 +1,9 @@
 """A simulation of one topic: a controller with the steps of ``ordered_resize.resize``, leaders, producers, a group.
 
-A step is one write, order, request or look; anything may happen between two steps. Each partition has a reader of its
-own, the worst case for order. ``ordered_resize.gate`` decides which records the readers deliver, from responses of any
-age. The deliveries are checked against the naive recursion on all written entries, and against each other.
+A step is one write to ZooKeeper, one LeaderAndIsr, one request, or one poll of a reader. Steps interleave in any order.
+Each partition has its own reader, the worst case for order. ``ordered_resize.gate`` decides from responses of any age
+which records the readers deliver. The deliveries are checked against the naive recursion on all written entries, and
+against each other.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Metadata(NamedTuple):
 
 @dataclass
 class Replica:
-    """The state of a partition's leader. ``epoch`` is -1 before its first order."""
+    """The state of a partition's leader. ``epoch`` is -1 before its first LeaderAndIsr."""
 
     incarnation: int
     end: int
@@ -97,7 +98,7 @@ class Reader:
 
 
 class LineageModel:
-    """The simulation. Values that are not given are drawn from the seed. ``faults`` is the share of faulty steps."""
+    """The simulation. Missing arguments are drawn from the seed. ``faults`` is the share of faulty steps."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class LineageModel:
         self.judged: list[judgement.VerdictKind] = []
         self.writes = 0
         self.crash_after = -1
-        """The controller is replaced right after the write of this number."""
+        """The number of the write after which the controller is replaced."""
         self.done: list[str] = []
         for p in range(count):
             layout = StoredLayout(count, 7)
@@ -233,7 +234,7 @@ class LineageModel:
         return {key: [BROKER] for key in partitions}
 
     def advance(self, *, first: bool = False) -> bool:
-        """The active controller writes some of the due steps in any order, or, with ``first``, the first one."""
+        """Let the controller write some of the due steps in any order; with ``first`` only the first step."""
         snapshot = self.snapshot()
         steps = resize.next_steps(snapshot)
         if not steps and (verdict := judgement.judge_wanted(snapshot, self.setting)):
@@ -363,11 +364,13 @@ class LineageModel:
         is_gone = self.incarnations.get(batch.partition, 0) > batch.incarnation or (
             batch.partition not in self.states and batch.partition not in metadata.incarnations
         )
-        if is_gone:  # whether it was written is unknown: it fails
+        if is_gone:  # the batch fails, because its outcome is unknown
             self.lost.add(batch.number)
             producer.batch, producer.next = None, producer.next + 1
             return True
-        if not is_written and is_newer and batch.partition in self.replicas:  # refused for ever: it is placed again
+        if (
+            not is_written and is_newer and batch.partition in self.replicas
+        ):  # the batch is refused for ever, so its record is placed again
             producer.batch = None
             return True
         return False
@@ -447,7 +450,7 @@ class LineageModel:
             gate.facts.on_lineage(q, sent, over)
         elif question.ask is Ask.POSITION and q in self.readers:
             gate.facts.on_position(q, self.readers[q].done)
-        if replica is None or (not self.quiet and self.r.random() < self.stale / 4):  # or the broker is behind
+        if replica is None or (not self.quiet and self.r.random() < self.stale / 4):  # a broker with old metadata
             gate.facts.on_missing(q)
         elif question.ask is Ask.END and replica.epoch > question.epoch:
             end = next(offset for epoch, offset in replica.starts if epoch > question.epoch)
@@ -542,7 +545,7 @@ class LineageModel:
         self.finish()
 
     def finish(self) -> None:
-        """Continue without faults until no step is left; then all must be resized, written, read and removed."""
+        """Continue without faults until no step is left. Then resizes, writes, reads and removals must be complete."""
         self.quiet, idle = True, 0
         while idle < 2:
             moved = self.advance()

@@ -54,7 +54,7 @@ def an_entry_is_written_after_the_bump(patch: Patch) -> None:
 
 
 def a_losers_epoch_is_noted_with_the_goal(patch: Patch) -> None:
-    """The epoch is noted too early: an election before the loser's bump raises it."""
+    """The loser's last epoch is recorded too early: an election before the bump raises it."""
     noted: dict[int, int] = {}
     begun = resize.begun
 
@@ -92,11 +92,11 @@ def a_removal_does_not_wait_for_gainers(patch: Patch) -> None:
     patch.setattr(resize, "removals_may_begin", lambda _: True)
 
 
-def a_log_that_comes_again_begins_at_0(patch: Patch) -> None:
+def a_recreated_log_begins_at_offset_0(patch: Patch) -> None:
     patch.setattr(TopicZnode, "base_offset", lambda *_: 0)
 
 
-def a_partition_that_comes_again_begins_at_epoch_0(patch: Patch) -> None:
+def a_recreated_partition_begins_at_epoch_0(patch: Patch) -> None:
     create = resize.STEPS[Phase.CREATE]
 
     def again(snapshot: Snapshot, partition: int) -> Step:
@@ -115,7 +115,7 @@ def no_recursion(patch: Patch) -> None:
     patch.setattr(lineage, "behind", lambda *_: [])
 
 
-def batches_newer_than_what_was_read_are_delivered(patch: Patch) -> None:
+def batches_newer_than_the_known_lineage_are_delivered(patch: Patch) -> None:
     original = lineage.cap
 
     def cap(facts: Any, partition: int) -> int:
@@ -131,7 +131,7 @@ def lineages_of_any_age_serve(patch: Patch) -> None:
     patch.setattr(gate, "is_fresh", lambda *_: True)
 
 
-def what_a_broker_does_not_know_is_over(patch: Patch) -> None:
+def a_partition_unknown_to_a_broker_is_over(patch: Patch) -> None:
     original = lineage.is_over
     patch.setattr(lineage, "is_over", lambda facts, q, f: q in facts.missing or original(facts, q, f))
 
@@ -141,7 +141,7 @@ def pruned_entries_leave_no_floor(patch: Patch) -> None:
 
 
 def pruned_epochs_are_those_not_over(patch: Patch) -> None:
-    """This prunes one entry too many: one whose partition was removed in a later incarnation."""
+    """An entry is pruned although only an earlier incarnation of its loser was removed."""
 
     def pruned(entries: Any, floor: int, over: Mapping[int, int]) -> Any:
         left = [LineageEntry(e, {q: f for q, f in d.items() if q not in over}) for e, d in entries]
@@ -152,7 +152,7 @@ def pruned_epochs_are_those_not_over(patch: Patch) -> None:
     patch.setattr(resize, "pruned", pruned)
 
 
-def a_bump_keeps_what_it_replaced_before(patch: Patch) -> None:
+def a_bump_never_replaces_before(patch: Patch) -> None:
     """``before`` is written once and never replaced."""
     bump = resize.STEPS[Phase.BUMP]
 
@@ -168,7 +168,7 @@ def no_load_is_due(patch: Patch) -> None:
     patch.setattr(lineage, "loaded_up_to", lambda *_: lineage.EVERY_EPOCH)
 
 
-def a_load_covers_what_is_satisfied_when_it_returns(patch: Patch) -> None:
+def a_load_covers_entries_satisfied_when_it_returns(patch: Patch) -> None:
     original = gate.Gate.load_returned
 
     def load_returned(self: gate.Gate, partition: int, called: Any) -> None:
@@ -177,22 +177,22 @@ def a_load_covers_what_is_satisfied_when_it_returns(patch: Patch) -> None:
     patch.setattr(gate.Gate, "load_returned", load_returned)
 
 
-def what_was_dropped_needs_no_load(patch: Patch) -> None:
+def pruned_entries_need_no_load(patch: Patch) -> None:
     original = lineage.loaded_up_to
     patch.setattr(lineage, "loaded_up_to", lambda known, loaded: original(known._replace(floor=-1), loaded))
 
 
 def a_load_below_the_floor_is_due_for_ever(patch: Patch) -> None:
-    """Only the cap of the last load counts, not its floor: an entry that waits below the floor keeps the cap low."""
+    """The floor of the last load is ignored: an entry that waits below it keeps the cap low, so a load stays due."""
     original = lineage.loaded_up_to
     patch.setattr(lineage, "loaded_up_to", lambda known, loaded: original(known, loaded._replace(floor=-1)))
 
 
 def an_expired_log_start_counts_for_every_partition(patch: Patch) -> None:
-    """It also counts for a partition whose live owner has delivered records and not flushed them."""
+    """It counts even if a live owner of the partition has delivered records and not flushed them."""
     patch.setattr(facts, "log_start_counts", lambda *_: True)
     patch.setattr(gate, "log_start_counts", lambda *_: True)
 
 
-def what_is_passed_is_never_taken_back(patch: Patch) -> None:
+def passed_epochs_are_never_lowered(patch: Patch) -> None:
     patch.setattr(facts, "take_back", lambda *_: None)

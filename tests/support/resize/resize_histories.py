@@ -1,4 +1,4 @@
-"""Lineages after a history of resizes, computed without the package: one step bumps all partitions in order."""
+"""Lineages after a history of resizes, computed without the package under test. A resize is one step."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def alter(count: int, *, validate_only: bool = False, timeout_ms: int = 30_000) 
 
 
 async def started(nursery: trio.Nursery, **keys: object) -> ControllerCluster:
-    """A controller, its configuration in ``keys``, three brokers, and a topic of four partitions on them."""
+    """A controller with the configuration ``keys``, three brokers, and a topic with four partitions."""
     world = ControllerCluster(nursery)
     await world.start_controller(1000, **keys)
     for broker_id in BROKERS:
@@ -89,7 +89,7 @@ class Rules:
         self._states: dict[int, PartitionState] = {}
         self._topic: TopicZnode | None = None
         self._edits: dict[str, bytes | None] = {}
-        """The test's own writes, None for a deletion. As long as such a state stands, no controller wrote it."""
+        """The test's own writes, None for a deletion. They are not checked while the znode has this content."""
         self._decoded: dict[int, tuple[bytes, PartitionState]] = {}
         for name in ("set", "delete"):
             setattr(world.store, name, self._noting(getattr(world.store, name)))
@@ -107,7 +107,7 @@ class Rules:
         multi = session.multi
 
         async def checked(ops: Sequence[ZkOp]) -> list[int]:
-            await self._compare()  # a killed controller did not reach the comparison after its last write
+            await self._compare()  # a controller that was killed after its last write has not compared it
             versions = await multi(ops)
             await self._compare()
             self.writes += 1
@@ -147,7 +147,7 @@ class Rules:
 
     def _check(self, known: TopicZnode, topic: TopicZnode, states: dict[int, PartitionState]) -> None:
         for index in self._states.keys() & states.keys() - topic.partitions.keys():
-            self._break(f"{index} is out of the assignment, and its state is still there")
+            self._break(f"{index} is not in the assignment, but its state still exists")
         if topic.layout_version != known.layout_version:
             self._check_goal(known, topic)
         for index, state in states.items():
@@ -167,18 +167,18 @@ class Rules:
         if now.previous_undeleted_partition_count == count:
             gainers = _losers_of(before)
             if count != before.previous_undeleted_partition_count or not gainers:
-                self._break(f"a resize to {old} was taken back to {count}")
+                self._break(f"a resize to {old} was cancelled by the count {count}")
             if bumped := [
                 p for p in gainers if p in self._states and _layout(before, self._states[p]) == _goal(before)
             ]:
-                self._break(f"a resize was taken back after {bumped[0]} gained keys")
+                self._break(f"a resize was cancelled after {bumped[0]} gained keys")
             return
         if now.previous_undeleted_partition_count != old:
-            self._break(f"the count before is {old}, and {now.previous_undeleted_partition_count} is recorded")
+            self._break(f"the previous count is {old}, but {now.previous_undeleted_partition_count} is recorded")
         for p in range(old):
             state = self._states.get(p)
             if state is None or _layout(before, state) != _goal(before) or not self._acknowledged(before, p, state):
-                self._break(f"a resize begins before {p} has acknowledged the one before")
+                self._break(f"a resize begins before {p} has acknowledged the previous resize")
         if leaving := [p for p in range(count) if p in self._states and self._states[p].being_removed]:
             self._break(f"{leaving[0]} is counted while it is being removed")
 
@@ -209,19 +209,19 @@ class Rules:
             self._check_begun_removal(topic, states, index, before)
         if _layout(topic, now) == _layout(topic, before):
             if (now.before, now.lineage, now.floor) != (before.before, before.lineage, before.floor):
-                self._break(f"what {index} had before changed without a bump to another layout")
+                self._break(f"before, lineage or floor of {index} changed without a bump to another layout")
             return
         if now.leader_epoch != before.leader_epoch + 1 or _layout(topic, now) != _goal(topic):
             self._break(f"{index} has {now.layout} in epoch {now.leader_epoch}, after epoch {before.leader_epoch}")
         if now.before != Before(_layout(topic, before), before.leader_epoch):
-            self._break(f"the bump of {index} says that it replaced {now.before}")
+            self._break(f"the bump of {index} records {now.before} as the replaced layout")
         if (now.leader, now.isr) != (before.leader, before.isr):
             self._break(f"the bump of {index} changed leader or ISR")
         kept = []
         for entry in before.lineage:
             left = {q: f for q, f in entry.losers.items() if topic.last_leader_epochs.get(q, -1) < f}
             if left != entry.losers and now.floor < entry.epoch:
-                self._break(f"{index} forgot an entry of epoch {entry.epoch}, its floor is {now.floor}")
+                self._break(f"{index} pruned an entry of epoch {entry.epoch}, but its floor is {now.floor}")
             kept += [LineageEntry(entry.epoch, left)] if left else []
         self._check_gain(topic, states, index, tuple(kept), now)
 
@@ -249,7 +249,7 @@ class Rules:
         self, topic: TopicZnode, states: dict[int, PartitionState], index: int, before: PartitionState
     ) -> None:
         if index < topic.undeleted_partition_count or index < (topic.wanted or 0):
-            self._break(f"the removal of {index} begins, which is counted")
+            self._break(f"the removal of {index} begins while the partition is counted")
         if above := [p for p in states if p > index and not states[p].being_removed]:
             self._break(f"the removal of {index} begins before that of {above[0]}")
         if behind := [p for p in _losers_of(topic) if p not in states or _layout(topic, states[p]) != _goal(topic)]:
@@ -260,13 +260,13 @@ class Rules:
     def _check_removal(self, known: TopicZnode, topic: TopicZnode, index: int) -> None:
         before = self._states[index]
         if not before.being_removed:
-            self._break(f"{index} was removed without a word")
+            self._break(f"{index} was removed before its state was marked as being removed")
         if index in topic.partitions or topic.last_leader_epochs.get(index) != before.leader_epoch:
             self._break(f"the topic znode was not written with the removal of {index}")
         if topic.base_offset(index) < known.base_offset(index):
-            self._break(f"{index} ended at {known.base_offset(index)}, and the topic says {topic.last_offsets}")
+            self._break(f"{index} ended at {known.base_offset(index)}, but the topic has {topic.last_offsets}")
         if topic.topic_id == known.topic_id:
-            self._break("the topic id stayed when partitions went")
+            self._break("the topic id did not change when partitions were removed")
         for replica in known.partitions.get(index, ()):
             if not self._deleted(replica, index):
                 self._break(f"{index} was removed before broker {replica} deleted it")

@@ -1,4 +1,4 @@
-"""The znodes of a topic in the middle of a resize, and brokers that hold it there, under a simulated controller."""
+"""Stops a simulated controller in the middle of a resize by silent brokers, and reads the topic's znodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Entries = tuple[LineageEntry, ...]
 
 
 def silence(world: ControllerCluster, *brokers: int) -> None:
-    """Make these brokers send no response until they are released."""
+    """Make these brokers send no response until ``release`` is called."""
     for broker in brokers:
         world.brokers[broker].answering = trio.Event()
 
@@ -31,7 +31,7 @@ def release(world: ControllerCluster) -> None:
 
 
 async def begun(world: ControllerCluster, count: int) -> None:
-    """Request a resize that leaders do not acknowledge: broker 1, which leads the initial partitions, is silent."""
+    """Request a resize that is not acknowledged: broker 1 is silent, and leads the initial partitions."""
     silence(world, 1)
     await world.request(alter(count, timeout_ms=100))
 

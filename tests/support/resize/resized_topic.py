@@ -28,7 +28,7 @@ class Topic:
 
     @classmethod
     def split(cls, initial: int, count: int) -> Topic:
-        """A topic that was split once, so long ago that its lineage has ended."""
+        """A topic that was split once, so long ago that no partition has a lineage any more."""
         topic = cls(initial, count)
         topic.topic = topic.topic.replace(layout_version=1)
         topic.states = {p: state.replace(layout=Layout(count, 1)) for p, state in topic.states.items()}

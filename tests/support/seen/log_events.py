@@ -33,7 +33,7 @@ _TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOT
 
 
 class Use(NamedTuple):
-    """A logging call. ``event`` is None when it is no literal."""
+    """A logging call. ``event`` is None if it is not a literal."""
 
     place: str
     process: str

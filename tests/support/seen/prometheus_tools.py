@@ -28,7 +28,7 @@ DEADLINE_S = 60.0
 _NAME = re.compile(r"\b(?:up|(?:kafka|anabranch|process)_\w+)\b")
 _OF_HISTOGRAM = re.compile(r"_(bucket|sum|count)$")
 COUNTS = {"kafka_server_socket_server_metrics_connection_count", "kafka_consumergroup_lag_sum"}
-"""Metrics that are no histograms although their names end like one's."""
+"""Metrics that are not histograms, although their names end like those of histograms."""
 KAFKAS_OWN = {
     ("kafka_consumergroup_current_offset_sum", 'should not have "_sum" suffix'),
     ("kafka_consumergroup_lag_sum", 'should not have "_sum" suffix'),

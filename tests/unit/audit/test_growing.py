@@ -192,7 +192,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("lose", LOSSES, ids=lambda lose: lose.__name__)
-def test_lost_data_is_an_error_that_names_it(export: Export, lose: Callable[[Export], None]) -> None:
+def test_the_error_for_lost_data_names_the_data(export: Export, lose: Callable[[Export], None]) -> None:
     message, left = LOSSES[lose]
     export.export()
     export.micro_batch()

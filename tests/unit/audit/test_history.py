@@ -109,7 +109,7 @@ def test_violations_are_counted_in_the_layout_of_their_offset() -> None:
     assert [row.violations for row in history.partitions] == [1, 0, 2]
 
 
-def test_records_of_no_known_layout_are_counted_apart() -> None:
+def test_records_of_an_unknown_layout_are_counted_separately() -> None:
     manifest = topic([2])
     first, second = epochs_of(manifest)
     lost = dataclasses.replace(second, layout_version=None)
@@ -126,7 +126,7 @@ def test_a_log_directory_without_layouts_shows_only_partitions() -> None:
 
 
 def test_missing_layouts_are_counted_and_contradictory_counts_show_no_moves() -> None:
-    """Layout 1 is in no history, and the count that places keys changes between layouts 2 and 3."""
+    """Layout 1 is in no history, and the initial partition count changes between layouts 2 and 3."""
     layouts = [Layout(0, 2, 2, 0), Layout(4, 2, 4, 2), Layout(5, 3, 6, 3)]
     manifest = Manifest("events", "delete", 3, 6, [PartitionEntry(0, 0, -1, [], layouts)], layout_version=3)
     changes = topic_history(manifest, report([manifest], epochs=[])).changes

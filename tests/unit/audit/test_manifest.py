@@ -154,7 +154,7 @@ def test_a_manifest_is_inferred_from_a_log_directory(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "not-a-partition").mkdir()
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nevents 1 5\n")
-    (tmp_path / "cleaner-offset-checkpoint").touch()  # Kafka leaves the directory so until the first compaction
+    (tmp_path / "cleaner-offset-checkpoint").touch()  # Kafka leaves this file empty until the first compaction
     (tmp_path / "events-2" / "partition-count-checkpoint").write_text("0\n1\n0 3 3 0\n")
     (topic,) = discover(tmp_path)
     assert topic.inferred
@@ -204,7 +204,7 @@ def test_files_are_compared_with_the_manifest(tmp_path: Path) -> None:
     gone.unlink()
     cut.write_bytes(cut.read_bytes()[:-1])
     (tmp_path / "events-2" / f"{1:020d}.log").touch()
-    (tmp_path / "events-2" / f"{writer.partitions[2].offset:020d}.log").touch()  # this export continues
+    (tmp_path / "events-2" / f"{writer.partitions[2].offset:020d}.log").touch()  # of an unfinished export
     found = list(wrong_files(topic))
     assert [x.partition for x in found] == [0, 1, 2]
     assert ["missing" in found[0].message, "the manifest says" in found[1].message] == [True] * 2

@@ -24,7 +24,7 @@ ENTRY = struct.Struct(">ii")
 
 
 def segment(root: Path, base: int = 1000) -> tuple[Path, list[tuple[int, int]]]:
-    """A segment of one partition, and the entries of a correct index: each batch's last offset and its position."""
+    """Write a segment; return its index path and a correct index: each batch's relative last offset and position."""
     writer = TopicWriter(root, "events", 1)
     writer.partitions[0].offset = base
     entries = []

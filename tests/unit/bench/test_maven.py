@@ -23,7 +23,7 @@ with open("{lock}") as lock:
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file to which a stand-in for Maven writes its runs; it fails unless its caller holds the lock."""
+    """Return the file to which a fake ``mvn`` writes its runs. The fake fails unless its caller holds the lock."""
     programs, runs = tmp_path / "bin", tmp_path / "runs"
     programs.mkdir()
     for name in ("mvn", "java"):
@@ -40,7 +40,7 @@ def test_maven_runs_under_a_lock_and_only_once(runs: Path, tmp_path: Path) -> No
     assert runs.read_text() == f"-q -B goal -DoutputDirectory={tmp_path / 'jars'}\n"
 
 
-def test_what_another_process_fetched_meanwhile_is_not_fetched_again(
+def test_a_program_that_another_process_fetched_meanwhile_is_not_fetched_again(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fetched_meanwhile(lock: object, flags: int) -> None:

@@ -1,4 +1,4 @@
-"""Warm-up rounds run before the counted rounds: until two in a row agree, with a limit."""
+"""Warm-up rounds run before the counted rounds, until two in a row agree or a limit is reached."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_sides_take_turns_until_each_is_warm(monkeypatch: pytest.MonkeyPatch) ->
     read = {line.split()[0]: line.split()[2] for line in sides.log if " fetch " in line}
     assert read == {"A": "warm-up-0-2", "B": "warm-up-0-4"}, "a fetch reads the latest records"
     written = [line.split()[2] for line in sides.log if " produce " in line]
-    assert sorted(sides.deleted) == sorted(written), "on each side"
+    assert sorted(sides.deleted) == sorted(written), "the topics of each side are deleted"
     assert [target.samples for target in sides.targets] == [{}, {}]
     assert {name: len(found.rates) for name, found in sides.targets[1].warm_ups.items()} == {"produce": 4, "fetch": 2}
 

@@ -119,7 +119,7 @@ def test_an_awaited_batch_of_a_new_producer_epoch_is_written_before_later_ones(l
     assert [log.send(2, epoch=1), log.send(0, epoch=1)] == [AGAIN, WRITTEN]
 
 
-def test_a_producer_that_continues_in_a_new_epoch_is_not_held_up(log: Log) -> None:
+def test_a_producer_that_continues_in_a_new_epoch_is_not_refused(log: Log) -> None:
     log.send(0, refusal=UNKNOWN)
     assert log.send(0, epoch=1) == WRITTEN
     assert not log.awaited
@@ -136,7 +136,7 @@ def test_a_batch_of_an_earlier_producer_epoch_changes_nothing(log: Log) -> None:
 def test_a_producer_that_repeats_nothing_is_refused_as_out_of_order(log: Log) -> None:
     """The producer gets OUT_OF_ORDER_SEQUENCE_NUMBER without end.
 
-    librdkafka assumes that the missing batch is written once a later batch is.
+    librdkafka assumes that the missing batch is written as soon as a later batch is written.
     """
     log.send(0, refusal=UNKNOWN)
     log.now = GIVE_UP_S
@@ -151,14 +151,14 @@ def test_a_refused_batch_is_awaited_as_long_as_it_is_repeated(log: Log) -> None:
         assert [log.send(0, refusal=UNKNOWN), log.send(2)] == [UNKNOWN, AGAIN]
 
 
-def test_after_a_batch_is_refused_for_good_the_next_refused_one_is_awaited(log: Log) -> None:
+def test_after_a_batch_is_permanently_refused_the_next_refused_one_is_awaited(log: Log) -> None:
     log.send(0, refusal=UNKNOWN)
     log.send(2, refusal=UNKNOWN)
     assert log.send(0, refusal=FOR_GOOD) == FOR_GOOD
     assert [log.send(4), log.send(2), log.send(4)] == [AGAIN, WRITTEN, WRITTEN]
 
 
-def test_a_batch_that_is_refused_for_good_at_once_holds_up_nothing(log: Log) -> None:
+def test_a_batch_that_is_permanently_refused_when_first_sent_delays_no_later_batch(log: Log) -> None:
     assert [log.send(0, refusal=FOR_GOOD), log.send(2)] == [FOR_GOOD, WRITTEN]
     assert not log.awaited
 

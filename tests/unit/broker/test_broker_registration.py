@@ -44,7 +44,7 @@ def losing_one_answer(session: FakeSession) -> Callable[[], Awaitable[None]]:
 
 
 async def test_registration_waits_for_the_end_of_the_old_session(autojump_clock: trio.testing.MockClock) -> None:
-    """KAFKA-7165, 14845: a restarted broker does not take its expiring session's registration for its own."""
+    """KAFKA-7165, 14845: a restarted broker does not treat the registration of its expiring session as its own."""
     zk = await server()
     old, new = zk.session(), zk.session()
     await registration(old).register()
@@ -59,7 +59,7 @@ async def test_registration_waits_for_the_end_of_the_old_session(autojump_clock:
     assert (stat.ephemeral_owner, stat.czxid) == (new.session_id, successor.epoch)
 
 
-async def test_a_registration_whose_response_was_lost_counts(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_registration_whose_response_was_lost_is_recognized(autojump_clock: trio.testing.MockClock) -> None:
     """KAFKA-13407: the existing znode is our own."""
     zk = await server()
     session = zk.session()
@@ -124,7 +124,7 @@ async def test_a_changed_registration_is_written_and_keeps_the_broker_epoch(
 ) -> None:
     """The broker keeps its epoch when it rewrites its znode.
 
-    KIP-226: a new czxid is a new broker epoch, and the controller would take the broker for a restarted one.
+    KIP-226: a new czxid is a new broker epoch, and the controller would treat the broker as restarted.
     """
     zk = await server()
     ours = Described(zk.session())

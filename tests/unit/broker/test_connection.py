@@ -26,7 +26,7 @@ REQUESTS = 30
 
 
 class Narrow:
-    """A stream with all requests available; now and then it accepts some of the sent bytes."""
+    """A stream with all requests available. It accepts none, some or all of the bytes at each send."""
 
     peer = "client:1"
 
@@ -132,7 +132,7 @@ async def serve(seed: int, passes: int) -> tuple[bytes, int]:
 
 @pytest.mark.trio
 @pytest.mark.parametrize("seed", range(20))
-async def test_answers_come_whole_and_in_order(seed: int) -> None:
+async def test_responses_are_sent_whole_and_in_order(seed: int) -> None:
     sent, served = await serve(seed, passes=3_000)
     assert served == REQUESTS
     assert sent == answers_to(REQUESTS)

@@ -59,9 +59,9 @@ def znode(host: str, elected_ms: int) -> bytes:
 async def test_a_request_is_sent_again_only_when_another_controller_is_elected(
     host: str, asked: tuple[int, int], autojump_clock: MockClock
 ) -> None:
-    """A request survives an election of the controller that has received it.
+    """A request is not sent again when the controller that received it is elected again.
 
-    If it were sent again it could find its own effect, such as a topic that already exists.
+    The second request could find the effect of the first, such as a topic that already exists.
     """
     fabric, session = SimFabric(random.Random(1), delay_s=lambda: 0.001), FakeZk().session()
     first, second = Controller(fabric, "first"), Controller(fabric, "second")

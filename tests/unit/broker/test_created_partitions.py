@@ -1,4 +1,4 @@
-"""The partitions of an UpdateMetadata that a resize created. Groups of held consumers begin at their first offset."""
+"""The partitions of an UpdateMetadata that a resize created. Groups of held consumers begin at their base offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker and finalized features (KIP-584): it starts only if it supports them, and shuts down once it does not."""
+"""A broker and finalized features (KIP-584): it starts only if it supports them, and stops when it no longer does."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class Broker:
             return await channel.request(body, version=version)
 
 
-async def test_api_versions_3_carries_the_features_and_no_earlier_version(autojump_clock: object) -> None:
+async def test_only_version_3_of_api_versions_has_the_features(autojump_clock: object) -> None:
     """The response has the supported features, the finalized features and the epoch as tagged fields of version 3."""
     broker = Broker(levels(1))
     async with trio.open_nursery() as nursery:

@@ -26,10 +26,10 @@ class NoReplicas:
         return None
 
 
-def test_an_error_comes_with_empty_records_never_null_ones() -> None:
+def test_an_error_has_empty_records_never_null() -> None:
     """An error has empty records, never null.
 
-    KAFKA-18646: librdkafka takes null records for a broken response and repeats the request at once, without end.
+    KAFKA-18646: librdkafka treats null records as a broken response and repeats the request at once, without end.
     """
     clock = ManualClock()
     target = FetchTarget(Purgatory(clock))

@@ -1,6 +1,6 @@
 """Responses to PartitionLeaderEpochsForPartitions (25301) name only state that was read.
 
-A response never invents that a partition has nothing to wait for.
+A response reports that a partition waits for nothing only if the broker has read that.
 """
 
 from __future__ import annotations
@@ -121,9 +121,11 @@ async def test_the_answer_is_the_lineage_in_the_znodes() -> None:
     assert answer_of(await world.ask()) == (2, -1, -1, [(0, {1: 0}), (2, {1: 2})])
     await world.controller.set(STATE, state(4, LINEAGE[1:], 0).encode())
     await world.controller.set(TOPIC, resized({5: 0, 7: 3}).encode())
-    assert answer_of(await world.ask()) == (4, 0, 0, [(2, {1: 2})]), "over also of a number that was assigned again"
+    assert answer_of(await world.ask()) == (4, 0, 0, [(2, {1: 2})]), (
+        "``over`` is also set for a partition that exists again"
+    )
     assert answer_of(await world.ask(TopicPartition("t", 7))) == (-1, 3, -1, []), (
-        "over also of a number that no partition has"
+        "``over`` is also set for a partition that no longer exists"
     )
 
 
@@ -345,7 +347,7 @@ async def test_an_answer_is_one_consistent_state_of_both_znodes_during_writes(
             await trio.sleep(0.01)  # polls: virtual time
 
 
-async def test_the_first_kept_epoch_passes_entries_whose_ancestors_are_removed() -> None:
+async def test_the_first_kept_epoch_moves_past_entries_whose_ancestors_are_removed() -> None:
     world = LineageFixture()
     await world.create(p5=state(4))
     assert await world.lineages.first_kept_epoch(T5) == 0

@@ -34,7 +34,7 @@ def sampled(metrics: Metrics) -> Values:
     for family in text_string_to_metric_families(metrics.render().decode()):
         for sample in family.samples:
             key = (sample.name, tuple(sample.labels[name] for name in sorted(sample.labels)))
-            assert key not in found, f"{key} is there twice"
+            assert key not in found, f"{key} occurs twice"
             found[key] = sample.value
     return found
 

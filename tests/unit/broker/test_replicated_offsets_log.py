@@ -84,7 +84,8 @@ async def test_every_call_is_fenced_by_the_leader_epoch(epoch: int, error: str) 
 async def test_an_append_of_an_earlier_leadership_never_counts_as_committed() -> None:
     """An append of an earlier leadership never counts as committed.
 
-    Between two checks the replica follows, is cut off, and leads again with others' records below the watermark.
+    Between two checks the replica follows, truncates its log, and leads again with another leader's record below the
+    watermark.
     """
     coordinator = Coordinator()
     world = coordinator.world

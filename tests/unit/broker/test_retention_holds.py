@@ -1,6 +1,6 @@
 """How long a broker keeps the controller's holds on retention.
 
-The tests also cover the broker's rules before the first hold and after the last.
+The tests also cover the broker's rules before the first hold and after the last one.
 """
 
 from __future__ import annotations
@@ -157,9 +157,9 @@ def test_a_topic_whose_retention_does_not_wait_is_not_held(world: LogFixture) ->
 
 
 def test_a_topic_whose_retention_begins_to_wait_is_held_for_a_lease(world: LogFixture) -> None:
-    """A topic begins with a lease when it is switched on.
+    """A topic gets a lease when its config makes retention wait.
 
-    This also holds where an earlier hold has ended: the controller sends the next hold in its next round.
+    It gets the lease even after an earlier hold has ended. The controller sends the next hold in its next round.
     """
     broker = Broker(world)
     broker.lead(3)
@@ -171,7 +171,7 @@ def test_a_topic_whose_retention_begins_to_wait_is_held_for_a_lease(world: LogFi
     assert broker.held_from() == EVERYTHING
 
 
-def test_held_records_that_the_bound_removes_are_warned_of_and_counted(leader: Broker) -> None:
+def test_held_records_that_the_bound_removes_cause_a_warning_and_are_counted(leader: Broker) -> None:
     leader.send(3, group="slow")
     leader.clock.ms += BOUND_MS
     with capture_logs() as lines:
@@ -182,7 +182,7 @@ def test_held_records_that_the_bound_removes_are_warned_of_and_counted(leader: B
     assert leader.metrics.held_records_removed.values == {("t", "slow"): 5}
 
 
-def test_held_records_that_retention_by_size_removes_are_warned_of_and_counted(world: LogFixture) -> None:
+def test_held_records_that_retention_by_size_removes_cause_a_warning_and_are_counted(world: LogFixture) -> None:
     leader = Broker(world, retention_ms=-1, retention_bytes=2 * len(batch(b"a", b"b")))
     leader.lead(3)
     leader.send(2, group="slow")

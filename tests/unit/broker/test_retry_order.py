@@ -49,7 +49,7 @@ class Held:
         assert self._order.turn(self._records, 0.1) is BatchTurn.NOW
 
 
-def test_a_held_batch_has_its_turn_right_after_those_before_it() -> None:
+def test_a_held_batch_has_its_turn_right_after_the_batches_before_it() -> None:
     order = RetryOrder(0.0)
     order.refused(batch(1))
     assert [order.turn(batch(number), 0.0) for number in (2, 3, 4)] == [BatchTurn.LATER] * 3
@@ -85,7 +85,7 @@ def test_no_batch_is_given_up_before_the_broker_leads() -> None:
     assert order.turn(batch(1), late + GIVE_UP_S) is BatchTurn.NOW
 
 
-def test_a_batch_from_before_this_broker_led_is_given_up_in_the_end() -> None:
+def test_a_batch_that_was_refused_before_this_broker_led_is_given_up_after_a_wait() -> None:
     order = RetryOrder(0.0)
     order.refused_before_leading(batch(1))
     assert order.turn(batch(2), 1.0) is BatchTurn.LATER
@@ -93,7 +93,7 @@ def test_a_batch_from_before_this_broker_led_is_given_up_in_the_end() -> None:
     assert order.turn(batch(1), 1.0 + GIVE_UP_S + 0.2) is BatchTurn.NEVER
 
 
-def test_a_fault_of_an_awaited_batch_ends_the_wait_for_all() -> None:
+def test_a_fault_of_an_awaited_batch_ends_the_wait_for_all_awaited_batches() -> None:
     order = RetryOrder(0.0)
     order.refused(batch(1))
     order.refused_for_good(batch(2))
@@ -102,7 +102,7 @@ def test_a_fault_of_an_awaited_batch_ends_the_wait_for_all() -> None:
     assert order.turn(batch(2), 0.1) is BatchTurn.NEVER
 
 
-def test_a_record_that_is_refused_for_good_blocks_nothing_and_is_never_written() -> None:
+def test_a_record_that_is_permanently_refused_blocks_nothing_and_is_never_written() -> None:
     order = RetryOrder(0.0)
     order.refused_for_good(batch(1, 2))
     assert order.is_empty

@@ -67,7 +67,7 @@ def connected(server: Server) -> int:
 
 
 async def test_every_listener_accepts_again_below_the_limit(mock_clock: trio.testing.MockClock) -> None:
-    """The listeners accept at once: no time passes by itself, so the check of the limit each second wakes nobody."""
+    """The listeners accept at once: no time passes by itself, so the check each second does not wake them."""
     values = {"max.connections": LIMIT, "max.connections.per.ip": 1000}
     server = Server(fake_node(values), Dispatcher(), Background(propagate_bugs=True))
     listeners = {name: FakeListener() for name in ("A", "B", "INTERNAL")}

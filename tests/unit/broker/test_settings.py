@@ -74,7 +74,7 @@ async def test_only_the_topics_that_changed_are_configured() -> None:
     assert sorted(broker.changed) == [("t17", 0), ("t17", 1), ("t3", 0), ("t3", 1)]
 
 
-async def test_of_two_changes_that_overlap_the_later_one_is_in_force_everywhere() -> None:
+async def test_the_later_of_two_overlapping_changes_is_in_force_in_every_log() -> None:
     broker = Broker(topics=1, partitions=4 * MAX_STEPS)
 
     async def change_again() -> None:
@@ -136,7 +136,7 @@ class Zk:
         return self.notified
 
 
-async def test_reading_everything_again_reports_only_what_changed(autojump_clock: trio.testing.MockClock) -> None:
+async def test_reading_all_configs_again_reports_only_changed_topics(autojump_clock: trio.testing.MockClock) -> None:
     zk = Zk()
     await zk.start()
     assert await zk.read_all_again() == []

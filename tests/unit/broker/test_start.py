@@ -1,4 +1,4 @@
-"""The broker's reads from ZooKeeper before it starts, over an unreliable connection, and its waits."""
+"""A broker's reads from ZooKeeper before it starts, over an unreliable connection, and how long it waits."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_a_start_fails_when_the_connection_is_not_back_in_time(autojump_cl
 async def test_no_client_reaches_a_broker_before_it_is_registered(autojump_clock: MockClock) -> None:
     """No client reaches a broker before it is registered.
 
-    The broker knows no topic, and would answer its clients, who take it for the leader, that no topic exists.
+    Before that the broker knows no topic. A client that treats it as a leader would get an unknown-topic error.
     """
     zk, rng = FakeZk(), random.Random(1)
     fabric = SimFabric(rng, delay_s=lambda: 0.0)

@@ -1,4 +1,4 @@
-"""Topics that a broker creates by itself: one request at a time, another after a failure, which is logged."""
+"""Topics that a broker creates by itself: one request at a time. A failure is logged; another request may follow."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Controller:
 
 
 async def never(*_: object) -> bool:
-    """No metadata comes."""
+    """Report that no metadata has arrived."""
     return False
 
 
@@ -49,7 +49,7 @@ def creator(controller: Controller, nursery: trio.Nursery) -> TopicCreator:
     return TopicCreator(values, fake, MetadataCache(), never, Background(), nursery)
 
 
-async def test_the_offsets_topic_is_requested_again_after_there_were_too_few_brokers(nursery: Any) -> None:
+async def test_the_offsets_topic_is_requested_again_after_a_failure_for_too_few_brokers(nursery: Any) -> None:
     """FindCoordinator answers COORDINATOR_NOT_AVAILABLE meanwhile, and each such request tries again (as in Kafka)."""
     controller = Controller(ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.NONE)
     found = creator(controller, nursery)

@@ -190,10 +190,10 @@ class FakeAdmin:
         return ClusterDescription("fake", 1, (Node(1, "localhost", 9092),))
 
     async def cluster(self, topics: Iterable[str]) -> None:
-        """Do as ``LogReader``."""
+        """Replace ``LogReader.cluster``: no metadata is needed."""
 
     async def fetch(self, tp: TopicPartition, offset: int) -> Any:
-        """Do as ``LogReader``."""
+        """Replace ``LogReader.fetch``."""
         if tp.partition not in self.written_at:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
         records = [SimpleNamespace(offset=offset - 1, timestamp=1)]

@@ -47,7 +47,7 @@ def progresses(monkeypatch: pytest.MonkeyPatch) -> list[Progress | None]:
 
 
 class Terminal:
-    """Takes the place of standard output and error."""
+    """A pseudoterminal that replaces standard output and error."""
 
     def __init__(self) -> None:
         self._ours, theirs = pty.openpty()

@@ -1,4 +1,4 @@
-"""``anabranch configs``: its error for an address that is not a broker's."""
+"""``anabranch configs``: its error for an id that is not a broker's."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.Captur
     assert (status, err.count("\n"), "is not a file of a partition" in err) == (1, 1, True)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = tmp_path / "00000000000000000000.log"
     status, _, err = run(capsys, str(missing))
     assert (status, err) == (1, f"anabranch: {missing}: No such file or directory\n")

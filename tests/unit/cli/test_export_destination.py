@@ -118,7 +118,7 @@ def test_two_exports_into_one_directory_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def shared() -> Iterator[Cluster]:
-    """Return a topic in a directory that every user can read, and a closed directory beside it."""
+    """Yield a cluster with one topic, in a directory that every user can read."""
     with tempfile.TemporaryDirectory() as root:
         os.chmod(root, 0o755)
         cluster = Cluster(Path(root))

@@ -27,7 +27,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def stopped(replica: Replica, broker: int, high_watermark: int) -> None:
-    """A log directory as a broker leaves it."""
+    """Complete a log directory as a stopped broker leaves it."""
     meta = MetaProperties(broker, "cluster-a")
     (replica.log_dir / "meta.properties").write_bytes(encode_meta_properties(meta))
     (replica.log_dir / ".lock").touch()
@@ -55,7 +55,7 @@ def test_the_log_start_and_the_cleanup_policy_come_from_the_checkpoints(cluster:
     assert cluster.exported() == [6, 7, 8, 9]
 
 
-def test_an_export_of_the_running_cluster_goes_on_from_a_stopped_broker(cluster: Cluster) -> None:
+def test_an_export_of_the_running_cluster_continues_from_a_stopped_broker(cluster: Cluster) -> None:
     cluster.high_watermark = 8
     cluster.export()
     assert export_offline(cluster.replica(1).log_dir, "t", cluster.root / "out").added_segments == 1
@@ -116,7 +116,7 @@ def test_a_directory_that_is_no_log_directory_is_refused(tmp_path: Path) -> None
         export_offline(tmp_path, "t", tmp_path / "out")
 
 
-def test_a_topic_that_is_not_there_is_refused(cluster: Cluster) -> None:
+def test_a_missing_topic_is_refused(cluster: Cluster) -> None:
     with pytest.raises(CommandError, match="has no partition of topic other"):
         export_offline(cluster.replica(1).log_dir, "other", cluster.root / "out")
 

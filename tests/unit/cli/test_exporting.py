@@ -71,7 +71,7 @@ def test_the_manifest_describes_the_files(cluster: Cluster) -> None:
     assert not list(cluster.out.parent.glob("**/*.part*"))
 
 
-def test_a_repeated_export_adds_only_what_is_new(cluster: Cluster) -> None:
+def test_a_repeated_export_adds_only_new_records(cluster: Cluster) -> None:
     cluster.export()
     before = mtimes(cluster.out)
     grow(cluster)
@@ -85,7 +85,7 @@ def test_a_repeated_export_adds_only_what_is_new(cluster: Cluster) -> None:
     assert list(wrong_files(discover(cluster.root / "out")[0])) == []
 
 
-def test_an_export_with_nothing_new_leaves_the_manifest_alone(cluster: Cluster) -> None:
+def test_an_export_without_new_records_does_not_change_the_manifest(cluster: Cluster) -> None:
     cluster.export()
     before = mtimes(cluster.root / "out")
     report = cluster.export()
@@ -130,7 +130,7 @@ def test_a_partition_without_records_has_no_segments(tmp_path: Path) -> None:
     assert cluster.manifest().partitions[0].segments == []
 
 
-def test_another_leader_goes_on_where_the_first_ended(cluster: Cluster) -> None:
+def test_an_export_continues_from_another_leader(cluster: Cluster) -> None:
     cluster.export()
     cluster.leader = 2
     cluster.replica(2).segment(0, batches(0, 8))
@@ -210,7 +210,7 @@ def test_a_replica_out_of_sync_is_copied_up_to_its_own_high_watermark(replicated
     assert offsets(Path(third.directory) / "t-0" / f"{0:020d}.log") == list(range(6))
 
 
-def test_replicas_go_on_and_a_broker_that_is_down_is_named(replicated: Cluster) -> None:
+def test_a_repeated_export_continues_replicas_and_names_a_broker_that_is_down(replicated: Cluster) -> None:
     replicated.export(all_replicas=True)
     replicated.live = (1, 2)
     grow(replicated)
@@ -245,7 +245,7 @@ def test_a_replica_that_is_removed_meanwhile_is_left_out(replicated: Cluster, mo
     assert [(r.broker, r.high_watermark, len(r.segments)) for r in replicas] == [(3, 6, 1)]
 
 
-def test_a_replica_that_is_gone_is_listed_only_up_to_what_was_exported(
+def test_an_unreachable_replica_is_listed_only_up_to_its_exported_end(
     replicated: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replicated.replica(2).segment(0, batches(0, 2))
@@ -313,7 +313,7 @@ def changed_at(number: int, monkeypatch: pytest.MonkeyPatch, change: Callable[[]
     monkeypatch.setattr(export_run, "open_piece", changing)
 
 
-def test_a_first_export_begins_anew_where_retention_outruns_it(
+def test_a_first_export_begins_again_after_retention_removed_its_segments(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grow(cluster)
@@ -385,7 +385,7 @@ def test_batches_across_the_exported_end_are_refused(cluster: Cluster) -> None:
         cluster.export()
 
 
-def test_a_log_that_keeps_changing_is_given_up(cluster: Cluster) -> None:
+def test_an_export_of_a_log_that_keeps_changing_fails(cluster: Cluster) -> None:
     (cluster.replica(1).directory / f"{0:020d}.log.swap").touch()
     with pytest.raises(CommandError, match="changed 21 times"):
         cluster.export()
@@ -418,7 +418,7 @@ class FullDisk:
         monkeypatch.setattr(LocalDestination, "write", limited)
 
 
-def test_a_full_disk_is_named_and_the_next_export_goes_on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named_and_the_next_export_continues(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FullDisk(monkeypatch, len(batches(0, 5)))
     with pytest.raises(CommandError, match=r"cannot write t-0/0{19}6.log in .*out: No space left on device"):
         cluster.export(partial_every=1)
@@ -433,7 +433,7 @@ def test_a_full_disk_is_named_and_the_next_export_goes_on(cluster: Cluster, monk
 
 
 def killed_after(cluster: Cluster, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Export, and stop before the write with that number, as a kill does."""
+    """Export, and stop in the write after that many writes, as a kill does."""
     count = [0]
     write = LocalDestination.write
 
@@ -455,7 +455,9 @@ def killed_after(cluster: Cluster, writes: int, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("writes", range(9))
-def test_an_export_killed_anywhere_goes_on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
+def test_an_export_continues_after_a_kill_at_any_write(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
     killed_after(cluster, writes, monkeypatch)
     grow(cluster)
     cluster.export()
@@ -465,7 +467,7 @@ def test_an_export_killed_anywhere_goes_on(cluster: Cluster, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("writes", range(9))
-def test_a_repeated_export_killed_anywhere_leaves_the_last_whole(
+def test_a_kill_at_any_write_of_a_repeated_export_leaves_the_previous_one_whole(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     cluster.export()
@@ -481,7 +483,7 @@ def test_a_repeated_export_killed_anywhere_leaves_the_last_whole(
     assert not list((cluster.root / "out").glob("**/*.part*"))
 
 
-def test_a_file_half_copied_is_not_taken_for_whole(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_copied_file_is_copied_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     killed_after(cluster, 7, monkeypatch)
     half = cluster.out / f"{6:020d}.log"
     assert half.exists()
@@ -523,7 +525,7 @@ def test_an_export_of_an_earlier_topic_of_the_same_name_is_refused(cluster: Clus
         cluster.export()
 
 
-def test_the_export_goes_on_after_a_shrink_changed_the_topic_id(cluster: Cluster) -> None:
+def test_the_export_continues_after_a_shrink_changed_the_topic_id(cluster: Cluster) -> None:
     cluster.export()
     cluster.topic_id = uuid.UUID(int=8)
     grow(cluster)

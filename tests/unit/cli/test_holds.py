@@ -29,7 +29,7 @@ def admin(**more: Any) -> FakeAdmin:
     return FakeAdmin(**{**SHRUNK, **state})
 
 
-def test_topics_describe_shows_which_group_holds_stock_consumers_where(run: Run) -> None:
+def test_topics_describe_shows_the_groups_that_hold_stock_consumers_of_a_partition(run: Run) -> None:
     _, out, _ = run(admin(), "topics", "describe", "t")
     lines = [line for line in out.splitlines() if "stock consumers" in line]
     assert lines == [

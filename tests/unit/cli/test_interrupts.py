@@ -25,7 +25,9 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.trio
-async def test_the_first_signal_finishes_and_the_second_gives_up(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_first_signal_finishes_the_work_and_the_second_abandons_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     done: list[str] = []
     async with Interrupts() as given:
         given.on_first(lambda: done.append("first"))
@@ -41,7 +43,7 @@ async def test_the_first_signal_finishes_and_the_second_gives_up(capsys: pytest.
 
 
 @pytest.mark.trio
-async def test_a_wait_after_a_signal_is_reported_and_given_up_at_its_limit(
+async def test_a_wait_after_a_signal_is_reported_and_ends_at_its_limit(
     autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given_up = trio.Event()

@@ -30,7 +30,7 @@ def test_a_terminal_shows_the_reason_for_a_wait(monkeypatch: pytest.MonkeyPatch)
         progress.update("t: partitions 4, 5 drain")
         assert screen.wrote.wait(60)
     assert "t: partitions 4, 5 drain" in screen.getvalue()
-    progress.update("where nothing is waited for it is shown nowhere")
+    progress.update("no command waits, so this text is not shown")
 
 
 def test_a_short_wait_and_a_pipe_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ def test_produce_accepts_the_json_that_consume_prints() -> None:
     assert parse_json(to_json(RECORD).encode()) == Input(b"k", b"v", [("h", b"x")], 1, 1700)
 
 
-def test_bytes_that_are_no_text_survive_json() -> None:
+def test_bytes_that_are_not_text_are_read_back_from_json() -> None:
     record = SimpleNamespace(**{**vars(RECORD), "value": b"\xff\x00"})
     assert "value_base64" in json.loads(to_json(record))
     assert parse_json(to_json(record).encode()).value == b"\xff\x00"

@@ -290,7 +290,9 @@ def test_waiting_for_a_grow_does_not_wait_for_draining_partitions(run: Run) -> N
         ),
     ],
 )
-def test_waiting_for_a_grow_shows_what_is_missing(run: Run, state: dict[str, Any], expected: str) -> None:
+def test_a_wait_for_a_grow_reports_the_unfinished_step_at_its_timeout(
+    run: Run, state: dict[str, Any], expected: str
+) -> None:
     arguments = ["topics", "alter", "t", "--partitions", "6", "--wait", "--timeout-ms", "50"]
     status, _, err = run(FakeAdmin(**state), *arguments)
     assert status == 1
@@ -404,7 +406,7 @@ def test_describe_shows_held_records_their_group_and_until_when(run: Run) -> Non
     assert second["group"] is None
 
 
-def test_describe_does_without_leaders_that_do_not_report_held_records(run: Run) -> None:
+def test_describe_succeeds_although_leaders_do_not_report_held_records(run: Run) -> None:
     status, out, _ = run(FakeAdmin(**SHRUNK, configs=WAITS, held=None), "topics", "describe", "t")
     assert status == 0 and "held:" not in out
 
@@ -437,7 +439,7 @@ def test_groups_describe_shows_which_partition_waits_for_which(run: Run) -> None
 
 
 def test_groups_describe_shows_a_commit_ahead_of_the_reported_position(run: Run) -> None:
-    """The commit also counts for what is about to expire."""
+    """The commit decides whether an unread record is about to expire: all records below it are read."""
     positions = {0: 80, 1: 150, 4: 30, 5: 25}
     admin = FakeAdmin(**SHRUNK, groups={"g": {1: 140, 5: 38}}, positions=positions, kept_from={5: 26})
     _, out, _ = run(admin, "groups", "describe", "g")
@@ -512,7 +514,7 @@ def test_offsets_of_a_group_with_members_are_refused_with_the_reason(run: Run) -
     assert status == 1 and "g has members" in err
 
 
-def test_no_table_is_cut_however_narrow_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_table_is_cut_on_a_narrow_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     admin = FakeAdmin(**SHRUNK, groups={"a-group-with-a-name-of-some-length": {0: 90}})
     _, out, _ = run(admin, "groups", "list")
@@ -522,7 +524,7 @@ def test_no_table_is_cut_however_narrow_the_terminal(run: Run, monkeypatch: pyte
     assert len({line.index(word) for line, word in zip(lines, ["protocol_type", "consumer"], strict=True)}) == 1
 
 
-def test_groups_describe_shows_partitions_that_nobody_leads_or_that_are_gone(run: Run) -> None:
+def test_groups_describe_shows_partitions_without_a_leader_and_removed_partitions(run: Run) -> None:
     """A removed partition stays assigned to a group for a while, and no broker knows its end."""
     admin = FakeAdmin(groups={"g": {1: 2, 3: 5, 4: 7}}, ends={1: (0, 10)}, without_leader=frozenset({3}))
     _, out, _ = run(admin, "groups", "describe", "g", "--json")
@@ -572,9 +574,9 @@ def test_the_key_that_names_the_loss_is_set_before_the_shrink(run: Run) -> None:
 
 
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
-@pytest.mark.parametrize("count", [4, 6, 8], ids=["takes a grow back", "the same", "grow"])
+@pytest.mark.parametrize("count", [4, 6, 8], ids=["reverts a grow", "the same", "grow"])
 def test_the_loss_option_is_refused_for_a_resize_that_marks_nothing(run: Run, count: int, dry: list[str]) -> None:
-    """The error for a resize that reverts an unfinished grow does not name the key."""
+    """The controller's advice for a resize that reverts an unfinished grow does not name the key."""
     admin = FakeAdmin(**COMPACTED)
     status, _, err = run(admin, "topics", "alter", "t", f"--partitions={count}", LOSES, *dry)
     assert (status, err) == (
@@ -624,7 +626,7 @@ def test_groups_describe_fits_a_terminal_and_sums_up(run: Run, monkeypatch: pyte
     assert {row[names.index("topic")] for row in rows} == {"t"}
 
 
-def test_groups_describe_does_without_times_of_leaders_that_do_not_answer(run: Run) -> None:
+def test_groups_describe_shows_no_time_of_a_leader_that_does_not_answer(run: Run) -> None:
     admin = FakeAdmin(groups={"g": {1: 2}}, ends={1: (0, 10)})
     _, out, _ = run(admin, "groups", "describe", "g", "--json")
     assert [(row["lag"], row["lag_seconds"]) for row in json.loads(out)[0]["partitions"]] == [(8, None)]

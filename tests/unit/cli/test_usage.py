@@ -66,7 +66,7 @@ def test_wrong_usage_has_status_2_and_a_sentence(
         (("topics", "alter", "t", "--config", "x"), "--config"),
     ],
 )
-def test_a_config_without_a_value_is_blamed_on_the_option_that_was_given(
+def test_the_error_for_a_config_without_a_value_names_the_given_option(
     arguments: tuple[str, ...], option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):

@@ -57,7 +57,10 @@ SILENCE = "silence"
 
 @dataclass
 class Fault:
-    """A fault of the next produce to a partition: an error, a dropped connection or no response, applied or not."""
+    """A fault of the next produce to a partition: an error code, a dropped connection, or no response.
+
+    ``applied``: whether the batch is appended nevertheless.
+    """
 
     error: ErrorCode | str
     applied: bool = False
@@ -118,7 +121,7 @@ class FakeBroker:
         self.enforced: dict[TopicPartition, tuple[int, int]] = {}
         """The undeleted partition count and layout version of the tagged batches that a partition accepts."""
         self.answers: dict[ApiKey, Callable[[Any], Any]] = {}
-        """Answers to further APIs, by request body; plain or async."""
+        """Functions that answer further APIs. Each gets the request body, and may be async."""
         self.max_versions: dict[ApiKey, int] = {}
         """The highest API versions of an older broker."""
         self.requests: list[Request] = []

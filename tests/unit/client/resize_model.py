@@ -1,4 +1,4 @@
-"""A second, simple model of brokers and a resize, with the producer's real sender in it and no event loop.
+"""A simple model of brokers and a resize. It runs the producer's real sender without an event loop.
 
 Every step is a method: a broker's layout changes, a request arrives or is lost, a response arrives or is lost, metadata
 of any age is read. Copies of requests whose connection broke (``ghosts``) may arrive at any time later.
@@ -76,7 +76,7 @@ class ModelPartition:
 
 
 class _Answer:
-    """The awaitable of a sender's coroutine; the driver sends the response in."""
+    """The awaitable on which a sender's coroutine waits; the model resumes it with the response."""
 
     error = None
 
@@ -117,7 +117,7 @@ class ProducerModel:
         """The partition whose removal has begun; metadata names no leader for it."""
         self.removed: list[ModelPartition] = []
         self.late: int | None = None
-        """A partition that is bumped only when no other can be bumped."""
+        """A partition that gets the new layout only when no other partition can get it."""
         self.lists_what_is_to_come = rng.random() < 0.5
         for index in range(INITIAL):
             self._create(index)
@@ -177,7 +177,7 @@ class ProducerModel:
     def publish(self) -> None:
         """Add a snapshot of the topic, which some broker may return at any later time.
 
-        Its layout is the newest of any partition, so it is the previous one until the first partition has the next one.
+        Its layout is the newest layout of any partition. It stays the previous one until a partition has the next one.
         """
         undeleted, version = max((part.layout for part in self.partitions.values()), key=lambda layout: layout[1])
         partitions = {
@@ -233,7 +233,7 @@ class ProducerModel:
             self.step_resize()
 
     def begin_resize(self, undeleted: int, late: int) -> None:
-        """Resize until metadata has the new layout and every partition has it that can have it before ``late``."""
+        """Resize until every existing partition except ``late`` has the new layout. Then metadata shows it."""
         self.late = late
         self.resize(undeleted)
         while not all(self._has_goal(p) for p in self.partitions if p != late):
@@ -289,7 +289,10 @@ class ProducerModel:
         return Cluster({n: Node(n, "h", n) for n in range(NODES)}, {"t": info})
 
     def read_metadata(self, snapshot: int = -1) -> None:
-        """Let the producer read one of the snapshots, the newest by default, guarded only by its own placement."""
+        """Let the producer read one of the snapshots, by default the newest.
+
+        Only the producer's own placement protects it from an older snapshot.
+        """
         self.metadata.cluster = self._cluster(self.snapshots[snapshot])
         for listener in self._listeners:
             listener()
@@ -385,7 +388,7 @@ class ProducerModel:
         return ProduceResponse(responses=[answer])
 
     def settle(self) -> None:
-        """Stop all faults: everything arrives until every record is decided."""
+        """Stop all faults, and let requests and responses arrive until every record is acknowledged or failed."""
         while self.plan is not None:
             self.step_resize()
         if self.leaving is not None:
@@ -400,7 +403,7 @@ class ProducerModel:
                 for _ in range(len(self.connections[node])):
                     self.arrive(node)
                     self.answer(node)
-        raise AssertionError("records are left that are neither written nor given up")
+        raise AssertionError("some records are neither acknowledged nor failed")
 
     # ------------------------------------------------------------ invariants
 
@@ -412,7 +415,7 @@ class ProducerModel:
             last: dict[bytes, int] = {}
             for key, number, version in part.log:
                 written[number] = written.get(number, 0) + 1
-                assert last.get(key, -1) < number, f"{key!r}: {number} behind {last[key]} in partition {part.index}"
+                assert last.get(key, -1) < number, f"{key!r}: {number} follows {last[key]} in partition {part.index}"
                 last[key] = number
                 of_key.setdefault(key, []).append((version, number))
         for key, number, handle in self.handles:
@@ -421,7 +424,7 @@ class ProducerModel:
             copies = written.get(number, 0)
             assert copies <= 1, f"{key!r}: {number} was written {copies} times"
             assert batch.error is not None or copies == 1, f"{key!r}: {number} was acknowledged and is lost"
-            assert batch.error is None or self.removed, f"{key!r}: {number} failed although no partition is gone"
+            assert batch.error is None or self.removed, f"{key!r}: {number} failed although no partition was removed"
         for key, found in of_key.items():
             numbers = [number for _, number in sorted(found)]
             assert numbers == sorted(numbers), f"{key!r} out of order across layouts: {sorted(found)}"
@@ -432,4 +435,4 @@ class ProducerModel:
         for part in [*self.removed, *self.partitions.values()]:
             for key, number, version in part.log:
                 home = place(positive_hash(key), INITIAL, counts[version])
-                assert home == part.index, f"{key!r} {number} of layout {version} in {part.index}, not {home}"
+                assert home == part.index, f"{key!r} {number} of layout {version} is in {part.index}, not {home}"

@@ -56,7 +56,7 @@ FAST = {"retry_backoff_ms": 5, "fetch_max_wait_ms": 20, "auto_offset_reset": "ea
 
 
 class Resized(FakeBroker):
-    """A topic grown from 1 to 2 partitions: ten records are in the parent before, five in the child after."""
+    """A topic that grew from 1 to 2 partitions: the parent has ten records from before, the child five from after."""
 
     def __init__(self) -> None:
         super().__init__({"t": 2})
@@ -147,7 +147,7 @@ class Shrunk(Resized):
 class Coordinated(Resized):
     """The same topic with a coordinator.
 
-    The coordinator has committed offsets by partition, and answers positions for clients without membership.
+    The coordinator returns committed offsets, and positions to clients that are not members.
     """
 
     def __init__(self) -> None:
@@ -219,7 +219,7 @@ class Coordinated(Resized):
 class Grouped(Coordinated):
     """A group of one member with ``partitions``.
 
-    Its coordinator requests the parent's position until the parent is read, and its responses lag.
+    Its coordinator requests the parent's position until offset 10 is reported, and returns an older position.
     """
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:

@@ -115,7 +115,7 @@ class ScriptedMetadata:
 
 
 class Fixture:
-    """A coordinator on a scripted link, and the signal that its changes set."""
+    """A group membership on a scripted link, and the signal that its changes set."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup, link: ScriptedLink, **keys: Any) -> None:
         given = {"group_id": "g", "partition_assignment_strategy": "cooperative-sticky", "enable_auto_commit": False}
@@ -160,7 +160,7 @@ class Listener:
 
 @asynccontextmanager
 async def reading(link: ScriptedLink) -> AsyncIterator[tuple[Fixture, anyio.abc.TaskGroup]]:
-    """Run a member that was assigned the one partition, for the length of a block."""
+    """Run a member to which partition 0 is assigned, for the length of a block."""
     async with anyio.create_task_group() as tasks:
         member = Fixture(tasks, link)
         await member.poll_until(lambda: member.held == {T0})

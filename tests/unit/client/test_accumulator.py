@@ -94,9 +94,9 @@ def test_at_most_five_batches_are_outstanding() -> None:
 
 
 def test_a_batch_answered_before_an_older_one_counts_until_all_are_answered() -> None:
-    """Later batches wait: a leader knows a repeated batch only among its last five.
+    """A leader recognizes a duplicate only among a producer's last five batches, so later batches wait.
 
-    The older batch's leader is silent, and the next leader has the newer batch.
+    The older batch's leader did not respond, and the next leader has acknowledged the newer batch.
     """
     acc = accumulator()
     queue = queue_with(acc, 7)
@@ -113,7 +113,7 @@ def test_a_batch_answered_before_an_older_one_counts_until_all_are_answered() ->
 def test_an_early_answered_batch_stops_counting_when_the_queue_is_placed_again() -> None:
     """The new layout starts with one batch at a time.
 
-    An already answered batch that still counted would block all of them.
+    If the answered batch still counted, no batch could be sent.
     """
     acc = accumulator()
     queue = queue_with(acc, 2)
@@ -127,10 +127,7 @@ def test_an_early_answered_batch_stops_counting_when_the_queue_is_placed_again()
 
 
 def test_a_new_epoch_waits_until_the_outcome_of_every_batch_is_known() -> None:
-    """A new epoch waits until the fate of every batch is known.
-
-    The first batch failed for good. The second may have been written, so it must not get a new sequence yet.
-    """
+    """The first batch failed for good. The second may have been written, so it must not get a new sequence yet."""
     acc = accumulator()
     queue = queue_with(acc, 3)
     first, second = take(acc, queue, 2)

@@ -139,7 +139,7 @@ class SealedBroker(FakeBroker):
 
 
 def test_an_offset_that_no_broker_knows_in_time_is_minus_1() -> None:
-    """A partition that was just sealed may not know its end yet; the other partitions do."""
+    """The leader of a partition that was just sealed may not know its end yet. Other offsets are returned."""
     broker = SealedBroker({"t": 6})
 
     async def ask(env: Env) -> Any:
@@ -261,7 +261,7 @@ def test_a_lower_count_and_validate_only_are_sent_unchanged(run: Run) -> None:
 def test_a_repeated_create_partitions_succeeds_only_if_the_first_was_carried_out(
     run: Run, first: ErrorCode, count: int, is_refused: bool
 ) -> None:
-    """The repeated request gets an error: the topic already has the requested 6 partitions."""
+    """The second response is INVALID_PARTITIONS, because the topic already has 6 partitions."""
     codes = iter([first, ErrorCode.INVALID_PARTITIONS])
 
     def answer(body: Any) -> CreatePartitionsResponse:
@@ -316,7 +316,7 @@ def test_an_error_names_the_topic_once(message: str | None, shown: str) -> None:
 
 @pytest.mark.parametrize("count", [10**12, 2**31, -(10**12)])
 def test_a_count_that_does_not_fit_into_a_request_is_refused(run: Run, count: int) -> None:
-    """The count is refused before any request: no request would have room for it."""
+    """The client refuses the count itself, because the field of a request is too small for it."""
     broker = ResizingBroker({})
 
     async def ask() -> list[KafkaError]:
@@ -340,7 +340,7 @@ def test_a_count_that_does_not_fit_into_a_request_is_refused(run: Run, count: in
 
 
 def test_other_requests_are_answered_while_a_resize_is_carried_out(run: Run) -> None:
-    """A broker answers the requests of one connection in order, and a resize only once it is carried out."""
+    """A broker answers the requests of one connection in order, and CreatePartitions only after the resize."""
 
     async def check() -> None:
         asked, finished = anyio.Event(), anyio.Event()

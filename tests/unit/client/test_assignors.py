@@ -73,7 +73,7 @@ def test_cooperative_sticky_assigns_a_moving_partition_only_after_its_revocation
     assert sorted(second["a"] + second["b"]) == tps("t", 0, 1, 2, 3)
 
 
-def test_of_two_owners_the_newer_generation_counts() -> None:
+def test_a_partition_claimed_by_two_members_stays_with_the_newer_generation() -> None:
     got = CooperativeStickyAssignor().assign(
         {"t": 2},
         {"a": member("t", owned=tps("t", 0, 1), generation=3), "b": member("t", owned=tps("t", 0), generation=4)},

@@ -28,7 +28,7 @@ CHOICES = 50
 
 @asynccontextmanager
 async def two_brokers(env: Env | None = None, **settings: Any) -> AsyncIterator[tuple[Admin, FakeBroker]]:
-    """A client that knows both, and the one that will be silent."""
+    """Yield a client that knows both brokers, and the broker that a test makes silent."""
     env = env or client_env()
     good, silent = FakeBroker({}), FakeBroker({})
     async with good.running(env), silent.running(env):
@@ -117,7 +117,7 @@ def test_a_broker_that_left_a_request_unanswered_is_not_asked_for_a_while() -> N
 
 
 def test_a_broker_that_refuses_is_asked_before_one_that_is_silent() -> None:
-    """A refusal takes a moment, a silence the whole time limit."""
+    """A refused connection costs a moment, and an unanswered request the whole time limit."""
 
     async def ask_both(env: Env) -> None:
         async with two_brokers(env=env) as (admin, silent), trio.open_nursery() as nursery:

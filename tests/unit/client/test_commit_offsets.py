@@ -95,7 +95,7 @@ def test_offsets_of_a_removed_partition_are_dropped_and_hold_up_no_others(run: R
 
 
 def test_only_refused_offsets_are_committed_again(run: Run) -> None:
-    """Only refused offsets are repeated: the coordinator's broker does not know a new partition yet."""
+    """The coordinator's broker does not know a new partition yet, so it refuses the offset of this partition."""
 
     async def check() -> None:
         brokers = Brokers({(3, INCARNATION + 3)})

@@ -1,4 +1,4 @@
-"""The consumer without a group, against a broker that answers, moves partitions and damages data."""
+"""The consumer without a group, against a broker that changes leader epochs and damages data."""
 
 from __future__ import annotations
 
@@ -159,9 +159,9 @@ def test_a_fetch_in_a_session_names_only_partitions_whose_position_changed(run: 
 
 
 def test_a_resumed_partition_does_not_wait_for_a_held_fetch(run: Run) -> None:
-    """Another partition's records come at once.
+    """The broker holds a fetch of an idle partition for longer than the test.
 
-    The broker holds a fetch of an idle partition for longer than the test.
+    The records of the resumed partition come at once.
     """
 
     async def check() -> None:
@@ -192,7 +192,7 @@ def test_a_resumed_partition_does_not_wait_for_a_held_fetch(run: Run) -> None:
 
 
 class Elected(FakeBroker):
-    """Ten records of leader epoch 2; raising ``epoch`` changes the epoch in metadata."""
+    """Ten records of leader epoch 2; setting ``epoch`` changes the epoch in metadata."""
 
     def __init__(self) -> None:
         super().__init__({"t": 1})

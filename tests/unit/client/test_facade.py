@@ -57,9 +57,9 @@ def test_every_exported_name_exists_and_an_unknown_one_raises() -> None:
 
 
 def test_modules_of_the_user_do_not_hide_those_of_the_package(tmp_path: Path) -> None:
-    """A user's module with the name of one of ours is still the user's.
+    """The package does not import a user's ``client.py``.
 
-    A script's folder comes first in the path, so its ``client.py`` is found first.
+    A script's folder comes first in ``sys.path``, so a plain ``import client`` would find that file.
     """
     for name in ("audit", "broker", "client", "controller", "protocol", "runtime"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('a module of the user')")

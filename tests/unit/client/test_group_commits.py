@@ -15,7 +15,7 @@ from tests.unit.client.scripted_group import T0, T1, Fixture, Run, ScriptedLink,
 
 
 def test_a_background_commit_never_overwrites_a_later_commit(run: Run) -> None:
-    """The coordinator was away: a repeated background commit is older than a commit that starts now."""
+    """The coordinator did not answer: the repeated background commit is older than a commit that starts now."""
 
     async def check() -> None:
         link = ScriptedLink([T0])
@@ -37,7 +37,7 @@ def test_a_background_commit_never_overwrites_a_later_commit(run: Run) -> None:
 
 
 def test_commit_news_skips_offsets_that_this_member_has_committed(run: Run) -> None:
-    """After an unanswered commit or a commit of another offset, the group's offset is unknown."""
+    """The offset is committed again after a commit of another offset, and after a commit without a response."""
 
     async def check() -> None:
         link = ScriptedLink([T0])
@@ -79,8 +79,8 @@ def test_a_committed_offset_is_sent_again_together_with_an_uncommitted_one(run: 
     run(check)
 
 
-def test_of_two_commits_at_once_neither_is_known_to_be_the_last(run: Run) -> None:
-    """The second commit may have reached the group when the first is answered, and its caller is gone."""
+def test_after_two_concurrent_commits_the_offset_is_committed_again(run: Run) -> None:
+    """The second commit was cancelled. The coordinator may have it, before or after the first."""
 
     async def check() -> None:
         link = ScriptedLink([T0])
@@ -165,7 +165,7 @@ def test_commits_are_remembered_only_if_no_other_member_can_have_committed(
 
 
 def test_a_commit_first_commits_the_start_offsets_of_other_partitions_of_the_topic(run: Run) -> None:
-    """This happens once: a later commit of that partition is the user's, and no older offset may follow it."""
+    """A start offset is committed only once, so that it never follows a later commit of the user."""
 
     async def check() -> None:
         link = ScriptedLink([T0, T1])
@@ -188,7 +188,7 @@ def test_a_commit_first_commits_the_start_offsets_of_other_partitions_of_the_top
 def test_the_start_offset_of_a_group_is_committed_as_soon_as_it_is_known(run: Run) -> None:
     """The start offset is committed at once, because it is lost if the member crashes.
 
-    A commit of the user meanwhile is sent after it.
+    A commit that the user makes meanwhile is sent after the start offset.
     """
 
     async def check() -> None:
@@ -235,9 +235,10 @@ def test_the_start_offset_of_a_group_is_committed_before_the_partition_is_revoke
 
 
 def test_start_offsets_are_committed_before_a_join_in_which_the_partitions_are_kept(run: Run) -> None:
-    """A new partition goes to another member in that rebalance.
+    """The rebalance assigns a new partition to another member.
 
-    Without a commit of the group it would begin at the end, and at a partition that it gets later at the start.
+    Without a commit of the group, that member would start at the end of the new partition. In a partition that it gets
+    later, it would start at the beginning.
     """
 
     async def check() -> None:
@@ -282,7 +283,7 @@ def test_an_automatic_commit_that_is_due_during_a_join_is_made_after_it(run: Run
     run(check)
 
 
-def test_a_join_waits_for_start_offsets_that_are_on_their_way(run: Run) -> None:
+def test_a_join_waits_for_a_commit_of_start_offsets_in_flight(run: Run) -> None:
     """The coordinator may not know a new partition yet. It would refuse the next try in a later generation."""
 
     async def check() -> None:
@@ -317,7 +318,7 @@ def test_a_join_waits_for_start_offsets_that_are_on_their_way(run: Run) -> None:
 def test_a_member_commits_before_it_gives_up_a_partition_and_delays_no_other_join(
     run: Run, strategy: str, steps: list[str]
 ) -> None:
-    """While a member commits, the group waits for its JoinGroup. A partition that it keeps needs no commit."""
+    """While a member commits, the group waits for its JoinGroup. A partition that the member keeps needs no commit."""
 
     async def check() -> None:
         seen: list[str] = []

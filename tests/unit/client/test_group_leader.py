@@ -135,7 +135,7 @@ def test_a_cooperative_follower_requests_no_rebalance_if_the_partitions_are_thos
 ) -> None:
     """A leader that knows the layout, or a newer one, learns of its other partitions itself.
 
-    The same holds for a leader that names no layouts: another client refreshes its metadata in its own way.
+    The same holds for a leader that names no layouts: another client has its own rules for a refresh of its metadata.
     """
 
     async def check() -> None:
@@ -153,10 +153,10 @@ def test_a_cooperative_follower_requests_no_rebalance_if_the_partitions_are_thos
 def test_a_follower_requests_a_rebalance_after_a_merge_that_the_leader_may_never_see(
     run: Run, strategy: str, total: int
 ) -> None:
-    """A static member that comes back as the leader is not told that it leads: nobody watches the partitions.
+    """A static member that restarts may lead the group without knowing it, so no leader watches the partitions.
 
-    With an eager assignor a merge always needs another assignment, and with a cooperative one at the latest when a
-    merged partition is removed.
+    An eager assignor needs another assignment after every merge. A cooperative one needs it at the latest when a merged
+    partition is removed.
     """
 
     class Link(ScriptedLink):

@@ -34,7 +34,7 @@ def test_a_call_cancelled_while_it_revokes_loses_no_assignment(run: Run) -> None
     run(check)
 
 
-def test_leaving_ends_a_join_under_way(run: Run) -> None:
+def test_leaving_ends_a_join_in_flight(run: Run) -> None:
     async def check() -> None:
         link = ScriptedLink([T0])
         link.hold_joins = anyio.Event()

@@ -1,4 +1,4 @@
-"""A consumer's description of the members that it waits for, for people."""
+"""A consumer's description of a wait: the owner of the parent, and the group's committed offset."""
 
 from __future__ import annotations
 

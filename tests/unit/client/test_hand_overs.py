@@ -146,7 +146,7 @@ def test_one_log_line_names_the_blocker_and_one_the_duration(caplog: pytest.LogC
     hand_overs = HandOvers()
     with caplog.at_level(logging.INFO, "anabranch.client.ordered_delivery.hand_overs"):
         hand_overs.evaluated([blocked(until=-1)], {CHILD: None}, 10.0)
-        assert not caplog.messages  # the owner is not known yet
+        assert not caplog.messages  # the awaited offset is not known yet
         for position in (80, 90):
             hand_overs.evaluated([blocked(position=position)], {CHILD: None}, 10.01)
         release(hand_overs, 10.0125)
@@ -157,7 +157,7 @@ def test_one_log_line_names_the_blocker_and_one_the_duration(caplog: pytest.LogC
     ]
 
 
-def test_a_blocked_partition_is_logged_after_a_while_even_if_its_blocker_is_unknown(
+def test_a_blocked_partition_is_logged_after_a_while_even_if_the_awaited_offset_is_unknown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     hand_overs = HandOvers()

@@ -1,4 +1,4 @@
-"""When the assignment that a group's leader made is right for other partitions, too."""
+"""Changes of a topic's partitions that keep the assignment of a group's leader, and changes that need a rebalance."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_partition_that_waits_for_its_revocation_is_assigned_by_a_rebalance() 
     assert led.for_spans({"t": PartitionSpan(2, 1)}) is None
 
 
-def test_an_assignor_that_knows_no_owners_assigns_anew() -> None:
+def test_an_assignor_that_knows_no_owners_needs_a_rebalance() -> None:
     led = LedAssignment.make(RangeAssignor(), MEMBERS, {"t": PartitionSpan(3, 3)})
     assert led.for_spans({"t": PartitionSpan(3, 3)}) is led
     assert led.for_spans({"t": PartitionSpan(3, 2)}) is None

@@ -58,9 +58,9 @@ WAITS: dict[str, tuple[type, Callable[[Any], Awaitable[Any]]]] = {
 @pytest.mark.parametrize("has_broker", [False, True], ids=["no broker", "broker"])
 @pytest.mark.parametrize("what", WAITS)
 def test_a_call_that_waits_when_its_client_is_closed_ends(run: Run, what: str, has_broker: bool) -> None:
-    """The call ends also if the response comes at the moment of the close.
+    """The call ends even if the response comes at the moment of the close.
 
-    Otherwise the fate of a record that a closed producer takes stays unknown.
+    Otherwise a record that the closed producer accepts would never have an outcome.
     """
     kind, call = WAITS[what]
 
@@ -75,7 +75,7 @@ def test_a_call_that_waits_when_its_client_is_closed_ends(run: Run, what: str, h
 
 
 async def closed_while_it_waits(client: Any, call: Callable[[Any], Awaitable[Any]]) -> None:
-    """Close a client with or without metadata during a call: the call ends, and the fate of a record is settled."""
+    """Close a client during a call, with or without metadata. The call ends, and a sent record has an outcome."""
     if isinstance(client, Consumer):
         client.assign([TopicPartition("t", 0)])
     answered = anyio.Event()

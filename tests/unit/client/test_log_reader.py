@@ -87,7 +87,7 @@ def fails_first(times: int, code: ErrorCode) -> Callable[[Any, FetchResponse], N
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH])
-def test_a_leader_that_moves_is_looked_for_again(run: Run, code: ErrorCode) -> None:
+def test_a_fetch_follows_a_leader_that_moves(run: Run, code: ErrorCode) -> None:
     async def scenario() -> None:
         async with broker_with(3).running() as broker, reader(broker) as log:
             broker.fetch_hook = fails_first(3, code)

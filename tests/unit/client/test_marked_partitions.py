@@ -52,7 +52,7 @@ def test_the_span_of_a_topic_covers_every_partition_that_exists(
 
 
 def test_range_alone_would_give_one_member_only_marked_partitions() -> None:
-    """Without the rule, with the second half of 0 to 7 marked, one member would get all the traffic."""
+    """Partitions 4 to 7 are marked. Without the rule, one member would get all the traffic."""
     members = {"a": member(), "b": member()}
     together = RangeAssignor().assign({"t": 8}, members)
     assert [tp.partition for tp in together["b"]] == [4, 5, 6, 7]

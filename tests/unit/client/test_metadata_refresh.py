@@ -62,9 +62,9 @@ async def refreshing(brokers: Brokers, first_seen: MetadataResponse) -> AsyncIte
 async def test_missing_leaders_of_a_new_layout_are_requested_after_growing_pauses(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A child waits little longer for its consumer than for its leader.
+    """A consumer can read a child soon after the child has a leader.
 
-    A leader that stays absent costs no more requests than any other.
+    A leader that stays absent causes no more requests than a lost leader of an old layout.
     """
     brokers = Brokers(described(1, 4, leader=-1))
     async with refreshing(brokers, described(0, 2)) as metadata:
@@ -83,7 +83,7 @@ async def test_a_lost_leader_is_requested_with_the_usual_backoff(autojump_clock:
 
 
 async def test_hurried_requests_do_not_lengthen_the_pauses_of_others(autojump_clock: trio.testing.MockClock) -> None:
-    """Refusals hurry the metadata during a resize, and they do not show how long a leader takes."""
+    """Refusals cause hurried requests during a resize. Their number does not show how long an election takes."""
     brokers = Brokers(described(1, 4, leader=-1))
     async with refreshing(brokers, described(0, 2)) as metadata:
         metadata.request_update()
@@ -114,7 +114,7 @@ async def test_a_topic_that_is_absent_from_every_other_response_has_no_new_layou
 ) -> None:
     """All topics are requested, and every other broker lags.
 
-    The responses of lagging brokers do not make the layouts of the others new.
+    A topic that a lagging broker leaves out does not count as new in the next response.
     """
     brokers = Brokers(described(1, 4, leader=-1))
     async with refreshing(brokers, described(0, 2)) as metadata:

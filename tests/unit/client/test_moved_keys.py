@@ -129,7 +129,7 @@ def test_records_that_were_placed_again_leave_a_tombstone_too(run: Run) -> None:
 
 @pytest.mark.parametrize("why", ["not compacted", "nothing older is left", "not acknowledged"])
 def test_no_tombstone_is_sent_where_none_is_needed(run: Run, why: str) -> None:
-    """KIP-253's condition is inverted: a tombstone is needed while the ancestor's log starts below the recorded end."""
+    """A tombstone is needed while the ancestor's log starts below the recorded end. KIP-253 states the opposite."""
 
     async def check() -> None:
         broker = compacted_broker("delete" if why == "not compacted" else "compact,delete")
@@ -153,9 +153,9 @@ def test_no_tombstone_is_sent_where_none_is_needed(run: Run, why: str) -> None:
 
 
 async def answer_late(producer: Producer, broker: FakeBroker, key: bytes, is_answered: anyio.Event) -> None:
-    """Let the origin of the key's partition be answered only once the topic has 2 and then 4 partitions again.
+    """Answer the lineage request for the key's partition only after the topic had 2 and again 4 partitions.
 
-    The key's record is acknowledged in 3. Another producer writes the key to 1 in between.
+    The key's record is acknowledged in partition 3. Another producer writes the key to partition 1 in between.
     """
     await producer.send_and_wait("t", key=key, value=b"1")
     await key_comes_home(broker, key)

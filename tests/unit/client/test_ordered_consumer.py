@@ -45,7 +45,7 @@ def test_a_child_is_delivered_after_its_parent_with_flush_and_load_between(run: 
 def test_hole_25_under_read_committed_the_last_stable_offset_is_the_end(run: Run) -> None:
     """A transaction is open from offset 8 on.
 
-    No record behind 8 is processed, so the child waits for the end of the transaction.
+    No record from offset 8 on is processed, so the child waits for the end of the transaction.
     """
 
     async def check() -> None:
@@ -135,7 +135,7 @@ def test_getone_waits_for_the_parent_as_well(run: Run) -> None:
 
 
 def test_a_hand_over_between_manually_assigned_partitions_waits_for_no_broker(run: Run) -> None:
-    """Reports are known at once: no message from a broker wakes ``getmany``."""
+    """The consumer knows its own reports at once: no message from a broker wakes ``getmany``."""
 
     async def check() -> None:
         never_ms = 600_000
@@ -202,7 +202,7 @@ def test_metrics_show_how_long_the_hand_over_took(run: Run, caplog: pytest.LogCa
 
 
 def test_metadata_that_a_request_finds_too_old_is_not_waited_for_twice(run: Run) -> None:
-    """The lineage requests have their own pauses; the pause after the last metadata refresh would come on top."""
+    """Lineage requests have their own pauses. The pause after the last metadata refresh must not be added."""
 
     async def check() -> None:
         broker, epoch = Resized(), 1
@@ -266,7 +266,7 @@ def test_a_reset_of_the_parent_with_a_late_response_blocks_the_child_for_getone_
 def test_a_gap_that_compaction_left_keeps_no_partition_waiting(run: Run, log_start: int) -> None:
     """1 -> 2 -> 1: the wait passes a gap in the parent.
 
-    The parent's held-back records wait for the child, and the child waits for the removed records before the gap.
+    The parent's held-back records wait for the child, and the child waits for the parent's removed records.
     """
 
     async def check() -> None:
@@ -470,7 +470,7 @@ def test_hole_28_a_refused_leader_epoch_is_retried_in_the_same_fetch_session(run
 
 
 def test_a_batch_newer_than_the_lineage_waits_for_it(run: Run) -> None:
-    """Metadata does not show which keys came to a partition: a lagging broker may send it, or it has another layout."""
+    """Metadata cannot replace the lineage: it may come from a lagging broker, or have another layout."""
 
     async def check() -> None:
         broker = Resized()
@@ -534,7 +534,7 @@ def batch_of(offset: int, epoch: int) -> bytes:
 
 
 def test_a_batch_held_back_behind_another_is_checked_when_the_other_was_delivered(run: Run) -> None:
-    """1 -> 2 -> 1, all fetched at once: records of epoch 2 wait for the child, earlier records for no partition."""
+    """1 -> 2 -> 1, all fetched at once: records of epoch 2 wait for the child, and earlier records do not wait."""
 
     async def check() -> None:
         story, broker = Story(), Shrunk()
@@ -591,7 +591,7 @@ def test_records_of_a_removed_partition_are_flushed(run: Run) -> None:
             broker.logs[PARENT].end_offset = 11
             await story.read_until(consumer, lambda: story.records(0) == [10])
         order = [story.lines.index(line) for line in (("flush", [1]), ("load", [0]), (0, 10))]
-        assert order == sorted(order), "by the floor, keys came that no entry names any more"
+        assert order == sorted(order), "the floor shows that keys came by entries that were dropped"
 
     run(check)
 

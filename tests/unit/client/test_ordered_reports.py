@@ -51,9 +51,10 @@ def test_hole_18_the_parents_offset_is_committed_before_the_child_continues(run:
 
 
 def test_an_offset_that_was_fetched_is_committed_before_it_is_reported(run: Run) -> None:
-    """A fetched committed offset is committed again before it is reported.
+    """A member commits a fetched offset again before it reports the offset.
 
-    It may be the next owner's, committed ahead of its flush. Only a successful commit shows who owns the parent.
+    The next owner may have committed it ahead of its flush. Only a successful commit shows that this member still owns
+    the parent.
     """
 
     async def check() -> None:
@@ -255,7 +256,7 @@ def test_a_seek_back_after_a_cancelled_commit_is_reported(run: Run) -> None:
 
 
 def test_a_refused_commit_blocks_the_child(run: Run) -> None:
-    """Another member owns the parent now, and reads it again from the committed offset."""
+    """After a refusal another member may own the parent, and read it again from the committed offset."""
 
     async def check() -> None:
         story, broker = Story(), Coordinated()
@@ -328,7 +329,7 @@ def test_partitions_lost_during_a_callback_are_given_up_before_the_next_delivery
     run(check)
 
 
-def test_a_member_follows_its_own_partition_whatever_its_coordinator_knows(run: Run) -> None:
+def test_a_member_uses_its_own_position_of_a_parent_that_it_owns(run: Run) -> None:
     async def check() -> None:
         story, broker = Story(), Grouped([PARENT, CHILD])
         async with broker.running(), member_of(broker) as consumer:

@@ -39,7 +39,7 @@ class Brokers:
         self.silent = silent
         self.answered_at = float("-inf")
         self.owed: Unanswered | None = None
-        """A request that is not the metadata's own."""
+        """An unanswered request other than the metadata's own."""
 
     def load(self, _node: Any, _purpose: str) -> tuple[int, int]:
         return (0, 0)
@@ -75,7 +75,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_a_request_that_is_answered_at_once_is_no_outage(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is asked afterwards, so no later response would end a silence that was noted."""
+    """No request follows, so no later response would end an outage that was noted."""
     brokers = Brokers()
     partition = MetadataResponsePartition(partition_index=0, leader_id=1)
     brokers.answer = MetadataResponse(
@@ -84,7 +84,7 @@ async def test_a_request_that_is_answered_at_once_is_no_outage(
     async with metadata_of(brokers) as metadata:
         await metadata.ready(1_000)
         brokers.owed = Unanswered(trio.current_time(), "h:1 has not answered PRODUCE")
-        metadata._changed.set()  # the client looks
+        metadata._changed.set()  # the client checks for an outage
         await trio.testing.wait_all_tasks_blocked()
         brokers.owed, brokers.answered_at = None, trio.current_time() + 0.001
         await trio.sleep(5)  # virtual time: autojump_clock
@@ -106,7 +106,7 @@ async def test_an_outage_is_logged_within_two_seconds_repeatedly_and_at_its_end(
     assert end in ("after 12 s a broker answers again", "after 13 s a broker answers again")
 
 
-async def test_a_silence_is_named_once_it_lasts_and_until_it_ends(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_silence_is_reported_from_the_least_duration_to_its_end(autojump_clock: trio.testing.MockClock) -> None:
     brokers = Brokers()
     async with metadata_of(brokers) as metadata:
         await trio.sleep(0.9)  # virtual time: autojump_clock
@@ -233,7 +233,7 @@ async def test_a_broker_that_stops_answering_fetches_is_an_outage(
 async def test_the_log_reports_that_an_unanswered_produce_may_wait_for_replicas(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The broker may be well, and a replica in sync may hang."""
+    """The broker may work while a replica in sync does not."""
     broker = FakeBroker({"t": 1})
     async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
         await producer.send_and_wait("t", b"x")

@@ -24,7 +24,7 @@ from tests.unit.client.conftest import Run
 
 
 class Coordinator:
-    """Parks the polls on their own connection until ``release``; ``errors`` come first."""
+    """Parks the polls of the connection POSITIONS until ``release``. ``errors`` are returned first."""
 
     group_id = "g"
 
@@ -152,7 +152,7 @@ def test_a_member_does_not_poll_before_its_assignment_is_settled(run: Run) -> No
     run(check)
 
 
-def test_the_awaited_offsets_are_named_and_a_changed_one_is_news(run: Run) -> None:
+def test_polls_name_the_awaited_offsets_and_a_change_is_sent_at_once(run: Run) -> None:
     async def check() -> None:
         coordinator = Coordinator()
         async with exchanging(coordinator) as fixture:
@@ -297,7 +297,7 @@ def test_a_response_older_than_an_applied_one_is_dropped(run: Run) -> None:
 
 
 def test_a_newer_poll_is_repeated_while_an_older_one_stays_parked(run: Run) -> None:
-    """The older poll was parked behind the newer one, and the coordinator would use its older requests."""
+    """The older poll was parked after the newer one, so the coordinator would use the older poll's requests."""
 
     async def check() -> None:
         coordinator = Coordinator()
@@ -336,7 +336,7 @@ def test_errors_of_polls_are_handled_like_those_of_heartbeats(run: Run, error: E
     run(check)
 
 
-def test_a_parked_poll_that_fails_is_followed_by_one_that_asks_for_everything(run: Run) -> None:
+def test_after_a_parked_poll_fails_the_next_poll_is_answered_at_once(run: Run) -> None:
     async def check() -> None:
         coordinator = Coordinator()
         async with exchanging(coordinator) as fixture:

@@ -20,7 +20,7 @@ AT_ONCE = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 1}
 def test_a_partition_without_a_position_holds_up_no_other(run: Run, why: str) -> None:
     """The absent partition delays neither the first nor a later position of another partition.
 
-    This holds although the request for its own position waits for the end of a pause.
+    Its own position is requested again only after a pause that is longer than the test.
     """
 
     async def check() -> None:
@@ -55,7 +55,7 @@ def test_a_partition_without_a_position_holds_up_no_other(run: Run, why: str) ->
 def test_the_log_names_a_partition_that_is_not_read_because_it_is_unknown(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The partition is assigned by hand; in a group the next assignment would leave it out."""
+    """The partition is assigned manually. In a group, the next assignment would leave it out."""
 
     async def check() -> None:
         async with (

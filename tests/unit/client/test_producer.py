@@ -47,7 +47,7 @@ def test_a_handle_returns_the_partition_and_offset_of_its_record(run: Run) -> No
 
 
 class HandClock:
-    """A real clock whose wall time the test moves by hand."""
+    """A real clock whose wall time is set by the test."""
 
     def __init__(self) -> None:
         self._real = client_env().clock
@@ -62,7 +62,7 @@ class HandClock:
 
 @contextlib.asynccontextmanager
 async def producing_by_hand(broker: FakeBroker, **config: Any) -> AsyncIterator[tuple[Producer, HandClock]]:
-    """Run a producer that has sent a record, so that only the sender delays the next one, and its clock."""
+    """Run a producer and its clock. The producer has sent a record, so only the sender delays the next one."""
     clock = HandClock()
     env = dataclasses.replace(client_env(), clock=clock)
     async with broker.running(), Producer(env=env, bootstrap_servers=broker.address, **config) as producer:
@@ -122,7 +122,7 @@ def test_batches_are_compressed_with_the_configured_codec(run: Run, codec: str) 
 def test_retries_keep_the_order_and_neither_lose_nor_duplicate_records(
     run: Run, error: ErrorCode | str, applied: bool
 ) -> None:
-    """Five requests are in flight; the first two are refused or cut off, with and without having been written."""
+    """Up to five requests are in flight. The first, second and fourth batch fail, whether or not they were written."""
 
     async def check() -> None:
         broker = FakeBroker({"t": 1})
@@ -237,7 +237,7 @@ def test_a_record_that_is_not_acknowledged_in_time_raises_a_timeout(run: Run) ->
     run(check)
 
 
-def test_a_send_to_a_full_buffer_raises_in_the_end(run: Run) -> None:
+def test_a_send_to_a_full_buffer_raises_after_max_block_ms(run: Run) -> None:
     async def check() -> None:
         broker = FakeBroker({"t": 1})
         broker.faults[T0] = deque([Fault(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
@@ -279,7 +279,7 @@ def test_with_acks_0_a_send_waits_for_no_response(run: Run) -> None:
     run(check)
 
 
-def test_records_without_key_stick_to_a_partition_per_batch(run: Run) -> None:
+def test_records_without_a_key_go_to_one_partition_per_batch(run: Run) -> None:
     async def check() -> None:
         broker = FakeBroker({"t": 4})
         async with broker.running(), Producer(bootstrap_servers=broker.address, linger_ms=20) as producer:

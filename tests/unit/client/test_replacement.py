@@ -200,7 +200,7 @@ def test_a_partitioner_that_raises_fails_only_its_record() -> None:
 
 
 def test_the_pauses_for_newer_metadata_grow_from_5_to_100_ms() -> None:
-    """After error 25310 without newer metadata, a topic's refused batches are repeated together, ever more rarely."""
+    """After error 25310 without newer metadata, refused batches of a topic are repeated after growing pauses."""
     world = ProducerModel(random.Random(1))
     queue = world.accumulator.queue("t", 0)
     world.send(key_in(0, 4))

@@ -60,7 +60,7 @@ def test_later_positions_are_reported_only_when_they_may_release_a_member(now: P
 
 
 def test_a_partition_that_was_split_long_ago_needs_no_more_reports() -> None:
-    """The partition is caught up repeatedly, under the reported leader epoch: no partition can wait for that."""
+    """The member reaches the end repeatedly, in a leader epoch that it reported. No partition can wait for that."""
     reports = reported(START._replace(leader_epoch=1, at_end=True))
     for position in range(51, 60):
         assert not reports.is_due(T1, START._replace(position=position, leader_epoch=1, at_end=True))
@@ -100,7 +100,7 @@ def test_a_request_for_another_incarnation_causes_no_second_report(meant: int) -
 
 
 def test_an_offset_is_awaited_only_where_records_are_held_back() -> None:
-    """An idle partition waits too, but for nobody. Of two waits for one partition the farther one counts."""
+    """An idle partition holds back no record. Of two waits for one partition, the larger offset counts."""
 
     def blocked(partition: int, until: int, position: int = 0) -> BlockedPartition:
         return BlockedPartition(tp(partition), -2, (WaitsFor(1, tp(0), 0, until, position, None),))

@@ -24,7 +24,7 @@ KEYS = [b"k%d" % n for n in range(8)]
 
 
 def wander(world: ProducerModel, rng: random.Random, steps: int) -> None:
-    """Take that many random steps; then stop all faults until every record is decided."""
+    """Take that many random steps. Then stop all faults until every record is acknowledged or failed."""
     for _ in range(steps):
         node = rng.randrange(NODES)
         choice = rng.randrange(26)
@@ -67,7 +67,7 @@ def test_no_key_is_reordered_and_no_record_is_lost_or_duplicated(seed: int, step
     world.check_routing()
 
 
-# ---------------------------------------------------------------- one fault each, by hand
+# ---------------------------------------------------------------- one scripted fault each
 
 
 def key_in(partition: int, undeleted: int) -> bytes:
@@ -323,7 +323,7 @@ def _follow_older_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TopicInfo, "is_older_than", lambda info, other: False)
 
 
-def _place_again_what_may_be_in_a_partition_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def _place_records_of_removed_partitions_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch off the rule ``failgone``."""
 
     def refused(acc: Accumulator, topic: TopicPlacement) -> int:
@@ -336,7 +336,7 @@ def _place_again_what_may_be_in_a_partition_that_is_gone(monkeypatch: pytest.Mon
     monkeypatch.setattr(Accumulator, "give_up_gone", refused)
 
 
-def _believe_a_refusal_by_a_broker_that_may_be_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def _trust_a_refusal_by_a_lagging_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse = TopicPlacement.refuse
 
     def at_once(topic: TopicPlacement, batch: ProducerBatch, now_ms: float) -> bool:
@@ -346,7 +346,7 @@ def _believe_a_refusal_by_a_broker_that_may_be_behind(monkeypatch: pytest.Monkey
     monkeypatch.setattr(TopicPlacement, "refuse", at_once)
 
 
-def _trust_the_metadata_of_before_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+def _trust_metadata_from_before_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TopicPlacement, "confirmed", True)
 
 
@@ -359,9 +359,9 @@ def _send_many_before_the_first_is_acknowledged(monkeypatch: pytest.MonkeyPatch)
     [
         (_retry_with_the_newest_layout, lost_answer_before_a_grow),
         (_follow_older_metadata, metadata_that_goes_backwards),
-        (_place_again_what_may_be_in_a_partition_that_is_gone, lost_answer_before_a_removal),
-        (_trust_the_metadata_of_before_the_refusal, lost_answer_before_a_partition_is_created_again),
-        (_believe_a_refusal_by_a_broker_that_may_be_behind, refused_by_a_broker_that_is_behind),
+        (_place_records_of_removed_partitions_again, lost_answer_before_a_removal),
+        (_trust_metadata_from_before_the_refusal, lost_answer_before_a_partition_is_created_again),
+        (_trust_a_refusal_by_a_lagging_broker, refused_by_a_broker_that_is_behind),
         (_send_many_before_the_first_is_acknowledged, refused_before_the_broker_knows_the_producer),
     ],
 )
@@ -370,7 +370,7 @@ def test_the_model_notices_a_producer_without_one_of_its_rules(
     rule_off: Callable[[pytest.MonkeyPatch], None],
     script: Callable[[ProducerModel], None],
 ) -> None:
-    """Holes 10, 14 and 17: the model notices a producer without one of its rules."""
+    """The rules are those of holes 10, 14 and 17. Without a rule, the script of its fault fails."""
     run_script(script)
     rule_off(monkeypatch)
     with pytest.raises(AssertionError):
@@ -384,7 +384,7 @@ def test_the_model_notices_a_broker_that_checks_the_layout_before_duplicates() -
 
 
 def test_the_model_notices_a_producer_that_does_not_hold_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``nohold``: newer records of a key go to its new partition while an older one is unacknowledged in the old."""
+    """``nohold``: newer records of a key go to its new partition while an older one in the old is unacknowledged."""
     _no_hold(monkeypatch)
 
     def wanders(seed: int) -> bool:

@@ -67,7 +67,10 @@ def test_batches_name_the_layout_they_were_placed_by_but_none_for_a_plain_topic(
 def test_no_record_is_lost_duplicated_or_reordered_by_a_resize_under_load(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """2 -> 5 -> 3 with up to five requests in flight and lost responses; the metadata comes after the refusals."""
+    """2 -> 5 -> 3 with up to five requests in flight and lost responses.
+
+    Metadata shows the first new layout later than the broker enforces it.
+    """
 
     async def check() -> None:
         broker = ordered(2)
@@ -266,7 +269,7 @@ def test_a_broker_that_is_behind_the_metadata_catches_up(run: Run) -> None:
     run(check)
 
 
-def test_stale_metadata_between_newer_changes_nothing(run: Run) -> None:
+def test_stale_metadata_between_newer_responses_changes_nothing(run: Run) -> None:
     """Hole 10: every other response is older than the resize."""
 
     async def check() -> None:
@@ -334,7 +337,7 @@ def test_without_idempotence_refused_records_are_placed_again_too(run: Run, conf
 
 
 def test_with_acks_0_unsent_records_follow_new_metadata(run: Run) -> None:
-    """Hole 27 is the broker's part: the broker closes the connection, and the producer requests metadata again."""
+    """In hole 27 the broker closes the connection. Here only newer metadata moves the unsent record."""
 
     async def check() -> None:
         broker = ordered(2)

@@ -30,7 +30,7 @@ def gates_of(info: TopicInfo, held: Sequence[int], lineages: Mapping[int, Lineag
 
 
 def child_that_waits(position: int = 5, held: Sequence[int] = (1,)) -> TopicGates:
-    """Return gates whose child waits until the group is at 10 of the parent."""
+    """Return gates whose child waits until the group is at offset 10 of the parent."""
     gates = gates_of(GROWN, held, {1: SPLIT, 0: Lineage(1)})
     gates.on_end(tp(0), 0, 1, 10)
     gates.on_position(tp(0), position)
@@ -123,14 +123,14 @@ def test_a_removed_partition_is_revoked_and_loaded_again_once_it_was_created_aga
         assert gates.look(tp(1), 2) is GateState.DUE
     else:
         assert gates.limit(tp(1)) == BELOW_EVERY_EPOCH, (
-            "records fetched from it precede those that other members continue with"
+            "records fetched from it are older than those that other members process now"
         )
         assert gates.look(tp(1), 0) is GateState.UNKNOWN
         assert asked(gates) == Questions()
 
 
 def test_nothing_is_known_of_a_new_topic_of_the_same_name() -> None:
-    """Amendment 5: the epochs and offsets of the other topic start again."""
+    """Amendment 5: the epochs and offsets of the new topic start again."""
     gates = child_that_waits(position=10)
     load(gates)
     again = replace(GROWN, incarnation=900)
@@ -236,7 +236,7 @@ def test_a_load_does_not_cover_a_parent_that_was_rewound_while_it_ran(is_new_gen
 
 
 def test_lineage_entries_that_were_dropped_before_they_were_read_need_one_load() -> None:
-    """The entry at 2 waits below the floor, so the cap of the load stays below the floor."""
+    """The entry of epoch 2 still waits, so the load opens only the epochs below 2, although the floor is 4."""
     gates = gates_of(topic(1, 2, [5, 0], version=7), [0], {0: Lineage(5, 4, (Entry(2, {1: 0}),)), 1: Lineage(1)})
     assert gates.limit(tp(0)) == BELOW_EVERY_EPOCH
     assert gates.look(tp(0), 1) is GateState.DUE
@@ -337,7 +337,7 @@ def test_calls_that_change_nothing_leave_the_version() -> None:
     [
         (lineage_mutations.no_recursion, test_an_empty_parent_that_waits_itself_releases_no_child),
         (
-            lineage_mutations.batches_newer_than_what_was_read_are_delivered,
+            lineage_mutations.batches_newer_than_the_known_lineage_are_delivered,
             test_metadata_of_a_resized_topic_does_not_replace_the_lineage,
         ),
         (
@@ -345,16 +345,16 @@ def test_calls_that_change_nothing_leave_the_version() -> None:
             test_a_lineage_older_than_the_awaited_epoch_does_not_count,
         ),
         (
-            lineage_mutations.what_a_broker_does_not_know_is_over,
+            lineage_mutations.a_partition_unknown_to_a_broker_is_over,
             test_the_lineage_of_a_parent_that_a_broker_does_not_know_is_asked_for,
         ),
         (lineage_mutations.no_load_is_due, test_a_limit_agrees_with_a_look_at_each_batch),
         (
-            lineage_mutations.a_load_covers_what_is_satisfied_when_it_returns,
+            lineage_mutations.a_load_covers_entries_satisfied_when_it_returns,
             lambda: test_a_load_does_not_cover_a_parent_that_was_rewound_while_it_ran(False),
         ),
         (
-            lineage_mutations.what_was_dropped_needs_no_load,
+            lineage_mutations.pruned_entries_need_no_load,
             test_lineage_entries_that_were_dropped_before_they_were_read_need_one_load,
         ),
         (
@@ -362,7 +362,7 @@ def test_calls_that_change_nothing_leave_the_version() -> None:
             test_lineage_entries_that_were_dropped_before_they_were_read_need_one_load,
         ),
         (
-            lineage_mutations.what_is_passed_is_never_taken_back,
+            lineage_mutations.passed_epochs_are_never_lowered,
             test_the_position_of_a_passed_parent_is_still_asked_for,
         ),
     ],

@@ -108,7 +108,7 @@ def test_alter_configs_replaces_all() -> None:
 
 
 @pytest.mark.parametrize(("name", "broker"), [("7", 7), ("007", 7), ("", None)])
-def test_the_broker_whose_config_is_written_is_the_one_notified(name: str, broker: int | None) -> None:
+def test_a_broker_config_is_written_and_notified_for_the_same_broker(name: str, broker: int | None) -> None:
     effects = decided(cluster(), ("log.retention.ms", "7"), name=name, kind=BROKER)
     assert [op.path for op in effects.writes] == [paths.broker_config(broker)]
     assert effects.notify == (f"brokers/{'<default>' if broker is None else broker}",)
@@ -131,7 +131,7 @@ def test_a_change_that_is_only_validated_has_no_effect() -> None:
         (ErrorCode.INVALID_CONFIG, cluster(), ("retention.ms", "7"), {"check": too_large}),
     ],
 )
-def test_a_refusal_has_no_effect_but_its_answer(
+def test_a_refusal_has_no_effect_except_its_response(
     code: ErrorCode, image: ClusterImage, change: tuple[str, str], given: dict[str, Any]
 ) -> None:
     effects = decided(image, change, **given)
@@ -262,7 +262,7 @@ def journal(image: ClusterImage, done: list[Any], *, stale: bool = False) -> Any
 
 
 @pytest.mark.trio
-async def test_the_image_has_the_config_before_anybody_is_notified() -> None:
+async def test_the_image_has_the_config_before_brokers_are_notified() -> None:
     image, done = cluster({"segment.ms": "9"}), list[Any]()
     await carry_out(journal(image, done), decided(image, ("segment.ms", "8")))
     assert done == [("write", {"segment.ms": 9}), ("topics/t", {"segment.ms": 8})]

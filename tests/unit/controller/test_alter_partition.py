@@ -98,12 +98,12 @@ def test_a_broker_that_is_not_registered_in_this_epoch_is_refused(given: dict[st
 
 @pytest.mark.parametrize("isr", [[], [1, 9], [1, 1], [2], [2, 3, 4]])
 def test_an_invalid_isr_is_refused(isr: list[int]) -> None:
-    """The last two are of a leader that resigns, but not to the whole rest of its ISR."""
+    """In the last two the leader resigns, and the new ISR is not the old one without the leader."""
     assert code(led(), request(isr)) == ErrorCode.INVALID_REQUEST
 
 
 def test_a_replica_that_shuts_down_does_not_join_the_isr() -> None:
-    """KAFKA-14140: the replica would be gone a moment later, and still be in the ISR."""
+    """KAFKA-14140: the broker stops soon, and its replica would still be in the ISR."""
     image = led([1, 2])
     image.shutting_down.add(3)
     assert code(image, request([1, 2, 3])) == ErrorCode.INELIGIBLE_REPLICA
@@ -167,15 +167,15 @@ async def test_a_written_isr_is_sent_by_update_metadata_only() -> None:
 
 @pytest.mark.parametrize("asked", [request([1, 9]), request([1], broker_epoch=0), request([1, 2, 3])])
 @pytest.mark.trio
-async def test_an_answer_without_a_write_is_sent_only_by_a_controller_in_office(asked: AlterPartitionRequest) -> None:
-    """KAFKA-14154: a controller that was replaced unnoticed may only answer NOT_CONTROLLER."""
+async def test_a_response_without_a_write_is_sent_only_by_the_active_controller(asked: AlterPartitionRequest) -> None:
+    """KAFKA-14154: a controller that has not noticed its replacement may only answer NOT_CONTROLLER."""
     context = context_of(led())
     await alter_partition(context, asked, 0)
     assert (context.store.multis, context.store.confirmed) == ([], 1)
 
 
 @pytest.mark.trio
-async def test_an_isr_that_zookeeper_refuses_is_answered_with_an_error_alone() -> None:
+async def test_a_partition_whose_isr_zookeeper_refuses_gets_only_an_error() -> None:
     context = context_of(cluster(state(1, [1, 2, 3]), state(1, [1, 2])), refused=[paths.partition_state("t", 0)])
     asked = request([1, 2])
     asked.topics[0].partitions += [
@@ -191,7 +191,7 @@ async def test_an_isr_that_zookeeper_refuses_is_answered_with_an_error_alone() -
 @pytest.mark.parametrize("refused", [[], [paths.partition_state("t", 1)]])
 @pytest.mark.parametrize(("isr", "is_due"), [([1, 2], False), ([1, 2, 3], True)])
 @pytest.mark.trio
-async def test_a_reassignment_goes_on_once_its_target_is_in_sync(
+async def test_a_reassignment_continues_when_its_target_is_in_sync(
     isr: list[int], is_due: bool, refused: list[str]
 ) -> None:
     image = cluster(state(1, [1]), state(1, [1]))

@@ -10,7 +10,7 @@ GRACE_S = 6.0
 IDLE = StockReport(written_at=0.0, misplaced_at=None)
 
 
-def test_producers_are_refreshed_only_once_every_broker_knows_the_count() -> None:
+def test_producers_are_refreshed_only_after_every_broker_knows_the_count() -> None:
     begun = Announcement(8, begun_at=0.0, asked_at=0.0)
     assert decide(begun, 1.0, GRACE_S, False, [IDLE]) is Next.WAIT
     assert decide(begun, GRACE_S, GRACE_S, False, [IDLE]) is Next.LATE

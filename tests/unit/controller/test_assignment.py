@@ -52,7 +52,7 @@ def test_racks_are_ignored_when_one_broker_has_none() -> None:
     assert assign_replicas(some, 3, 2, start_index=0, shift=0) == {0: [0, 1], 1: [1, 2], 2: [2, 0]}
 
 
-def test_new_partitions_go_on_where_the_old_ones_stopped() -> None:
+def test_the_assignment_of_new_partitions_continues_that_of_the_old_ones() -> None:
     whole = assign_replicas(NO_RACKS, 8, 2, start_index=2, shift=0)
     first = assign_replicas(NO_RACKS, 5, 2, start_index=2, shift=0)
     rest = assign_replicas(NO_RACKS, 3, 2, start_index=2, shift=0, first_partition=5)

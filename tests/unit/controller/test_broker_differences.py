@@ -15,7 +15,7 @@ def found(*registered: LiveBroker) -> Difference:
     return difference(cluster(), {broker.id: broker for broker in registered})
 
 
-def test_brokers_that_are_registered_as_before_make_no_difference() -> None:
+def test_unchanged_registrations_give_an_empty_difference() -> None:
     assert found(live(1), live(2), live(3)) == Difference({}, [], [], [])
 
 

@@ -60,7 +60,7 @@ def test_another_broker_that_shuts_down_or_has_a_failed_disk_does_not_become_lea
         (request(epoch=BROKER_EPOCH - 1), ErrorCode.STALE_BROKER_EPOCH),
     ],
 )
-def test_a_refusal_has_no_effect_but_its_answer(asked: ControlledShutdownRequest, code: ErrorCode) -> None:
+def test_a_refusal_has_no_effect_except_its_response(asked: ControlledShutdownRequest, code: ErrorCode) -> None:
     effects = decide(cluster(state(1, [1, 2])), asked)
     assert effects == Effects(response=effects.response)
     assert effects.response.error_code == code
@@ -72,7 +72,9 @@ def test_a_request_without_a_broker_epoch_is_accepted() -> None:
 
 @pytest.mark.parametrize("refused", [[], [T0], [T1]])
 @pytest.mark.trio
-async def test_the_broker_leads_nothing_new_and_what_is_not_written_remains(refused: list[TopicPartition]) -> None:
+async def test_a_broker_that_shuts_down_gets_no_leadership_and_unwritten_partitions_remain(
+    refused: list[TopicPartition],
+) -> None:
     image: ClusterImage = cluster(state(1, [1, 2, 3]), state(2, [2, 1]))
     context = context_of(image, [paths.partition_state(*tp) for tp in refused])
     response = (await controlled_shutdown(context, request(), 3)).response

@@ -110,8 +110,8 @@ RECORDED = [name for name in recorded.topics() if any(map(is_old, recorded.topic
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_recorded_resize_is_carried_on_after_any_write(name: str) -> None:
-    """A recorded resize continues after any last step, and after any write of the conversion."""
+def test_a_recorded_resize_continues_after_any_write(name: str) -> None:
+    """A resize that was recorded after any of its steps continues, also after any write of the conversion."""
     snapshot = resized_so_far(name)
     whole = applied(snapshot, found_of(snapshot))
     assert not any(map(is_old, whole.states.values()))
@@ -129,7 +129,7 @@ def test_a_recorded_resize_is_carried_on_after_any_write(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDED if name.startswith("at-")])
-def test_a_resize_that_is_carried_on_ends_as_one_that_was_finished(name: str) -> None:
+def test_a_resize_that_continues_gets_the_lineage_of_a_finished_one(name: str) -> None:
     """The entries name the last epochs in the recorded maps.
 
     For a partition that was not bumped yet they name the conversion's epochs.

@@ -167,7 +167,7 @@ def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
 
 
 @pytest.mark.parametrize("kind", list(refusals()))
-def test_a_refusal_has_no_effect_but_its_answer(kind: str) -> None:
+def test_a_refusal_has_no_effect_except_its_response(kind: str) -> None:
     code, effects = refusals()[kind]
     assert effects.response.error_code == code, effects.response
     assert effects == Effects(effects.topic, response=effects.response)
@@ -212,7 +212,7 @@ def test_a_shrink_that_would_never_drain_is_refused_with_the_config_that_allows_
 
 
 def test_a_gainers_znode_that_would_be_too_large_is_refused_before_the_goal_is_written() -> None:
-    """``partition.state.max.bytes``: partitions that were merged often and never removed are in every lineage entry."""
+    """``partition.state.max.bytes``: a partition that was merged often and never removed is in every lineage entry."""
     image = cluster(image_of(resized(4, 160, 4, 160)))
     config = dataclasses.replace(CONFIG, partition_state_max_bytes=1024)
     message = refused(image, 4, ErrorCode.INVALID_PARTITIONS, config)
@@ -242,7 +242,7 @@ def test_a_topic_does_not_grow_beyond_one_request_to_zookeeper(validate_only: bo
 
 
 def test_a_topic_is_resized_only_while_ordered_resize_is_finalized() -> None:
-    """KIP-584: what the level of the feature switches."""
+    """KIP-584: the level of the feature allows resizes."""
     image = cluster(image_of(resized(4, 6)))
     image.features = Features(FeaturesStatus.DISABLED)
     message = refused(image, 8, ErrorCode.POLICY_VIOLATION)
@@ -264,7 +264,7 @@ async def test_a_request_that_names_the_topic_twice_is_refused(counts: tuple[int
     assert (context.store.multis, outcome.waits) == ([], [])
 
 
-def test_the_measured_rate_is_answered_and_the_measurement_goes_on() -> None:
+def test_the_measured_rate_is_returned_and_the_measurement_continues() -> None:
     topic = image_of(Topic(4))
     topic.append_window = AppendWindow(0.0)
     wanted = CreatePartitionsTopic(name="t", count=4, assignments=None, wants_measured=True)
@@ -385,7 +385,7 @@ async def test_a_write_that_fails_changes_nothing() -> None:
 
 
 @pytest.mark.trio
-async def test_an_undone_edit_is_sent_to_nobody() -> None:
+async def test_an_undone_edit_is_not_sent_to_brokers() -> None:
     topic = image_of(Topic(4))
     context: Any = Journal(cluster(topic))
     topic.wait_logged = "a broker is away"

@@ -83,7 +83,7 @@ def test_a_topic_is_written_after_its_config_and_waits_until_it_is_served() -> N
     assert (image.created, image.topics, image.configs) == ({}, {}, {})  # a decision does not change the image
 
 
-def test_a_topic_without_overrides_notifies_nobody() -> None:
+def test_a_topic_without_overrides_causes_no_notification() -> None:
     assert decided(topic()).notify == ()
 
 
@@ -96,7 +96,7 @@ def test_a_config_left_by_an_earlier_topic_of_the_same_name_is_replaced() -> Non
     assert ConfigZnode.decode(path, config.data).config == {}
 
 
-def test_a_topic_that_is_only_validated_has_no_effect_but_its_answer() -> None:
+def test_a_topic_that_is_only_validated_has_no_effect_except_its_response() -> None:
     effects = decided(topic(partitions=5), validate_only=True)
     assert effects == Effects("t", response=effects.response)
     assert (effects.response.error_code, effects.response.num_partitions) == (ErrorCode.NONE, 5)
@@ -149,7 +149,7 @@ def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
 
 
 @pytest.mark.parametrize("kind", list(refusals()))
-def test_a_refusal_has_no_effect_but_its_answer(kind: str) -> None:
+def test_a_refusal_has_no_effect_except_its_response(kind: str) -> None:
     code, effects = refusals()[kind]
     assert_only_refuses(effects, code)
 

@@ -95,7 +95,7 @@ def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
 
 
 @pytest.mark.parametrize("kind", list(refusals()))
-def test_a_refusal_has_no_effect_but_its_answer(kind: str) -> None:
+def test_a_refusal_has_no_effect_except_its_response(kind: str) -> None:
     code, effects = refusals()[kind]
     assert_only_refuses(effects, code)
 

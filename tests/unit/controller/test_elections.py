@@ -1,4 +1,4 @@
-"""The effects of elections: after broker changes, of first leaders, and of first replicas that are to lead again."""
+"""The effects of elections: after broker changes, for new partitions, and to make first replicas lead again."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_replica_on_a_failed_disk_does_not_lead() -> None:
     assert elected(elections(image)) == {T0: (2, [2])}
 
 
-def test_a_member_of_the_isr_that_restarted_unnoticed_does_not_go_on_leading() -> None:
+def test_a_member_of_the_isr_that_restarted_unnoticed_does_not_continue_to_lead() -> None:
     image = cluster(state(1, [1, 2]), state(1, [1, 2]))
     image.topics["t"].partitions[0].mzxid = BROKER_EPOCH - 1
     image.topics["t"].partitions[1].mzxid = BROKER_EPOCH
@@ -147,7 +147,7 @@ async def test_unclean_elections_are_logged_and_elections_are_timed() -> None:
 
 
 @pytest.mark.trio
-async def test_a_multi_that_zookeeper_refuses_does_not_keep_others_from_being_written() -> None:
+async def test_a_multi_that_zookeeper_refuses_does_not_stop_the_others() -> None:
     states = [state(1, [1, 2])] * 300
     context = context_of(cluster(*states, brokers=(2, 3)), refused=[paths.partition_state("t", 0)])
     await partitions.elect(context, list(context.image.led_partitions()))
@@ -206,7 +206,9 @@ def vanished(image: ClusterImage) -> None:
 
 
 @pytest.mark.parametrize("why", [deleted, frozen, not_awaiting, vanished])
-def test_no_first_leader_is_elected_for_a_topic_that_is(why: Callable[[ClusterImage], None]) -> None:
+def test_no_first_leader_is_elected_for_a_topic_that_is_deleted_frozen_gone_or_not_awaiting_one(
+    why: Callable[[ClusterImage], None],
+) -> None:
     image = awaiting(new(1))
     assert decide_first_leaders(image).independent
     why(image)
@@ -226,7 +228,7 @@ def test_partitions_that_a_split_adds_get_a_leader_later() -> None:
     ],
 )
 @pytest.mark.trio
-async def test_a_limited_number_is_written_and_an_event_follows_for_the_rest(
+async def test_a_limited_number_of_first_leaders_is_written_and_an_event_follows_for_the_rest(
     counts: list[int], left: list[str]
 ) -> None:
     context = context_of(awaiting(*(new(count, f"t{index}") for index, count in enumerate(counts))))

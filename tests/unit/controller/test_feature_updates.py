@@ -46,7 +46,7 @@ def cluster(*brokers: Mapping[str, VersionRange], supported: Mapping[str, Versio
 
 
 def code(before: Features, update: Update, among: Cluster | None = None) -> ErrorCode:
-    """Return the error of one update that changes nothing."""
+    """Return the error of one update, or NONE. Checks that a refused update changes nothing."""
     after, errors = judge(before, [update], among or cluster())
     error = errors[update.feature]
     assert error is None or after == before
@@ -163,7 +163,7 @@ def test_a_blocked_downgrade_is_refused_even_if_it_is_unsafe() -> None:
     )
 
 
-def test_ordered_resize_is_finalized_together_with_what_it_needs() -> None:
+def test_ordered_resize_is_finalized_together_with_the_features_that_it_needs() -> None:
     release = cluster(SUPPORTED, supported=SUPPORTED)
     alone, errors = judge(finalized(), [Update(ORDERED_RESIZE, LINEAGE_LEVEL, UPGRADE)], release)
     assert alone == finalized()
@@ -222,7 +222,7 @@ def test_the_minimum_level_follows_the_lowest_of_the_brokers_and_never_passes_th
     assert with_risen_minimums(finalized(group_coordinator=(1, 3)), brokers) == finalized(group_coordinator=(risen, 3))
 
 
-def test_the_minimum_level_never_falls_and_a_broker_without_the_feature_holds_it() -> None:
+def test_the_minimum_level_never_falls_and_does_not_rise_past_a_broker_without_the_feature() -> None:
     before = finalized(group_coordinator=(2, 3))
     assert with_risen_minimums(before, [{GROUPS: VersionRange(1, 3)}]) == before
     assert with_risen_minimums(before, [{GROUPS: VersionRange(3, 3)}, {}]) == before

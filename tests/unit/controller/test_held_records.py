@@ -1,4 +1,4 @@
-"""The offset from which retention waits, by the commits of the groups."""
+"""The first offset that retention keeps, from the commits of the groups."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_missing_fact_holds_everything() -> None:
     assert held(reader("g", at=40), awaited=None) == (0, "")
 
 
-def test_without_groups_unknown_waits_hold_nothing() -> None:
+def test_without_groups_nothing_is_held_even_if_the_awaited_records_are_unknown() -> None:
     assert held(awaited=None) is None
 
 

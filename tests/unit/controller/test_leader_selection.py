@@ -59,7 +59,7 @@ def test_a_broker_change_replaces_a_dead_leader_and_shrinks_the_isr(
 
 
 @given(st.sets(st.integers(1, 5)), st.permutations([1, 2, 3, 4, 5]), st.data())
-def test_a_leader_is_live_and_was_in_sync_and_a_second_look_changes_nothing(
+def test_a_leader_is_live_and_was_in_sync_and_a_second_election_changes_nothing(
     live: set[int], replicas: list[int], data: st.DataObject
 ) -> None:
     isr = data.draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True))
@@ -98,7 +98,7 @@ def test_a_broker_hands_over_its_leaderships_before_it_shuts_down(
         ((2, [1, 2]), {2, 3}, (2, [2])),
     ],
 )
-def test_an_unclean_leader_is_the_whole_isr_and_the_last_resort(
+def test_an_unclean_leader_becomes_the_whole_isr_and_is_elected_only_if_no_isr_member_can_lead(
     before: tuple[int, list[int]], electable: set[int], after: tuple[int, list[int]] | None
 ) -> None:
     changed = leader_selection.after_broker_change(state(*before), [1, 2, 3], electable, electable, EPOCH, unclean=True)
@@ -129,7 +129,7 @@ def test_an_unclean_election_is_needed_only_when_no_clean_one_gives_a_leader(
         ((-1, [2, 1]), {1}, {1, 3}, (1, [1], 5)),
     ],
 )
-def test_a_broker_that_restarted_unseen_does_not_go_on_in_the_epoch_it_led(
+def test_a_broker_that_restarted_unnoticed_does_not_continue_in_the_epoch_that_it_led(
     before: tuple[int, list[int]], restarted: set[int], live: set[int], after: tuple[int, list[int], int]
 ) -> None:
     changed = leader_selection.after_unseen_restart(state(*before), [1, 2, 3], restarted, live, live, EPOCH)
@@ -167,11 +167,11 @@ def test_kafka_9212_every_step_of_a_reassignment_raises_the_leader_epoch(
     assert changed is None or changed.leader_epoch == 5
 
 
-def test_an_offline_partition_keeps_its_isr_when_one_of_it_shuts_down() -> None:
+def test_an_offline_partition_keeps_its_isr_when_a_member_shuts_down() -> None:
     assert leader_selection.before_shutdown(state(-1, [1, 2]), [1, 2], {2}, 1, EPOCH) is None
 
 
-def test_no_election_changes_what_a_resize_wrote() -> None:
+def test_no_election_changes_the_fields_that_a_resize_wrote() -> None:
     """Rule 2: a loser's last epoch stays in its znode until the partitions that gain its keys have read it."""
     led, offline = state(1, [1, 2, 3]), state(-1, [2])
     replicas, live, some = [1, 2, 3], {1, 2, 3}, {2, 3}

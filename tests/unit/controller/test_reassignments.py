@@ -308,7 +308,7 @@ async def test_the_rest_of_the_moves_end_by_a_later_event_unless_a_write_was_ref
 
 
 @pytest.mark.trio
-async def test_a_move_does_not_repeat_the_reason_for_which_a_queued_resize_waits() -> None:
+async def test_a_move_does_not_log_again_why_a_queued_resize_waits() -> None:
     context = context_of(cluster(state(1, [1, 2, 3])))
     context.image.topics["t"].wait_logged = "its resize to 8 partitions waits"
     await request(context, {0: [2]})

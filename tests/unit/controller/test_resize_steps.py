@@ -132,7 +132,7 @@ async def test_a_grow_is_carried_out_losers_first() -> None:
 
 
 async def test_a_bounded_number_of_states_is_written_before_other_events() -> None:
-    """An election waits at most for that many writes."""
+    """An election waits for at most this number of writes."""
     world = ResizeFixture(image_of(asked(600, 601)))
     counts = []
     while multis := await world.advance():
@@ -235,7 +235,7 @@ async def test_metadata_has_the_earlier_count_until_a_partition_has_the_goal() -
 
 
 async def test_a_partition_that_is_being_removed_has_no_leader_in_the_metadata() -> None:
-    """Rule 6: a batch sent by the next layout would reach the number's next incarnation."""
+    """Rule 6: otherwise a batch placed by the next layout would reach the partition's next incarnation."""
     world = ResizeFixture(drained())
     await world.advance()
     assert {p.partition_index: p.leader for p in world.sent().partition_states} == {4: -2, 5: -2}

@@ -131,7 +131,7 @@ def test_an_incarnation_without_records_of_its_own_is_drained() -> None:
     assert view.is_drained(image, 5)
 
 
-def test_a_topic_that_was_never_resized_is_settled_whoever_leads_it() -> None:
+def test_a_topic_that_was_never_resized_is_settled_even_if_no_leader_has_answered() -> None:
     image = image_of(Topic(4), silent=range(4))
     assert view.is_settled(image) and not view.is_resizing(image)
 

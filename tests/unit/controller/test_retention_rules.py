@@ -1,4 +1,4 @@
-"""The records of a resized topic that others wait for, and how long retention keeps them; without asking brokers."""
+"""The records of a resized topic for which partitions wait, and how long retention keeps them. No broker is asked."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_retention_does_not_wait_where_no_record_expires(config: dict[str, str])
     assert rules(**config, ordered_delivery_retention_waits="true") is None
 
 
-def test_retention_waits_only_where_the_topic_says_so_and_no_longer_than_its_bound() -> None:
+def test_retention_waits_only_if_the_topics_config_enables_it_and_no_longer_than_its_bound() -> None:
     """A warning comes ``retention.warning.ms`` before the bound ends."""
     kept_after_ms = NOW_MS - WEEK_MS + CONFIG.retention_warning_ms
     assert rules() == Rules(kept_after_ms, waits=False)
@@ -66,6 +66,6 @@ def test_retention_waits_only_where_the_topic_says_so_and_no_longer_than_its_bou
     assert rules(**bound) == Rules(kept_after_ms - 3_600_000, waits=True)
 
 
-def test_no_record_of_a_young_cluster_is_old_enough_to_warn_of() -> None:
+def test_a_young_cluster_has_no_record_that_is_old_enough_for_a_warning() -> None:
     image = ClusterImage(1000, 1)
     assert rules_of(image, CONFIG, "t", WEEK_MS - CONFIG.retention_warning_ms) is None

@@ -97,7 +97,7 @@ def test_each_election_is_requested_in_exactly_one_slice(counts: list[tuple[int,
     assert all(part.timeout_ms == 7 for part in parts)
 
 
-def test_an_election_of_all_partitions_omits_those_that_need_none() -> None:
+def test_an_election_of_all_partitions_omits_partitions_that_need_no_election() -> None:
     codes = [[ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NONE], [ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE]]
     for partitions, expected in ((None, [0, 80]), ([TopicPartitions(topic="t", partitions=[0])], [84, 0, 80])):
         body = ElectLeadersRequest(topic_partitions=partitions)

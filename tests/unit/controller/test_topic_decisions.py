@@ -1,4 +1,4 @@
-"""A controller's decisions about a topic: when it is read, on its queued count, and on each due step."""
+"""A controller's decisions about a topic: when the topic is read, on a queued count, and on each due step."""
 
 from __future__ import annotations
 
@@ -119,11 +119,11 @@ def test_without_a_queued_count_nothing_is_decided() -> None:
     assert wanted(resized(4, 6)) == Effects("t")
 
 
-def test_a_queued_count_waits_for_the_resize_before() -> None:
+def test_a_queued_count_waits_for_the_previous_resize() -> None:
     assert wanted(queued(asked(4, 6), 8)) == Effects("t")
 
 
-def test_a_queued_count_begins_when_the_resize_before_is_settled() -> None:
+def test_a_queued_count_begins_when_the_previous_resize_is_settled() -> None:
     znode = written(wanted(queued(resized(4, 6), 8)))
     assert (znode.undeleted_partition_count, znode.layout_version, znode.wanted) == (8, 2, None)
 
@@ -217,7 +217,7 @@ def test_a_missing_config_is_created_with_the_settled_value() -> None:
     assert isinstance(op, CreateOp) and ConfigZnode.decode(op.path, op.data).config == {ORDERED: "false"}
 
 
-def test_a_config_that_cannot_be_used_is_left_alone() -> None:
+def test_a_config_that_cannot_be_used_is_not_rewritten() -> None:
     assert restoring(cluster(Topic(4), {ORDERED: "perhaps"}), "t", True) == Effects()
 
 

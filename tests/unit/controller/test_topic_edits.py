@@ -1,6 +1,6 @@
 """The effects of an edit of a topic's znode by hand, seen by the active controller or found by the next one.
 
-The refused edits have their reasons in ``tests/unit/ordered_resize/test_judgement.py``, too.
+``tests/unit/ordered_resize/test_judgement.py`` checks the reasons for which edits are refused.
 """
 
 from __future__ import annotations

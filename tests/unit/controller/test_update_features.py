@@ -117,7 +117,7 @@ def test_valid_updates_are_written_although_others_are_refused() -> None:
     assert codes(effects) == {ORDERED_RESIZE: ErrorCode.NONE, "unknown": ErrorCode.INVALID_REQUEST}
 
 
-def test_validation_alone_answers_the_same_and_writes_nothing() -> None:
+def test_a_validation_has_the_same_response_and_writes_nothing() -> None:
     effects = update({ORDERED_RESIZE: 0, "unknown": 1}, SAFE, validate_only=True)
     assert effects == Effects(response=effects.response)
     assert codes(effects) == {ORDERED_RESIZE: ErrorCode.NONE, "unknown": ErrorCode.INVALID_REQUEST}
@@ -175,7 +175,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
-def test_an_update_that_is_refused_returns_why_and_has_no_effect(refusal: Refusal) -> None:
+def test_an_update_that_is_refused_returns_a_reason_and_has_no_effect(refusal: Refusal) -> None:
     """Each refusal has the KIP's error."""
     registered = brokers(SUPPORTED, refusal.second) if refusal.second is not None else brokers()
     effects = update(refusal.wanted, refusal.kind, image_with(refusal.finalized), registered)
@@ -187,7 +187,7 @@ def test_an_update_that_is_refused_returns_why_and_has_no_effect(refusal: Refusa
     assert effects.response.features_epoch == -1
 
 
-def test_a_broker_znode_of_a_release_without_features_holds_the_levels_back() -> None:
+def test_an_update_fails_while_a_broker_of_a_release_without_features_is_registered() -> None:
     """Such a registration has no field ``features`` at all."""
     content = json.loads(brokers().live[1].registration.encode())
     del content["features"]
@@ -214,7 +214,7 @@ def test_a_downgrade_that_loses_the_order_of_resized_topics_needs_force() -> Non
     assert written(forced) == {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
 
 
-def test_the_topics_that_a_downgrade_concerns_are_those_of_the_image() -> None:
+def test_the_topics_that_a_downgrade_concerns_are_read_from_the_image() -> None:
     image = image_with()
     image.topics["t"] = image_of(resized(4, 6))
     effects = update({ORDERED_RESIZE: 0}, SAFE, image)

@@ -82,14 +82,14 @@ def heartbeat(running: Running, member_id: str, generation: int) -> int:
 
 
 def fetched(running: Running, group: str = GROUP, topic: str = "t") -> tuple[int, int]:
-    """Return offset and error of partition 0; the error is the response's own where it has one."""
+    """Return offset and error of partition 0. A top-level error replaces the error of the partition."""
     topics = [OffsetFetchRequestTopic(name=topic, partition_indexes=[0])]
     request = OffsetFetchRequest(group_id=group, topics=topics)
     return fetched_offset(value(running.coordinator.offset_fetch(Context(api_version=7), request)))
 
 
 def fetched_offset(response: OffsetFetchResponse) -> tuple[int, int]:
-    """Return offset and error of the one partition in a response; the error is the response's own where it has one."""
+    """Return offset and error of the one partition. A top-level error replaces the error of the partition."""
     if response.error_code:
         return -1, response.error_code
     partition = response.topics[0].partitions[0]

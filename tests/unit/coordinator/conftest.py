@@ -29,14 +29,14 @@ class Running:
     """Finalized levels of features; a feature that is not named has its highest level."""
 
     async def loaded(self, partition: int = 0, leader_epoch: int = 0) -> None:
-        """Lead the partition and wait until it serves."""
+        """Make the coordinator lead the partition, and wait until the load ends or waits for an event of the test."""
         self.coordinator.on_leader(partition, leader_epoch)
         await trio.testing.wait_all_tasks_blocked()
 
 
 @pytest.fixture
 async def running(nursery: Any) -> AsyncIterator[Running]:
-    gc.freeze()  # ``live`` need not search the older objects, which takes long
+    gc.freeze()  # ``live`` does not search the older objects, which would take long
     log, topics, levels = MemoryLog(), EveryTopic(), dict[str, int]()
 
     def level(name: str) -> int:

@@ -1,7 +1,7 @@
 """Drives the pure core of the group coordinator: events in, replies and records out, no loop, no clock, no log.
 
-``Driver`` has a shard and its log. Writes wait in ``in_flight`` until ``settle`` decides their fate; with
-``auto_commit`` that happens at once. Every record passes through its bytes on the way into ``log``.
+``Driver`` has a shard and its log. Writes wait in ``in_flight`` until ``settle`` completes them; with
+``auto_commit`` that happens at once. Every record in ``log`` was encoded and decoded.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Driver:
             self.settle_all()
 
     def settle(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        """Decide the fate of the oldest write."""
+        """Complete the oldest write, with an error or without."""
         write = self.in_flight.popleft()
         if is_committed(error):
             for record in write.records:
@@ -135,7 +135,7 @@ class Driver:
             self.settle()
 
     def advance(self, by_ms: int) -> None:
-        """Let time pass, with every deadline met on the way."""
+        """Let time pass, and call each group at each of its deadlines."""
         until = self.ms + by_ms
         for _ in range(10_000):
             due = [g for g in self.shard.groups.values() if g.wake_ms is not None and g.wake_ms <= until]
@@ -322,7 +322,7 @@ class Driver:
     ) -> str:
         """Send ConsumerGroupPosition: request the positions of ``wants`` and report those in ``reports``.
 
-        Records wait for the offsets in ``awaited``.
+        ``awaited`` has the offsets that held-back records wait for.
         """
         token = self._token(None)
         topics: dict[str, list[ConsumerGroupPositionRequestPartition]] = {}

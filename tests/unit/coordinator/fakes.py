@@ -66,7 +66,7 @@ class MemoryLog:
         return fate
 
     def settle(self, error: ErrorCode = ErrorCode.NONE, at: int = 0) -> None:
-        """Decide the fate of an append, the oldest by default."""
+        """Complete an append, by default the oldest."""
         partition, records, fate = self.waiting[at]
         del self.waiting[at]
         if is_committed(error):

@@ -1,8 +1,8 @@
 """Three brokers with a coordinator each over one replicated partition of the offsets topic, kept simple.
 
-A replica's log is a list, and a record is a client's commit of the next number. ``ReplicatedWorld`` is the controller,
-the network and the clients. It elects leaders, and decides when a broker learns of an election or fetches. A broker's
-view may be old.
+A replica's log is a list, and a record is a client's commit of the next number. ``ReplicatedCoordinators``
+is the controller, the network and the clients. It elects leaders, and decides when a broker learns of an election or
+fetches. A broker's view may be old.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class ReplicatedCoordinators:
     # ------------------------------------------------------------ events
 
     def elect(self, broker: int, *, others_out: bool) -> None:
-        """Elect a member of the ISR as leader, perhaps because the previous leader is gone."""
+        """Elect a member of the ISR as leader. With ``others_out`` the previous leader leaves the ISR."""
         if broker not in self.isr:
             return
         if others_out and len(self.isr) > 1 and broker != self.leader:
@@ -243,7 +243,7 @@ class ReplicatedCoordinators:
         self.brokers[broker] = self._start(broker)
 
     def commit(self, broker: int) -> None:
-        """Send a commit of the next offset to a broker, which the client takes for the coordinator."""
+        """Send a commit of the next offset to the broker that the client regards as the coordinator."""
         self.asked.append(Asked(self.next_offset, broker, commit(self.brokers[broker], self.next_offset)))
         self.next_offset += 1
 
@@ -292,7 +292,7 @@ class ReplicatedCoordinators:
         self.returned = max(self.returned, offset)
 
     def fetch(self, broker: int) -> None:
-        """Send a request for the committed offset to a broker, which the client takes for the coordinator."""
+        """Send a request for the committed offset to the broker that the client regards as the coordinator."""
         topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
         request = OffsetFetchRequest(group_id=GROUP, topics=topics)
         answer = self.brokers[broker].coordinator.offset_fetch(Context(api_version=7), request)
@@ -308,7 +308,7 @@ class ReplicatedCoordinators:
         return found
 
     async def heal(self) -> None:
-        """End all faults; then the coordinator has the state of its log, and continues."""
+        """End all faults, and check that the coordinator has the state of its log and continues."""
         for _ in range(3):
             for replica in self.replicas:
                 replica.may_read.set()

@@ -45,7 +45,7 @@ EVENTS: dict[str, Callable[[ReplicatedCoordinators, int], None]] = {
 NAMES = [*EVENTS, "wait", *["commit and replicate", "fetch", "replicate", "deliver at leader", "notify all"] * 2]
 
 
-def live(events: list[Event]) -> None:
+def run_workload(events: list[Event]) -> None:
     """Run one workload: ``events`` one after the other, and everything settled at the end."""
 
     async def run() -> None:
@@ -113,4 +113,4 @@ UNSEEN_EPOCHS = [
 @example(READ_ACROSS_TWO_CHANGES)
 @example(UNSEEN_EPOCHS)
 def test_no_acknowledged_commit_is_lost_and_no_returned_offset_is_taken_back(events: list[Event]) -> None:
-    live(events)
+    run_workload(events)

@@ -52,7 +52,7 @@ pytestmark = pytest.mark.trio
 NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
 
 
-# ---------------------------------------------------------------- fates that are known late
+# ---------------------------------------------------------------- outcomes that are known late
 
 
 async def test_the_outcome_of_an_earlier_leaderships_write_changes_nothing(
@@ -409,7 +409,7 @@ async def test_kafka_19862_a_tombstone_whose_group_was_compacted_away_is_no_erro
 async def test_a_deletion_reported_before_leading_is_carried_out_after_loading(
     running: Running, autojump_clock: MockClock
 ) -> None:
-    """The coordinator that should have deleted the offsets may have died first."""
+    """The coordinator that should have deleted the offsets may have crashed first."""
     running.log.records[0] = [offset_record(1)]
     running.topics.missing.add("t")
     running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
@@ -445,7 +445,7 @@ async def test_a_deletion_whose_tombstone_was_lost_is_tried_again(running: Runni
     assert fetched(running) == (-1, 0)
 
 
-async def test_offsets_of_a_topic_created_anew_are_kept(running: Running, autojump_clock: MockClock) -> None:
+async def test_offsets_of_a_topic_that_was_created_again_are_kept(running: Running, autojump_clock: MockClock) -> None:
     running.log.records[0] = [offset_record(1)]
     running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
     await running.loaded()

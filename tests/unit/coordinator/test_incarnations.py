@@ -1,6 +1,6 @@
-"""Hole 20: a partition that was removed and created again under its number is another one (KIP-253).
+"""Hole 20: a partition that is removed and created again has another incarnation (KIP-253).
 
-This holds for committed offsets, too.
+Committed offsets belong to an incarnation, too.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def lagging(**options: bool) -> Driver:
 
 
 def test_a_later_incarnation_is_refused_until_the_broker_knows_it() -> None:
-    """A forged incarnation would refuse every later commit. Metadata may lag, so the client tries again."""
+    """A stored forged incarnation would make every later commit fail. Metadata may lag, so the client retries."""
     driver = knows(OLD)
     driver.commit({T0: 3}, incarnation=OLD)
     early = driver.commit({T0: 5, ("t", 1): 7}, incarnation=NOW)
@@ -129,7 +129,7 @@ def found_after_restart(driver: Driver) -> list[tuple[int, int]]:
 
 
 def test_hole_20_an_offset_of_an_earlier_incarnation_is_not_returned() -> None:
-    """A stock client would take the offset for one of the present partition."""
+    """A stock client would use the offset in the present partition."""
     driver = knows(OLD)
     driver.commit({T0: 5, ("t", 1): 6})
     driver.incarnations[T0] = NOW
@@ -149,7 +149,9 @@ def test_hole_20_a_group_reads_a_partition_that_was_created_again_from_its_begin
     driver.commit({T0: 11})
     assert found(driver) == [(11, NOW)]
     driver.commit({T0: 6})
-    assert found(driver) == [(6, NOW)], "a stock consumer's old offset: the broker reads on from the beginning"
+    assert found(driver) == [(6, NOW)], (
+        "the old offset of a stock consumer is below the first offset, so it skips no record"
+    )
 
 
 def test_hole_20_an_offset_of_a_merged_partition_is_kept_but_not_returned() -> None:
@@ -198,7 +200,7 @@ def test_hole_20_a_removal_deletes_offsets_of_its_incarnation_and_earlier_ones()
     driver.commit({T0: 5})
     driver.remove_partitions(T0, deletion=Deletion(OLD))
     assert driver.committed(*T0) == 5, (
-        "the partition was created anew and committed for before the removal was reported"
+        "the partition was created again, and its offset committed, before the removal was reported"
     )
     driver.remove_partitions(T0, deletion=Deletion(NOW))
     assert driver.committed(*T0) is None

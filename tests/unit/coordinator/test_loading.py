@@ -69,9 +69,7 @@ async def test_a_leader_deposed_while_it_waits_for_the_watermark_serves_nothing(
     assert fetched(running) == (-1, NOT_COORDINATOR)
 
 
-async def test_sessions_start_when_the_group_serves_however_long_the_load_took(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_sessions_start_at_the_end_of_the_load(running: Running, autojump_clock: MockClock) -> None:
     running.log.records[0] = [group_record()]
     running.log.watermark = trio.Event()
     await running.loaded()
@@ -104,7 +102,7 @@ STEPS = 12
 async def test_an_event_at_every_step_of_a_load_takes_effect(
     running: Running, groups: int, event: str, step: int, autojump_clock: MockClock
 ) -> None:
-    """KAFKA-10614, HOTFIX #2436: an event during a load takes effect once the load ends."""
+    """KAFKA-10614, HOTFIX #2436: no event is lost during a load."""
     running.log.records[0] = [offset_record(n, f"g{n}") for n in range(groups)]
     running.log.epochs[0] = 5
     running.coordinator.on_leader(0, 5)

@@ -1,8 +1,8 @@
-"""Random courses of events against the invariants of a group.
+"""Random sequences of events against the invariants of a group.
 
 - A generation never goes back, also across a hand-over.
 - Every partition of a stable generation has one owner, and members learn only committed state.
-- Replaying the log's bytes gives the durable state, whatever was lost on the way.
+- Replaying the log's bytes gives the durable state, also after lost writes.
 - Every request is answered once, and nothing waits for ever.
 """
 

@@ -1,12 +1,12 @@
-"""Random courses of a group against the purpose of positions: no position is ahead of a record that is yet to be saved.
+"""Random sequences of events of a group: no returned position is ahead of an unsaved record.
 
 Members process records, commit periodically whatever they have saved, and report only saved positions, by a poll or
 with a commit. They are cooperative (KIP-429): they keep partitions across rebalances without saving. A partition that
-a member loses has no owner for one generation. In it the member saves the partition, before its first poll or its next
-join, however long that takes. Members crash, coordinators fail over.
+a member loses has no owner for one generation. In that generation the member saves the partition before its first poll
+or its next join, however long that takes. Members crash, and coordinators fail over.
 
 - Below a returned position there is no record that a live member processed and did not save.
-- Once every member saved, polled and reported, every member gets every position: nobody waits for ever.
+- Once every member saved, polled and reported, every member gets every position: no member waits for ever.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Partition = tuple[str, int]
 
 @dataclass
 class Member:
-    """A consumer of ours, reduced to its positions."""
+    """A consumer that keeps order, reduced to its positions."""
 
     member_id: str
     owned: list[Partition] = field(default_factory=list)
@@ -59,7 +59,10 @@ class PositionMachine(RuleBasedStateMachine):
 
     @rule(owners=st.lists(st.integers(-1, MEMBERS - 1), min_size=len(PARTITIONS), max_size=len(PARTITIONS)))
     def rebalance(self, owners: list[int]) -> None:
-        """Give the partitions to the members at these places, or to nobody for -1; first their owners lose them."""
+        """Assign each partition to the member with this index, or to no member for -1.
+
+        A partition of another owner is revoked first, and has no owner in this generation.
+        """
         driver = self.driver
         for member in self.members:
             self.give_up(member)
@@ -115,7 +118,7 @@ class PositionMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, MEMBERS - 1), saves=st.sets(st.sampled_from(PARTITIONS), min_size=1))
     def report_with_a_commit(self, at: int, saves: set[Partition]) -> None:
-        """Save some owned partitions and commit; ahead of the generation's first poll the commit is no report."""
+        """Save some owned partitions and commit. Before the generation's first poll the commit is no report."""
         member = self.members[at]
         for tp in [tp for tp in member.owned if tp in saves]:
             member.unsaved_from.pop(tp, None)
@@ -123,7 +126,7 @@ class PositionMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, MEMBERS - 1))
     def crash(self, at: int) -> None:
-        """Remove a member: its unsaved records are lost with it, and nobody waits for them."""
+        """Remove a member: its unsaved records are lost with it, and no member waits for them."""
         member = self.members.pop(at)
         self.driver.leave((member.member_id, None))
         self.rebalance([0, 1, 2, 0])
@@ -135,7 +138,7 @@ class PositionMachine(RuleBasedStateMachine):
 
     @rule()
     def time_passes(self) -> None:
-        """Let more than a session pass with heartbeats, whether the members' users return or not."""
+        """Let more than a session timeout pass with heartbeats and without polls."""
         for _ in range(3):
             for member in self.members:
                 error = self.driver.heartbeat(member.member_id, self.generation, polls_positions=True)

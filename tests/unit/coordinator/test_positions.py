@@ -56,10 +56,7 @@ def test_the_owner_is_asked_although_the_waiter_polled_first() -> None:
 
 
 def test_the_owner_is_asked_again_for_another_incarnation() -> None:
-    """The owner is asked again for the other incarnation.
-
-    Its report to the previous coordinator is lost, and it repeats no report without a request.
-    """
+    """The owner's report to the previous coordinator is lost, and the owner repeats no report without a request."""
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(waiter, 1, PARENT, incarnation=100)
@@ -182,7 +179,7 @@ def test_a_rewind_between_two_polls_is_returned_although_the_position_is_the_sam
     assert driver.answered(driver.poll(waiter, 1, PARENT)) is None
 
 
-def test_the_count_of_rewinds_survives_a_change_of_the_coordinator() -> None:
+def test_the_next_coordinator_knows_the_count_of_rewinds() -> None:
     driver = Driver()
     owner, _ = two_members(driver)
     commit_and_report(driver, owner, 100, 40, 100, 99, 100)
@@ -244,9 +241,9 @@ def test_a_commit_reports_only_partitions_that_the_member_owns() -> None:
 
 
 def test_a_commit_before_the_first_poll_is_no_report() -> None:
-    """The waiting member would not be notified.
+    """The waiting member would not be notified of such a report.
 
-    A coordinator that took over still waits for a third member.
+    A coordinator that took over still waits for the first poll of a third member.
     """
     driver = Driver()
     owner, waiter, _ = driver.stable_group("a", "b", "c", owns={"a": [PARENT], "b": [CHILD], "c": [OTHER]})
@@ -301,7 +298,7 @@ def test_hole_18_a_commit_of_the_owner_releases_no_member_before_its_report() ->
     assert driver.answered(waiting) == {PARENT: (100, False)}
 
 
-def test_hole_18_an_earlier_commit_releases_no_member_while_the_owner_is_there() -> None:
+def test_hole_18_an_earlier_commit_releases_no_member_while_the_owner_has_a_session() -> None:
     driver = Driver()
     driver.commit({PARENT: 100})
     owner, waiter = two_members(driver)
@@ -312,7 +309,7 @@ def test_hole_18_an_earlier_commit_releases_no_member_while_the_owner_is_there()
 
 
 def test_hole_18_a_report_without_a_commit_is_forgotten_when_its_owner_leaves() -> None:
-    """The next owner starts lower, and the child waits until it is as far again."""
+    """The next owner starts at a lower offset, and the child waits until that owner reports again."""
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.commit({PARENT: 60}, owner, 1)
@@ -356,7 +353,7 @@ def test_a_member_whose_assignment_cannot_be_read_owns_nothing(blob: bytes) -> N
     assert driver.answered(driver.poll(member, 1, PARENT, reports={PARENT: 9}, max_wait_ms=0)) == {PARENT: (-1, False)}
 
 
-# ---------------------------------------------------------------- hole 21: nobody owns the parent
+# ---------------------------------------------------------------- hole 21: no member owns the parent
 
 
 def test_hole_21_without_an_owner_the_committed_offset_counts_once_every_member_polled() -> None:
@@ -382,9 +379,9 @@ def test_hole_21_a_commit_for_a_partition_without_an_owner_is_returned_at_once()
 
 
 def test_an_answer_marks_positions_that_only_a_live_member_knows() -> None:
-    """This is the owner that polls, or any member without a poll.
+    """That member is an owner that polls, or any member that has not polled yet.
 
-    Then the log start of its partition does not count.
+    The log start of a partition with such a position does not count.
     """
     driver = Driver()
     owner, waiter = two_members(driver)
@@ -393,7 +390,7 @@ def test_an_answer_marks_positions_that_only_a_live_member_knows() -> None:
     assert driver.answered(waiting) is None
     driver.poll(owner, 1)
     assert driver.awaited(waiting) == {PARENT}, (
-        "nobody owns the other partition: the waiting member is notified at once"
+        "no member owns the other partition: the waiting member is notified at once"
     )
     driver.poll(owner, 1, reports={PARENT: 7})
     assert driver.awaited(driver.poll(waiter, 1, PARENT, OTHER, max_wait_ms=0)) == {PARENT}
@@ -611,7 +608,7 @@ def test_a_poll_by_a_client_outside_of_the_group_changes_nothing() -> None:
 
 
 def test_a_polling_owner_is_asked_for_positions_that_an_outside_client_wants() -> None:
-    """No member waits for the partition while none knows of its mark; the owner's commits still prove nothing."""
+    """No member waits for the partition before one knows that it is marked. The owner's commits prove nothing yet."""
     driver = Driver()
     owner, other = two_members(driver)
     driver.commit({PARENT: 100}, owner, 1)
@@ -700,7 +697,7 @@ def test_a_wait_lasts_until_the_group_reaches_the_awaited_offset() -> None:
 
 
 def test_a_position_is_wanted_for_longer_than_it_is_waited_for() -> None:
-    """A member goes on asking, because a position may be lowered; that is no wait."""
+    """A member keeps requesting a position, because it may be lowered. Such a request is no wait."""
     waits = Waits()
     waits.driver.poll(waits.waiter, 1, PARENT)
     waits.driver.poll(waits.owner, 1, reports={PARENT: 100})
@@ -727,7 +724,7 @@ def test_a_wait_begins_again_after_a_rewind() -> None:
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_a_wait_lasts_beyond_a_rebalance(goes_on: bool) -> None:
+def test_a_wait_continues_after_a_rebalance_only_if_the_member_still_names_it(goes_on: bool) -> None:
     waits = Waits()
     driver = waits.driver
     driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100})
@@ -741,7 +738,7 @@ def test_a_wait_lasts_beyond_a_rebalance(goes_on: bool) -> None:
 
 
 def test_a_wait_for_a_partition_that_is_no_longer_wanted_after_a_rebalance_is_not_measured() -> None:
-    """Another member reads the waiting partition now, and goes on waiting."""
+    """Another member reads the waiting partition now, and continues the wait."""
     waits = Waits()
     waits.driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100})
     rebalance(waits.driver, waits.owner, waits.waiter)

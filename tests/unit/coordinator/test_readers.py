@@ -60,7 +60,7 @@ def create(running: Running, tp: TopicPartition = NEW, base: int = 0, incarnatio
     running.coordinator.on_partitions_created({tp: Creation(base, incarnation)})
 
 
-def create_without_a_beginning(running: Running) -> None:
+def create_without_a_start_offset(running: Running) -> None:
     """Let a resize create a partition, and let the commit of the group's start offset there fail."""
     running.log.hold = True
     create(running)
@@ -112,9 +112,7 @@ async def test_members_that_subscribe_count_before_they_commit(running: Running,
     assert readers(running, 0) == {GROUP: {}}
 
 
-async def test_members_that_subscribe_to_something_else_do_not_count(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_members_that_subscribe_to_other_topics_do_not_count(running: Running, autojump_clock: MockClock) -> None:
     await held(running)
     await stock_member(running, "other")
     assert readers(running, 0) == {}
@@ -184,7 +182,9 @@ async def test_a_new_group_with_the_name_of_a_deleted_one_counts_as_another(
     assert readers(running, 0) == {GROUP: {}}
 
 
-async def test_a_group_that_only_asked_is_forgotten_after_a_while(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_group_that_only_fetched_offsets_is_forgotten_after_a_minute(
+    running: Running, autojump_clock: MockClock
+) -> None:
     await held(running)
     begin(running)
     await pass_time(59)
@@ -272,14 +272,14 @@ async def counted(running: Running) -> None:
 async def test_a_group_begins_at_the_first_offset_of_a_partition_that_was_created(
     running: Running, autojump_clock: MockClock
 ) -> None:
-    """This holds with or without a commit in the loser: a group with ``latest`` may have read and not committed yet."""
+    """The group has no commit in the losing partition: with ``latest`` it may have read records without a commit."""
     await held(running)
     await counted(running)
     create(running, base=40)
     assert fetched_offset(value(begin(running, 1))) == (40, 0)
 
 
-async def test_a_group_that_appears_after_the_creation_gets_no_beginning(
+async def test_a_group_that_appears_after_the_creation_gets_no_start_offset(
     running: Running, autojump_clock: MockClock
 ) -> None:
     await held(running)
@@ -288,7 +288,7 @@ async def test_a_group_that_appears_after_the_creation_gets_no_beginning(
     assert fetched_offset(value(begin(running, 1))) == (-1, 0)
 
 
-async def test_a_beginning_is_never_written_over_a_commit(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_start_offset_never_replaces_a_commit(running: Running, autojump_clock: MockClock) -> None:
     await held(running)
     await counted(running)
     commit(running, 12)
@@ -296,7 +296,7 @@ async def test_a_beginning_is_never_written_over_a_commit(running: Running, auto
     assert fetched(running) == (12, 0)
 
 
-async def test_a_member_waits_until_its_beginning_is_committed(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_member_waits_until_its_start_offset_is_committed(running: Running, autojump_clock: MockClock) -> None:
     await held(running)
     await counted(running)
     running.log.hold = True
@@ -309,10 +309,12 @@ async def test_a_member_waits_until_its_beginning_is_committed(running: Running,
     assert fetched_offset(value(beginning)) == (0, 0)
 
 
-async def test_a_beginning_whose_commit_is_lost_is_written_again(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_start_offset_whose_commit_is_lost_is_committed_again(
+    running: Running, autojump_clock: MockClock
+) -> None:
     await held(running)
     await counted(running)
-    create_without_a_beginning(running)
+    create_without_a_start_offset(running)
     beginning = begin(running, 1)
     await pass_time(0.1)
     assert fetched_offset(value(beginning)) == (0, 0)
@@ -355,7 +357,7 @@ async def test_a_fetch_for_a_partition_that_is_never_created_returns_no_offset(
     assert fetched_offset(value(beginning)) == (-1, 0)
 
 
-async def test_the_next_coordinator_writes_a_beginning_that_this_one_did_not(
+async def test_the_next_coordinator_commits_a_start_offset_that_its_predecessor_did_not(
     running: Running, autojump_clock: MockClock
 ) -> None:
     await held(running)
@@ -372,7 +374,7 @@ async def test_the_next_coordinator_writes_a_beginning_that_this_one_did_not(
     assert fetched_offset(value(beginning)) == (0, 0)
 
 
-async def test_no_beginning_is_committed_for_members_that_keep_order(
+async def test_no_start_offset_is_committed_for_members_that_keep_order(
     running: Running, autojump_clock: MockClock
 ) -> None:
     await held(running)
@@ -383,7 +385,7 @@ async def test_no_beginning_is_committed_for_members_that_keep_order(
     assert fetched_offset(value(begin(running, 1, ours=True))) == (-1, 0)
 
 
-async def test_no_beginning_is_committed_in_a_topic_that_is_not_held(
+async def test_no_start_offset_is_committed_in_a_topic_that_is_not_held(
     running: Running, autojump_clock: MockClock
 ) -> None:
     await running.loaded()
@@ -393,12 +395,12 @@ async def test_no_beginning_is_committed_in_a_topic_that_is_not_held(
     assert fetched_offset(value(begin(running, 1))) == (-1, 0)
 
 
-async def test_no_member_waits_for_a_beginning_in_a_removed_partition(
+async def test_no_member_waits_for_a_start_offset_in_a_removed_partition(
     running: Running, autojump_clock: MockClock
 ) -> None:
     await held(running)
     await counted(running)
-    create_without_a_beginning(running)
+    create_without_a_start_offset(running)
     running.topics.incarnations[NEW] = -1
     running.topics.merged.add(NEW)
     assert fetched_offset(value(begin(running, 1))) == (-1, 0)

@@ -61,7 +61,7 @@ from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog, pass_
 pytestmark = pytest.mark.trio
 
 
-# ---------------------------------------------------------------- life of a group
+# ---------------------------------------------------------------- members and commits
 
 
 async def test_a_group_is_empty_after_the_session_timeout_of_its_only_member(
@@ -198,7 +198,7 @@ async def test_unload_answers_a_waiting_join_and_commit(
     running.coordinator.on_not_leader(0, 1)
     assert value(joining).error_code == ErrorCode.NOT_COORDINATOR
     assert commit_error(committing) == ErrorCode.NOT_COORDINATOR
-    running.log.settle()  # the fate is known too late: it changes and answers nothing
+    running.log.settle()  # the outcome is known too late: it changes no state and answers no request
     await running.loaded(0, 2)
     assert fetched(running, "simple") == (1, 0)
 
@@ -246,7 +246,7 @@ async def test_kafka_16118_a_deleted_replica_is_unloaded_whatever_the_epoch(
     await running.loaded(0, 7)
     running.coordinator.on_not_leader(0, None)
     assert commit_error(commit(running, 1)) == ErrorCode.NOT_COORDINATOR
-    await running.loaded(0, 0)  # the partition is created anew, so epochs start over
+    await running.loaded(0, 0)  # the partition is created again, so its epochs begin at 0 again
     assert commit_error(commit(running, 1)) == ErrorCode.NONE
 
 

@@ -86,7 +86,7 @@ async def test_very_many_groups_are_swept_in_slices(
 async def test_a_slice_is_replicated_before_the_next_one_is_decided(
     sweep: Callable[[Running], Awaitable[None]], running: Running, autojump_clock: MockClock
 ) -> None:
-    """A follower that comes back commits many writes at once, and these are settled at once."""
+    """When a follower returns to the ISR, many writes are committed and completed at once."""
     running.log.records[0] = [committed(f"g{n}") for n in range(GROUPS)]
     await running.loaded(0, 0)
     running.log.hold = True

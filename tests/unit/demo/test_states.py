@@ -1,4 +1,4 @@
-"""States kept by hand are saved before a key leaves and loaded after it came; without either they are wrong."""
+"""The demo's states are saved before a key moves away and loaded after it arrives. Without either they are wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_key_moves_and_comes_back_with_its_state(store: StateStore, tmp_path: 
     assert store.all() == fold(EVENTS)
 
 
-def test_a_child_that_begins_before_its_parent_saved_meets_a_wrong_state(store: StateStore, tmp_path: Path) -> None:
+def test_a_child_that_begins_before_its_parent_saved_has_a_wrong_state(store: StateStore, tmp_path: Path) -> None:
     parent, child = KeyStates(store), KeyStates(StateStore(tmp_path / "states.sqlite"))
     parent.apply(1, EVENTS[0])
     assert child.apply(5, EVENTS[1]) == 0
@@ -39,7 +39,7 @@ def test_a_child_that_begins_before_its_parent_saved_meets_a_wrong_state(store: 
     assert store.load("a") != fold(EVENTS[:2])["a"]
 
 
-def test_a_parent_that_does_not_load_again_goes_on_with_an_old_state(store: StateStore, tmp_path: Path) -> None:
+def test_a_parent_that_does_not_load_again_continues_with_an_old_state(store: StateStore, tmp_path: Path) -> None:
     parent, child = KeyStates(store), KeyStates(StateStore(tmp_path / "states.sqlite"))
     parent.apply(1, EVENTS[0])
     parent.flush([1])

@@ -53,7 +53,7 @@ def test_each_fault_of_a_record_is_counted_and_named(observed: list[Observed], f
 
 
 @pytest.mark.parametrize("saved", [{**SAVED, "a": SAVED["a"]._replace(digest=1)}, {"b": SAVED["b"]}])
-def test_a_state_that_missed_something_is_wrong_at_the_end(saved: dict[str, FileState]) -> None:
+def test_a_state_that_missed_an_event_is_wrong_at_the_end(saved: dict[str, FileState]) -> None:
     verdict = verify(EVENTS, ACKS, SEEN, saved)
     assert (verdict.wrong_at_the_end, verdict.violations) == (1, 1)
     assert verdict.examples[0].startswith("wrong at the end: key 'a'")

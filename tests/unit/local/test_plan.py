@@ -1,4 +1,4 @@
-"""The properties of a local cluster's brokers."""
+"""The properties of a local cluster's brokers and controllers."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_a_start_within_a_batch_is_refused_as_a_changed_history(source: Replica)
         pass
 
 
-def test_a_snapshot_goes_with_the_beginning_of_its_segment(source: Replica) -> None:
+def test_a_snapshot_is_copied_only_with_the_beginning_of_its_segment(source: Replica) -> None:
     (source.directory / f"{6:020d}.snapshot").write_bytes(b"producers")
     with piece(source, 1, 0, 12) as opened:
         assert opened.files[".snapshot"] == b"producers"

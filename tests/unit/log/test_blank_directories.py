@@ -222,7 +222,7 @@ async def test_a_complete_copy_is_preferred_to_a_blank_directory(world: LogFixtu
 
 
 async def test_a_copy_of_an_earlier_incarnation_is_removed(world: LogFixture) -> None:
-    """The copy outlived its partition, which was created again, so no record of it may come back."""
+    """The partition of the copy was removed and created again, so no record of the copy may come back."""
     path = await stopped_with_a_record(world, "e")
     aside = path.rename(world.root / "aside")
     manager = await started(world)

@@ -124,7 +124,7 @@ async def test_a_tombstone_is_removed_delete_retention_ms_after_its_first_compac
 
 
 async def test_hole_24_a_tombstone_stays_where_another_partition_may_hold_older_values(world: LogFixture) -> None:
-    """Without the tombstone a new reader would take the parent's old record for the key's value."""
+    """Without the tombstone a new reader would use the parent's old record as the value of the key."""
     log = compacted(world, delete_retention_ms=DAY_MS)
     cleaner = cleaner_for(world, log)
     first_kept_epoch = 3
@@ -217,7 +217,7 @@ async def test_a_log_below_the_dirty_ratio_is_cleaned_after_max_compaction_lag(w
     assert [offset for offset, _, _ in values(log)] == [1]
 
 
-async def test_a_log_that_is_not_compacted_is_left_alone(world: LogFixture) -> None:
+async def test_the_cleaner_does_not_change_a_log_that_is_not_compacted(world: LogFixture) -> None:
     log = world.create()
     put(log, a=b"1")
     put(log, a=b"2")
@@ -279,8 +279,8 @@ async def test_aborted_records_are_removed_and_their_marker_after_them(world: Lo
     kept = [(each.base_offset, each.is_control) for each in read_all(log) if each.count]
     assert kept == [(0, False), (2, False), (3, True), (4, True), (5, False)]
     assert log.read(0, 1000, upper_bound=6, include_aborted=True).aborted_transactions == [(1, 1, 3, 2)]
-    # While the producer is active, its last batch stays without records, and so does the marker. Later a run
-    # finds no batch of the transaction: the marker gets a delete horizon, and is removed after it.
+    # While the producer is active, the marker stays, and the producer's last batch stays without records. Later a
+    # run finds no batch of the transaction: the marker gets a delete horizon, and is removed after it.
     log.producers.remove_expired(START_MS + DAY_MS)
     for number in range(4):
         put(log, z=b"%d" % number)
@@ -351,7 +351,7 @@ async def test_other_logs_are_cleaned_while_one_is_unreadable(world: LogFixture)
     before = good.size_bytes
     await clean(manager.cleaner)
     assert good.size_bytes < before / 3
-    assert not await manager.cleaner.clean_dirtiest(), "the bad log is left alone for a while"
+    assert not await manager.cleaner.clean_dirtiest(), "the bad log is not tried again for a while"
     bad.update_config(LogConfig(cleanup_policy=("compact",), max_compaction_lag_ms=10))
     world.clock.ms += 1000
     world.clock.seconds += 10

@@ -126,7 +126,7 @@ async def test_a_log_with_a_hole_is_broken_and_ends_before_it(world: LogFixture,
     assert world.names(".log") == [LOG.format(0), LOG.format(6)]
 
 
-async def test_a_broken_log_is_whole_again_when_its_file_is_back(world: LogFixture) -> None:
+async def test_a_broken_log_is_complete_again_when_its_file_is_back(world: LogFixture) -> None:
     lost = None
     log = world.create(segment_bytes=3 * SIZE)
     for sequence in range(9):

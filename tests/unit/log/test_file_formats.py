@@ -131,7 +131,7 @@ def test_a_transaction_index_has_kafkas_format(world: LogFixture) -> None:
 
 
 def test_a_log_and_its_offset_and_time_index_have_kafkas_format(world: LogFixture) -> None:
-    """An index entry is written per batch, once more than ``index.interval.bytes`` lie between.
+    """A batch gets an index entry if more than ``index.interval.bytes`` were appended since the last entry.
 
     A roll writes a final time entry.
     """

@@ -57,7 +57,7 @@ async def test_a_flush_that_cannot_open_a_file_is_tried_again(
 
 
 async def test_a_failed_fdatasync_breaks_a_replica_even_on_a_full_disk(world: LogFixture) -> None:
-    """With delayed allocation a full disk may show in fdatasync, and acknowledged pages are lost."""
+    """With delayed allocation fdatasync may be the first call to fail on a full disk. Acknowledged pages are lost."""
     log = world.create()
     log.append_as_leader(batch(b"1"), 0)
 

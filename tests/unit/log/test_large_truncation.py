@@ -98,7 +98,7 @@ async def test_a_change_during_the_cut_is_refused(name: str, world: LogFixture) 
     assert world.file(LOG).stat().st_size == log.size_bytes
 
 
-async def test_retention_leaves_the_log_alone_during_the_cut(world: LogFixture) -> None:
+async def test_retention_does_not_change_the_log_during_the_cut(world: LogFixture) -> None:
     log, held = filled(world), Held(world)
     log.truncate_to(12)
     log.update_config(LogConfig(retention_ms=1))

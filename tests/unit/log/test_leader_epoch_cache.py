@@ -44,7 +44,7 @@ def test_an_epoch_without_records_is_replaced_by_the_next(cache: LeaderEpochCach
     assert cache.entries == [(2, 0), (3, 10), (7, 25)]
 
 
-def test_truncation_from_both_ends_is_on_disk(cache: LeaderEpochCache, world: LogFixture) -> None:
+def test_truncations_at_both_ends_are_written_to_disk(cache: LeaderEpochCache, world: LogFixture) -> None:
     cache.truncate_from_end(25)
     cache.truncate_from_start(4)
     assert cache.entries == [(2, 4), (3, 10)]

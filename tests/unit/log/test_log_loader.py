@@ -209,7 +209,7 @@ async def test_aborted_transactions_survive_a_restart(world: LogFixture) -> None
         assert again.last_stable_offset == 3
 
 
-async def test_a_full_disk_does_not_keep_a_log_from_opening(world: LogFixture) -> None:
+async def test_a_log_opens_on_a_full_disk(world: LogFixture) -> None:
     fill(world.create(segment_bytes=3 * SIZE), 8)
     world.storage.full = True
     again = await world.reopen()
@@ -246,7 +246,9 @@ async def test_a_crash_at_any_change_keeps_acknowledged_records(world: LogFixtur
             checkpoints=Checkpoints(recovery_point, log.log_start_offset, 0), index_interval_bytes=10
         )
         end = again.log_end_offset
-        assert end in (acknowledged, acknowledged + 1), f"crash at {crash_at}: written and not acknowledged is allowed"
+        assert end in (acknowledged, acknowledged + 1), (
+            f"crash at {crash_at}: one more batch may be written than was acknowledged"
+        )
         assert again.log_start_offset == log.log_start_offset
         assert [record[0] for record in values(again)] == list(range(again.log_start_offset, end)), crash_at
         if end:
@@ -259,7 +261,7 @@ async def test_a_crash_at_any_change_keeps_acknowledged_records(world: LogFixtur
 
 
 async def test_epochs_are_taken_from_the_log_when_the_checkpoint_contradicts_it(world: LogFixture) -> None:
-    """After a truncation that a power failure undid, the old batches meet the new epochs' file (KIP-101)."""
+    """A power failure undid a truncation: the log has the old batches, and the file has the new epochs (KIP-101)."""
     log = world.create()
     fill(log, 8)  # epochs 0 and 1, with four records each
     assert log.leader_epoch_cache.entries == [(0, 0), (1, 4)]

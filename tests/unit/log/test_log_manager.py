@@ -468,7 +468,7 @@ async def test_configurations_are_read_by_kafkas_keys() -> None:
 
 
 async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(world: LogFixture) -> None:
-    """Otherwise after a crash the old point would mark regrown, unsynced records as sound."""
+    """Otherwise, after a crash, unsynced records that were appended since would be below the old recovery point."""
     manager = manager_for(world)
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7)
@@ -553,7 +553,7 @@ async def manager_that_opens_again(world: LogFixture, slowly: SlowlyReadable) ->
 async def test_a_log_that_is_being_opened_again_is_not_created(
     world: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller may create the partition in between: with a second, empty log the records would be lost."""
+    """The controller may create the partition meanwhile. With a second, empty log its records would be lost."""
     slowly = SlowlyReadable(monkeypatch)
     manager = await manager_that_opens_again(world, slowly)
     async with trio.open_nursery() as nursery:

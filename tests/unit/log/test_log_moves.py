@@ -100,7 +100,7 @@ async def test_a_moved_log_is_complete_and_takes_appends(world: LogFixture) -> N
 async def test_an_identity_that_is_assigned_during_a_move_is_kept(
     world: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the new identity were lost, the next topic id would create another log in its place."""
+    """If the new identity were lost, the broker would replace the log when the controller sends the new topic id."""
     identity, flush = PartitionMetadata(uuid.UUID(int=8), 7), PartitionLog.flush
     async with running(world) as manager:
         before = log_of(manager)

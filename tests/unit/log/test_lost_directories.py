@@ -165,7 +165,7 @@ async def test_a_log_that_lacked_a_descriptor_at_the_start_is_opened_later(
 
 
 async def two_incarnations(world: LogFixture, later_in: str) -> None:
-    """A partition has an incarnation in each dir, 7 and 9: one dir was lost while it was removed and created again."""
+    """Create incarnations 7 and 9 of a partition, one in each dir, as after a removal while one dir was lost."""
     for name in ("d", "e"):
         manager = LogManager(LogManagerConfig(1, "c", (str(world.root / name),)), world.env)
         await manager.start()
@@ -175,7 +175,7 @@ async def two_incarnations(world: LogFixture, later_in: str) -> None:
 
 @pytest.mark.parametrize("unreadable", [None, "d", "e"])
 @pytest.mark.parametrize("later_in", ["d", "e"])
-async def test_of_two_incarnations_in_two_dirs_the_later_stays(
+async def test_the_later_of_two_incarnations_in_two_dirs_stays(
     world: LogFixture, later_in: str, unreadable: str | None
 ) -> None:
     await two_incarnations(world, later_in)

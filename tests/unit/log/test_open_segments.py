@@ -1,4 +1,4 @@
-"""A sealed segment has neither descriptors nor indexes in memory while nobody uses it."""
+"""A sealed segment has neither descriptors nor indexes in memory while it is not in use."""
 
 from __future__ import annotations
 

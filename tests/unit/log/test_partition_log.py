@@ -19,7 +19,7 @@ TWO_BATCHES = 2 * len(batch(b"a0", b"b0"))
 
 
 def fill(log: PartitionLog, count: int, *, epoch: int = 0, step_ms: int = 10) -> None:
-    """Append ``count`` batches of two records, 10 ms apart."""
+    """Append ``count`` batches of two records. The batches are ``step_ms`` apart."""
     for number in range(count):
         log.append_as_leader(batch(b"a%d" % number, b"b%d" % number, timestamp=START_MS + number * step_ms), epoch)
     log.advance_high_watermark(log.log_end_offset)
@@ -299,7 +299,7 @@ def test_truncation_resets_offsets_epochs_and_producers(world: LogFixture) -> No
     assert (log.log_end_offset, log.high_watermark, log.latest_epoch) == (4, 4, 1)
     assert log.append_as_leader(idempotent(3), 1).duplicate
     assert code_of(log.append_as_leader, idempotent(6), 1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (
-        "a repeated batch is not recognized any more"
+        "a truncated batch is not treated as a duplicate"
     )
     assert log.append_as_leader(idempotent(4), 1).base_offset == 4
     assert not log.truncate_to(9)
@@ -391,7 +391,7 @@ async def test_a_later_sync_does_not_repair_a_failed_one(world: LogFixture, monk
 
 @pytest.mark.trio
 async def test_the_identity_of_the_log_is_on_disk_before_any_record(world: LogFixture) -> None:
-    """Records of an unknown incarnation would be taken for those of another one."""
+    """Otherwise records of an unknown incarnation could be treated as those of another one."""
     log = world.create()
     fill(log, 1)
     assert world.storage.synced == []

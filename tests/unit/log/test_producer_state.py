@@ -71,14 +71,14 @@ def test_a_batch_older_than_the_last_five_is_known_to_be_written_without_its_off
     known = producers.state.find_duplicate(RecordBatch(idempotent(100, 2)))
     assert known is not None and (known.first_offset, known.last_offset) == (-1, 11)
     assert producers.send(100, 2) == (-1, True)
-    # Older sequences are unknown. A batch that is split otherwise, or is partly new, is no retry.
+    # Older sequences are unknown. A batch with other boundaries, or with new records, is no retry.
     for first, count in ((98, 2), (100, 3), (104, 3), (110, 1), (110, 3), (114, 2)):
         refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, producers.send, first, count)
     assert producers.send(112, 2) == (12, False)
 
 
 def test_only_batches_since_the_last_gap_count_as_written(producers: Producers) -> None:
-    """A log may have a gap: an earlier leader had forgotten the producer, which may begin anywhere."""
+    """A log may have a gap: an earlier leader had forgotten the producer, and accepted any sequence from it."""
     producers.send(0)
     for sequence in range(10, 16):
         producers.write(RecordBatch(idempotent(sequence)))
@@ -86,7 +86,7 @@ def test_only_batches_since_the_last_gap_count_as_written(producers: Producers) 
     assert producers.send(10) == (-1, True)
 
 
-def test_a_batch_after_a_gap_across_the_wrap_is_not_taken_for_an_old_one(producers: Producers) -> None:
+def test_a_batch_after_a_gap_across_the_wrap_is_not_treated_as_an_old_one(producers: Producers) -> None:
     entry = producers.state.producers[9] = ProducerEntry(9, epoch=0)
     first_of_kept = MAX_SEQUENCE - 5
     entry.add(BatchMetadata(first_of_kept - 1, first_of_kept - 1, first_of_kept - 1, START_MS))
@@ -180,7 +180,7 @@ def test_open_transactions_hold_the_first_unstable_offset(producers: Producers) 
     producers.send(0, producer_id=3, is_transactional=True)
     assert state.first_unstable_offset == 1
     assert producers.marker(CONTROL_COMMIT, producer_id=2) is None
-    assert state.first_unstable_offset == 1, "the transaction is decided, but not below the high watermark"
+    assert state.first_unstable_offset == 1, "the marker is written, but is not below the high watermark"
     state.on_high_watermark(4)
     assert state.first_unstable_offset == 2
     assert producers.marker(CONTROL_ABORT, producer_id=3) == AbortedTxn(3, 2, 4, 5)

@@ -1,4 +1,4 @@
-"""Which segments retention deletes, and which of them it holds for a group that has yet to read them."""
+"""The segments that retention deletes, and those that it keeps because a group has not read them yet."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_held_back_names_the_segments_that_only_the_hold_keeps() -> None:
 def naive_count(
     found: list[SegmentFacts], config: LogConfig, high_watermark: int, log_start: int, held_from: int
 ) -> int:
-    """Apply the rules one after the other to each segment and the rest of the log behind it."""
+    """Apply the rules to one segment after the other, and to the rest of the log after it."""
     taken = 0
     while taken < len(found):
         oldest, left = found[taken], found[taken:]

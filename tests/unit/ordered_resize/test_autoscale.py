@@ -1,4 +1,4 @@
-"""The partition count that a write rate leads to: no constant rate oscillates, and the bounds hold."""
+"""The partition count that a write rate leads to: a constant rate causes no oscillation, and the bounds hold."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_contradictory_bounds_choose_no_count_and_are_named(low: int, high: int,
     assert named in decision.why
 
 
-def test_an_unsuited_topic_is_left_alone() -> None:
+def test_the_count_of_an_unsuited_topic_is_not_changed() -> None:
     decision = decide(POLICY._replace(unsuited="cleanup.policy=compact"), 4, 4, measured(1_000_000))
     assert decision[:2] == (None, "the controller does not choose the count of a topic with cleanup.policy=compact")
 

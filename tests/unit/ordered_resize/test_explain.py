@@ -1,4 +1,4 @@
-"""The reasons that a resize waits for, in words."""
+"""The texts that explain why a resize waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate's states, row by row: its questions in each state, and its explanations for people."""
+"""The gate's states, row by row: its questions in each state, and the texts that explain a wait."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load(gate: Gate, partition: int = 1) -> None:
     gate.load_returned(partition, gate.load_called(partition))
 
 
-def test_every_move_is_in_the_table_but_one() -> None:
+def test_every_move_except_one_is_in_the_table() -> None:
     assert set(itertools.permutations(GateState, 2)) - MOVES.keys() == {(WAITING, OPEN)}
 
 
@@ -131,7 +131,7 @@ def test_a_gate_is_due_until_the_load_returned(gate: Gate) -> None:
     assert gate.look(1, 0) is OPEN
 
 
-def test_a_load_covers_what_was_satisfied_when_it_was_called(gate: Gate) -> None:
+def test_a_load_covers_the_entries_that_were_satisfied_when_it_was_called(gate: Gate) -> None:
     gate.facts.on_lineage(1, Lineage(5, -1, (Entry(0, {0: 0}), Entry(5, {3: 0}))))
     process_zero(gate)
     called = gate.load_called(1)

@@ -12,7 +12,10 @@ def known(facts: Facts, partition: int, as_of: int, *entries: tuple[int, dict[in
 
 
 def chain() -> Facts:
-    """1 -> 2 -> 4: partition 1 was split off 0, whose epoch 0 ended at 100, and 3 off 1, whose epoch 0 is empty."""
+    """Return the facts of 1 -> 2 -> 4.
+
+    Partition 1 was split off 0, and 3 off 1. Epoch 0 of partition 0 ended at 100. Epoch 0 of partition 1 is empty.
+    """
     facts = Facts()
     known(facts, 0, 2)
     known(facts, 1, 1, (0, {0: 0}))
@@ -33,7 +36,8 @@ def test_every_group_is_waited_for() -> None:
     assert cap(chain(), 1, done, behind) == -1
 
 
-def test_recursion_an_empty_loser_that_waits_itself_frees_nobody() -> None:
+def test_an_empty_loser_that_waits_itself_frees_no_gainer() -> None:
+    """Model: off_hold_recursion."""
     assert cap(chain(), 3, Reader("g", 1, {0: 99})) == -1
     assert cap(chain(), 3, Reader("g", 1, {0: 100})) == 0
 
@@ -69,7 +73,7 @@ def test_with_unknown_groups_a_topic_is_held_at_the_lowest_entry_that_is_not_ove
     assert cap(facts, 0, ANY_GROUP) == 5
 
 
-def test_max_hold_lets_one_group_go_for_one_epoch_and_not_another() -> None:
+def test_max_hold_releases_one_group_from_one_epoch_only() -> None:
     facts = chain()
     mute, slow = Reader("mute", 1), Reader("slow", 1, {0: 50})
     found = Requirements(facts, [1]).obstacles(facts, [mute, slow])
@@ -79,11 +83,11 @@ def test_max_hold_lets_one_group_go_for_one_epoch_and_not_another() -> None:
     assert cap(facts, 3, mute, released=(Obstacle("mute", 1, 1, 0),)) == -1, "partition 0 is still to be processed"
 
 
-def test_a_recreated_group_is_not_let_go_with_the_earlier_one() -> None:
+def test_a_recreated_group_is_not_released_with_the_earlier_one() -> None:
     assert cap(chain(), 1, Reader("g", 2), released=(Obstacle("g", 1, 0, 0),)) == -1
 
 
-def test_patience_begins_again_when_a_wait_was_over() -> None:
+def test_patience_begins_again_after_a_wait_has_ended() -> None:
     patience = Patience[str]()
     assert patience.look(["q"], 0, 10) == []
     assert patience.look(["q"], 10, 10) == ["q"] and patience.released == {"q"}
@@ -93,7 +97,7 @@ def test_patience_begins_again_when_a_wait_was_over() -> None:
 
 
 def test_thousands_of_resizes_are_followed_to_the_end() -> None:
-    """1 -> 2 -> 1 and so on, with no partition removed: each entry waits for the one before."""
+    """1 -> 2 -> 1 and so on, with no partition removed: each entry waits for the entry before it."""
     facts = Facts()
     known(facts, 0, 4000, *((e, {1: e - 1}) for e in range(2, 4000, 2)))
     known(facts, 1, 4000, *((e, {0: e - 1}) for e in range(1, 4000, 2)))

@@ -1,4 +1,4 @@
-"""The one list of rules for requests, edits, unseen edits and queued counts: accept, refuse or freeze."""
+"""The rules for requests, edits, edits that no controller saw, and queued counts: accept, refuse or freeze."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_replicas_may_be_given_and_are_checked(topic: Topic) -> None:
     assert verdict.why.startswith("The resize has to wait")
 
 
-def test_a_thousand_requests_leave_one_wanted_count_and_move_nothing(topic: Topic) -> None:
+def test_a_thousand_requests_leave_one_wanted_count_and_change_no_layout(topic: Topic) -> None:
     topic.ask(8)
     before = dict(topic.states)
     for index in range(1000):
@@ -246,7 +246,7 @@ def test_a_topic_found_after_any_step_of_a_resize_is_accepted(topic: Topic) -> N
         assert judge_found(topic.snapshot(), SETTING).outcome is ACCEPT
 
 
-def test_a_new_topic_of_which_some_partitions_were_led_is_accepted() -> None:
+def test_a_new_topic_with_partitions_that_were_never_led_is_accepted() -> None:
     topic = Topic(4)
     for left in (3, 2, 1, 0):
         assert judge_found(topic.snapshot(), SETTING).outcome is ACCEPT
@@ -263,7 +263,7 @@ def test_partitions_added_while_no_controller_was_active_count_as_a_request(topi
 
 
 def test_partitions_added_before_the_leaders_have_answered_are_queued_as_a_count(topic: Topic) -> None:
-    """A new controller also queues the count, because its leaders have not answered it; no broker is chosen."""
+    """A new controller also queues the count, because no leader has answered it yet. Neither chooses replicas."""
     known, limits = topic.topic, setting(assign=no_brokers)
     added = known.replace(partitions={**known.partitions, 6: [2, 1], 7: [2, 1]})
     counted = known.replace(undeleted_partition_count=8)
@@ -390,7 +390,7 @@ def test_a_wrong_initial_count_freezes_a_topic_that_was_never_resized() -> None:
     )
 
 
-def test_nothing_of_a_frozen_topic_moves_until_an_edit_ends_the_contradiction(topic: Topic) -> None:
+def test_a_frozen_topic_does_not_change_until_an_edit_ends_the_contradiction(topic: Topic) -> None:
     topic.ask(8)
     good = topic.topic
     topic.topic = good.replace(layout_version=9, wanted=8)
@@ -425,7 +425,7 @@ def test_nothing_is_written_while_a_state_cannot_be_read(topic: Topic) -> None:
 
 
 def test_a_marked_partition_whose_state_cannot_be_read_stays_assigned(topic: Topic) -> None:
-    """If it were not assigned, its log would be deleted, with records that nobody has read."""
+    """If it were not assigned, its log would be deleted, with unread records."""
     found = topic.snapshot()
     hidden = dataclasses.replace(found, states={p: s for p, s in found.states.items() if p != 5}, unreadable={5})
     assert (hidden.topic.undeleted_partition_count, sorted(hidden.topic.partitions)) == (4, [0, 1, 2, 3, 4, 5])

@@ -30,14 +30,15 @@ def test_a_gainer_waits_until_its_loser_was_processed(position: int, cap: int) -
     assert lineage.cap(split(position), 1) == cap
 
 
-def test_batches_below_an_entry_wait_for_nobody() -> None:
+def test_batches_below_an_entry_wait_for_no_partition() -> None:
     facts = Facts()
     known(facts, 0, 3, (2, {1: 0}))
     assert lineage.cap(facts, 0) == 1
     assert lineage.may_deliver(facts, 0, 1) and not lineage.may_deliver(facts, 0, 2)
 
 
-def test_recursion_an_empty_blocked_loser_frees_nobody() -> None:
+def test_an_empty_blocked_loser_frees_no_gainer() -> None:
+    """Model: off_lineage_recursion."""
     facts = split(position=50)
     known(facts, 1, 1, (0, {0: 0}))
     known(facts, 3, 0, (0, {1: 0}))
@@ -54,7 +55,8 @@ def test_entries_newer_than_the_epoch_required_do_not_count() -> None:
     assert lineage.cap(facts, 1) == 0
 
 
-def test_fresh_enough_an_older_lineage_of_a_loser_is_not_enough() -> None:
+def test_a_lineage_of_a_loser_that_is_older_than_the_required_epoch_does_not_count() -> None:
+    """Model: off_lineage_fresh_enough."""
     facts = Facts()
     known(facts, 0, 2, (2, {1: 3}))
     known(facts, 1, 2)
@@ -65,7 +67,7 @@ def test_fresh_enough_an_older_lineage_of_a_loser_is_not_enough() -> None:
     assert lineage.cap(facts, 0) == 2
 
 
-def test_a_removal_counts_only_once_it_was_read() -> None:
+def test_a_removal_counts_only_after_it_was_read() -> None:
     facts = Facts()
     known(facts, 0, 2, (2, {1: 0}))
     facts.on_lineage(1, None)
@@ -85,14 +87,14 @@ def test_an_ended_incarnation_stays_over_when_the_partition_exists_again() -> No
 
 
 @pytest.mark.parametrize(("is_owned", "cap"), [(True, -1), (False, 0)])
-def test_a_log_start_past_the_end_counts_only_where_nobody_owns_the_partition(is_owned: bool, cap: int) -> None:
+def test_a_log_start_past_the_end_counts_only_while_no_member_owns_the_partition(is_owned: bool, cap: int) -> None:
     facts = split()
     facts.on_log_start(0, 100)
     facts.on_owner(0, is_owned=is_owned)
     assert lineage.cap(facts, 1) == cap
 
 
-def test_the_end_of_a_later_epoch_serves_for_an_earlier_one() -> None:
+def test_the_end_of_a_later_epoch_also_counts_for_an_earlier_one() -> None:
     facts = split()
     facts.on_leader_change(0)  # the leader change drops the known end
     facts.on_position(0, 200)

@@ -118,7 +118,7 @@ def found(snapshot: Snapshot) -> dict[int, Phase]:
     return resize.phases(snapshot)
 
 
-def test_a_gainer_waits_for_its_own_losers_alone() -> None:
+def test_a_gainer_waits_only_for_its_own_losers() -> None:
     t = Topic(4)
     t.ask(6)
     for p in (1, 2):
@@ -151,7 +151,7 @@ def test_a_bump_keeps_leader_and_unknown_fields_and_raises_only_its_epoch() -> N
     assert bumped.extra == {"theirs": 1} and bumped.before == Before(Layout(1, 0), 5)
 
 
-def test_elections_change_neither_the_layout_nor_the_one_before() -> None:
+def test_elections_change_neither_the_layout_nor_the_previous_layout() -> None:
     """A loser's last epoch under the old layout stays in its znode; an election after the bump does not raise it."""
     t = Topic(1)
     t.ask(2)

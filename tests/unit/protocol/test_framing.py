@@ -108,7 +108,7 @@ def test_api_versions_response_header_is_always_version_0() -> None:
     assert decode_response(ApiKey.API_VERSIONS, 3, memoryview(data)[4:]) == (5, response)
 
 
-def test_api_versions_refused_is_read_in_version_0() -> None:
+def test_a_refusal_of_api_versions_is_read_in_version_0() -> None:
     """KIP-511: an unsupported version is answered in version 0 with error 35."""
     response = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, max_version=3)])
     data = b"".join(encode_response(ApiKey.API_VERSIONS, 0, 5, response))  # type: ignore[arg-type]
@@ -231,7 +231,7 @@ def test_frames_larger_than_a_buffer_are_read(size: int) -> None:
     assert connection.idle
 
 
-def test_a_size_alone_claims_no_memory() -> None:
+def test_the_buffer_of_a_frame_grows_with_the_received_bytes() -> None:
     connection = ServerConnection(100_000_000)
     feed(connection, struct.pack(">i", 100_000_000))
     assert len(connection.buffer()) <= BUFFER_BYTES

@@ -69,7 +69,7 @@ def test_a_compact_length_beyond_the_frame_is_refused() -> None:
 
 
 def test_a_count_is_checked_against_the_least_size_of_its_items() -> None:
-    # 30 topics of at least 6 bytes do not fit into 100.
+    # 30 topics of at least 6 bytes each do not fit into 100 bytes.
     with pytest.raises(DecodeError, match="topic_data: length 30"):
         ProduceRequest.decode(b"\0\1\0\0\0\0\0\0\0\x1e" + b"\0" * 100, 0)
 
@@ -128,7 +128,7 @@ def test_varints_are_read_back_as_written(value: int) -> None:
     assert read_uvarint(memoryview(out), 0) == (value, len(out))
 
 
-def test_a_huge_number_of_tags_ends_with_the_bytes() -> None:
+def test_reading_a_huge_number_of_tags_ends_with_the_bytes() -> None:
     raw = bytearray()
     write_uvarint(raw, 2**32 - 1)
     with pytest.raises(IndexError):

@@ -157,7 +157,7 @@ def test_messages_compare_by_value_and_show_their_fields() -> None:
         EpochEndOffset().offset = 3  # type: ignore[attr-defined]
 
 
-# ---------------------------------------------------------------- behind a version
+# ---------------------------------------------------------------- records and blobs that begin with a version
 
 
 def test_an_offset_commit_record_has_kafkas_bytes() -> None:

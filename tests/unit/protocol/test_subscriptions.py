@@ -19,7 +19,7 @@ TOPICS_END = 2 + 4 + 3 + 3
 
 
 @pytest.mark.parametrize("length", range(TOPICS_END, len(NEWEST) + 1))
-def test_a_subscription_cut_behind_its_topics_is_read_as_far_as_it_goes(length: int) -> None:
+def test_a_subscription_cut_after_its_topics_is_read_up_to_the_cut(length: int) -> None:
     found = read_subscription(NEWEST[:length])
     assert found.topics == ["a", "b"]
     assert found.user_data == (b"u" if length >= TOPICS_END + 5 else None)

@@ -90,7 +90,7 @@ def test_a_snappy_block_that_claims_4_gib_is_refused_before_allocation() -> None
     assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_a_lying_gzip_trailer_does_not_size_the_buffer() -> None:
+def test_a_false_size_in_a_gzip_trailer_allocates_no_buffer_of_that_size() -> None:
     packed = bytearray(gzip.compress(b"short"))
     packed[-4:] = b"\xff\xff\xff\x7f"
     tracemalloc.start()

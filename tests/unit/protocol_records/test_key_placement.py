@@ -108,7 +108,7 @@ def test_every_key_of_a_new_partition_came_from_its_nearest_old_ancestor(initial
                 assert place(h, initial, old) == ancestor_below(p, initial, old)
 
 
-def test_one_survivor_can_inherit_from_every_marked_partition() -> None:
+def test_one_survivor_can_get_the_keys_of_every_marked_partition() -> None:
     assert {ancestor_below(p, 1, 1) for p in range(64)} == {0}
     assert descendants(0, 1, 64) == list(range(1, 64))
 

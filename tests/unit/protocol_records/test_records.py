@@ -61,7 +61,7 @@ def around(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_aiokafka_reads_what_we_build(codec: CompressionType) -> None:
+def test_aiokafka_reads_our_batches(codec: CompressionType) -> None:
     raw = build_batch(RECORDS, compression=codec, producer_id=7, producer_epoch=2, base_sequence=11)
     batch = AioBatch(raw)
     assert batch.validate_crc()
@@ -70,7 +70,7 @@ def test_aiokafka_reads_what_we_build(codec: CompressionType) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_we_read_what_aiokafka_builds(codec: CompressionType) -> None:
+def test_we_read_batches_of_aiokafka(codec: CompressionType) -> None:
     builder = AioBuilder(2, int(codec), 1, 7, 2, 11, 1 << 20)
     for offset, (key, value, headers, timestamp) in enumerate(RECORDS):
         builder.append(offset, timestamp, key, value, headers)
@@ -88,7 +88,7 @@ def skip_without(codec: CompressionType) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_kafka_python_reads_what_we_build(codec: CompressionType) -> None:
+def test_kafka_python_reads_our_batches(codec: CompressionType) -> None:
     skip_without(codec)
     raw = build_batch(RECORDS, compression=codec, base_offset=100, leader_epoch=4)
     theirs = MemoryRecords(raw)
@@ -100,7 +100,7 @@ def test_kafka_python_reads_what_we_build(codec: CompressionType) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_we_read_what_kafka_python_builds(codec: CompressionType) -> None:
+def test_we_read_batches_of_kafka_python(codec: CompressionType) -> None:
     skip_without(codec)
     builder = MemoryRecordsBuilder(magic=2, compression_type=int(codec), batch_size=1 << 20)
     for key, value, headers, timestamp in RECORDS:
@@ -131,7 +131,7 @@ def test_a_batch_without_a_sequence_has_no_last_sequence() -> None:
     assert RecordBatch(build_batch(RECORDS)).last_sequence == NO_SEQUENCE
 
 
-def test_rewriting_the_base_offset_leaves_the_crc_alone() -> None:
+def test_rewriting_the_base_offset_does_not_change_the_crc() -> None:
     raw = bytearray(build_batch(RECORDS))
     r.set_base_offset(memoryview(raw), 1 << 40, 77)
     batch = RecordBatch(raw)
@@ -173,7 +173,7 @@ def test_the_first_record_always_fits() -> None:
     assert [x.value for x in RecordBatch(builder.build())] == [b"x" * 1000]
 
 
-def test_an_expected_compression_ratio_lets_more_records_in() -> None:
+def test_a_lower_expected_compression_ratio_lets_a_batch_take_more_records() -> None:
     def filled(ratio: float) -> int:
         builder = BatchBuilder(CompressionType.LZ4, 1000, compression_ratio=ratio)
         while builder.append(None, b"same" * 10, (), T0) is not None:
@@ -227,7 +227,7 @@ def test_a_delete_horizon_replaces_the_base_timestamp_only() -> None:
 
 
 @pytest.mark.parametrize("kind", [layout.CONTROL_ABORT, layout.CONTROL_COMMIT])
-def test_control_batches_are_read_back_and_by_kafka_python(kind: int) -> None:
+def test_control_batches_are_read_by_us_and_by_kafka_python(kind: int) -> None:
     batch = RecordBatch(b.build_control_batch(kind, 9, 1, 33, T0, base_offset=7))
     assert batch.is_control and batch.is_transactional and batch.verify_crc()
     (record,) = batch

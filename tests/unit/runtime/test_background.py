@@ -63,7 +63,7 @@ def test_failures_are_described_and_counted() -> None:
     assert background.failing() == [], "a forgotten item is no longer described"
 
 
-def test_an_error_that_ends_the_task_passes() -> None:
+def test_an_error_that_must_end_the_task_is_raised() -> None:
     background = Background(ManualClock())
     with pytest.raises(ControllerMovedError), background.guard("drain", passes=ControllerMovedError):
         raise ControllerMovedError("another controller")
@@ -179,7 +179,7 @@ class FakeStream:
 
 
 @pytest.mark.trio
-async def test_a_listener_goes_on_after_errors_of_accept(autojump_clock: object) -> None:
+async def test_a_listener_continues_after_errors_of_accept(autojump_clock: object) -> None:
     background, taken = Background(), []
     one, two, bad = FakeStream(), FakeStream(), FakeStream()
     errors = [OSError(number, "") for number in (errno.EPROTO, errno.ENETDOWN, errno.EPERM)]

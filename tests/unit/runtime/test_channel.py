@@ -278,6 +278,6 @@ def test_errors_in_the_channels_block_are_raised_as_they_are() -> None:
         listener.close()
         with pytest.raises(ConnectionRefusedError):
             async with Channel.open(network, HOST, listener.port, "t"):
-                raise AssertionError("connected to nobody")
+                raise AssertionError("connected to a closed listener")
 
     run_both(scenario)

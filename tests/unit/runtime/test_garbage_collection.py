@@ -69,13 +69,13 @@ def test_a_collection_visits_only_recent_objects(process: Process) -> None:
     process.collections.begin()
     kept = process.grow(400_000)
     assert len(process.looked_at) >= 4, "cycles among new objects are found"
-    # The objects of a callback, and the collections of the test runner's objects, come on top.
+    # The count includes the objects of the callback and of the test runner.
     assert max(process.looked_at) < 65_000
     assert len(kept) == 400_000 < gc.get_freeze_count()
     assert sum(process.collections.pauses.counts) > len(process.looked_at), "younger collections are measured, too"
 
 
-def test_cycles_that_were_alive_for_long_are_freed_once_the_process_has_grown(process: Process) -> None:
+def test_cycles_of_frozen_objects_are_freed_after_the_process_has_grown(process: Process) -> None:
     process.collections.begin()
     knots = [Knot() for _ in range(3)]
     gone = [weakref.ref(knot) for knot in knots]
@@ -83,7 +83,9 @@ def test_cycles_that_were_alive_for_long_are_freed_once_the_process_has_grown(pr
     knots.clear()
     process.resident = LIMIT
     kept += process.grow(100_000)
-    assert [knot() is None for knot in gone] == [False] * 3, "the knots are frozen, and the process is not large yet"
+    assert [knot() is None for knot in gone] == [False] * 3, (
+        "the knots are frozen, and the process has not grown enough"
+    )
     process.resident = LIMIT + 1
     process.grow_until_everything_is_looked_at(kept)
     assert [knot() is None for knot in gone] == [True] * 3
@@ -97,7 +99,9 @@ def test_a_process_that_stays_large_visits_all_objects_once(process: Process) ->
     everything = max(process.looked_at)
     process.looked_at.clear()
     kept += process.grow(everything)
-    assert 0 < max(process.looked_at) < everything / 3, "at first a quarter of all objects"
+    assert 0 < max(process.looked_at) < everything / 3, (
+        "a collection visits only new objects: CPython waits until they are a quarter of all objects"
+    )
 
 
 def test_nothing_is_frozen_where_the_size_of_the_process_is_not_known(process: Process) -> None:

@@ -116,7 +116,7 @@ async def test_a_request_within_a_body_is_not_served() -> None:
 
 
 async def test_a_listener_that_is_not_local_answers_to_any_name() -> None:
-    """Prometheus uses a container's name."""
+    """Prometheus connects by the name of the container."""
     async with listening("0.0.0.0") as listener:
         request = b"GET /metrics HTTP/1.1\r\nHost: broker-1:9404\r\n\r\n"
         assert (await ask(listener, request)).startswith("HTTP/1.1 200 ")
@@ -136,7 +136,7 @@ async def test_a_connection_is_closed_after_its_last_request() -> None:
         assert response.count("HTTP/1.1 200 ") == 2 and response.count("Connection: close") == 1
 
 
-async def test_silent_connections_make_room_for_new_requests() -> None:
+async def test_silent_connections_are_closed_for_new_requests() -> None:
     async with listening(limits=HttpLimits(connections=3)) as listener:
         quiet = [await trio.open_tcp_stream("127.0.0.1", listener.port) for _ in range(6)]
         assert (await ask(listener, GET)).startswith("HTTP/1.1 200 ")
@@ -145,7 +145,7 @@ async def test_silent_connections_make_room_for_new_requests() -> None:
 
 
 class _Slow:
-    """A stream with one byte each second, without end."""
+    """A client that sends one byte each second, without end."""
 
     peer = "10.0.0.1:1"
 

@@ -95,7 +95,7 @@ def test_an_exception_is_in_its_line(form: str) -> None:
     assert all("ValueError: boom" in line and "second line" in line for line in found)
 
 
-def test_levels_hold_for_loggers_and_those_below_and_change_while_the_process_runs() -> None:
+def test_a_level_applies_to_a_logger_and_its_children_and_changes_while_the_process_runs() -> None:
     stream = io.StringIO()
     log_setup.begin(stream, ["warn", "anabranch.broker=DEBUG"], log_setup.JSON)
     log_at_each_level("a")

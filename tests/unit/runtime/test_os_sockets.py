@@ -98,7 +98,7 @@ class OutOfDescriptors:
 
 
 @pytest.mark.trio
-async def test_running_out_of_descriptors_does_not_end_a_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_listener_continues_after_a_lack_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os_sockets, "_ACCEPT_PAUSE_S", 0.001)
     sock = socket.socket()
     sock.bind((HOST, 0))

@@ -93,7 +93,7 @@ def test_descriptors_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     assert not reclaimer.has_room
 
 
-def test_a_process_ends_that_still_has_a_large_removed_file_open(tmp_path: Path) -> None:
+def test_a_process_that_still_has_a_large_removed_file_open_can_end(tmp_path: Path) -> None:
     """The interpreter finalizes the objects of a module when no thread can start any more."""
     path = sparse(tmp_path / "large", SMALL_FILE_BYTES + 1)
     program = (

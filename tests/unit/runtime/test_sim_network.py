@@ -42,7 +42,7 @@ def test_data_arrives_after_the_delay() -> None:
     simulate(scenario, delay_s=0.5)
 
 
-def test_a_cut_holds_one_direction_back_until_it_heals() -> None:
+def test_a_cut_delays_one_direction_until_it_heals() -> None:
     async def scenario(fabric: SimFabric) -> None:
         client, server = await connected(fabric)
         fabric.cut("client", "server")
@@ -59,7 +59,7 @@ def test_a_cut_holds_one_direction_back_until_it_heals() -> None:
 
 
 @pytest.mark.parametrize("direction", [("client", "server"), ("server", "client")])
-def test_nobody_connects_through_a_cut(direction: tuple[str, str]) -> None:
+def test_no_machine_connects_through_a_cut(direction: tuple[str, str]) -> None:
     async def scenario(fabric: SimFabric) -> None:
         await fabric.node("server").listen("", PORT)
         client = fabric.node("client")
@@ -75,7 +75,7 @@ def test_nobody_connects_through_a_cut(direction: tuple[str, str]) -> None:
     simulate(scenario)
 
 
-def test_a_reset_loses_what_is_under_way_and_fails_both_ends() -> None:
+def test_a_reset_loses_the_data_in_flight_and_fails_both_ends() -> None:
     async def scenario(fabric: SimFabric) -> None:
         client, server = await connected(fabric)
         await client.send([b"lost"])
@@ -103,7 +103,7 @@ def test_a_crashed_machine_resets_its_peers_and_refuses_until_it_listens_again()
     simulate(scenario)
 
 
-def test_a_crash_behind_a_cut_is_not_noticed_before_the_cut_heals() -> None:
+def test_a_crash_of_a_cut_off_machine_is_not_noticed_before_the_cut_heals() -> None:
     async def scenario(fabric: SimFabric) -> None:
         client, _server = await connected(fabric)
         fabric.cut("server", "client")
@@ -146,7 +146,7 @@ def test_data_of_a_killed_process_arrives_and_then_its_connections_end() -> None
     simulate(scenario)
 
 
-def test_a_process_that_is_dead_reaches_nobody_and_its_successor_does() -> None:
+def test_a_killed_process_cannot_connect_or_listen_and_its_successor_can() -> None:
     async def scenario(fabric: SimFabric) -> None:
         await connected(fabric)
         ghost = fabric.node("client")
@@ -160,7 +160,7 @@ def test_a_process_that_is_dead_reaches_nobody_and_its_successor_does() -> None:
     simulate(scenario)
 
 
-def test_nobody_notices_a_machine_without_power_until_it_has_power_again() -> None:
+def test_no_peer_notices_a_machine_without_power_until_it_has_power_again() -> None:
     async def scenario(fabric: SimFabric) -> None:
         client, server = await connected(fabric)
         await server.send([b"never seen"])

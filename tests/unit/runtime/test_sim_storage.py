@@ -39,7 +39,7 @@ def make_disk(seed: int = 0, **options: int) -> SimDisk:
     return SimDisk(random.Random(seed), clock=StoppedClock(), **options)
 
 
-def test_a_crash_keeps_what_was_synced_and_some_of_the_rest() -> None:
+def test_a_crash_keeps_all_synced_bytes_and_some_of_the_others() -> None:
     kept, torn = set(), 0
     for seed in SEEDS:
         disk = make_disk(seed)
@@ -54,7 +54,7 @@ def test_a_crash_keeps_what_was_synced_and_some_of_the_rest() -> None:
     assert 0 < torn < len(SEEDS)
 
 
-def test_overwriting_synced_bytes_survives_whole_or_not_at_all() -> None:
+def test_an_overwrite_of_synced_bytes_survives_a_crash_whole_or_not_at_all() -> None:
     seen = set()
     for seed in SEEDS:
         disk = make_disk(seed)

@@ -43,7 +43,7 @@ def test_a_write_whose_answer_is_lost_was_applied() -> None:
     simulate(scenario)
 
 
-def test_a_write_that_is_lost_on_its_way_was_not_applied() -> None:
+def test_a_write_whose_request_is_lost_was_not_applied() -> None:
     async def scenario() -> None:
         session = FakeZk().session()
         await session.create("/before", b"")
@@ -96,7 +96,7 @@ def test_a_longer_outage_ends_the_session_and_its_ephemerals() -> None:
     simulate(scenario)
 
 
-def test_a_crashed_process_gets_no_events_and_its_session_lingers() -> None:
+def test_a_crashed_process_gets_no_events_and_its_session_stays_until_its_timeout() -> None:
     async def scenario() -> None:
         zk = FakeZk()
         session, other = zk.session(TIMEOUT_MS), zk.session()
@@ -115,7 +115,7 @@ def test_a_crashed_process_gets_no_events_and_its_session_lingers() -> None:
     simulate(scenario)
 
 
-def test_a_server_that_was_away_ends_no_session() -> None:
+def test_an_outage_of_the_server_ends_no_session() -> None:
     async def scenario() -> None:
         zk = FakeZk()
         session = zk.session(TIMEOUT_MS)
@@ -130,7 +130,7 @@ def test_a_server_that_was_away_ends_no_session() -> None:
     simulate(scenario)
 
 
-def test_delays_never_reorder_what_one_session_does() -> None:
+def test_delays_never_reorder_the_requests_of_one_session() -> None:
     async def scenario() -> None:
         zk = FakeZk(delay_s=partial(random.Random(5).uniform, 0, 1))
         session = zk.session()
@@ -149,7 +149,7 @@ def test_delays_never_reorder_what_one_session_does() -> None:
     simulate(scenario)
 
 
-def test_a_frozen_process_loses_its_session_and_learns_it_when_it_resumes() -> None:
+def test_a_frozen_process_loses_its_session_and_notices_when_it_resumes() -> None:
     async def scenario() -> None:
         zk = FakeZk(delay_s=lambda: 0.01)
         session, other = zk.session(TIMEOUT_MS), zk.session(TIMEOUT_MS)
@@ -213,7 +213,7 @@ def test_an_event_in_flight_when_the_connection_ends_fires_its_watch_once(is_fro
     simulate(scenario)
 
 
-def test_a_planned_loss_of_an_answer_can_be_called_off() -> None:
+def test_a_planned_loss_of_an_answer_can_be_cancelled() -> None:
     async def scenario() -> None:
         session = FakeZk().session()
         session.lose_next_answer()

@@ -29,7 +29,7 @@ class FakePartition:
 
 
 class FakeReader:
-    """One topic ``t``. ``over`` and ``over_ends`` belong to removed numbers."""
+    """One topic ``t``. ``over`` and ``over_ends`` describe removed partitions."""
 
     def __init__(self, count: int, end: int = 0) -> None:
         self.config = ConsumerConfig.parse(

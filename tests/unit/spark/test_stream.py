@@ -59,7 +59,7 @@ def test_a_partition_that_gained_keys_waits_for_the_next_micro_batch() -> None:
     reader.split()
     reader.partitions[0].end, reader.partitions[1].end = 12, 5
     end, read = query.next(start)
-    assert read == {0: (0, 12)}, "the records behind the split in 0 belong to keys that stay"
+    assert read == {0: (0, 12)}, "the records after the split in partition 0 are of keys that stay"
     end, read = query.next(end)
     assert read == {1: (0, 5)}
 
@@ -286,7 +286,7 @@ def test_a_lagging_broker_that_knows_only_the_earlier_topic_is_ignored() -> None
 
 
 @pytest.mark.parametrize("stored", [{}, {"version": 2}, {"version": 1, "topics": {"t": {}}}, {"version": 1}])
-def test_a_checkpoint_of_something_else_is_refused(stored: Json) -> None:
+def test_a_checkpoint_of_another_format_is_refused(stored: Json) -> None:
     with pytest.raises(CheckpointError):
         Query(FakeReader(1)).plan(stored)
 

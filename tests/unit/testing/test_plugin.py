@@ -33,7 +33,7 @@ def made(options: Options) -> Any:
     return make_cluster(options)  # type: ignore[arg-type]
 
 
-def test_options_win_over_the_ini_file() -> None:
+def test_options_override_the_ini_file() -> None:
     ini = {"anabranch_engine": "processes", "anabranch_brokers": "3", "anabranch_overrides": ["log.retention.hours=1"]}
     from_ini = made(Options(ini=ini))
     assert isinstance(from_ini, ProcessCluster)
@@ -79,7 +79,7 @@ def test_an_override_that_is_no_key_is_refused_before_anything_starts() -> None:
         AnabranchCluster(overrides={"log.retention.msx": "1"}).__enter__()
 
 
-def test_the_servers_in_the_containers_take_their_settings() -> None:
+def test_the_servers_in_the_containers_accept_their_settings() -> None:
     overrides = {"default.replication.factor": "2", "log.retention.ms": "1000"}
     given = containers.broker_settings(2, 3, ("host.example", 4000), overrides)
     broker = BrokerConfig.from_given(given)
@@ -95,5 +95,5 @@ def test_the_servers_in_the_containers_take_their_settings() -> None:
         (broker.values["zookeeper.connection.timeout.ms"], broker.values["zookeeper.session.timeout.ms"]),
         (controller.zookeeper_connection_timeout_ms, controller.zookeeper_session_timeout_ms),
     ):
-        assert connect_ms >= 2 * session_ms, "a second attempt follows a first one that is not answered"
+        assert connect_ms >= 2 * session_ms, "the time is enough for a second attempt after an unanswered first one"
     assert containers.server_command("broker", {"broker.id": "2"}) == ["broker", "--set", "broker.id=2"]

@@ -115,7 +115,7 @@ def test_ordered_delivery_is_written_once_it_is_settled(ordered: bool | None) ->
     assert ("ordered_delivery" in json.loads(topic.encode())) is (ordered is not None)
 
 
-def test_a_topic_znode_without_id_is_incomplete_and_stays_without() -> None:
+def test_a_topic_znode_without_an_id_is_written_back_without_one() -> None:
     topic = TopicZnode.decode("/t", b'{"version":1,"partitions":{"0":[1]}}')
     assert topic.topic_id == NO_ID
     assert "topic_id" not in json.loads(topic.encode())

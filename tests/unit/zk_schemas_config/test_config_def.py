@@ -35,7 +35,7 @@ TABLE = ConfigDef(
 )
 
 
-def test_defaults_fill_what_is_not_given() -> None:
+def test_keys_that_are_not_given_have_their_defaults() -> None:
     assert TABLE.parse({"name": "n", "size.bytes": " 20 ", "policy": "b, a"}) == {
         "flag": False,
         "size.bytes": 20,
@@ -76,7 +76,7 @@ def test_a_default_list_is_not_shared() -> None:
         ({"name": "n", "form": "one"}, ["form", "a version"]),
     ],
 )
-def test_an_error_names_the_key_the_value_and_what_is_allowed(given: dict[str, object], words: list[str]) -> None:
+def test_an_error_names_the_key_the_value_and_the_allowed_values(given: dict[str, object], words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         TABLE.parse(given, "server.properties")
     for word in [*words, "in server.properties"]:
@@ -96,7 +96,7 @@ def test_only_passwords_are_sensitive() -> None:
     assert [key.name for key in TABLE if key.sensitive] == ["secret"]
 
 
-def test_a_table_refuses_a_key_twice() -> None:
+def test_a_table_with_a_repeated_key_is_refused() -> None:
     key = ConfigKey("k", ConfigType.INT, 1)
     with pytest.raises(ValueError, match="declared twice"):
         ConfigDef("test", [key, key])

@@ -20,7 +20,7 @@ PER_TOPIC = {
     "ordered.delivery.retention.waits",
     "ordered.delivery.retention.waits.max.ms",
 }
-"""Topic keys that a broker has no default for: they make sense for one topic only."""
+"""Topic keys without a default in a broker's configuration: their values depend on the topic."""
 MINIMAL = {"broker.id": "1", "zookeeper.connect": "localhost:2181"}
 
 

@@ -39,7 +39,7 @@ async def test_a_new_fetcher_syncs_records_that_an_earlier_fetcher_appended() ->
     world = ReplicaCluster(flushes_on_ack=True)
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
-    world.catch_up(1, 2)  # a fetcher that does not sync has appended this
+    world.catch_up(1, 2)  # an earlier fetcher appended the record and did not sync it
     fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
     fetcher.follow(world[2].partition)
     unsynced = fetcher.unsynced()
@@ -49,7 +49,7 @@ async def test_a_new_fetcher_syncs_records_that_an_earlier_fetcher_appended() ->
 
 
 def truncated_follower(seed: int = 1) -> ReplicaCluster:
-    """Replica 2 led, synced a record that nobody else has, and truncated it to follow 1; both are in sync."""
+    """Replica 2 led, synced a record that 1 does not have, and truncated it to follow 1. Both are in sync."""
     world = ReplicaCluster(flushes_on_ack=True, seed=seed)
     world.elect(2, 0, [1, 2])
     world.append(2, b"tail")
@@ -121,7 +121,7 @@ class Leader:
 
 @pytest.mark.trio
 async def test_a_new_leader_epoch_is_followed_while_the_leader_holds_a_fetch() -> None:
-    """Otherwise nobody replicates the partition, and nothing is acknowledged, for replica.fetch.wait.max.ms."""
+    """Otherwise the partition is not replicated, and no record is acknowledged, for replica.fetch.wait.max.ms."""
     world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     config = FetcherConfig(2, 1 << 20, 1, 1 << 20, 3_600_000, 1.0, 30.0, flushes=False)

@@ -20,7 +20,7 @@ def test_a_follower_copies_its_leader() -> None:
 
 
 def test_a_deposed_leader_truncates_records_that_its_successor_never_had() -> None:
-    """KIP-101, scenario 2: both wrote at the same offset."""
+    """KIP-101, scenario 2: both replicas wrote at the same offset."""
     world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.append(1, b"both")
@@ -53,7 +53,7 @@ async def test_a_follower_that_restarts_keeps_committed_records() -> None:
 
 
 def test_fast_leader_changes_leave_no_divergence() -> None:
-    """KIP-279 and KAFKA-6361: leaders that fail before anybody fetched from them."""
+    """KIP-279 and KAFKA-6361: each leader fails before a follower has fetched from it."""
     world = ReplicaCluster()
     world.elect(1, 0, [1, 2, 3])
     world.append(1, b"all")

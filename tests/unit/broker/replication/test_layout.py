@@ -1,4 +1,4 @@
-"""Which clients may write to a partition and read from it: only the decisions (KIP-253)."""
+"""The decision whether a producer may write a batch to a partition, by the layouts of both (KIP-253)."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_hole_4_a_survivor_keeps_its_old_layout_while_a_marked_partition_is_seal
     assert refusal(5, SHRUNK, StoredLayout(6, 1)) is ErrorCode.INVALID_PARTITION_METADATA
 
 
-# ---------------------------------------------------------------- hole 29: producers that do not
+# ---------------------------------------------------------------- hole 29: producers that name no layout
 
 
 def test_hole_29_a_topic_never_resized_does_not_check_stock_producers() -> None:
@@ -146,7 +146,7 @@ def test_a_repeated_short_key_is_hashed_only_once(monkeypatch: pytest.MonkeyPatc
     assert hashed == [key_of(1)] * 2 + [long] * 3
 
 
-def test_hole_29_the_refusal_names_what_to_do() -> None:
+def test_hole_29_the_refusal_names_the_client_config_to_change() -> None:
     admission = produce_admission(1, GROWN, RULES, None)
     assert admission is not None
     with pytest.raises(LayoutRefusal, match=r"record 1 .* partition 5, not 1.*metadata\.max\.age\.ms"):
@@ -170,7 +170,7 @@ def test_keys_after_a_shrink_are_verified_under_the_new_count() -> None:
     assert refusal(1, SHRUNK, None, batch=keyed(key_of(5, GROWN))) is ErrorCode.NONE
 
 
-# ---------------------------------------------------------------- without ordered delivery, without a layout
+# ---------------------------------------------------------------- without ordered delivery
 
 
 def test_without_ordered_delivery_only_sealed_partitions_refuse_batches() -> None:

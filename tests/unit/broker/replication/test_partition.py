@@ -100,7 +100,7 @@ def test_after_a_refused_isr_change_the_isr_stays_and_the_next_change_waits() ->
     assert leader.pending_isr is None and leader.isr == (1, 2)
     world.append(1, b"a")
     world.catch_up(1, 2)
-    assert world[1].log.high_watermark == 1, "nobody waits for a replica that may not join"
+    assert world[1].log.high_watermark == 1, "the watermark does not wait for a replica that may not join"
     world.fetch(3, 1, times=2)
     assert leader.pending_isr is None
     world.clock.seconds += 2
@@ -278,7 +278,7 @@ async def test_a_partition_that_a_request_names_twice_is_watched_for_both_parts(
 
 
 def test_an_append_visits_no_request_that_waits_for_the_watermark() -> None:
-    """Otherwise each append of many producers with acks=all costs as much as all the waiting requests."""
+    """Otherwise, with many producers and acks=all, each append would check every waiting request."""
     world = ReplicaCluster()
     world.elect(1, 0, [1, 2])
     world.catch_up(1, 2)
@@ -347,7 +347,7 @@ def test_a_leader_that_missed_an_epoch_forgets_the_progress_of_its_followers() -
 
 
 def _deposed_with_a_batch() -> ReplicaCluster:
-    """Replica 3 led, has a batch that nobody else has, and does not know that 1 leads now."""
+    """Replica 3 led, has a batch that no other replica has, and does not know that 1 leads now."""
     world = ReplicaCluster()
     world.elect(3, 0, [1, 2, 3])
     world.append(3, b"refused later")
@@ -386,7 +386,7 @@ def test_a_waiting_refusal_of_a_deposed_leader_becomes_not_leader() -> None:
     assert refused.is_done() and refused.answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_later_batches_of_the_producer_are_refused_behind_a_waiting_refusal() -> None:
+def test_later_batches_of_the_producer_are_refused_while_a_refusal_waits() -> None:
     """The delayed response may be an error after which the producer repeats the batch."""
     world = _deposed_with_a_batch()
     leader, awaited = world[1].partition, AwaitedBatches()
@@ -484,7 +484,9 @@ def test_a_leader_with_a_full_disk_proposes_an_isr_without_itself() -> None:
     assert world[1].services.proposed == [leader], "one request at a time"
     world.elect(1, 1, [1])
     leader.review_isr()
-    assert leader.pending_isr is None, "a leader alone in sync goes on leading, because its records can be read"
+    assert leader.pending_isr is None, (
+        "a leader that is alone in the ISR continues to lead, because its records can be read"
+    )
     world.version += 1
     leader.isr_committed([1, 2], world.version)
     assert leader.pending_isr is not None and leader.pending_isr.isr == (2,), "another replica came into sync"

@@ -64,7 +64,7 @@ def test_a_throttled_follower_fetches_once_the_rate_allows_it_and_not_before() -
     assert not fetcher._waiting
 
 
-def test_idle_time_is_not_saved_up() -> None:
+def test_idle_time_does_not_raise_the_rate_later() -> None:
     clock = ManualClock()
     throttle = quota(clock)
     clock.seconds = 100
