@@ -100,7 +100,7 @@ def answer(turn: Turn, group: Group, member_id: str) -> None:
                 partition_index=tp.partition,
                 incarnation=incarnation,
                 need_position=tp in poller.asked,
-                **known_of(shard, group, tp, incarnation)._asdict(),
+                **(poller.answered.get(tp) or known_of(shard, group, tp, incarnation))._asdict(),
             ),
         )
         for tp, incarnation in named.items()
