@@ -57,6 +57,7 @@ class StockGroup:
     """While a partition's event is not set, its user still processes the record after the last committed one."""
     begun: dict[int, int] = field(default_factory=dict)
     """The first position of each member."""
+    has_committed: bool = False
     begins_again: bool = False
     """Whether a member ended after it had begun, so that its uncommitted records may be delivered twice."""
 
@@ -177,6 +178,7 @@ class StockGroup:
             return None if answer.topics[0].partitions[0].error_code else True
 
         await self._until(self._coordinator, request, 7, is_taken)
+        self.has_committed = True
 
     async def _leader(self, partition: int) -> str:
         return self.scene.leader_or_none(partition)
