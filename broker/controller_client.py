@@ -15,14 +15,14 @@ import trio
 from anabranch.protocol.addresses import join_address
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.runtime.channel import Channel, RequestBody
-from anabranch.runtime.env import Env, NoNodeError, SessionState, ZkError, ZkStore
+from anabranch.runtime.env import Env, NoNodeError, Watch, ZkStore
+from anabranch.runtime.znode_watch import follow
 from anabranch.zk_schemas.controller import ControllerZnode
 from anabranch.zk_schemas.znode import MalformedZnodeError
 
 logger = structlog.get_logger(__name__)
 
 RETRY_BACKOFF_S = 0.1
-_READ_RETRY_S = 0.5
 
 
 class ControllerClient:
@@ -32,7 +32,6 @@ class ControllerClient:
         self._env = env
         self._zk = zk
         self._client_id = client_id
-        self._wake = trio.Event()
         self._moved = trio.Event()
         self._connecting = trio.Lock()
         self._channel: Channel | None = None
@@ -43,41 +42,24 @@ class ControllerClient:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep ``address`` up to date until cancelled."""
-        unregister = self._zk.on_state(self._on_state)
         try:
             async with trio.open_nursery() as self._nursery:
                 task_status.started()
-                while True:
-                    self._wake = trio.Event()
-                    if not await self._read():
-                        with trio.move_on_after(_READ_RETRY_S):
-                            await self._wake.wait()
-                        continue
-                    await self._wake.wait()
+                await follow(self._zk, self._read, _log_error)
         finally:
             self._nursery = None
-            unregister()
 
-    def _on_state(self, state: SessionState) -> None:
-        if state is SessionState.CONNECTED:
-            self._wake.set()
-
-    def _woken(self) -> None:
-        self._wake.set()
-
-    async def _read(self) -> bool:
+    async def _read(self, watch: Watch) -> None:
         try:
-            if await self._zk.exists(ControllerZnode.PATH, self._woken) is None:
+            if await self._zk.exists(ControllerZnode.PATH, watch) is None:
                 self._set(None)
-                return True
-            znode = await self._zk.get(ControllerZnode.PATH, self._woken)
+                return
+            znode = await self._zk.get(ControllerZnode.PATH, watch)
             self._set(ControllerZnode.decode(ControllerZnode.PATH, znode.data))
         except NoNodeError:
             self._set(None)
-        except (ZkError, MalformedZnodeError) as error:
-            logger.warning("controller.not_read", error=str(error))
-            return False
-        return True
+        except MalformedZnodeError as error:
+            _log_error(error)
 
     def _set(self, address: ControllerZnode | None) -> None:
         if address == self.address:
@@ -141,3 +123,7 @@ class ControllerClient:
 def _place(address: ControllerZnode | None) -> tuple[str, int] | None:
     """The address for requests. A controller that is elected again at the same address keeps its connection."""
     return None if address is None else (address.host, address.port)
+
+
+def _log_error(error: Exception) -> None:
+    logger.warning("controller.not_read", error=str(error))

@@ -8,14 +8,14 @@ import structlog
 import trio
 
 from anabranch.protocol.generated.api_versions import FinalizedFeatureKey, SupportedFeatureKey
-from anabranch.runtime.env import NoNodeError, SessionState, ZkError, ZkStore
+from anabranch.runtime.env import NoNodeError, Watch, ZkStore
+from anabranch.runtime.znode_watch import follow
 from anabranch.zk_schemas.broker_registration import VersionRange
 from anabranch.zk_schemas.features import Features, FeaturesStatus, IncompatibleFeaturesError, misfits
 from anabranch.zk_schemas.znode import MalformedZnodeError
 
 logger = structlog.get_logger(__name__)
 
-_RETRY_S = 0.5
 _NOTHING = Features(FeaturesStatus.DISABLED)
 
 
@@ -29,7 +29,6 @@ class FinalizedFeatures:
         self._zk = zk
         self._features = _NOTHING
         self._is_read = False
-        self._wake = trio.Event()
         self.supported = supported
         self.epoch = -1
         self.changed = trio.Event()
@@ -56,13 +55,13 @@ class FinalizedFeatures:
             if self.epoch >= 0
         ]
 
-    async def load(self) -> None:
+    async def load(self, watch: Watch | None = None) -> None:
         """Read ``/features``. Raises ``IncompatibleFeaturesError`` if this broker is incompatible, and ``ZkError``.
 
         A malformed znode is an error at the start, because its content is not known. Later the last features read stay.
         """
         try:
-            found = await self._zk.get(Features.PATH, self._woken)
+            found = await self._zk.get(Features.PATH, watch)
             features, epoch = Features.decode(Features.PATH, found.data), found.version
         except NoNodeError:
             features, epoch = _NOTHING, -1
@@ -84,21 +83,11 @@ class FinalizedFeatures:
 
     async def run(self) -> None:
         """Follow ``/features`` until cancelled. Raises ``IncompatibleFeaturesError``."""
-        unregister = self._zk.on_state(self._on_state)
-        try:
-            while True:
-                self._wake = trio.Event()
-                try:
-                    await self._zk.exists(Features.PATH, self._woken)  # its watch notices a creation, too
-                    await self.load()
-                except ZkError as error:
-                    logger.warning("features.not_read", error=str(error))
-                    with trio.move_on_after(_RETRY_S):
-                        await self._wake.wait()
-                    continue
-                await self._wake.wait()
-        finally:
-            unregister()
+        await follow(self._zk, self._read, lambda error: logger.warning("features.not_read", error=str(error)))
+
+    async def _read(self, watch: Watch) -> None:
+        await self._zk.exists(Features.PATH, watch)  # its watch notices a creation, too
+        await self.load(watch)
 
     async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until ``condition()`` holds for the finalized features; returns whether it does."""
@@ -106,10 +95,3 @@ class FinalizedFeatures:
             while not condition():
                 await self.changed.wait()
         return condition()
-
-    def _on_state(self, state: SessionState) -> None:
-        if state is SessionState.CONNECTED:
-            self._wake.set()
-
-    def _woken(self) -> None:
-        self._wake.set()

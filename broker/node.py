@@ -24,6 +24,7 @@ from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.metrics import BrokerMetrics
 from anabranch.broker.producer_ids import ProducerIds
+from anabranch.broker.registered_controllers import RegisteredControllers
 from anabranch.broker.registration import Registration
 from anabranch.broker.replicated_offsets_log import ReplicatedOffsetsLog
 from anabranch.broker.replication.fetch_session import FetchSessionCache
@@ -100,6 +101,7 @@ class Node:
         self.logs = LogManager(self._log_manager_config(), env, self.background)
         self.controller = ControllerClient(env, zk, f"broker-{config.broker_id}")
         self.controller.on_moved = dynamic.read_all_again
+        self.registered_controllers = RegisteredControllers(zk)
         self.log_dir_failures = LogDirFailures(zk, config.broker_id)
         self.leader_addresses: dict[int, tuple[str, int]] = {}
         """Addresses of the leaders named by LeaderAndIsr, used until UpdateMetadata names them."""
@@ -112,17 +114,7 @@ class Node:
         )
         self.follower_throttle.on_used = self._note_replicated
         self.replicas = self._new_replica_manager()
-        offsets_log = ReplicatedOffsetsLog(self.replicas, self.purgatory, env.clock, config.values)
-        self.groups = GroupCoordinator(
-            GroupConfig.from_values(config.values),
-            env.clock,
-            env.rng,
-            offsets_log,
-            self.metadata,
-            self.background,
-            self.features.level,
-        )
-        self.groups.observe_waits(self.metrics.hand_overs.observe)
+        self.groups = self._new_coordinator()
         slots = config.values["max.incremental.fetch.session.cache.slots"]
         self.fetch_sessions = FetchSessionCache(slots, env.clock, env.rng, self.purgatory)
         self.lineages = Lineages(zk, self.metadata)
@@ -159,6 +151,20 @@ class Node:
                 lambda: sum(partition.layout.closes(partition.key.partition) for partition in self._led()),
             ),
         ]
+
+    def _new_coordinator(self) -> GroupCoordinator:
+        values, env = self.config.values, self.env
+        groups = GroupCoordinator(
+            GroupConfig.from_values(values),
+            env.clock,
+            env.rng,
+            ReplicatedOffsetsLog(self.replicas, self.purgatory, env.clock, values),
+            self.metadata,
+            self.background,
+            self.features.level,
+        )
+        groups.observe_waits(self.metrics.hand_overs.observe)
+        return groups
 
     def _new_replica_manager(self) -> ReplicaManager:
         config, env = self.config, self.env

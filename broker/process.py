@@ -116,6 +116,7 @@ async def _serve(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(registration.run)
                 nursery.start_soon(node.features.run)
+                nursery.start_soon(node.background.keep, "registered-controllers", node.registered_controllers.run)
         finally:
             with trio.CancelScope(shield=True):
                 await _stop(node, server, registration)

@@ -13,6 +13,7 @@ from anabranch.controller.config import ControllerConfig
 from anabranch.controller.controller_election import ensure_paths, stand, wait_for_vacancy
 from anabranch.controller.image import TopicImage
 from anabranch.controller.metrics import ControllerMetrics
+from anabranch.controller.registration import Registration
 from anabranch.controller.resize import view
 from anabranch.controller.server import serve
 from anabranch.controller.state_metrics import ImageMetrics
@@ -47,6 +48,7 @@ async def run(
             if config.metrics_listener is not None:
                 await process.offer_metrics(config.metrics_listener, nursery, zk_latency)
             nursery.start_soon(serve, listener, lambda: process.active, config, process.background)
+            nursery.start_soon(Registration(env.zk, process.described()).run)
             if on_ready is not None:
                 on_ready(config.host, listener.port)
             await process.stand_for_ever(env.zk)
@@ -103,6 +105,11 @@ class _Process:
     def _topics(self) -> list[TopicImage]:
         return list(self.active.image.topics.values()) if self.active is not None else []
 
+    def described(self) -> ControllerZnode:
+        """The controller as its znodes describe it now."""
+        config, now_ms = self._config, self._env.clock.now_ms()
+        return ControllerZnode(config.controller_id, config.host, self._port, now_ms, release=software_version())
+
     async def stand_for_ever(self, zk: ZkStore) -> None:
         while True:
             try:
@@ -117,9 +124,7 @@ class _Process:
         config = self._config
         await wait_for_vacancy(zk)
         await _check_features(config, zk)
-        now_ms = self._env.clock.now_ms()
-        znode = ControllerZnode(config.controller_id, config.host, self._port, now_ms, release=software_version())
-        office = await stand(zk, znode)
+        office = await stand(zk, self.described())
         if office is None:
             return
         logger.info("controller.elected", controller_id=config.controller_id, controller_epoch=office.controller_epoch)

@@ -1,4 +1,7 @@
-"""``/controller`` (ephemeral): the active controller; ``/controller_epoch``: a number, higher with each election."""
+"""``/controller`` (ephemeral): the active controller; ``/controllers/<id>`` (ephemeral): each running controller.
+
+``/controller_epoch``: a number, higher with each election.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from anabranch.zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_
 
 @dataclass(frozen=True, slots=True)
 class ControllerZnode:
-    """The active controller: its id, the one address it listens at, and its release, empty if it does not state one."""
+    """A controller: its id, the one address it listens at, and its release, empty if it does not state one."""
 
     PATH = paths.CONTROLLER
 

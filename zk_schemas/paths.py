@@ -6,6 +6,8 @@ BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
+CONTROLLERS = "/controllers"
+"""Has a child for each running controller, active or standby."""
 CLUSTER_ID = "/cluster/id"
 FEATURES = "/features"
 REGISTRATIONS = "/brokers/registrations"
@@ -32,12 +34,17 @@ PERSISTENT = (
     CONFIG_CHANGES,
     LOG_DIR_EVENTS,
     REGISTRATIONS,
+    CONTROLLERS,
 )
 """Created, when missing, before a process uses ZooKeeper."""
 
 
 def broker_id(broker: int) -> str:
     return f"{BROKER_IDS}/{broker}"
+
+
+def controller_id(controller: int) -> str:
+    return f"{CONTROLLERS}/{controller}"
 
 
 def topic(name: str) -> str:

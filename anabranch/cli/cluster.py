@@ -43,10 +43,11 @@ def cluster(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag 
 
     async def work(admin: Admin) -> dict[str, Any]:
         described, topics = await admin.describe_cluster(), await all_topics(admin)
-        bad = unhealthy(topics)
+        bad, standby = unhealthy(topics), described.standby_controllers
         return {
             "cluster_id": described.cluster_id,
             "controller": described.active_controller_id if described.active_controller_id >= 0 else None,
+            "standby_controllers": None if standby is None else [one.id for one in standby],
             "brokers": [node.id for node in described.nodes],
             "topics": len(topics),
             "partitions": sum(len(topic.partitions) for topic in topics),
@@ -58,7 +59,10 @@ def cluster(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag 
     if json_:
         print_json(found)
         return 0
-    print(f"cluster {found['cluster_id']}, controller {'none' if found['controller'] is None else found['controller']}")
+    controllers = f"controller {'none' if found['controller'] is None else found['controller']}"
+    if found["standby_controllers"] is not None:
+        controllers += f", standby {', '.join(map(str, found['standby_controllers'])) or 'none'}"
+    print(f"cluster {found['cluster_id']}, {controllers}")
     print(f"{counted(len(found['brokers']), 'broker')}: {', '.join(map(str, found['brokers']))}")
     print(f"{counted(found['topics'], 'topic')} with {counted(found['partitions'], 'partition')}")
     for name, words in (("without_leader", "without a leader"), ("under_replicated", "under-replicated")):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.acl_operations import CLUSTER_OPERATIONS
 from anabranch.protocol.generated.describe_cluster import (
     DescribeClusterActiveController,
     DescribeClusterBroker,
+    DescribeClusterController,
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
@@ -24,6 +27,7 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> Answer:
         controller_id=metadata.controller_id(),
         brokers=brokers,
         active_controller=_active(ctx.node.controller.address),
+        running_controllers=_running(ctx.node.registered_controllers.znodes),
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
@@ -36,3 +40,14 @@ def _active(znode: ControllerZnode | None) -> DescribeClusterActiveController:
     return DescribeClusterActiveController(
         controller_id=znode.controller_id, host=znode.host, port=znode.port, release=znode.release
     )
+
+
+def _running(znodes: Iterable[ControllerZnode] | None) -> list[DescribeClusterController] | None:
+    if znodes is None:
+        return None
+    return [
+        DescribeClusterController(
+            controller_id=znode.controller_id, host=znode.host, port=znode.port, release=znode.release
+        )
+        for znode in znodes
+    ]

@@ -547,15 +547,7 @@ class Admin(Client[AdminConfig]):
         response = await self._ask("DescribeCluster", DescribeClusterRequest())
         if response.error_code:
             raise error_for(response.error_code, response.error_message)
-        nodes = sorted((Node(b.broker_id, b.host, b.port, b.rack) for b in response.brokers), key=lambda n: n.id)
-        active = response.active_controller
-        return ClusterDescription(
-            response.cluster_id,
-            response.controller_id,
-            tuple(nodes),
-            codec.read_controller(active),
-            active is not None,
-        )
+        return codec.read_cluster(response)
 
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, partitions: Iterable[TopicPartition] | None = None

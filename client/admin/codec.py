@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from anabranch.client.admin.types import (
     ALL_BROKERS,
+    ClusterDescription,
     ConfigEntry,
     ConfigOp,
     ConfigSynonym,
@@ -40,7 +41,11 @@ from anabranch.protocol.generated.delete_records import (
     DeleteRecordsTopic,
 )
 from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from anabranch.protocol.generated.describe_cluster import DescribeClusterActiveController
+from anabranch.protocol.generated.describe_cluster import (
+    DescribeClusterActiveController,
+    DescribeClusterController,
+    DescribeClusterResponse,
+)
 from anabranch.protocol.generated.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -346,10 +351,21 @@ def _read_held(held: DescribeLogDirsHeldRecords | None) -> HeldRecords | None:
     return HeldRecords(held.start_offset, held.end_offset, held.size_bytes, held.since_ms, held.until_ms, held.group_id)
 
 
-def read_controller(active: DescribeClusterActiveController | None) -> ControllerDescription | None:
-    if active is None or active.controller_id < 0:
-        return None
-    return ControllerDescription(active.controller_id, active.host, active.port, active.release or None)
+def read_cluster(response: DescribeClusterResponse) -> ClusterDescription:
+    nodes = sorted((Node(b.broker_id, b.host, b.port, b.rack) for b in response.brokers), key=lambda node: node.id)
+    active, running = response.active_controller, response.running_controllers
+    in_office = None if active is None or active.controller_id < 0 else _read_controller(active)
+    standby = None
+    if running is not None:
+        others = [one for one in running if in_office is None or one.controller_id != in_office.id]
+        standby = tuple(map(_read_controller, others))
+    return ClusterDescription(
+        response.cluster_id, response.controller_id, tuple(nodes), in_office, active is not None, standby
+    )
+
+
+def _read_controller(controller: DescribeClusterActiveController | DescribeClusterController) -> ControllerDescription:
+    return ControllerDescription(controller.controller_id, controller.host, controller.port, controller.release or None)
 
 
 def read_group(group: DescribedGroup, coordinator: Node) -> GroupDescription:

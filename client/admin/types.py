@@ -111,7 +111,7 @@ class GroupPosition:
 
 @dataclass(frozen=True, slots=True)
 class ControllerDescription:
-    """An active controller; ``release`` is None if it is not known."""
+    """A running controller; ``release`` is None if it is not known."""
 
     id: int
     host: str
@@ -129,6 +129,8 @@ class ClusterDescription:
     """The process that is the active controller; None if none is active, or the brokers are of another product."""
     reports_controller: bool = False
     """Whether the brokers report the active controller."""
+    standby_controllers: tuple[ControllerDescription, ...] | None = None
+    """The processes that take over if the active controller ends; None if the brokers do not report them."""
 
     @property
     def active_controller_id(self) -> int:

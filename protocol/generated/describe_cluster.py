@@ -70,6 +70,29 @@ class DescribeClusterActiveController(Base):
         self.release = release
 
 
+class DescribeClusterController(Base):
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "controller_id",
+        "host",
+        "port",
+        "release",
+    )
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        *,
+        controller_id: int = 0,
+        host: str = "",
+        port: int = 0,
+        release: str = "",
+    ) -> None:
+        self.controller_id = controller_id
+        self.host = host
+        self.port = port
+        self.release = release
+
+
 def _decode_tag_active_controller(data: memoryview) -> tuple[DescribeClusterActiveController, int]:
     size = len(data)
     pos = 0
@@ -105,6 +128,55 @@ def _decode_tag_active_controller(data: memoryview) -> tuple[DescribeClusterActi
     )
     return decoded, pos
 
+def _decode_tag_running_controllers(data: memoryview) -> tuple[list[DescribeClusterController] | None, int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    running_controllers: list[DescribeClusterController] | None
+    if n == -1:
+        running_controllers = None
+    else:
+        if n < 0 or n * 11 > size - pos:
+            raise bad_length("running_controllers", n, pos, size)
+        running_controllers = []
+        running_controllers_count = n
+        for _ in range(running_controllers_count):
+            running_controllers_controller_id, n = _unpack_iB(data, pos)
+            pos += 5
+            if n > 127:
+                n, pos = read_uvarint(data, pos - 1)
+            n -= 1
+            end = pos + n
+            if n < 0 or end > size:
+                raise bad_length("running_controllers[].host", n, pos, size)
+            running_controllers_host = str(data[pos:end], "utf-8")
+            pos = end
+            running_controllers_port, n = _unpack_iB(data, pos)
+            pos += 5
+            if n > 127:
+                n, pos = read_uvarint(data, pos - 1)
+            n -= 1
+            end = pos + n
+            if n < 0 or end > size:
+                raise bad_length("running_controllers[].release", n, pos, size)
+            running_controllers_release = str(data[pos:end], "utf-8")
+            pos = end
+            n = data[pos]
+            pos += 1
+            if n:
+                pos = skip_tags(data, pos, n)
+            running_controllers.append(DescribeClusterController(
+                controller_id=running_controllers_controller_id,
+                host=running_controllers_host,
+                port=running_controllers_port,
+                release=running_controllers_release,
+            ))
+    return running_controllers, pos
+
 def _encode_tag_active_controller(value: DescribeClusterActiveController, out: bytearray) -> None:
     raw = value.host.encode()
     out += _pack_i(value.controller_id)
@@ -123,6 +195,32 @@ def _encode_tag_active_controller(value: DescribeClusterActiveController, out: b
         write_uvarint(out, n)
     out += raw
     out.append(0)
+
+def _encode_tag_running_controllers(value: list[DescribeClusterController] | None, out: bytearray) -> None:
+    n = 0 if value is None else len(value) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    if value is not None:
+        for running_controllers_item in value:
+            raw = running_controllers_item.host.encode()
+            out += _pack_i(running_controllers_item.controller_id)
+            n = len(raw) + 1
+            if n < 128:
+                out.append(n)
+            else:
+                write_uvarint(out, n)
+            out += raw
+            raw = running_controllers_item.release.encode()
+            out += _pack_i(running_controllers_item.port)
+            n = len(raw) + 1
+            if n < 128:
+                out.append(n)
+            else:
+                write_uvarint(out, n)
+            out += raw
+            out.append(0)
 
 def _decode_describe_cluster_request_v0(data: memoryview) -> tuple[DescribeClusterRequest, int]:
     pos = 0
@@ -213,11 +311,15 @@ def _decode_describe_cluster_response_v0(data: memoryview) -> tuple[DescribeClus
     cluster_authorized_operations, n = _unpack_iB(data, pos)
     pos += 5
     active_controller: DescribeClusterActiveController | None = None
+    running_controllers: list[DescribeClusterController] | None = None
     if n:
         tags, pos = read_tags(data, pos, n)
         value = tags.get(10276)
         if value is not None:
             active_controller = whole(_decode_tag_active_controller(value), value, "active_controller")
+        value = tags.get(10277)
+        if value is not None:
+            running_controllers = whole(_decode_tag_running_controllers(value), value, "running_controllers")
     decoded = DescribeClusterResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
@@ -227,6 +329,7 @@ def _decode_describe_cluster_response_v0(data: memoryview) -> tuple[DescribeClus
         brokers=brokers,
         cluster_authorized_operations=cluster_authorized_operations,
         active_controller=active_controller,
+        running_controllers=running_controllers,
     )
     return decoded, pos
 
@@ -274,13 +377,19 @@ def _encode_describe_cluster_response_v0(message: DescribeClusterResponse, out: 
             out += raw_or_none
         out.append(0)
     out += _pack_i(message.cluster_authorized_operations)
-    tag_count = (1 if message.active_controller is not None else 0)
+    tag_count = (1 if message.active_controller is not None else 0) + (1 if message.running_controllers is not None else 0)
     out.append(tag_count)
     if tag_count:
         if message.active_controller is not None:
             tagged = bytearray()
             _encode_tag_active_controller(message.active_controller, tagged)
             write_uvarint(out, 10276)
+            write_uvarint(out, len(tagged))
+            out += tagged
+        if message.running_controllers is not None:
+            tagged = bytearray()
+            _encode_tag_running_controllers(message.running_controllers, tagged)
+            write_uvarint(out, 10277)
             write_uvarint(out, len(tagged))
             out += tagged
     parts.append(out)
@@ -318,6 +427,7 @@ class DescribeClusterResponse(Message):
         "brokers",
         "cluster_authorized_operations",
         "active_controller",
+        "running_controllers",
     )
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 60
@@ -340,6 +450,7 @@ class DescribeClusterResponse(Message):
         brokers: list[DescribeClusterBroker] = EMPTY,
         cluster_authorized_operations: int = -2147483648,
         active_controller: DescribeClusterActiveController | None = None,
+        running_controllers: list[DescribeClusterController] | None = None,
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code
@@ -349,3 +460,4 @@ class DescribeClusterResponse(Message):
         self.brokers = [] if brokers is EMPTY else brokers
         self.cluster_authorized_operations = cluster_authorized_operations
         self.active_controller = active_controller
+        self.running_controllers = [] if running_controllers is EMPTY else running_controllers

@@ -1,7 +1,8 @@
 """DescribeCluster (60): cluster id, controller and brokers.
 
 ``controller_id`` is the broker that takes the requests for the controller. Tag 10276 (Anabranch's) is the process that
-is the active controller; its id is -1 while none is active.
+is the active controller; its id is -1 while none is active. Tag 10277 (Anabranch's) lists the running controllers,
+active and standby. It is null from a broker that has not read them.
 """
 
 from anabranch.protocol.schema import field, message
@@ -47,6 +48,21 @@ RESPONSE = message(
             tag=10276,
             fields=[
                 field("controller_id", "int32", "0+", default=-1),
+                field("host", "string", "0+"),
+                field("port", "int32", "0+"),
+                field("release", "string", "0+"),
+            ],
+        ),
+        field(
+            "running_controllers",
+            "[]DescribeClusterController",
+            "0+",
+            nullable="0+",
+            default=None,
+            ignorable=True,
+            tag=10277,
+            fields=[
+                field("controller_id", "int32", "0+"),
                 field("host", "string", "0+"),
                 field("port", "int32", "0+"),
                 field("release", "string", "0+"),

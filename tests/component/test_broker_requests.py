@@ -16,7 +16,7 @@ from anabranch.protocol.batch_builder import BatchBuilder, build_batch
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from anabranch.protocol.generated.describe_cluster import DescribeClusterRequest
+from anabranch.protocol.generated.describe_cluster import DescribeClusterController, DescribeClusterRequest
 from anabranch.protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from anabranch.protocol.generated.find_coordinator import FindCoordinatorRequest
@@ -343,6 +343,23 @@ async def test_describe_cluster_names_the_active_controller_and_its_release(tmp_
                 found = (await broker.request(DescribeClusterRequest())).active_controller
                 await trio.sleep(0.01)  # polls: the broker notices the election
         assert (found.controller_id, found.host, found.port, found.release) == (1001, "h", 9090, "0.1.0")
+
+
+async def test_describe_cluster_names_the_running_controllers(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        session = broker.zk.session()
+        for controller, port in ((1002, 9092), (1001, 9091)):
+            znode = ControllerZnode(controller, "h", port, release="0.1.0").encode()
+            await session.create(paths.controller_id(controller), znode, ephemeral=True, make_parents=True)
+        found: list[DescribeClusterController] = []
+        with trio.fail_after(DEADLINE_S):
+            while len(found) < 2:
+                found = (await broker.request(DescribeClusterRequest())).running_controllers or []
+                await trio.sleep(0.01)  # polls: the broker notices the registrations
+        assert [(one.controller_id, one.host, one.port, one.release) for one in found] == [
+            (1001, "h", 9091, "0.1.0"),
+            (1002, "h", 9092, "0.1.0"),
+        ]
 
 
 async def test_a_metadata_request_waits_for_the_first_update_metadata(tmp_path: Path) -> None:

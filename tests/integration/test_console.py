@@ -241,7 +241,8 @@ def test_the_cluster_page_shows_the_write_rate(cluster: Cluster, console: Served
             producer.flush()
             page = console.get("/")[1]
             in_all = re.search(r"<dt>Written</dt><dd>[0-9,.]*[1-9][0-9,.]* records/s", page)
-            return in_all is not None and re.search(r"<dt>Active controller</dt><dd>1\d\d\d ", page) is not None
+            is_active = re.search(r"<dt>Active controller</dt><dd>1\d\d\d ", page) is not None
+            return in_all is not None and is_active and "<dt>Standby controllers</dt><dd>none<" in page
 
         wait_for(is_shown, DEADLINE_S, "two samples give a rate")
 

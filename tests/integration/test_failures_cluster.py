@@ -86,6 +86,13 @@ def test_a_standby_takes_over_while_topics_are_created_and_deleted(
             halfway.set()
 
     before, pid = active_controller(pair)
+    with Admin(bootstrap_servers=pair.bootstrap) as admin:
+
+        def standby() -> list[int] | None:
+            found = admin.describe_cluster().standby_controllers
+            return None if found is None else [one.id for one in found]
+
+        wait_for(lambda: standby() == [2001 - before], DEADLINE_S, "the other controller is the standby one")
     changing = threading.Thread(target=change_topics)
     changing.start()
     assert halfway.wait(DEADLINE_S)

@@ -645,6 +645,7 @@ def test_under_replicated_partitions_are_listed_and_counted(run: Run) -> None:
     assert json.loads(out) == {
         "cluster_id": "fake",
         "controller": 1,
+        "standby_controllers": None,
         "brokers": [1],
         "topics": 1,
         "partitions": 4,
