@@ -35,6 +35,8 @@ class LogRead:
 
     fetch_offset: int
     records: FileRange | bytes
+    offset_count: int
+    """How many offsets ``records`` has from ``fetch_offset`` on; exact if all batches have equally many."""
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int

@@ -35,10 +35,10 @@ class OffsetIndex(IndexFile):
         found = self._floor(0, offset - self.base_offset)
         return self.entry(found) if found >= 0 else (self.base_offset, 0)
 
-    def position_floor(self, position: int) -> int:
-        """The largest indexed position not above ``position``: the start of a batch. 0 when there is none."""
+    def position_floor(self, position: int) -> tuple[int, int]:
+        """The entry with the largest position not above ``position``; (base offset, 0) when there is none."""
         found = self._floor(1, position)
-        return self.entry(found)[1] if found >= 0 else 0
+        return self.entry(found) if found >= 0 else (self.base_offset, 0)
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at or above ``offset``."""

@@ -294,13 +294,21 @@ class PartitionLog:
                 f"{self.partition}: offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]",
             )
         try:
-            records = self._segments.read(offset, max_bytes, upper_bound, self.log_end_offset, at_least_one, waits)
+            found = self._segments.read(offset, max_bytes, upper_bound, self.log_end_offset, at_least_one, waits)
             aborted = None
             if include_aborted:
-                aborted = self._segments.aborted(offset, upper_bound, waits) if records else []
+                aborted = self._segments.aborted(offset, upper_bound, waits) if found.records else []
         except OSError as error:
             raise self._durability.storage_error("read", error) from error
-        return LogRead(offset, records, self.high_watermark, self.last_stable_offset, self.log_start_offset, aborted)
+        return LogRead(
+            offset,
+            found.records,
+            found.offset_count,
+            self.high_watermark,
+            self.last_stable_offset,
+            self.log_start_offset,
+            aborted,
+        )
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) for OffsetForLeaderEpoch, (-1, -1) when not known (KIP-101, KIP-279)."""

@@ -306,17 +306,27 @@ class LogSegment:
                 return BatchPosition(position, batch.length, batch.last_offset)
         return None
 
-    def end_of_range(self, start: BatchPosition, max_bytes: int, limit: int) -> int:
+    def end_of_range(
+        self, start: BatchPosition, offset: int, max_bytes: int, limit: int, limit_offset: int
+    ) -> tuple[int, int]:
         """The end of a read from ``start``: within ``max_bytes`` and ``limit``, on a batch boundary known to the index.
 
         The first batch is included whole, if ``limit`` permits. A batch at the end may be cut off where the index has
         no entry, and clients skip it.
+
+        Also returns how many offsets the read has from ``offset``, which is in its first batch. ``limit_offset`` is
+        the offset at ``limit``. No batch is read for the count. Up to ``limit`` it is exact. Up to an index entry it
+        leaves out the first batch and includes the batch of the entry, with which the next read begins: the sum over
+        a consumer's reads of a segment is wrong by at most one batch. Otherwise all batches count like the first one.
         """
         end = start.position + max(max_bytes, start.length)
         if end >= limit:
-            return limit
-        boundary = self.offset_index.position_floor(end)
-        return boundary if boundary >= start.position + start.length else end
+            return limit, limit_offset - offset
+        last_offset, boundary = self.offset_index.position_floor(end)
+        if boundary >= start.position + start.length:
+            return boundary, last_offset - start.last_offset
+        batches = (end - start.position) // start.length
+        return end, min((start.last_offset + 1 - offset) * batches, limit_offset - offset)
 
     def batches(self, position: int = 0) -> Iterator[Header]:
         """The headers of the batches from ``position`` on."""

@@ -6,6 +6,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from anabranch.broker.log.cold_reads import ColdError, load_indexes
 from anabranch.broker.log.log_config import LogConfig
@@ -19,6 +20,16 @@ from anabranch.runtime.env import FileRange, Storage
 
 class SegmentsNotEmptyError(RuntimeError):
     """A log was to begin at another offset while it holds records."""
+
+
+class SegmentRead(NamedTuple):
+    """The batches of a read, and how many offsets they have from the requested one on (``end_of_range``)."""
+
+    records: FileRange | bytes
+    offset_count: int
+
+
+NOTHING = SegmentRead(b"", 0)
 
 
 class Segments:
@@ -146,10 +157,10 @@ class Segments:
 
     def read(
         self, offset: int, max_bytes: int, upper_bound: int, log_end_offset: int, at_least_one: bool, waits: bool
-    ) -> FileRange | bytes:
+    ) -> SegmentRead:
         """The batches from ``offset`` on, see ``PartitionLog.read``. Raises ``OSError``, ``ColdError``."""
         if offset >= upper_bound or (max_bytes <= 0 and not at_least_one):
-            return b""
+            return NOTHING
         for index in range(self.index_of(offset), len(self.items)):
             segment = self.items[index]
             self._use(segment)
@@ -159,14 +170,17 @@ class Segments:
             limit = segment.size_bytes
             if upper_bound < log_end_offset:
                 if segment.base_offset >= upper_bound:
-                    return b""
+                    return NOTHING
                 bound = segment.locate(upper_bound, waits=waits)
                 limit = segment.size_bytes if bound is None else bound.position
             if limit <= start.position or (start.length > max_bytes and not at_least_one):
-                return b""
-            end = segment.end_of_range(start, max_bytes, limit)
-            return segment.file.range(start.position, end - start.position)
-        return b""
+                return NOTHING
+            is_last = index + 1 == len(self.items)
+            limit_offset = upper_bound if is_last else min(upper_bound, self.bases[index + 1])
+            first_offset = max(offset, segment.base_offset)  # compaction may leave a gap before a segment
+            end, offset_count = segment.end_of_range(start, first_offset, max_bytes, limit, limit_offset)
+            return SegmentRead(segment.file.range(start.position, end - start.position), offset_count)
+        return NOTHING
 
     def aborted(self, offset: int, upper_bound: int, waits: bool) -> list[AbortedTxn]:
         """The aborted transactions that overlap [``offset``, ``upper_bound``). Raises ``OSError``, ``ColdError``."""
