@@ -15,7 +15,7 @@ from anabranch.runtime.metrics import OTHERS, Counter, Histogram, Metrics
 
 HAND_OVER_BOUNDS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 _TOPIC_METRICS = "kafka_server_brokertopicmetrics"
-_TRAFFIC = {
+_KAFKA_TRAFFIC = {
     "messages_in": ("messagesin", "Records that producers appended"),
     "bytes_in": ("bytesin", "Bytes of record batches that producers appended"),
     "bytes_out": ("bytesout", "Bytes of record batches in answers to consumers"),
@@ -27,6 +27,10 @@ _TRAFFIC = {
     "fetch_requests": ("totalfetchrequests", "Partitions in answers to fetch requests of consumers"),
     "failed_fetch_requests": ("failedfetchrequests", "Partitions in fetch requests of consumers that got an error"),
 }
+_TRAFFIC = {
+    **{field: (f"{_TOPIC_METRICS}_{name}", what) for field, (name, what) in _KAFKA_TRAFFIC.items()},
+    "messages_out": ("anabranch_messages_out", "Offsets of record batches in answers to consumers"),
+}
 
 
 class TopicTraffic:
@@ -36,6 +40,7 @@ class TopicTraffic:
 
     def __init__(self) -> None:
         self.messages_in = 0
+        self.messages_out = 0
         self.bytes_in = 0
         self.bytes_out = 0
         self.bytes_rejected = 0
@@ -119,6 +124,10 @@ class BrokerMetrics(Metrics):
         traffic.bytes_in += size_bytes
         traffic.messages_in += records
 
+    def note_consumed(self, topic: str, offset_count: int) -> None:
+        """Count the offsets of the batches in an answer to a consumer."""
+        self.traffic(topic).messages_out += offset_count
+
     # ------------------------------------------------------------ responses
 
     def note_response(self, api_key: int, response: object, is_follower: bool) -> None:
@@ -164,7 +173,7 @@ class BrokerMetrics(Metrics):
         for topic in [name for name in self._traffic if not self._exists(name)]:
             del self._traffic[topic]
         for field, (name, what) in _TRAFFIC.items():
-            family = CounterMetricFamily(f"{_TOPIC_METRICS}_{name}", f"{what}, by topic", labels=("topic",))
+            family = CounterMetricFamily(name, f"{what}, by topic", labels=("topic",))
             traffics = self._traffic.items()
             values: dict[tuple[str, ...], float] = {(topic,): getattr(one, field) for topic, one in traffics}
             folded = dict(self._folded(("topic",), values))

@@ -19,6 +19,7 @@ for _owner, _name in (
     (RequestMetrics, "answered"),
     (BrokerMetrics, "note_response"),
     (BrokerMetrics, "note_appended"),
+    (BrokerMetrics, "note_consumed"),
 ):
     setattr(_owner, _name, _nothing)
 LoopLag.run = _never  # type: ignore[method-assign]

@@ -51,7 +51,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
         reports_divergence=ctx.api_version >= 12,
         is_stock=request.replica_id == CONSUMER_REPLICA_ID and not ctx.keeps_order,
     )
-    read = FetchRead(ctx.node.replicas, ctx.node.leader_throttle, target, limits)
+    read = FetchRead(ctx.node.replicas, ctx.node.leader_throttle, ctx.node.metrics, target, limits)
     steps = read.run_in_steps()
     if len(target.dirty) > READ_AT_ONCE:
         return _answer_later(ctx, request, read, steps, None)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from anabranch.broker.log.cold_reads import TRIES, ColdError
 from anabranch.broker.log.partition_log import LogRead
+from anabranch.broker.metrics import BrokerMetrics
 from anabranch.broker.replication.fetch_session import INVALID_SESSION_ID, FetchedPartition, FetchSession, FetchTarget
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.replica_manager import ReplicaManager
@@ -45,6 +46,8 @@ class FetchRead:
 
     __slots__ = (
         "_limits",
+        "_metrics",
+        "_offset_counts",
         "_replicas",
         "_results",
         "_throttle",
@@ -58,13 +61,17 @@ class FetchRead:
         self,
         replicas: ReplicaManager,
         throttle: ReplicationQuota,
+        metrics: BrokerMetrics,
         target: FetchTarget,
         limits: ReadLimits,
     ) -> None:
         self._replicas = replicas
         self._throttle = throttle
+        self._metrics = metrics
         self._limits = limits
         self._results: dict[TopicPartition, PartitionData] = {}
+        self._offset_counts: dict[TopicPartition, int] = {}
+        """How many offsets the records of a result have."""
         self.target = target
         self.held: set[TopicPartition] = set()
         """Partitions with records that are held back from the consumer, for the order of keys."""
@@ -162,6 +169,7 @@ class FetchRead:
             include_aborted=limits.read_committed,
             waits=waits,
         )
+        self._offset_counts[partition.key] = read.offset_count
         state.is_held_back = is_throttled or (offset < upper_bound and not at_least_one and not read.records)
         return read
 
@@ -242,8 +250,11 @@ class FetchRead:
             topics.setdefault(key.topic, []).append(result)
             state.high_watermark = result.high_watermark
             state.log_start_offset = result.log_start_offset
-            if self._limits.is_follower and result.records:
-                self._throttle.used(key, len(result.records))
+            if result.records:
+                if self._limits.is_follower:
+                    self._throttle.used(key, len(result.records))
+                else:
+                    self._metrics.note_consumed(key.topic, self._offset_counts[key])
             if is_session and news:
                 target.dirty.pop(key, None)
                 target.dirty[key] = None

@@ -80,6 +80,28 @@ def test_rounds_of_the_loop_and_garbage_collections_are_measured(cluster: Proces
         assert process["anabranch_garbage_collection_seconds_count", ()] > 0
 
 
+def test_records_that_consumers_read_are_counted_without_those_that_followers_fetch(cluster: ProcessCluster) -> None:
+    topic = "read"
+    out = ("anabranch_messages_out_total", (topic,))
+
+    async def work() -> None:
+        async with (
+            Admin(bootstrap_servers=cluster.bootstrap) as admin,
+            Producer(bootstrap_servers=cluster.bootstrap) as producer,
+            Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer,
+        ):
+            await admin.create_topics([NewTopic(topic, 2, 2)])
+            await send(producer, topic)  # acks=all: the followers have fetched
+            assert of_brokers(cluster).get(out, 0) == 0
+            consumer.subscribe([topic])
+            await read(consumer, len(KEYS))
+
+    anyio.run(work)
+    brokers = of_brokers(cluster)
+    assert brokers[out] == brokers["kafka_server_brokertopicmetrics_messagesin_total", (topic,)] == len(KEYS)
+    assert brokers["kafka_server_brokertopicmetrics_replicationbytesout_total", (topic,)] > 0
+
+
 def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: ProcessCluster) -> None:
     """Neither client learns of the resize by itself, so the producer is refused. Brokers and clients count the same.
 

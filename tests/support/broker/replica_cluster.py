@@ -19,6 +19,7 @@ from anabranch.broker.log.log_loader import Checkpoints, open_log
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.producer_snapshot import encode_snapshot
 from anabranch.broker.log.producer_state import ProducerState
+from anabranch.broker.metrics import BrokerMetrics
 from anabranch.broker.replication.fetch_plan import FetchPlan
 from anabranch.broker.replication.fetch_session import FetchTarget
 from anabranch.broker.replication.fetcher_config import FetcherConfig
@@ -142,6 +143,7 @@ class ReplicaCluster:
         self.replicas = {id: Replica(self, id, flushes_on_ack) for id in self.live}
         self.broker_epochs = dict.fromkeys(self.live, 1)
         self.version = 0
+        self.metrics = BrokerMetrics()
         self.throttle = ReplicationQuota(0, self.clock, lambda: UNLIMITED, lambda _topic: [])
 
     def __getitem__(self, broker_id: int) -> Replica:
@@ -192,7 +194,7 @@ class ReplicaCluster:
         limits = ReadLimits(
             follower, request.replica_epoch, 1 << 20, read_committed=False, full=True, reports_divergence=True
         )
-        read = FetchRead(self[leader], self.throttle, target, limits)  # type: ignore[arg-type]
+        read = FetchRead(self[leader], self.throttle, self.metrics, target, limits)  # type: ignore[arg-type]
         read.run()
         # Encode and decode the response, because the follower gets bytes.
         parts = read.response().encode_parts(12)

@@ -23,7 +23,7 @@ _UNITS = (
     (re.compile(r"bytes|memorypool|kafka_log_log_size"), "bytes"),
     (re.compile(r"max_dirty_percent"), "percent"),
     (re.compile(r"idle_percent"), "0 to 1"),
-    (re.compile(r"messagesin|_records|_lag$|_lag_sum|maxlag"), "records"),
+    (re.compile(r"messagesin|messages_out|_records|_lag$|_lag_sum|maxlag"), "records"),
     (re.compile(r"offset$|offset_sum$"), "offset"),
 )
 DEADLINE_S = 60.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
+from anabranch.broker.metrics import BrokerMetrics
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.broker.replication.fetch_session import FetchSession, FetchTarget
 from anabranch.broker.replication.purgatory import Purgatory
@@ -37,7 +38,7 @@ def test_an_error_has_empty_records_never_null() -> None:
     target.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=partitions)]))
     limits = ReadLimits(-1, -1, 1000, read_committed=False, full=True, reports_divergence=True)
     replicas: Any = NoReplicas()
-    read = FetchRead(replicas, ReplicationQuota(1, clock, lambda: 0, lambda topic: []), target, limits)
+    read = FetchRead(replicas, ReplicationQuota(1, clock, lambda: 0, lambda topic: []), BrokerMetrics(), target, limits)
     read.run()
     (topic,) = read.response().responses
     (partition,) = topic.partitions
@@ -48,7 +49,7 @@ def test_an_error_has_empty_records_never_null() -> None:
 def read_by(world: ReplicaCluster, session: FetchSession, replica_id: int = -1) -> FetchRead:
     limits = ReadLimits(replica_id, -1, 1 << 20, read_committed=False, full=False, reports_divergence=True)
     replicas: Any = world[1]
-    return FetchRead(replicas, world.throttle, session, limits)
+    return FetchRead(replicas, world.throttle, world.metrics, session, limits)
 
 
 def ask_from(session: FetchSession, offset: int) -> None:
@@ -72,6 +73,32 @@ def test_a_held_fetch_that_is_answered_early_includes_an_undelivered_change() ->
     world.append(1, b"a")
     session.answer_held()
     assert [len(found.records or b"") > 0 for found in answers[0].responses[0].partitions] == [True]
+
+
+def test_offsets_in_answers_to_consumers_are_counted_once_and_those_to_followers_are_not() -> None:
+    world = ReplicaCluster(2)
+    world.elect(1, 1, [1, 2])
+    world.append(1, b"a", b"b")
+    world.append(1, b"c")
+    traffic = world.metrics.traffic("t")
+    world.catch_up(1, 2)
+    assert (world[1].log.high_watermark, traffic.messages_out) == (3, 0)
+    session = FetchSession(Purgatory(world.clock), 7, 0.0)
+    for offset, expected in [(0, 3), (1, 5), (3, 5)]:
+        ask_from(session, offset)
+        read = read_by(world, session)
+        read.run()
+        read.run()
+        read.response()
+        assert traffic.messages_out == expected
+    ask_from(session, 0)
+    read = read_by(world, session)
+    read.run()
+    replicas: Any = NoReplicas()
+    read._replicas = replicas
+    read.run()
+    assert read.response().responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert traffic.messages_out == 5
 
 
 class CountingSession(FetchSession):
@@ -182,7 +209,7 @@ def test_partitions_without_room_in_one_response_are_in_the_next_one() -> None:
     session.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=partitions)]))
     read_order = []
     for _ in range(6):
-        read = FetchRead(replicas, worlds[0].throttle, session, limits)
+        read = FetchRead(replicas, worlds[0].throttle, worlds[0].metrics, session, limits)
         read.run()
         (found,) = [part for topic in read.response().responses for part in topic.partitions if part.records]
         read_order.append(found.partition_index)
@@ -190,5 +217,5 @@ def test_partitions_without_room_in_one_response_are_in_the_next_one() -> None:
         asked.fetch_offset = read_order.count(found.partition_index)
         session.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=[asked])]))
     assert read_order == [0, 1, 2, 0, 1, 2]
-    FetchRead(replicas, worlds[0].throttle, session, limits).run()
+    FetchRead(replicas, worlds[0].throttle, worlds[0].metrics, session, limits).run()
     assert not session.dirty

@@ -45,7 +45,7 @@ def session_of(world: ReplicaCluster, offset: int) -> FetchSession:
 def read_of(world: ReplicaCluster, session: FetchSession, replica_id: int = -1, **limits: Any) -> FetchRead:
     given = {"read_committed": False, "full": True, "reports_divergence": True, "is_stock": replica_id == -1, **limits}
     replicas: Any = world[1]
-    read = FetchRead(replicas, world.throttle, session, ReadLimits(replica_id, -1, 1 << 20, **given))
+    read = FetchRead(replicas, world.throttle, world.metrics, session, ReadLimits(replica_id, -1, 1 << 20, **given))
     read.run()
     return read
 
