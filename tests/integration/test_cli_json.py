@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from anabranch import NewTopic, TopicPartition
@@ -17,12 +14,11 @@ from anabranch.cli.main import main
 from anabranch.sync import Admin, Producer
 from anabranch.testing.cluster import Cluster
 from anabranch.zk_schemas.features import GROUP_COORDINATOR
+from tests.support.seen.cli_schema import valid_json
 
 pytestmark = pytest.mark.integration
 
 DEADLINE_S = 60.0
-
-SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "cli.schema.json").read_text())
 
 
 @pytest.fixture
@@ -34,9 +30,7 @@ def valid(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Callable[...,
             main([*command.split(), *arguments, "--json", "-b", cluster.bootstrap_servers])
         output = capsys.readouterr()
         assert ended.value.code == status, output.err
-        found = json.loads(output.out)
-        jsonschema.validate(found, {**SCHEMA, "$ref": f"#/$defs/{command.replace(' ', '%20')}"})
-        return found
+        return valid_json(command, output.out)
 
     return run
 
@@ -101,8 +95,7 @@ def test_the_json_of_produce_counts_written_records_and_names_failed_lines(
         [*command, "-b", cluster.bootstrap_servers], input=lines, capture_output=True, timeout=DEADLINE_S
     )
     assert done.returncode == (1 if failed else 0), done.stderr
-    found = json.loads(done.stdout)
-    jsonschema.validate(found, {**SCHEMA, "$ref": "#/$defs/produce"})
+    found = valid_json("produce", done.stdout)
     assert (found["written"], [row["line"] for row in found["failed"]]) == (2 - len(failed), failed)
 
 
@@ -122,4 +115,4 @@ def test_the_json_of_consume_is_valid(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     for line in lines:
-        jsonschema.validate(json.loads(line), {**SCHEMA, "$ref": "#/$defs/consume"})
+        valid_json("consume", line)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import pkgutil
 import random
 import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from anabranch.runtime.env import Env
 from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS
+from tests.support.seen.page_blocks import blocks, calls, pages
 from tests.support.seen.prometheus_tools import KAFKAS_OWN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,11 +52,6 @@ CODE_SPAN = re.compile(r"`([^`\n]+)`")
 SOURCE_FILE = re.compile(
     r"(?:anabranch|audit|broker|client|controller|ordered_resize|protocol|runtime|tests|zk_schemas)/[\w/.-]+\.py"
 )
-
-
-def pages() -> list[Path]:
-    folders = [ROOT, *(path for path in ROOT.iterdir() if path.is_dir() and (path / "README.md").is_file())]
-    return sorted({page for folder in folders for page in folder.glob("*.md")} | set((ROOT / "docs").rglob("*.md")))
 
 
 def anchors(page: Path) -> set[str]:
@@ -154,25 +151,10 @@ def test_every_command_has_an_example() -> None:
     assert missing == []
 
 
-def command_lines() -> set[tuple[str, ...]]:
-    """Return the arguments of each ``anabranch`` call in a code block of a page; the call may be part of a pipeline."""
-    found = set()
-    for page in pages():
-        lines = [line for block in FENCE.findall(page.read_text()) for line in block.splitlines()]
-        for line in lines:
-            if not re.search(r"(?:^|[\s/])anabranch [a-z]", line) or re.match(r"(?:from|import|make) |  ", line):
-                continue
-            lexer = shlex.shlex(line, posix=True, punctuation_chars="|")
-            lexer.whitespace_split = True
-            words = list(lexer)
-            for name in (place for place, word in enumerate(words) if Path(word).name == "anabranch"):
-                found.add(tuple(itertools.takewhile(lambda word: word != "|", words[name + 1 :])))
-    return found
-
-
 def test_every_command_line_on_a_page_is_accepted_by_the_parser() -> None:
     """The parser accepts the commands, the options and the types of their values."""
-    lines, wrong = command_lines(), []
+    shell = [block for block in blocks() if not block.language]
+    lines, wrong = {words for block in shell for line in block.lines for words in calls(line)}, []
     assert len(lines) > 60
     app = build_app()
     for words in sorted(lines):
@@ -181,6 +163,16 @@ def test_every_command_line_on_a_page_is_accepted_by_the_parser() -> None:
         except CycloptsError as error:
             wrong.append((words, str(error)))
     assert wrong == []
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_every_make_target_on_a_page_exists() -> None:
+    lines = {line.strip() for block in blocks() for line in block.lines if line.strip().startswith("make ")}
+    assert len(lines) > 3
+    for line in sorted(lines):
+        command = [*shlex.split(line, comments=True), "--dry-run"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
 
 
 def test_every_advertised_api_is_listed_with_its_versions() -> None:

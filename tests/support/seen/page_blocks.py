@@ -1,0 +1,64 @@
+"""The code blocks of the documentation's pages."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+_BLOCK = re.compile(
+    r"^ *```(?P<language>\w*)\n(?P<fenced>.*?)^ *```$"  # also in the item of a list
+    r"|(?<=\n\n)(?P<indented>(?: {4}[^\n]*\n|\n(?= {4}))+)",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    """The page's path below the root of the repository."""
+    language: str
+    lines: tuple[str, ...]
+
+    @property
+    def commands(self) -> list[str]:
+        """The lines to type: all of them, or those after ``$`` if the block shows output too."""
+        typed = [line.removeprefix("$ ") for line in self.lines if line.startswith("$ ")]
+        return typed or [line for line in self.lines if line.strip()]
+
+
+def pages() -> list[Path]:
+    folders = [ROOT, *(path for path in ROOT.iterdir() if path.is_dir() and (path / "README.md").is_file())]
+    below = {*(ROOT / "docs").rglob("*.md"), ROOT / "anabranch" / "testing" / "README.md"}
+    return sorted({page for folder in folders for page in folder.glob("*.md")} | below)
+
+
+def blocks() -> list[Block]:
+    """The blocks of all pages, in the order of the pages."""
+    return [
+        Block(
+            page.relative_to(ROOT).as_posix(),
+            found["language"] or "",
+            tuple(textwrap.dedent(found["fenced"] or found["indented"]).splitlines()),
+        )
+        for page in pages()
+        for found in _BLOCK.finditer(page.read_text())
+    ]
+
+
+def calls(line: str) -> list[tuple[str, ...]]:
+    """The arguments of each call of ``anabranch`` in a line of a shell; the call may be part of a pipeline."""
+    if not re.search(r"(?:^|[\s/])anabranch [a-z]", line):
+        return []
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|")
+    lexer.whitespace_split = True
+    words = list(lexer)
+    return [
+        tuple(itertools.takewhile(lambda word: word != "|", words[place + 1 :]))
+        for place, word in enumerate(words)
+        if Path(word).name == "anabranch"
+    ]
