@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
+from anabranch.cli.main import main
 from anabranch.protocol.batch_builder import build_batch, build_control_batch, retain_records
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from anabranch.protocol.compression import CompressionType
@@ -21,6 +23,7 @@ from anabranch.protocol.records import RecordBatch, iter_batches
 from tests.support.audit.history import History
 from tests.support.audit.samples import T0, TopicWriter, write_sample
 from tests.support.audit.seeds import MAX_DECOMPRESSED_BYTES, Seeds
+from tests.support.seen.page_blocks import blocks
 
 pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")
 
@@ -689,6 +692,32 @@ def test_the_programs_of_the_documentation_run(
     assert "order value 1 comes after 2" in by_hand and "KIP-253" in by_hand
     assert whole.strip() == "1 ['key order']"
     assert "order value 1 comes after 2" in submitted
+
+
+def test_the_commands_of_the_pages_run(
+    tmp_path: Path, spark, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The audit of an intact topic, as operations.md and audit.md call it; the consumer log is that of audit.md."""
+    writer = TopicWriter(tmp_path / "exported", "events", 4)
+    for number in range(200):
+        writer.place(b"key-%d" % number).append([(b"key-%d" % number, b'{"sequence": %d}' % number)])
+    writer.finish()
+    found = blocks()
+    (delivered,) = [block for block in found if block.page == "docs/audit.md" and '"member"' in block.lines[0]]
+    (tmp_path / "delivered.jsonl").write_text("\n".join(delivered.lines) + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "spark_session", lambda *_, **__: contextlib.nullcontext(spark))
+    lines = [line for block in found for line in block.lines if line.startswith("anabranch audit exported ")]
+    assert len(lines) == 2
+    for line in lines:
+        # Spark was started in another directory.
+        line = re.sub(r"(?<= )(?:exported|delivered\.jsonl)", lambda name: str(tmp_path / name[0]), line)
+        with pytest.raises(SystemExit, match=r"^0$"):
+            main(shlex.split(line)[1:])
+        assert "PASS" in capsys.readouterr().out
+        SCHEMA.validate(json.loads((tmp_path / "report.json").read_text()))
+        (tmp_path / "report.json").unlink()
+    assert "Every key is in order" in (tmp_path / "report.html").read_text()
 
 
 def test_a_user_calls_a_check_on_dataframes_and_reads_its_guarantee(tmp_path: Path, spark) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from functools import partial
 
 import pytest
+
+from tests.support.seen.terminal import heed_sigint
 
 pytestmark = pytest.mark.integration
 
@@ -16,9 +17,8 @@ pytestmark = pytest.mark.integration
 def test_an_interrupted_command_prints_nothing_more(arguments: tuple[str, ...]) -> None:
     """No broker listens at the address: the first warning shows that the command waits."""
     line = [sys.executable, "-m", "anabranch.cli.main", *arguments, "-b", "127.0.0.1:1"]
-    # A process in the background of a shell ignores SIGINT, and so would its children.
-    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeds) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(line, **pipes, text=True, preexec_fn=heed_sigint) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("anabranch: no broker answers at 127.0.0.1:1")
         process.send_signal(signal.SIGINT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -57,42 +56,6 @@ def test_the_example_of_callbacks_counts_the_keys_and_commits(
         assert done.returncode == 0, done.stderr
         committed = admin.list_group_offsets("counters")
     assert committed[TopicPartition(topic, written[0].partition)].offset == 3
-
-
-def run_lines(lines: list[str], directory: Path, bootstrap: str) -> str:
-    """Run the lines of a page in a shell that ends at the first failure, and return what they print."""
-    (directory / ".venv").mkdir()
-    (directory / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
-    path = os.pathsep.join([str(directory / ".venv" / "bin"), os.environ["PATH"]])
-    environment = {**os.environ, "ANABRANCH_BOOTSTRAP_SERVER": bootstrap, "PATH": path}
-    command = ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
-    done = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=2 * DEADLINE_S
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def test_the_commands_of_the_readme_run(cluster: Cluster, tmp_path: Path, fresh_name: Callable[[str], str]) -> None:
-    """Each line of "A cluster of your own" except ``make up`` runs, with a topic for this test."""
-    section = (ROOT / "README.md").read_text().split("\n## A cluster of your own\n")[1].split("\n## ")[0]
-    first, *lines = re.findall(r"```\n(.*?)```", section, re.DOTALL)[0].splitlines()
-    assert first.startswith("make up ") and len(lines) > 4
-    topic = fresh_name("events")
-    printed = run_lines([line.replace(" events", f" {topic}") for line in lines], tmp_path, cluster.bootstrap_servers)
-    assert set(map(str, range(1, 11))) <= set(printed.split()), "the records that were written"
-
-
-def test_the_commands_about_topics_in_operations_md_run(
-    cluster: Cluster, tmp_path: Path, fresh_name: Callable[[str], str]
-) -> None:
-    blocks = re.findall(r"^```\w*\n(.*?)^```$", (ROOT / "docs" / "operations.md").read_text(), re.DOTALL | re.MULTILINE)
-    (lines,) = [block.splitlines() for block in blocks if block.startswith("anabranch topics create ")]
-    assert len(lines) > 8 and lines[-1] == "anabranch topics delete events"
-    topic = fresh_name("events")
-    run_lines([line.replace(" events", f" {topic}") for line in lines], tmp_path, cluster.bootstrap_servers)
-    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        assert topic not in {listing.name for listing in admin.list_topics()}
 
 
 def test_metrics_of_clients_are_registered_as_operations_md_shows(

@@ -31,6 +31,7 @@ from anabranch.runtime.env import Env
 from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS
+from tests.support.seen.executed_pages import BLOCKS, LINES, unused_places
 from tests.support.seen.page_blocks import blocks, calls, pages
 from tests.support.seen.prometheus_tools import KAFKAS_OWN
 
@@ -163,6 +164,15 @@ def test_every_command_line_on_a_page_is_accepted_by_the_parser() -> None:
         except CycloptsError as error:
             wrong.append((words, str(error)))
     assert wrong == []
+
+
+def test_the_tables_of_executed_blocks_name_blocks_and_tests_that_exist() -> None:
+    assert unused_places() == []
+    named = {test for table in (BLOCKS, LINES) for test in table.values() if "::" in test}
+    assert len(named) > 10
+    for test in named:
+        file, _, function = test.partition("::")
+        assert f"def {function}(" in (ROOT / file).read_text(), test
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
