@@ -128,7 +128,7 @@ def _bad_state(snapshot: Snapshot, p: int, state: PartitionState) -> Iterator[st
     elif stored.layout_version == goal.layout_version and stored != goal:
         yield f"layout is {_shown(stored)}, and the topic's of that version is {_shown(goal)}"
     elif stored != goal and p >= (prior or goal).undeleted_partition_count and stored.undeleted_partition_count > p:
-        yield f"layout is {_shown(stored)} and counts it; the topic's, {_shown(prior or goal)}, does not"
+        yield f"layout {_shown(stored)} counts the partition, but the topic's, {_shown(prior or goal)}, does not"
     elif prior is None:
         yield from _against_cancel(p, had, goal, initial)
 

@@ -24,7 +24,7 @@ class TopicZnode:
     among id, counts and layout version that were missing and have a default here (in a topic written by another tool);
     the controller then writes them. ``ordered_delivery`` is the value of ``enable.ordered.delivery`` when the first
     resize began, which settles it; None before that. ``previous_undeleted_partition_count`` is the count before the
-    resize in progress or the last one; None before the first. ``wanted`` is the queued count of the next resize. The
+    latest resize, finished or not; None if there was none. ``wanted`` is the queued count of the next resize. The
     controller checks relations of fields that a hand edit may break (initial <= undeleted <= partitions).
     """
 

@@ -24,7 +24,7 @@ class Change(NamedTuple):
             return "[Delete]"
         if self.existing is None:
             return "[Add]"
-        return "[Upgrade]" if self.new > self.existing else "[Downgrade]"
+        return "[Downgrade]" if self.is_downgrade else "[Upgrade]"
 
     @property
     def is_downgrade(self) -> bool:

@@ -219,7 +219,7 @@ class OffsetsStored:
                 partition.is_reported = TopicPartition(topic.name, partition.partition_index) in taken
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """The offsets stay pending: a stable fetch must not ignore them, nor may they outlive their group.
+        """The offsets stay pending: a stable fetch must still see them, and they are removed with their group.
 
         They do not count as a report any more: the member gets an error, and may change its position meanwhile.
         """

@@ -383,7 +383,7 @@ class PartitionLog:
         return True
 
     def _end_at_last_batch(self, snapshot: Snapshot | None) -> None:
-        """Let the log and its producers end with the last remaining batch, after batches were dropped from the end."""
+        """Set the log end and the producer states to the last batch that is left after a truncation."""
         try:
             end = self._segments.active.load_tail()
             self._ended_at(end)

@@ -94,7 +94,7 @@ async def test_an_edit_under_an_active_controller_is_found_by_its_next_write_and
     intact = await set_field(world, 1, initial_partition_count=2)
     await world.request(alter(8, timeout_ms=5000))
     await world.until(lambda: "event=topic.frozen" in caplog.text)
-    await trio.sleep(5)  # virtual time: longer than anything waits
+    await trio.sleep(5)  # virtual time: longer than every time-out
     assert await world.store.exists(paths.partition_state(TOPIC, 6)) is None
     await world.store.set(paths.partition_state(TOPIC, 1), intact)
     await world.until(lambda: finished(world, 8))

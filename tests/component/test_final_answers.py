@@ -151,7 +151,7 @@ async def test_a_produce_with_acks_1_is_refused_at_once(broker: Broker) -> None:
 
 
 async def test_an_epoch_ends_where_no_replica_in_sync_has_more_of_it(broker: Broker) -> None:
-    """Records of the epoch that only an earlier leader appended would follow records already delivered (KIP-253)."""
+    """Otherwise records that only an earlier leader has could be delivered after records of a later epoch (KIP-253)."""
     await broker.has(GROWN, 1, epoch=2)
     await broker.has(GROWN, 1, epoch=3)
     partition = broker.node.replicas.leader(TopicPartition("t", 1), 3)

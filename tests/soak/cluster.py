@@ -111,7 +111,7 @@ class SoakCluster:
             node.killed = False
             await trio.sleep(RESTART_PAUSE_S)  # pause: as a supervisor waits before a restart
             while not node.wanted:
-                await trio.sleep(_CHECK_EVERY_S)  # polls: until it may run again
+                await trio.sleep(_CHECK_EVERY_S)  # polls: until ``start`` is called
             node.child.start()
 
     async def kill(self, name: str) -> None:

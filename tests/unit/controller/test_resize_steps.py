@@ -222,7 +222,7 @@ async def test_nothing_is_written_while_the_level_is_not_finalized() -> None:
     assert await world.advance() == []
 
 
-async def test_metadata_has_the_earlier_count_until_a_partition_has_the_goal() -> None:
+async def test_metadata_names_the_old_count_until_a_partition_stores_the_new_layout() -> None:
     world = ResizeFixture(image_of(asked(4, 6)))
     world.batch.metadata([TopicPartition("t", 0)])
     sent = world.sent()

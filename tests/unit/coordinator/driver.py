@@ -432,7 +432,7 @@ class Driver:
         return {(topic.name, p.partition_index) for topic in topics for p in topic.partitions if p.awaits_report}
 
     def rewinds(self, token: str) -> dict[tuple[str, int], int]:
-        """Return how often the group rewound, by the partitions of a poll's answer."""
+        """Return the number of rewinds of each partition in the response to a poll."""
         assert self.error(token) is ErrorCode.NONE
         return {
             (topic.name, p.partition_index): p.rewinds for topic in self.replies[token].topics for p in topic.partitions

@@ -366,7 +366,7 @@ def test_a_contradictory_topic_is_frozen_with_a_reason(topic: Topic, edit: Any, 
             "partition 1: layout is 5 partitions in version 4, and the topic's",
         ),
         (lambda t: state(t, 1, layout=Layout(4, 1)), "partition 1: layout is 4 partitions in version 1, too old for"),
-        (lambda t: state(t, 5, layout=Layout(6, 1)), "partition 5: layout is 6 partitions in version 1 and counts"),
+        (lambda t: state(t, 5, layout=Layout(6, 1)), "partition 5: layout 6 partitions in version 1 counts the"),
     ],
 )
 def test_a_contradictory_topic_is_frozen_while_its_resize_is_taken_back(topic: Topic, edit: Any, why: str) -> None:
