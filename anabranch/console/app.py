@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -112,7 +112,7 @@ class Console:
     # ------------------------------------------------------------ live updates
 
     async def _stream(self, request: Request) -> Response:
-        """Server-sent events: the live part of the page at ``path``, and whether it is out of date, at each change."""
+        """Server-sent events: the live part of the page at ``path``, and how current it is, at each change."""
         path, _, query = request.query_params.get("path", "/").partition("?")
         found = next(((m.groupdict(), page) for pattern, page in self._live if (m := pattern.fullmatch(path))), None)
         if found is None:
@@ -131,8 +131,8 @@ class Console:
                     try:
                         rendered = await page(self._watch, params, Query(query))
                         part = self._render(rendered, path, query, only_live=True)
-                        is_stale = bool(rendered.values.get("error"))
-                        event = "data: " + json.dumps({"html": part, "is_stale": is_stale}) + "\n\n"
+                        news = {"html": part, "state": state_of(rendered.values)}
+                        event = "data: " + json.dumps(news) + "\n\n"
                     except Exception as error:
                         event = "event: wrong\ndata: " + json.dumps(_status_of(error)[1]) + "\n\n"
                     yield event if event != last else ": as before\n\n"
@@ -212,6 +212,14 @@ async def _body(request: Request) -> str:
 
 async def _healthy(_request: Request) -> Response:
     return PlainTextResponse("ok\n")
+
+
+def state_of(values: Mapping[str, Any]) -> str:
+    """How current a live page with these values is."""
+    if values.get("error"):
+        return "not up to date"
+    every_s = round(values.get("every_s", 0))
+    return f"live, every {every_s} s" if every_s > EVERY_S else "live"
 
 
 def _status_of(error: Exception) -> tuple[int, str]:

@@ -24,9 +24,9 @@ from anabranch.console.records import (
     parse_partitions,
     places_of,
 )
-from anabranch.console.sections import MOST_LINKED, section_of, ways_on
+from anabranch.console.sections import MOST_LINKED, outcome_of, section_of, ways_on
 from anabranch.console.waits import graph_of
-from anabranch.console.watch import MOST_RATED, NotThereError, Watch, by_broker
+from anabranch.console.watch import MOST_RATED, NotThereError, Seen, Watch, by_broker
 from anabranch.protocol.addresses import join_address
 
 FAR_BEHIND, MOST_BEHIND = 1_000, 5
@@ -71,6 +71,10 @@ class Rendered(NamedTuple):
 Page = Callable[[Watch, Mapping[str, str], Query], Awaitable[Rendered]]
 
 
+def _freshness(seen: Seen[Any]) -> dict[str, Any]:
+    return {"error": seen.error, "every_s": seen.every_s}
+
+
 async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rendered:
     seen, topics, dirs = await watch.cluster(), await watch.topics(), await watch.log_dirs()
     counts = by_broker(topics.value)
@@ -108,6 +112,7 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
         "draining": [t.name for t in topics.value.values() if t.partition_count < len(t.partitions)],
         "features": await _features(watch),
         "error": seen.error or topics.error,
+        "every_s": max(seen.every_s, topics.every_s),
     }
     return Rendered("cluster", values)
 
@@ -189,7 +194,7 @@ async def topics(watch: Watch, _path: Mapping[str, str], query: Query) -> Render
         }
         for topic in shown
     ]
-    return Rendered("topics", {**paged, "rows": rows, "internal": internal, "rated": is_rated, "error": seen.error})
+    return Rendered("topics", {**paged, "rows": rows, "internal": internal, "rated": is_rated, **_freshness(seen)})
 
 
 async def topic(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
@@ -229,7 +234,7 @@ async def topic(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         "tree": await watch.tree(described),
         "lags": sorted(lags.items(), key=lambda item: -item[1]),
         "rate": watch.rate(described),
-        "error": seen.error,
+        **_freshness(seen),
     }
     return Rendered("topic", values)
 
@@ -255,7 +260,7 @@ async def groups(watch: Watch, _path: Mapping[str, str], query: Query) -> Render
         }
         for name in paged["names"]
     ]
-    return Rendered("groups", {**paged, "rows": rows, "rebalances": REBALANCES, "error": seen.error})
+    return Rendered("groups", {**paged, "rows": rows, "rebalances": REBALANCES, **_freshness(seen)})
 
 
 async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
@@ -285,7 +290,7 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         ],
         "wait_count": len(found["waits"]),
         "graph": graph_of(found["waits"], ROWS, nobody),
-        "error": seen.error,
+        **_freshness(seen),
     }
     return Rendered("group", values)
 
@@ -321,6 +326,7 @@ async def messages(watch: Watch, path: Mapping[str, str], query: Query) -> Rende
             has = query.get("contains", "").encode()
             found = await browse(watch.reader, described.name, section.ranges, count, texts, has, newest=section.newest)
         values |= {"found": found, "section": section, "ways": ways_on(section, found)}
+        values["outcome"] = outcome_of(section, found)
         values["is_linked"] = len(section.ranges) <= MOST_LINKED
     except KafkaError as error:
         values["wrong"] = str(error)

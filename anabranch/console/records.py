@@ -45,7 +45,7 @@ class Shown(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The result of a search. ``searched``: the records examined.
+    """The result of a search. ``searched``: the records examined; ``is_cut``: it ended at a limit.
 
     ``next_offsets``: by partition, the offset of the next page. After a search for the oldest records it is where newer
     records begin; after a search for the newest it is where older records end. ``is_complete``: the ranges
@@ -56,6 +56,7 @@ class Found(NamedTuple):
     next_offsets: dict[int, int]
     searched: int
     is_complete: bool
+    is_cut: bool = False
 
 
 def text_of(data: bytes | None, how: str) -> str:
@@ -214,15 +215,16 @@ async def _look(
         except ExceptionGroup as group:
             kafka = [error for error in group.exceptions if isinstance(error, KafkaError)]
             raise kafka[0] if kafka else group.exceptions[0] from group
+    is_cut = any(p not in complete and len(found[p]) < count for p in ranges)
     chosen, left_out = choose(found.values(), count, newest=newest)
     if newest:
         after = {p: start if p in complete else end for p, (start, end) in ranges.items()}
         for shown in left_out:
             after[shown.partition] = max(after[shown.partition], shown.offset + 1)
-        return Found(chosen, after, searched, len(complete) == len(ranges))
+        return Found(chosen, after, searched, len(complete) == len(ranges), is_cut)
     for shown in left_out:
         after[shown.partition] = min(after[shown.partition], shown.offset)
-    return Found(chosen, after, searched, len(complete) == len(ranges) and not left_out)
+    return Found(chosen, after, searched, len(complete) == len(ranges) and not left_out, is_cut)
 
 
 def choose(found: Iterable[list[Shown]], count: int, *, newest: bool) -> tuple[list[Shown], list[Shown]]:

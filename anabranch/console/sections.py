@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from anabranch import Admin, TopicPartition
 from anabranch.cli.times import milliseconds
-from anabranch.console.records import Found, Ranges, is_number
+from anabranch.console.records import SEARCH_RECORDS, SEARCH_S, Found, Ranges, is_number
 
 MOST_LINKED = 500
 """The largest number of partitions in a link to older or newer records: a link has an offset for each."""
@@ -77,6 +77,14 @@ def ways_on(section: Section, found: Found) -> WaysOn:
     has_older = any(offset > section.log_starts[p] for p, offset in older.items())
     has_newer = not section.is_last if section.newest else not found.is_complete
     return WaysOn(offsets_text(older) if has_older else "", offsets_text(newer) if has_newer else "")
+
+
+def outcome_of(section: Section, found: Found) -> str:
+    """The sentence on records that are not shown, as far as the links to older and newer records do not say it."""
+    if found.is_cut:
+        more = "Newer records may be missing." if section.newest else "The link to newer records continues it."
+        return f"The search ended at its limit, {SEARCH_S:g} seconds or {SEARCH_RECORDS:,} records. {more}"
+    return "There are no more." if found.is_complete and not any(ways_on(section, found)) else ""
 
 
 def is_offsets(text: str) -> bool:

@@ -71,6 +71,11 @@ class Seen(Generic[T]):
     took_s: float
     error: str | None = None
 
+    @property
+    def every_s(self) -> float:
+        """The time until the request is sent again: a cluster that answers slowly is asked less often."""
+        return max(FRESH_S, COST_FACTOR * self.took_s)
+
 
 class NotThereError(Exception):
     """A topic or group that does not exist; the message names it."""
@@ -105,7 +110,7 @@ class Watch:
         async with self._locks.setdefault(key, anyio.Lock()):
             seen = cast("Seen[T] | None", self._seen.get(key))
             began = time.monotonic()
-            is_fresh = seen is not None and began - seen.at_s < max(fresh_s, COST_FACTOR * seen.took_s)
+            is_fresh = seen is not None and began - seen.at_s < max(fresh_s, seen.every_s)
             if seen is not None and is_fresh and seen.at_s - seen.took_s >= since_s:
                 return seen
             try:

@@ -1,4 +1,4 @@
-// Updates the live part of the page. The focus, open details and scroll positions are kept.
+// Updates the live part of the page. The focus, fields in use, open details and scroll positions are kept.
 "use strict";
 const live = document.getElementById("live");
 const state = document.getElementById("state");
@@ -7,18 +7,26 @@ function show(html) {
   const focused = document.activeElement && live.contains(document.activeElement) ? document.activeElement.id : "";
   const open = new Set([...live.querySelectorAll("details[open]")].map((one) => one.id));
   const scrolled = [...live.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+  const used = [...live.querySelectorAll("input[id]")].filter(
+    (one) => one === document.activeElement || one.value !== one.defaultValue);
   live.innerHTML = html;
+  used.forEach((one) => document.getElementById(one.id)?.replaceWith(one));
   live.querySelectorAll("details").forEach((one) => { one.open = open.has(one.id); });
   live.querySelectorAll(".scroll").forEach((one, i) => { one.scrollLeft = scrolled[i] || 0; });
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
 
+// Whether text of the page is selected. The selected content of a field, as after Tab, does not count.
+function isReading() {
+  return Boolean(String(getSelection())) && !document.activeElement?.matches("input, textarea");
+}
+
 if (live && live.dataset.path && state) {
   const source = new EventSource("/live?path=" + encodeURIComponent(live.dataset.path));
   source.onmessage = (event) => {
-    const { html, is_stale } = JSON.parse(event.data);
-    if (!String(getSelection())) show(html);
-    state.textContent = is_stale ? "not up to date" : "live";
+    const news = JSON.parse(event.data);
+    if (!isReading()) show(news.html);
+    state.textContent = news.state;
   };
   source.addEventListener("wrong", (event) => { state.textContent = "stopped: " + JSON.parse(event.data); });
   source.onerror = () => { state.textContent = "the console does not answer, trying again"; };

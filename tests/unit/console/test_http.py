@@ -241,3 +241,16 @@ async def test_a_form_that_is_too_large_is_refused(
     body = b"x=" + b"y" * MAX_FORM_BYTES
     answer = await ask(app, "/change/it", "POST", headers, body)
     assert answer.status in (400, 413) and calls.made == []
+
+
+@pytest.mark.parametrize(
+    ("values", "state"),
+    [
+        ({}, "live"),
+        ({"error": None, "every_s": 0.8}, "live"),
+        ({"error": None, "every_s": 12.3}, "live, every 12 s"),
+        ({"error": "no broker answers", "every_s": 12.3}, "not up to date"),
+    ],
+)
+async def test_a_live_page_shows_how_current_it_is(values: Mapping[str, Any], state: str) -> None:
+    assert console_app.state_of(values) == state

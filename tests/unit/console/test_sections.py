@@ -11,8 +11,9 @@ import trio
 from trio.testing import MockClock
 
 from anabranch import TopicPartition
+from anabranch.console import records
 from anabranch.console.records import SEARCH_S, Found, Texts, browse
-from anabranch.console.sections import Section, parse_offsets, section_of, ways_on
+from anabranch.console.sections import Section, outcome_of, parse_offsets, section_of, ways_on
 
 pytestmark = pytest.mark.trio
 
@@ -85,9 +86,23 @@ async def test_older_records_begin_with_those_that_an_ended_search_did_not_reach
 
     logs = SimpleNamespace(list_offsets=LOGS.list_offsets, fetch=slow)
     section, found = await look(logs)
+    assert outcome_of(section, found).endswith("Newer records may be missing.")
     assert not found.is_complete and {partition for partition, _ in offsets(found)} == {0}
     _, found = await look(LOGS, before=ways_on(section, found).older)
     assert {(1, 1), (1, 2)} <= set(offsets(found))
+
+
+async def test_a_search_that_reached_its_limit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "SEARCH_RECORDS", 5)
+    section = await section_of(LOGS, "t", [0, 1, 2], "beginning", "", 4)
+    found = await browse(LOGS, "t", section.ranges, 4, Texts("text"), b"another key")
+    assert offsets(found) == []
+    assert outcome_of(section, found).startswith("The search ended at its limit")
+    monkeypatch.undo()
+    found = await browse(LOGS, "t", section.ranges, 4, Texts("text"), b"another key")
+    assert outcome_of(section, found) == "There are no more."
+    _, found = await look(LOGS, "beginning")
+    assert outcome_of(section, found) == "", "the page is full, and links to newer records"
 
 
 async def test_newer_records_follow_from_the_beginning() -> None:
