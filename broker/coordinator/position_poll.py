@@ -91,9 +91,9 @@ def _poll(
         and positions.report(one.tp, one.incarnation, one.position)
     ]
     new = positions.want(member_id, poller, wants)
-    before = positions.waits_before.pop(member_id, {})
-    poller.awaited |= {tp: wait for tp, wait in before.items() if tp in wants}  # another member has the others now
-    _note_waits(turn, group, poller, {one.tp: one.awaited_until for one in asked if one.is_wanted})
+    awaited_until = {one.tp: one.awaited_until for one in asked if one.is_wanted}
+    poller.awaited |= positions.take_waits_before(member_id, awaited_until)
+    _note_waits(turn, group, poller, awaited_until)
     poller.token = token
     poller.deadline_ms = group.wake_by(turn.now.monotonic_ms + max(request.max_wait_ms, 0))
     _wait_for_first_polls(turn, group, is_wanted=bool(wants))

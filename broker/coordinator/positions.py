@@ -17,7 +17,7 @@ processed records stay processed, so a position, unlike a committed offset, need
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -96,19 +96,34 @@ class GroupPositions:
     """The time at which a member first wanted a position: the group waits for first polls from then on."""
     ownership: Ownership | None = None
     waits_before: dict[str, dict[TopicPartition, Awaited]] = field(default_factory=dict)
-    """The waits of members that have not polled since an earlier generation ended: the waits may continue."""
+    """The waits in earlier generations: a member continues its own if it names them again.
+
+    Its first poll in a generation may name none yet. Another member may also continue a wait.
+    """
     has_polled: bool = False
     """Whether a member polled in this generation or an earlier one, as far as this coordinator remembers."""
 
     def clear(self) -> None:
         """Forget the positions: the generation is over."""
-        self.waits_before |= {member_id: poller.awaited for member_id, poller in self.pollers.items()}
+        for member_id, poller in self.pollers.items():
+            self.waits_before[member_id] = self.waits_before.get(member_id, {}) | poller.awaited
         self.pollers = {}
         self.reports = {}
         self.waiting = {}
         self.without_poll = None
         self.waited_since_ms = None
         self.ownership = None
+
+    def take_waits_before(
+        self, member_id: str, awaited_until: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Awaited]:
+        """Remove and return the member's earlier waits for the partitions whose awaited offset is the same.
+
+        If it is another one, the earlier wait is over, and is removed too.
+        """
+        before = self.waits_before.get(member_id, {})
+        named = {tp: before.pop(tp) for tp, until in awaited_until.items() if tp in before and until > UNKNOWN_POSITION}
+        return {tp: wait for tp, wait in named.items() if wait.until == awaited_until[tp]}
 
     @property
     def first_polls_deadline_ms(self) -> int | None:

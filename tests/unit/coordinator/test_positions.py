@@ -675,12 +675,12 @@ def test_during_a_rebalance_commits_do_not_count() -> None:
 # ---------------------------------------------------------------- how long a member waits
 
 
-def rebalance(driver: Driver, leader: str, member: str) -> None:
-    """Begin generation 2 of the group of ``two_members``."""
+def rebalance(driver: Driver, leader: str, member: str, generation: int = 2) -> None:
+    """Begin a generation of the group of ``two_members``."""
     for one in (leader, member):
         driver.join(one)
-    driver.sync(member, 2)
-    driver.sync(leader, 2, {leader: assignment(PARENT), member: assignment(CHILD)})
+    driver.sync(member, generation)
+    driver.sync(leader, generation, {leader: assignment(PARENT), member: assignment(CHILD)})
 
 
 def test_a_wait_lasts_until_the_group_reaches_the_awaited_offset() -> None:
@@ -723,18 +723,37 @@ def test_a_wait_begins_again_after_a_rewind() -> None:
     assert (waits.shown, waits.measured) == ({PARENT: 100}, [0.0])
 
 
-@pytest.mark.parametrize("goes_on", [True, False])
-def test_a_wait_continues_after_a_rebalance_only_if_the_member_still_names_it(goes_on: bool) -> None:
+@pytest.mark.parametrize("polls_first", [True, False])
+@pytest.mark.parametrize(("awaited", "measured"), [({PARENT: 100}, [3.0]), ({PARENT: 90}, [1.0]), ({}, [])])
+def test_a_wait_continues_after_rebalances_only_if_the_member_names_it_again(
+    polls_first: bool, awaited: dict[tuple[str, int], int], measured: list[float]
+) -> None:
+    """A member may poll before it knows for which positions it waits."""
     waits = Waits()
     driver = waits.driver
     driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100})
     driver.advance(2_000)
-    rebalance(driver, waits.owner, waits.waiter)
-    driver.poll(waits.waiter, 2, PARENT, awaited={PARENT: 100} if goes_on else {})
-    assert waits.measured == ([] if goes_on else [2.0])
+    for generation in (2, 3):
+        rebalance(driver, waits.owner, waits.waiter, generation)
+        if polls_first:
+            driver.poll(waits.waiter, generation, max_wait_ms=0)
+    driver.poll(waits.waiter, 3, PARENT, awaited=awaited)
+    assert (waits.shown, waits.measured) == (awaited, [])
     driver.advance(1_000)
+    driver.poll(waits.owner, 3, reports={PARENT: 100})
+    assert (waits.shown, waits.measured) == ({}, measured)
+
+
+def test_an_earlier_wait_for_another_offset_does_not_come_back() -> None:
+    waits = Waits()
+    driver = waits.driver
+    driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100})
+    rebalance(driver, waits.owner, waits.waiter)
+    driver.poll(waits.waiter, 2, PARENT, awaited={PARENT: 200}, max_wait_ms=0)
+    driver.advance(5_000)
+    driver.poll(waits.waiter, 2, PARENT, awaited={PARENT: 100})
     driver.poll(waits.owner, 2, reports={PARENT: 100})
-    assert (waits.shown, waits.measured) == ({}, [3.0] if goes_on else [2.0])
+    assert waits.measured == [5.0], "one wait, which began after the rebalance"
 
 
 def test_a_wait_for_a_partition_that_is_no_longer_wanted_after_a_rebalance_is_not_measured() -> None:
