@@ -20,9 +20,9 @@ from anabranch.controller import (
     reassignment,
     stock_producers,
     topics,
+    view,
 )
 from anabranch.controller.admin.dispatch import HANDLERS, error_response, not_controller
-from anabranch.controller.admin.outcome import Outcome, UnreadTopicError
 from anabranch.controller.admin.slices import joined, sliced
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
@@ -57,9 +57,10 @@ from anabranch.controller.events import (
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.metrics import ControllerMetrics
+from anabranch.controller.outcome import Outcome, UnreadTopicError
 from anabranch.controller.partitions import lead_first
 from anabranch.controller.request_batch import BrokerRequest, RequestBatch
-from anabranch.controller.resize import draining, ends, expiry, held_records, removal, steps, view
+from anabranch.controller.resize import draining, ends, expiry, held_records, removal, steps
 from anabranch.controller.resize.groups import BrokerLink
 from anabranch.controller.resize.waits import DrainWait, changed
 from anabranch.controller.senders import Senders

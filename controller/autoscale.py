@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import structlog
 
-from anabranch.controller import appended_bytes
+from anabranch.controller import appended_bytes, view
 from anabranch.controller.admin.create_partitions import create_partitions
 from anabranch.controller.append_window import AppendWindow
 from anabranch.controller.context import Context
 from anabranch.controller.image import ClusterImage, TopicImage
-from anabranch.controller.resize import view
 from anabranch.controller.topic_config import is_autoscaled, topic_values
 from anabranch.ordered_resize.autoscale import Measured, Policy, decide
 from anabranch.protocol.errors import ErrorCode

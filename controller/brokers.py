@@ -14,7 +14,7 @@ from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.partitions import elect, elect_after_broker_change
 from anabranch.controller.request_batch import inter_broker_endpoint
 from anabranch.controller.resize import steps
-from anabranch.controller.resize.step_log import log_end
+from anabranch.controller.step_log import log_end
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.types import TopicPartition

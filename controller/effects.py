@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.controller import appended_bytes, config_writes, stock_producers
-from anabranch.controller.admin.outcome import ResponseWait
 from anabranch.controller.context import Context
 from anabranch.controller.events import Mark, ResizesDue
 from anabranch.controller.image import PartitionImage, TopicImage
-from anabranch.controller.resize.step_log import log_step
+from anabranch.controller.outcome import ResponseWait
 from anabranch.controller.state_writes import StateChange, take_state, write_states, write_together
 from anabranch.controller.states import PartitionStatus
+from anabranch.controller.step_log import log_step
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import CreateOp, DeleteOp, SetOp
 from anabranch.zk_schemas import paths

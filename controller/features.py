@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from anabranch.controller import view
 from anabranch.controller.brokers import read_registrations
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
@@ -19,7 +20,6 @@ from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.events import BrokersChanged, FeaturesChanged, ResizesDue
 from anabranch.controller.feature_updates import for_new_cluster, with_risen_minimums
 from anabranch.controller.image import ClusterImage, LiveBroker
-from anabranch.controller.resize import view
 from anabranch.controller.resize.conversion import is_old
 from anabranch.controller.store import ImageStaleError
 from anabranch.ordered_resize.explain import listed

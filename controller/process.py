@@ -7,14 +7,13 @@ from collections.abc import Callable
 import structlog
 import trio
 
-from anabranch.controller import features
+from anabranch.controller import features, view
 from anabranch.controller.active import ActiveController
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.controller_election import ensure_paths, stand, wait_for_vacancy
 from anabranch.controller.image import TopicImage
 from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.registration import Registration
-from anabranch.controller.resize import view
 from anabranch.controller.server import serve
 from anabranch.controller.state_metrics import ImageMetrics
 from anabranch.controller.store import ControllerMovedError

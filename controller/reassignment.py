@@ -17,14 +17,13 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from anabranch.controller import leader_selection
+from anabranch.controller import leader_selection, view
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.events import ReassignmentsDue
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.replica_assignment import ReplicaAssignment, check_target, into
-from anabranch.controller.resize import view
 from anabranch.controller.state_writes import StateChange
 from anabranch.controller.store import MAX_OPERATIONS
 from anabranch.protocol.errors import ErrorCode, KafkaError

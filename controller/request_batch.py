@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from anabranch.controller import list_offsets
+from anabranch.controller import list_offsets, view
 from anabranch.controller.image import ClusterImage, LiveBroker, OffsetQuestion, PartitionImage, TopicImage
-from anabranch.controller.resize import view
 from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.generated.leader_and_isr import (
     LeaderAndIsrLiveLeader,

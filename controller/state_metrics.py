@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from anabranch.controller import view
 from anabranch.controller.active import ActiveController
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.metrics import ControllerMetrics
-from anabranch.controller.resize import view
 from anabranch.controller.states import PartitionStatus
 from anabranch.runtime.metrics import OTHERS, ShownTopics
 

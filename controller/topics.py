@@ -9,6 +9,7 @@ from uuid import UUID
 
 import structlog
 
+from anabranch.controller import view
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.config_changes import keep_ordered_delivery, read_config
 from anabranch.controller.context import Context
@@ -17,7 +18,7 @@ from anabranch.controller.events import StateChanged, TopicChanged, TopicsChange
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import ClusterImage, PartitionImage, TopicImage
 from anabranch.controller.partitions import lead_first
-from anabranch.controller.resize import conversion, goal, view
+from anabranch.controller.resize import conversion, goal
 from anabranch.controller.states import PartitionStatus
 from anabranch.controller.store import ImageStaleError, chunks, read_each
 from anabranch.controller.topic_config import ORDERED_KEY, topic_values

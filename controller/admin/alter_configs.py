@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from anabranch.controller.admin.create_topics import check_autoscale, checked_config, config_too_large
-from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.config_changes import with_ordered_delivery
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.image import ClusterImage, TopicImage
+from anabranch.controller.outcome import Outcome
 from anabranch.controller.topic_config import ORDERED_KEY
 from anabranch.controller.topic_names import name_problem
 from anabranch.protocol.config_resources import ResourceType

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from anabranch.controller import leader_selection
-from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.image import ClusterImage, PartitionImage
+from anabranch.controller.outcome import Outcome
 from anabranch.controller.reassignment import is_due
 from anabranch.controller.state_writes import StateChange
 from anabranch.protocol.errors import ErrorCode

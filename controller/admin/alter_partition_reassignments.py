@@ -6,8 +6,8 @@ responds once the change is written, before any data has moved. Every partition 
 
 from __future__ import annotations
 
-from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.context import Context
+from anabranch.controller.outcome import Outcome
 from anabranch.controller.reassignment import decide, move, moved
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.alter_partition_reassignments import (

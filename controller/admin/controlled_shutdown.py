@@ -7,10 +7,10 @@ that it still leads: no other replica may lead them, or the write was refused.
 from __future__ import annotations
 
 from anabranch.controller import leader_selection
-from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.image import ClusterImage
+from anabranch.controller.outcome import Outcome
 from anabranch.controller.state_writes import StateChange
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.controlled_shutdown import (

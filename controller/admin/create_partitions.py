@@ -18,16 +18,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from anabranch.controller import appended_bytes, stock_producers
+from anabranch.controller import appended_bytes, stock_producers, view
 from anabranch.controller.admin.create_topics import check_assignment
-from anabranch.controller.admin.outcome import AdviceWait, Outcome, ResponseWait
 from anabranch.controller.admin.resize_wait import advised, lines, resized
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Ask, Effects, carry_out
 from anabranch.controller.image import ClusterImage, TopicImage
+from anabranch.controller.outcome import AdviceWait, Outcome, ResponseWait
 from anabranch.controller.partition_limit import check_partition_limit
-from anabranch.controller.resize import goal, view
+from anabranch.controller.resize import goal
 from anabranch.ordered_resize import judgement
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.create_partitions import (

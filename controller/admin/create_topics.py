@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from anabranch.controller.admin.outcome import Outcome, ResponseWait
 from anabranch.controller.assignment import assign_replicas
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.new_replicas import rack_of_live_brokers
+from anabranch.controller.outcome import Outcome, ResponseWait
 from anabranch.controller.partition_limit import check_partition_limit
 from anabranch.controller.store import MAX_BYTES, ImageStaleError
 from anabranch.controller.topic_id import new_topic_id

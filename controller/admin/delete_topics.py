@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from anabranch.controller.admin.outcome import Outcome, ResponseWait, UnreadTopicError
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.image import ClusterImage
+from anabranch.controller.outcome import Outcome, ResponseWait, UnreadTopicError
 from anabranch.controller.topic_names import name_problem
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_topics import (

@@ -15,9 +15,9 @@ from anabranch.controller.admin.delete_topics import delete_topics
 from anabranch.controller.admin.elect_leaders import elect_leaders
 from anabranch.controller.admin.incremental_alter_configs import incremental_alter_configs
 from anabranch.controller.admin.list_partition_reassignments import list_partition_reassignments
-from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.admin.update_features import update_features
 from anabranch.controller.context import Context
+from anabranch.controller.outcome import Outcome
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.alter_configs import AlterConfigsResourceResponse, AlterConfigsResponse

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anabranch.controller.admin.outcome import NOT_WRITTEN_MESSAGE, TIMED_OUT_MESSAGE, Outcome, ResponseWait
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.leaders import ElectionType, chosen
+from anabranch.controller.outcome import NOT_WRITTEN_MESSAGE, TIMED_OUT_MESSAGE, Outcome, ResponseWait
 from anabranch.controller.state_writes import StateChange
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.elect_leaders import (

@@ -8,8 +8,8 @@ from __future__ import annotations
 import enum
 
 from anabranch.controller.admin.alter_configs import Resource, answer_each
-from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.context import Context
+from anabranch.controller.outcome import Outcome
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.incremental_alter_configs import (
     AlterableConfig,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.context import Context
+from anabranch.controller.outcome import Outcome
 from anabranch.controller.reassignment import in_progress
 from anabranch.controller.replica_assignment import ReplicaAssignment
 from anabranch.protocol.generated.list_partition_reassignments import (

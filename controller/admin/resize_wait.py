@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anabranch.controller import stock_producers
+from anabranch.controller import stock_producers, view
 from anabranch.controller.admin.create_topics import is_ready
 from anabranch.controller.context import Context
 from anabranch.controller.image import TopicImage
-from anabranch.controller.resize import view
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import CreatePartitionsTopicResult
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Hashable, Iterable
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
-from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.leaders import ELECTED_AT_ONCE
+from anabranch.controller.outcome import Outcome
 from anabranch.controller.reassignment import PARTITIONS_PER_WRITE, TOPICS_AT_ONCE
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from anabranch.controller import features
-from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects
 from anabranch.controller.feature_updates import Cluster, Update, UpgradeType, judge
 from anabranch.controller.features import LockedBrokers
 from anabranch.controller.image import ClusterImage
+from anabranch.controller.outcome import Outcome
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.update_features import (
     FeatureUpdateKey,

@@ -15,10 +15,9 @@ import enum
 
 import structlog
 
-from anabranch.controller import stock_producers
+from anabranch.controller import stock_producers, view
 from anabranch.controller.context import Context
 from anabranch.controller.image import Announcement, StockReport, TopicImage
-from anabranch.controller.resize import view
 
 logger = structlog.get_logger(__name__)
 QUIET_S = 0.15

@@ -16,9 +16,10 @@ from typing import Any
 
 import structlog
 
+from anabranch.controller import view
 from anabranch.controller.context import Context
 from anabranch.controller.image import ClusterImage, OffsetQuestion, TopicImage
-from anabranch.controller.resize import owners, view
+from anabranch.controller.resize import owners
 from anabranch.controller.resize.groups import (
     BrokerLink,
     Group,

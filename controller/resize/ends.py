@@ -11,10 +11,10 @@ from typing import cast
 
 import structlog
 
+from anabranch.controller import view
 from anabranch.controller.context import Context
 from anabranch.controller.events import BrokerAnswered, ResizesDue
 from anabranch.controller.image import Ending, OffsetQuestion, TopicImage
-from anabranch.controller.resize import view
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
 from anabranch.protocol.types import TopicPartition

@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import structlog
 
-from anabranch.controller import list_offsets
+from anabranch.controller import list_offsets, view
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.image import ClusterImage, Hold, TopicImage
-from anabranch.controller.resize import view
 from anabranch.controller.resize.groups import BrokerLink, Group, Groups, read_groups, readers
 from anabranch.controller.resize.held_records import MAX_KEY, WAITS_KEY, held_from
 from anabranch.controller.topic_config import topic_values

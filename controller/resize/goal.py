@@ -9,14 +9,14 @@ import dataclasses
 
 import structlog
 
+from anabranch.controller import view
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.new_replicas import assign_new
-from anabranch.controller.resize import view
-from anabranch.controller.resize.step_log import log_step
+from anabranch.controller.step_log import log_step
 from anabranch.controller.store import MAX_BYTES
 from anabranch.controller.topic_config import ORDERED_KEY, topic_values
 from anabranch.ordered_resize.judgement import Limits, Setting, Verdict, VerdictKind, judge_wanted

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from anabranch.controller import view
 from anabranch.controller.context import Context
 from anabranch.controller.image import ClusterImage, Ending, TopicImage
-from anabranch.controller.resize import view
 from anabranch.controller.resize.groups import BrokerLink, Group, UnknownGroupsError, ask_position, read_groups
 from anabranch.controller.resize.waits import DrainWait
 from anabranch.protocol.errors import KafkaError

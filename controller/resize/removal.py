@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import structlog
 
+from anabranch.controller import view
 from anabranch.controller.context import Context
 from anabranch.controller.events import BrokerAnswered, ResizesDue
 from anabranch.controller.image import TopicImage
-from anabranch.controller.resize import view
 from anabranch.controller.stop_replica import deletions
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.types import TopicPartition

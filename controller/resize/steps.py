@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from anabranch.controller import view
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import TopicImage
-from anabranch.controller.resize import announcing, ends, goal, removal, view
+from anabranch.controller.resize import announcing, ends, goal, removal
 from anabranch.controller.state_writes import StateChange
 from anabranch.controller.store import MAX_OPERATIONS
 from anabranch.controller.topic_id import new_topic_id

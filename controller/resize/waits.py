@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from anabranch.controller.resize.step_log import shown
+from anabranch.controller.step_log import shown
 from anabranch.protocol.types import TopicPartition
 
 

@@ -10,8 +10,8 @@ import trio
 
 from anabranch.controller.active import ActiveController
 from anabranch.controller.admin.dispatch import HANDLERS
-from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.events import AdminCall
+from anabranch.controller.outcome import Outcome
 from anabranch.controller.store import MAX_ATTEMPTS, MAX_OPERATIONS
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode

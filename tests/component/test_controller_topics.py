@@ -10,8 +10,8 @@ import trio
 
 from anabranch.controller.admin.delete_topics import delete_topics
 from anabranch.controller.admin.dispatch import HANDLERS
-from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.context import Context
+from anabranch.controller.outcome import Outcome
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import (

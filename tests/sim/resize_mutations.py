@@ -24,8 +24,7 @@ from anabranch.client.producer.named_layout import layout_of
 from anabranch.client.producer.replacement import replace_records
 from anabranch.client.producer.sender import Sender
 from anabranch.client.producer.topic_placement import TopicPlacement
-from anabranch.controller import request_batch
-from anabranch.controller.resize import view
+from anabranch.controller import request_batch, view
 from anabranch.controller.store import GuardedStore
 from anabranch.ordered_resize import lineage, resize, snapshot
 from anabranch.ordered_resize.layout import Layout, Moves, moves

@@ -16,13 +16,13 @@ import pytest
 
 from anabranch.controller import config_writes
 from anabranch.controller.admin.create_partitions import Demand, create_partitions, decide
-from anabranch.controller.admin.outcome import ResponseWait
 from anabranch.controller.append_window import AppendWindow
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.effects import Ask, Effects, carry_out
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.feature_updates import for_new_cluster
 from anabranch.controller.image import ClusterImage, LiveBroker, StockReport, TopicImage
+from anabranch.controller.outcome import ResponseWait
 from anabranch.controller.resize import goal
 from anabranch.controller.store import ImageStaleError
 from anabranch.controller.topics import decide_edit, undone

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from anabranch.controller.admin.delete_topics import Demand, decide, delete_topics
-from anabranch.controller.admin.outcome import UnreadTopicError
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.effects import Effects
 from anabranch.controller.image import ClusterImage, TopicImage
+from anabranch.controller.outcome import UnreadTopicError
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from anabranch.runtime.env import CreateOp, ZkOp

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
+from anabranch.controller import view
 from anabranch.controller.image import Ending, TopicImage
-from anabranch.controller.resize import view
 from anabranch.ordered_resize import resize
 from anabranch.protocol.key_placement import is_doubled, place
 from anabranch.zk_schemas.partition_state import Layout

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.controller.admin.outcome import Outcome
 from anabranch.controller.admin.slices import ITEMS_AT_ONCE, joined, sliced
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.leaders import ELECTED_AT_ONCE
+from anabranch.controller.outcome import Outcome
 from anabranch.controller.reassignment import PARTITIONS_PER_WRITE, TOPICS_AT_ONCE
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode

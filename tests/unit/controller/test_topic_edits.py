@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from anabranch.controller import config_writes
+from anabranch.controller import config_writes, view
 from anabranch.controller.effects import Effects
 from anabranch.controller.image import ClusterImage
-from anabranch.controller.resize import goal, view
+from anabranch.controller.resize import goal
 from anabranch.controller.topics import decide_edit, decide_found
 from anabranch.ordered_resize.judgement import VerdictKind
 from anabranch.runtime.env import SetOp

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import structlog
 
+from anabranch.controller import view
 from anabranch.controller.context import Context
 from anabranch.controller.image import TopicImage
-from anabranch.controller.resize import view
 
 logger = structlog.get_logger(__name__)
 
