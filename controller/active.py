@@ -50,9 +50,9 @@ from anabranch.controller.events import (
     RefusalsDue,
     RemovalDue,
     ResizesDue,
-    StateChanged,
     TopicChanged,
-    TopicsChanged,
+    TopicListChanged,
+    WatchedStateChanged,
 )
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import ClusterImage, LiveBroker
@@ -317,12 +317,12 @@ class ActiveController:
         if isinstance(event, BrokersChanged):
             await brokers.on_brokers_changed(context)
             await features.settle(context)
-        elif isinstance(event, TopicsChanged):
-            await topics.on_topics_changed(context)
+        elif isinstance(event, TopicListChanged):
+            await topics.on_topic_list_changed(context)
         elif isinstance(event, TopicChanged):
             await topics.on_topic_changed(context, event.name)
-        elif isinstance(event, StateChanged):
-            await topics.on_state_changed(context, event.tp)
+        elif isinstance(event, WatchedStateChanged):
+            await topics.on_watched_state_changed(context, event.tp)
         elif isinstance(event, ReadAgainDue):
             raise ImageStaleError("a step was given up, and is tried again")
         elif isinstance(event, FirstLeadersDue):
@@ -372,7 +372,7 @@ class ActiveController:
         except (ControllerMovedError, ImageStaleError):
             raise
         except UnreadTopicError:
-            self._events.put(TopicsChanged())  # the watch also puts this event, but perhaps later
+            self._events.put(TopicListChanged())  # the watch also puts this event, but perhaps later
             self._events.put(call)
             return
         except ZkError as error:
@@ -441,7 +441,7 @@ class ActiveController:
         for step in (
             features.load,
             config_changes.load_configs,
-            topics.on_topics_changed,
+            topics.on_topic_list_changed,
             deletion.on_deletions_changed,
             brokers.on_brokers_changed,
             log_dirs.on_log_dirs_failed,
@@ -498,8 +498,14 @@ class ActiveController:
             self._senders.suspend()
             return
         self._senders.resume()
-        marks: list[Mark] = [BrokersChanged(), TopicsChanged(), DeletionsChanged(), ConfigsChanged(), LogDirsFailed()]
-        marks.append(FeaturesChanged())
+        marks: list[Mark] = [
+            BrokersChanged(),
+            TopicListChanged(),
+            DeletionsChanged(),
+            ConfigsChanged(),
+            LogDirsFailed(),
+            FeaturesChanged(),
+        ]
         for mark in marks:
             self._events.put(mark)
         for name in sorted(self.image.topics):

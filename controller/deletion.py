@@ -16,7 +16,7 @@ from anabranch.controller.image import TopicImage
 from anabranch.controller.states import PartitionStatus, ReplicaStatus
 from anabranch.controller.stop_replica import deletions
 from anabranch.controller.store import MAX_OPERATIONS, chunks, read_each
-from anabranch.controller.topics import on_topics_changed
+from anabranch.controller.topics import on_topic_list_changed
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.sentinels import EPOCH_DURING_DELETE
 from anabranch.protocol.types import TopicPartition
@@ -34,7 +34,7 @@ async def on_deletions_changed(context: Context) -> None:
     names = await context.store.children(paths.DELETE_TOPICS, context.events.watch(DeletionsChanged()))
     started = [name for name in names if name not in image.deletions]
     if any(name not in image.topics for name in started):
-        await on_topics_changed(context)
+        await on_topic_list_changed(context)
     for name in started:
         topic = image.topics.get(name)
         if topic is not None and context.config.delete_topic_enable:

@@ -23,7 +23,7 @@ class BrokersChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicsChanged:
+class TopicListChanged:
     """``/brokers/topics`` changed."""
 
 
@@ -35,8 +35,8 @@ class TopicChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class StateChanged:
-    """The unusable state znode of a partition changed. It may be repaired now."""
+class WatchedStateChanged:
+    """A state znode changed that is watched: it was malformed, or its topic is frozen. It may be repaired now."""
 
     tp: TopicPartition
 
@@ -153,9 +153,9 @@ class AdminCall:
 
 Mark: TypeAlias = (
     BrokersChanged
-    | TopicsChanged
+    | TopicListChanged
     | TopicChanged
-    | StateChanged
+    | WatchedStateChanged
     | FirstLeadersDue
     | RemovalDue
     | DeletionsChanged

@@ -14,7 +14,7 @@ from anabranch.controller.config import ControllerConfig
 from anabranch.controller.config_changes import keep_ordered_delivery, read_config
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects, adopt, carry_out
-from anabranch.controller.events import StateChanged, TopicChanged, TopicsChanged
+from anabranch.controller.events import TopicChanged, TopicListChanged, WatchedStateChanged
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import ClusterImage, PartitionImage, TopicImage
 from anabranch.controller.partitions import lead_first
@@ -39,13 +39,13 @@ from anabranch.zk_schemas.znode import NO_ID, MalformedZnodeError
 logger = structlog.get_logger(__name__)
 
 
-async def on_topics_changed(context: Context) -> None:
+async def on_topic_list_changed(context: Context) -> None:
     """Read the list of topics: load the new ones, and forget the deleted ones.
 
     Raises ``ImageStaleError`` when a malformed topic is gone: every broker then gets the full list of its replicas.
     """
     image = context.image
-    names = await context.store.children(paths.TOPICS, context.events.watch(TopicsChanged()))
+    names = await context.store.children(paths.TOPICS, context.events.watch(TopicListChanged()))
     for name in sorted(image.topics.keys() - set(names)):
         _forget(context, name)
     if vanished := image.malformed.keys() - set(names):
@@ -86,7 +86,7 @@ async def on_topic_changed(context: Context, name: str) -> None:
     if found is None:
         if known is not None:
             _forget(context, name)
-            context.events.put(TopicsChanged())  # a new topic of this name may exist by now, without a watch
+            context.events.put(TopicListChanged())  # a new topic of this name may exist by now, without a watch
         return
     if known is not None and found.czxid != known.czxid:
         logger.warning("topic.recreated_by_hand", topic=name)
@@ -264,10 +264,10 @@ async def _lost_states(context: Context, topic: TopicImage) -> list[int]:
     return [index for index in missing if str(index) in left]
 
 
-async def on_state_changed(context: Context, tp: TopicPartition) -> None:
+async def on_watched_state_changed(context: Context, tp: TopicPartition) -> None:
     """Handle the change of a watched state. Raises ``ImageStaleError`` unless this controller wrote the state."""
     partition, path = context.image.partition(tp), paths.partition_state(*tp)
-    found = await context.store.get(path, context.events.watch(StateChanged(tp)))
+    found = await context.store.get(path, context.events.watch(WatchedStateChanged(tp)))
     if partition is not None and partition.state is None and found is None:
         return  # this controller deleted the state when it converted the topic
     if partition is None or found is None or found.version != partition.epoch:
@@ -278,9 +278,9 @@ async def _await_repair(context: Context, tp: TopicPartition, version: int) -> N
     """Watch a state that was read at ``version``: once it changes, everything is read again."""
     path = paths.partition_state(*tp)
     context.image.suspects.add(path)
-    watched = await context.store.get(path, context.events.watch(StateChanged(tp)))
+    watched = await context.store.get(path, context.events.watch(WatchedStateChanged(tp)))
     if watched is None or watched.version != version:
-        context.events.put(StateChanged(tp))
+        context.events.put(WatchedStateChanged(tp))
 
 
 async def _settle(context: Context, topic: TopicImage, present: Collection[str]) -> None:

@@ -14,7 +14,7 @@ from anabranch.controller.events import (
     EventQueue,
     LogDirsFailed,
     TopicChanged,
-    TopicsChanged,
+    TopicListChanged,
 )
 from anabranch.controller.states import (
     VALID_PREVIOUS_PARTITION_STATUSES,
@@ -121,9 +121,10 @@ def test_configuration_errors_name_the_problem(given: dict[str, str], words: str
 async def test_the_queue_holds_a_mark_once_and_keeps_order() -> None:
     queue = EventQueue()
     call = AdminCall(19, None, 7)
-    for event in (TopicsChanged(), TopicChanged("t"), call, TopicsChanged(), TopicChanged("u"), TopicChanged("t")):
+    topics = TopicListChanged()
+    for event in (topics, TopicChanged("t"), call, TopicListChanged(), TopicChanged("u"), TopicChanged("t")):
         queue.put(event)
-    assert await queue.drain() == [TopicsChanged(), TopicChanged("t"), call, TopicChanged("u")]
+    assert await queue.drain() == [topics, TopicChanged("t"), call, TopicChanged("u")]
     assert queue.watch(TopicChanged("t")) is queue.watch(TopicChanged("t"))
     with trio.move_on_after(0) as scope:
         await queue.drain()
@@ -133,9 +134,9 @@ async def test_the_queue_holds_a_mark_once_and_keeps_order() -> None:
 @pytest.mark.trio
 async def test_events_that_may_cause_elections_are_taken_before_earlier_ones() -> None:
     queue = EventQueue()
-    for event in (TopicsChanged(), BrokersChanged(), BrokersChanged(), LogDirsFailed()):
+    for event in (TopicListChanged(), BrokersChanged(), BrokersChanged(), LogDirsFailed()):
         queue.put(event)
-    assert await queue.drain() == [TopicsChanged()]
+    assert await queue.drain() == [TopicListChanged()]
     assert [queue.urgent(), queue.urgent(), queue.urgent()] == [BrokersChanged(), LogDirsFailed(), None]
     queue.put(BrokersChanged())
     assert await queue.drain() == []
