@@ -8,25 +8,12 @@ from typing import Any
 import structlog
 import trio
 
-from anabranch.controller import (
-    appended_bytes,
-    autoscale,
-    brokers,
-    config_changes,
-    deletion,
-    features,
-    leaders,
-    log_dirs,
-    reassignment,
-    stock_producers,
-    topics,
-    view,
-)
-from anabranch.controller.admin.dispatch import HANDLERS, error_response, not_controller
-from anabranch.controller.admin.slices import joined, sliced
+from anabranch.controller import autoscale, brokers, config_changes, deletion, features, log_dirs, topics, view
+from anabranch.controller.admin.dispatch import not_controller
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.controller_election import Office, wait_until_deposed
+from anabranch.controller.effects import carry_out
 from anabranch.controller.events import (
     AdminCall,
     AutoscaleDue,
@@ -38,41 +25,31 @@ from anabranch.controller.events import (
     Event,
     EventQueue,
     FeaturesChanged,
-    FirstLeadersDue,
-    FirstReplicasDue,
     HoldsFound,
     LeadersDue,
     LogDirsFailed,
     Mark,
     QuestionsDue,
     ReadAgainDue,
-    ReassignmentsDue,
     RefusalsDue,
-    RemovalDue,
     ResizesDue,
     TopicChanged,
     TopicListChanged,
-    WatchedStateChanged,
 )
 from anabranch.controller.giving_up import give_up
+from anabranch.controller.handlers import DECISIONS, PROCEDURES, UPDATES
 from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.metrics import ControllerMetrics
-from anabranch.controller.outcome import Outcome, UnreadTopicError
-from anabranch.controller.partitions import lead_first
+from anabranch.controller.outcome import Outcome
 from anabranch.controller.request_batch import BrokerRequest, RequestBatch
-from anabranch.controller.resize import draining, ends, expiry, held_records, removal, steps
+from anabranch.controller.resize import draining, expiry
 from anabranch.controller.resize.groups import BrokerLink
 from anabranch.controller.resize.waits import DrainWait, changed
 from anabranch.controller.senders import Senders
 from anabranch.controller.store import ControllerMovedError, GuardedStore, ImageStaleError
-from anabranch.protocol.api_keys import ApiKey
-from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
-from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
-from anabranch.runtime.env import Env, SessionState, ZkError, ZkRequestTooLargeError
+from anabranch.runtime.env import Env, SessionState, ZkError
 
 logger = structlog.get_logger(__name__)
 FIRST_LEADER_CHECK_S = 5
@@ -313,107 +290,13 @@ class ActiveController:
             give_up(self._context, type(event).__name__, error)
 
     async def _handle(self, event: Event) -> None:
-        context = self._context
-        if isinstance(event, BrokersChanged):
-            await brokers.on_brokers_changed(context)
-            await features.settle(context)
-        elif isinstance(event, TopicListChanged):
-            await topics.on_topic_list_changed(context)
-        elif isinstance(event, TopicChanged):
-            await topics.on_topic_changed(context, event.name)
-        elif isinstance(event, WatchedStateChanged):
-            await topics.on_watched_state_changed(context, event.tp)
-        elif isinstance(event, ReadAgainDue):
-            raise ImageStaleError("a step was given up, and is tried again")
-        elif isinstance(event, FirstLeadersDue):
-            await lead_first(context, ())
-        elif isinstance(event, RemovalDue):
-            await deletion.remove_znodes(context, event.name)
-        elif isinstance(event, DeletionsChanged):
-            await deletion.on_deletions_changed(context)
-        elif isinstance(event, ConfigsChanged):
-            await config_changes.on_configs_changed(context)
-        elif isinstance(event, FeaturesChanged):
-            await features.on_features_changed(context)
-        elif isinstance(event, LogDirsFailed):
-            await log_dirs.on_log_dirs_failed(context)
-        elif isinstance(event, LeadersDue):
-            await leaders.rebalance(context)
-        elif isinstance(event, FirstReplicasDue):
-            await leaders.lead_by_first(context, event.tps)
-        elif isinstance(event, RefusalsDue):
-            brokers.on_refusals_due(context)
-        elif isinstance(event, ReassignmentsDue):
-            await reassignment.advance(context)
-        elif isinstance(event, ResizesDue):
-            await steps.advance(context)
-        elif isinstance(event, QuestionsDue):
-            ends.ask_again(context)
-            await steps.advance(context)
-        elif isinstance(event, DrainsDue):
-            ends.look_again(context)
-            await steps.advance(context)
-        elif isinstance(event, HoldsFound):
-            held_records.send(context, event.holds)
-        elif isinstance(event, AutoscaleDue):
-            await autoscale.look(context)
-        elif isinstance(event, BrokerAnswered):
-            await self._handle_answer(event)
+        context, kind = self._context, type(event)
+        if kind in DECISIONS:
+            await carry_out(context, DECISIONS[kind](context.image, context.config, event))
+        elif kind in UPDATES:
+            UPDATES[kind](context, event)
         else:
-            await self._handle_call(event)
-
-    async def _handle_call(self, call: AdminCall) -> None:
-        """Decide one slice of a request. An error becomes the response to the slice, and the controller goes on."""
-        if call.left is None:
-            call.left = sliced(call.api_key, call.body, self.image)
-        some = call.left[0]
-        try:
-            outcome = await HANDLERS[call.api_key](self._context, some, call.version)
-        except (ControllerMovedError, ImageStaleError):
-            raise
-        except UnreadTopicError:
-            self._events.put(TopicListChanged())  # the watch also puts this event, but perhaps later
-            self._events.put(call)
-            return
-        except ZkError as error:
-            give_up(self._context, f"request {ApiKey(call.api_key).name}", error)
-            too_large = isinstance(error, ZkRequestTooLargeError)
-            refusal = KafkaError(ErrorCode.INVALID_REQUEST if too_large else ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
-            outcome = Outcome(error_response(call.api_key, some, refusal.code, refusal.message))
-        except Exception:
-            logger.exception("request.failed", api=ApiKey(call.api_key).name, version=call.version)
-            outcome = Outcome(error_response(call.api_key, some, ErrorCode.UNKNOWN_SERVER_ERROR))
-        call.left.popleft()
-        call.outcomes.append(outcome)
-        if call.left:
-            self._events.put(call)
-            return
-        call.outcome = joined(call.api_key, call.body, call.outcomes)
-        call.decided.set()
-
-    async def _handle_answer(self, event: BrokerAnswered) -> None:
-        broker = self.image.brokers.get(event.broker.id)
-        if getattr(event.response, "error_code", ErrorCode.NONE) == ErrorCode.STALE_CONTROLLER_EPOCH:
-            raise ControllerMovedError(f"broker {event.broker.id} knows a later controller epoch")
-        if broker is None or broker.epoch != event.broker.epoch:
-            return
-        if isinstance(event.request, LeaderAndIsrRequest):
-            await brokers.on_leader_and_isr_answered(self._context, event)
-        elif isinstance(event.request, StopReplicaRequest):
-            await deletion.on_stop_replica_answered(self._context, event)
-            removal.on_stop_replica_answered(self._context, event)
-        elif isinstance(event.request, ListOffsetsRequest):
-            ends.on_offsets_answered(self._context, event)
-        elif event.response.error_code:
-            logger.error(
-                "broker.request_refused",
-                broker=event.broker.id,
-                request="UpdateMetadata",
-                error=ErrorCode.of(event.response.error_code).name,
-            )
-        else:
-            stock_producers.on_metadata_answered(self._context, event)
-            appended_bytes.on_metadata_answered(self._context, event)
+            await PROCEDURES[kind](context, event)
 
     async def _load(self) -> None:
         """Read the whole cluster, apply due changes, and send everything to every live broker."""

@@ -68,7 +68,7 @@ def on_broker_joined(context: Context, broker: int) -> None:
                 context.batch.stop_replica(broker, TopicPartition(name, partition), delete=True)
 
 
-async def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
+def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
     """Take in a response to StopReplica. A topic whose replicas are all deleted loses its znodes.
 
     A response for a replica that a reassignment dropped is ignored here: the replica may have been added again since.

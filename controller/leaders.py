@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import structlog
 
 from anabranch.controller import leader_selection
-from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.effects import Effects
 from anabranch.controller.events import FirstReplicasDue
 from anabranch.controller.image import ClusterImage, Led
 from anabranch.controller.partitions import unclean_order
@@ -60,17 +59,15 @@ def chosen(image: ClusterImage, led: Led, election_type: ElectionType) -> StateC
     return StateChange(tp, changed)
 
 
-async def rebalance(context: Context) -> None:
-    """Let first replicas lead again, for each broker that leads too few of the partitions that list it first."""
-    due = imbalanced(context.image, context.config.leader_imbalance_per_broker_percentage)
+def decide_rebalance(image: ClusterImage, percentage: int) -> Effects:
+    """The effects of letting first replicas lead again, for each broker that leads too few of its partitions.
+
+    Its partitions are those that list it first. Others may lead ``percentage`` percent of them.
+    """
+    due = imbalanced(image, percentage)
     if due:
         logger.info("leaders.rebalancing", partitions=len(due))
-    await lead_by_first(context, due)
-
-
-async def lead_by_first(context: Context, tps: Sequence[TopicPartition]) -> None:
-    """Let the first replica lead these partitions: a limited number now, the others by later events."""
-    await carry_out(context, decide_first_replicas(context.image, tps))
+    return decide_first_replicas(image, due)
 
 
 def imbalanced(image: ClusterImage, percentage: int) -> list[TopicPartition]:

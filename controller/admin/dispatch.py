@@ -1,9 +1,14 @@
-"""The requests that the controller serves, their handlers, and the responses of a controller that is not active."""
+"""The requests that the controller serves, their handlers, and the responses that are errors.
+
+A request is decided in slices. Each slice takes its turn in the queue of events.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+
+import structlog
 
 from anabranch.controller.admin.alter_configs import alter_configs
 from anabranch.controller.admin.alter_partition import alter_partition
@@ -15,11 +20,15 @@ from anabranch.controller.admin.delete_topics import delete_topics
 from anabranch.controller.admin.elect_leaders import elect_leaders
 from anabranch.controller.admin.incremental_alter_configs import incremental_alter_configs
 from anabranch.controller.admin.list_partition_reassignments import list_partition_reassignments
+from anabranch.controller.admin.slices import joined, sliced
 from anabranch.controller.admin.update_features import update_features
 from anabranch.controller.context import Context
-from anabranch.controller.outcome import Outcome
+from anabranch.controller.events import AdminCall, TopicListChanged
+from anabranch.controller.giving_up import give_up
+from anabranch.controller.outcome import Outcome, UnreadTopicError
+from anabranch.controller.store import ControllerMovedError, ImageStaleError
 from anabranch.protocol.api_keys import API, ApiKey
-from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.alter_configs import AlterConfigsResourceResponse, AlterConfigsResponse
 from anabranch.protocol.generated.alter_partition import AlterPartitionResponse
 from anabranch.protocol.generated.alter_partition_reassignments import AlterPartitionReassignmentsResponse
@@ -35,7 +44,9 @@ from anabranch.protocol.generated.incremental_alter_configs import (
 from anabranch.protocol.generated.incremental_alter_configs import IncrementalAlterConfigsResponse
 from anabranch.protocol.generated.list_partition_reassignments import ListPartitionReassignmentsResponse
 from anabranch.protocol.generated.update_features import UpdateFeaturesResponse
+from anabranch.runtime.env import ZkError, ZkRequestTooLargeError
 
+logger = structlog.get_logger(__name__)
 Handler = Callable[[Context, Any, int], Awaitable[Outcome]]
 
 
@@ -66,6 +77,36 @@ _TOP_LEVEL_MESSAGE: dict[int, Callable[..., Any]] = {
     ApiKey.UPDATE_FEATURES: UpdateFeaturesResponse,
 }
 """Responses with an error code and a message for the whole request."""
+
+
+async def on_call(context: Context, call: AdminCall) -> None:
+    """Decide one slice of a request. An error becomes the response to the slice, and the controller goes on."""
+    if call.left is None:
+        call.left = sliced(call.api_key, call.body, context.image)
+    some = call.left[0]
+    try:
+        outcome = await HANDLERS[call.api_key](context, some, call.version)
+    except (ControllerMovedError, ImageStaleError):
+        raise
+    except UnreadTopicError:
+        context.events.put(TopicListChanged())  # the watch also puts this event, but perhaps later
+        context.events.put(call)
+        return
+    except ZkError as error:
+        give_up(context, f"request {ApiKey(call.api_key).name}", error)
+        too_large = isinstance(error, ZkRequestTooLargeError)
+        refusal = KafkaError(ErrorCode.INVALID_REQUEST if too_large else ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+        outcome = Outcome(error_response(call.api_key, some, refusal.code, refusal.message))
+    except Exception:
+        logger.exception("request.failed", api=ApiKey(call.api_key).name, version=call.version)
+        outcome = Outcome(error_response(call.api_key, some, ErrorCode.UNKNOWN_SERVER_ERROR))
+    call.left.popleft()
+    call.outcomes.append(outcome)
+    if call.left:
+        context.events.put(call)
+        return
+    call.outcome = joined(call.api_key, call.body, call.outcomes)
+    call.decided.set()
 
 
 def api_versions(error_code: int = ErrorCode.NONE) -> ApiVersionsResponse:

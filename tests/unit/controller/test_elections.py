@@ -12,7 +12,7 @@ from anabranch.controller import config_writes, partitions
 from anabranch.controller.effects import Effects
 from anabranch.controller.events import FirstLeadersDue, FirstReplicasDue
 from anabranch.controller.image import ClusterImage, TopicImage
-from anabranch.controller.leaders import ELECTED_AT_ONCE, decide_first_replicas, imbalanced
+from anabranch.controller.leaders import ELECTED_AT_ONCE, decide_first_replicas, decide_rebalance, imbalanced
 from anabranch.controller.partitions import FIRST_LEADERS_AT_ONCE, decide_elections, decide_first_leaders, lead_first
 from anabranch.controller.state_writes import StateChange
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
@@ -254,6 +254,8 @@ def test_first_replicas_lead_again_for_a_broker_that_leads_too_few() -> None:
     image = cluster(*[state(1, [1, 2, 3])] * 8, *[state(2, [1, 2, 3])] * 2)
     assert imbalanced(image, 10) == [TopicPartition("t", 8), TopicPartition("t", 9)]
     assert imbalanced(image, 20) == [], "20 % may be led by others"
+    assert elected(decide_rebalance(image, 10)) == {TopicPartition("t", p): (1, [1, 2, 3]) for p in (8, 9)}
+    assert decide_rebalance(image, 20) == Effects(independent=[])
     states = [state(1, [1, 2, 3]), *[state(1, [1, 2, 3])] * 9, state(2, [1, 2, 3])]
     two = cluster(*states, replicas=[[2, 1, 3], *[[1, 2, 3]] * 10])
     assert imbalanced(two, 10) == [T0], "only the partitions of the broker that leads too few"

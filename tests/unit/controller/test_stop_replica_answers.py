@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from anabranch.controller import deletion
 from anabranch.controller.events import BrokerAnswered, RemovalDue, ResizesDue
 from anabranch.controller.image import LiveBroker, PartitionImage
@@ -41,14 +39,13 @@ def answer(leader_epoch: int, incarnation: int = 2) -> BrokerAnswered:
     return BrokerAnswered(BROKER, request, StopReplicaResponse())
 
 
-@pytest.mark.trio
-async def test_a_topic_is_deleted_once_its_own_stop_replica_is_answered() -> None:
+def test_a_topic_is_deleted_once_its_own_stop_replica_is_answered() -> None:
     """KIP-570: a replica that one reassignment dropped and another one added still exists."""
     of = context()
     of.image.deletions["t"] = {(0, 1): ReplicaStatus.DELETION_STARTED}
-    await deletion.on_stop_replica_answered(of, answer(4))
+    deletion.on_stop_replica_answered(of, answer(4))
     assert of.queued == [] and of.image.deletions["t"] == {(0, 1): ReplicaStatus.DELETION_STARTED}
-    await deletion.on_stop_replica_answered(of, answer(-2))
+    deletion.on_stop_replica_answered(of, answer(-2))
     assert of.queued == [RemovalDue("t")]
 
 
