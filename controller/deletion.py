@@ -11,8 +11,9 @@ from collections.abc import Collection
 import structlog
 
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Effects, TopicDeletion, carry_out
 from anabranch.controller.events import BrokerAnswered, DeletionsChanged, RemovalDue, TopicChanged
-from anabranch.controller.image import TopicImage
+from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.states import PartitionStatus, ReplicaStatus
 from anabranch.controller.stop_replica import deletions
 from anabranch.controller.store import MAX_OPERATIONS, chunks, read_each
@@ -97,22 +98,28 @@ async def _start(context: Context, topic: TopicImage) -> None:
     request = await context.store.exists(paths.delete_topic(topic.name))
     if request is None:
         return  # the request was withdrawn meanwhile
-    image = context.image
-    topic.deletion_zxid = request.czxid
+    await carry_out(context, decide_deletion(context.image, topic, request.czxid))
+    logger.info("topic.deletion_started", topic=topic.name)
+
+
+def decide_deletion(image: ClusterImage, topic: TopicImage, zxid: int) -> Effects:
+    """The effects that begin the deletion of a topic; ``zxid`` is the czxid of the request.
+
+    Every live broker is asked to delete its replicas.
+    """
     replicas: dict[tuple[int, int], ReplicaStatus] = {}
-    image.deletions[topic.name] = replicas
-    for partition in topic.partitions.values():
-        partition.status = partition.status.enter(PartitionStatus.OFFLINE)
     for index in sorted(topic.znode.partitions):
         for broker in topic.replicas(index):
             live = broker in image.brokers
             status = ReplicaStatus.ONLINE if live else ReplicaStatus.OFFLINE
             next_status = ReplicaStatus.DELETION_STARTED if live else ReplicaStatus.DELETION_INELIGIBLE
             replicas[index, broker] = status.enter(ReplicaStatus.OFFLINE).enter(next_status)
-            if live:
-                context.batch.stop_replica(broker, TopicPartition(topic.name, index), delete=True)
-    context.batch.metadata(TopicPartition(topic.name, index) for index in sorted(topic.partitions))
-    logger.info("topic.deletion_started", topic=topic.name)
+    return Effects(
+        topic.name,
+        deletion=TopicDeletion(zxid, replicas),
+        stops=[(broker, TopicPartition(topic.name, p)) for p, broker in replicas if broker in image.brokers],
+        metadata=[TopicPartition(topic.name, p) for p in sorted(topic.partitions)],
+    )
 
 
 def _finish_when_deleted(context: Context, name: str) -> None:

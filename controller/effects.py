@@ -7,9 +7,9 @@ taken into the image, then sent to brokers.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from anabranch.controller import appended_bytes, config_writes, stock_producers
 from anabranch.controller.context import Context
@@ -17,7 +17,7 @@ from anabranch.controller.events import Mark, ResizesDue
 from anabranch.controller.image import PartitionImage, TopicImage
 from anabranch.controller.outcome import ResponseWait
 from anabranch.controller.state_writes import StateChange, take_state, write_states, write_together
-from anabranch.controller.states import PartitionStatus
+from anabranch.controller.states import PartitionStatus, ReplicaStatus
 from anabranch.controller.step_log import log_step
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import CreateOp, DeleteOp, SetOp
@@ -31,6 +31,15 @@ class Ask(enum.Enum):
 
     STOCK_PRODUCERS = enum.auto()
     APPENDED_BYTES = enum.auto()
+
+
+class TopicDeletion(NamedTuple):
+    """The beginning of a topic's deletion."""
+
+    zxid: int
+    """The czxid of the deletion request."""
+    replicas: Mapping[tuple[int, int], ReplicaStatus]
+    """The status of each replica: ``{(partition, broker): status}``."""
 
 
 _ASK = {Ask.STOCK_PRODUCERS: stock_producers.ask, Ask.APPENDED_BYTES: appended_bytes.ask_for_some_time}
@@ -61,6 +70,8 @@ class Effects:
     """Whether the epoch of the controller is checked even if none of ``independent`` is written."""
     removed: Sequence[int] = ()
     """Partitions whose state znodes ``writes`` deletes. A partition that stays assigned is a new one afterwards."""
+    deletion: TopicDeletion | None = None
+    """The beginning of the topic's deletion; its partitions are offline from then on."""
     features: Features | None = None
     """The finalized features in ``/features``, which is the last of ``writes``."""
     shutting_down: Sequence[int] = ()
@@ -112,7 +123,7 @@ async def carry_out(context: Context, effects: Effects) -> set[TopicPartition]:
 
 
 def _take_topic(context: Context, effects: Effects, version: int) -> None:
-    """Take the topic's znode into the image. ``version`` is its zkVersion."""
+    """Take the topic's znode or its deletion into the image. ``version`` is the znode's zkVersion."""
     if effects.created:
         context.image.created[effects.topic] = effects.created
     topic = context.image.topics.get(effects.topic)
@@ -122,6 +133,11 @@ def _take_topic(context: Context, effects: Effects, version: int) -> None:
         _ASK[ask](context, topic)
     for p in effects.removed:
         del topic.partitions[p]
+    if effects.deletion is not None:
+        topic.deletion_zxid = effects.deletion.zxid
+        context.image.deletions[topic.name] = dict(effects.deletion.replicas)
+        for partition in topic.partitions.values():
+            partition.status = partition.status.enter(PartitionStatus.OFFLINE)
     if effects.znode is not None:
         if ResizesDue() in effects.events and effects.znode is not topic.znode:
             topic.wait_logged = ""
