@@ -6,6 +6,7 @@ Commands are given as import paths, so ``anabranch topics list`` imports neither
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -94,7 +95,7 @@ def _wrong_usage(error: CycloptsError) -> RenderableType:
     missing = error.argument if isinstance(error, MissingArgumentError) else None
     if missing is not None and missing.field_info.is_positional:
         name = missing.name.lstrip("-").upper()
-        usage = " ".join([NAME, *(error.command_chain or ()), name])
+        usage = " ".join([NAME, *map(shlex.quote, error.root_input_tokens or ()), name])
         return CycloptsPanel(f"{name} is missing: {usage}")
     return CycloptsPanel(error)
 

@@ -94,11 +94,12 @@ class Admin(Client[AdminConfig]):
         *,
         final: frozenset[ErrorCode] = frozenset(),
         timeout_ms: int | None = None,
+        unless_answered: str = "",
     ) -> T:
         """Repeat ``attempt_once`` until it raises no retriable error, for at most ``timeout_ms``.
 
         ``timeout_ms`` is ``default_api_timeout_ms`` unless given. ``final`` are codes that are retriable elsewhere and
-        final here.
+        final here. ``unless_answered`` ends the message of the time-out.
         """
         self._ensure_open()
         config = self._config
@@ -116,7 +117,7 @@ class Admin(Client[AdminConfig]):
                 first_ms, max_ms = config.retry_backoff_ms, config.retry_backoff_max_ms
                 await anyio.sleep(backoff_ms(attempt, first_ms, max_ms, self._env.rng.random()) / 1000)
         why = failure or self._metadata.silence or "it was not answered"
-        raise KafkaTimeoutError(f"{what} did not succeed within {limit_ms} ms: {why}") from failure
+        raise KafkaTimeoutError(f"{what} did not succeed within {limit_ms} ms: {why}{unless_answered}") from failure
 
     async def _ask(self, what: str, body: Message, node_id: int | None = None) -> Any:
         """Send a request to any broker, or to the one with ``node_id``. Errors in the response are not checked."""
@@ -144,7 +145,7 @@ class Admin(Client[AdminConfig]):
                 raise error
             return response
 
-        return await self._retry(what, once, final=_FINAL_FOR_CHANGES)
+        return await self._retry(what, once, final=_FINAL_FOR_CHANGES, unless_answered="; it may still be carried out")
 
     async def _node(self, node_id: int) -> Node:
         await self._metadata.ready(self._config.default_api_timeout_ms)

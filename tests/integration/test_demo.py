@@ -14,6 +14,7 @@ import pytest
 from anabranch.cli.own_command import this_command
 from anabranch.protocol.records import iter_batches
 from tests.support.install import only_extras
+from tests.support.seen.cli_schema import valid_json
 
 pytestmark = pytest.mark.integration
 
@@ -38,7 +39,7 @@ def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
     done = anabranch("demo", *sizes, "--dir", str(directory), "--json", str(result_file), env=env)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert "PASS" in done.stdout
-    result = json.loads(result_file.read_text())
+    result = valid_json("demo", result_file.read_text())
     assert (result["passed"], result["violations"]) == (True, 0)
     assert (result["delivered"]["events"], result["control"]["events"], result["audit"]["records"]) == (EVENTS,) * 3
     assert result["partitions"] == [4, 6, 9, 6, 4, 8, 4]

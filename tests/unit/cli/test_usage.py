@@ -140,7 +140,16 @@ def test_a_closed_standard_output_is_no_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_missing_argument_is_named_with_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["topics", "create"], "TOPIC is missing: anabranch topics create TOPIC"),
+        (["configs", "describe", "topic"], "NAME is missing: anabranch configs describe topic NAME"),
+    ],
+)
+def test_a_missing_argument_is_named_with_the_usage(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        main(["topics", "create"])
-    assert "TOPIC is missing: anabranch topics create TOPIC" in capsys.readouterr().err
+        main(arguments)
+    assert expected in capsys.readouterr().err

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch import Admin, Consumer, ErrorCode, KafkaError, KafkaTimeoutError, Producer, TopicPartition
+from anabranch import Admin, Consumer, ErrorCode, KafkaError, KafkaTimeoutError, NewTopic, Producer, TopicPartition
 from anabranch.client.net.connections import Unanswered
 from anabranch.client.net.metadata import Metadata
 from anabranch.protocol.api_keys import ApiKey
@@ -252,6 +252,11 @@ async def test_an_admin_call_ends_at_its_timeout_while_a_request_is_unanswered()
     async with broker.running(), Admin(bootstrap_servers=broker.address, default_api_timeout_ms=50) as admin:
         with trio.fail_after(20), pytest.raises(KafkaTimeoutError, match="Metadata did not succeed within 50 ms"):
             await admin.list_topics()
+        with (
+            trio.fail_after(20),
+            pytest.raises(KafkaTimeoutError, match="it may still be carried out"),
+        ):
+            await admin.create_topics([NewTopic("new")])
 
 
 async def test_a_fetch_is_not_overdue_while_the_broker_may_hold_it() -> None:
