@@ -127,6 +127,8 @@ class FetchRead:
             diverging = self._diverging(partition, state)
             end = self._end_for_reader(partition, state)
             read = self.read_log(partition, state, end, waits) if diverging is None else None
+            if read is not None:
+                self._offset_counts[key] = read.offset_count
             self.target.watch(partition)  # last: the watermark that the follower's own progress moved is in this result
             return self._result(key, partition, end, read, diverging)
         except KafkaError as error:
@@ -169,7 +171,6 @@ class FetchRead:
             include_aborted=limits.read_committed,
             waits=waits,
         )
-        self._offset_counts[partition.key] = read.offset_count
         state.is_held_back = is_throttled or (offset < upper_bound and not at_least_one and not read.records)
         return read
 
