@@ -93,7 +93,7 @@ def list_segments(directory: Path) -> list[SourceSegment]:
     The directory is read twice, so that segments removed by a compaction do not look like a gap. A compaction that ends
     between the two reads makes them differ. One that continues has a ``.swap`` file in both.
     """
-    first, second = _scan(directory), _scan(directory)
+    first, second = scan_segments(directory), scan_segments(directory)
     if {base: inode for base, (inode, _) in first.items()} != {base: inode for base, (inode, _) in second.items()}:
         raise SourceChangedError(f"the segments of {directory} are changing")
     bases = sorted(second)
@@ -101,7 +101,7 @@ def list_segments(directory: Path) -> list[SourceSegment]:
     return [SourceSegment(base, following.get(base), second[base][1], second[base][0]) for base in bases]
 
 
-def _scan(directory: Path) -> dict[int, tuple[int, int]]:
+def scan_segments(directory: Path) -> dict[int, tuple[int, int]]:
     """The inode and size of each segment by base offset. Raises SourceChangedError."""
     found = {}
     with os.scandir(directory) as entries:

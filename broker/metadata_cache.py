@@ -90,7 +90,7 @@ class TopicInfo:
         return Layout(self.undeleted_partition_count, self.layout_version, self.initial_partition_count)
 
 
-def _described(state: UpdateMetadataPartitionState) -> PartitionInfo:
+def partition_info(state: UpdateMetadataPartitionState) -> PartitionInfo:
     return PartitionInfo(
         state.leader,
         state.leader_epoch,
@@ -215,7 +215,7 @@ class MetadataCache:
             described: dict[int, PartitionInfo] = {}
             for found in state.partition_states:
                 if found.leader != LEADER_DURING_DELETE:
-                    described[found.partition_index] = _described(found)
+                    described[found.partition_index] = partition_info(found)
                 partitions += 1
                 if partitions % PARTITIONS_AT_ONCE == 0:
                     yield

@@ -38,7 +38,7 @@ class RetentionHolds:
         lease_ms: int,
         metrics: BrokerMetrics,
     ) -> None:
-        self._hosted = hosted
+        self.hosted = hosted
         self._clock = clock
         self._lease_ms = lease_ms
         self._metrics = metrics
@@ -53,13 +53,13 @@ class RetentionHolds:
                     )
 
     def _take_over(self, key: TopicPartition, leader_epoch: int, held: HeldRecords) -> None:
-        partition = self._hosted(key)
+        partition = self.hosted(key)
         if partition is not None and partition.is_leader and partition.leader_epoch == leader_epoch:
             partition.retention_hold = Hold(held.offset, self._clock.monotonic() + held.held_ms / 1000, held.group_id)
 
     def held_from(self, log: PartitionLog) -> int:
         """The first offset that retention by time keeps."""
-        partition = self._hosted(log.partition)
+        partition = self.hosted(log.partition)
         if not log.config.ordered_delivery_retention_waits:
             if partition is not None:
                 partition.retention_hold = None
@@ -73,7 +73,7 @@ class RetentionHolds:
 
     def expired(self, log: PartitionLog, start_offset: int) -> None:
         """Let followers remove the records that retention removed from ``start_offset`` on; warn if any were held."""
-        partition = self._hosted(log.partition)
+        partition = self.hosted(log.partition)
         if partition is None or not partition.is_leader or not log.config.ordered_delivery_retention_waits:
             return
         partition.notify()
@@ -94,7 +94,7 @@ class RetentionHolds:
 
     def held_back(self, log: PartitionLog) -> tuple[Hold, HeldBack] | None:
         """Records older than ``retention.ms`` that a hold keeps in a log led here; None if none is known."""
-        partition = self._hosted(log.partition)
+        partition = self.hosted(log.partition)
         if partition is None or not partition.is_leader or log.is_broken:
             return None
         held_from = self.held_from(log)

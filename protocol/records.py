@@ -173,7 +173,7 @@ def _skip_headers(data: bytes, pos: int, count: int, end: int) -> int:
     return pos
 
 
-def _read_record(data: bytes, pos: int, end: int, base_offset: int, base_timestamp: int, fixed: bool) -> Record:
+def read_record(data: bytes, pos: int, end: int, base_offset: int, base_timestamp: int, fixed: bool) -> Record:
     """The record in ``data[pos:end]``, behind its length; ``fixed`` means ``base_timestamp`` is every record's."""
     delta, pos = read_varint(data, pos + 1, 64)
     timestamp = base_timestamp if fixed else base_timestamp + delta
@@ -239,7 +239,7 @@ def _read_some(
             end = pos + length
             if length < SMALLEST_RECORD_BYTES - 1 or end > size:
                 raise CorruptRecordError(f"record at byte {pos} claims {length} bytes, {size - pos} are left")
-            record = _read_record(data, pos, end, base_offset, base_timestamp, fixed)
+            record = read_record(data, pos, end, base_offset, base_timestamp, fixed)
             if record.offset <= previous or record.offset > last_offset:
                 raise CorruptRecordError(f"offset {record.offset} is out of order in batch {base_offset}-{last_offset}")
             previous = record.offset

@@ -13,17 +13,17 @@ import os
 WINDOW_BYTES = 512 << 10
 """The largest number of bytes sent between two checks: bytes that leave the cache in between cost one short wait."""
 _READ_AHEAD_BYTES = 128 << 10
-_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
 
 def is_cold(fd: int, offset: int, length: int) -> bool:
     """Whether a read of these bytes would wait for the disk, judged by one byte of each piece."""
-    if _NOWAIT is None or length <= 0:
+    if RWF_NOWAIT is None or length <= 0:
         return False
     byte = bytearray(1)
     try:
         for at in (*range(offset, offset + length, _READ_AHEAD_BYTES), offset + length - 1):
-            os.preadv(fd, [byte], at, _NOWAIT)
+            os.preadv(fd, [byte], at, RWF_NOWAIT)
     except BlockingIOError:
         return True
     except OSError:  # RWF_NOWAIT is not supported, or the read itself is to report the error

@@ -45,13 +45,13 @@ class FetchRead:
     """One fetch: ``run`` reads the dirty partitions; it may run again when more records have come."""
 
     __slots__ = (
-        "_limits",
         "_metrics",
         "_offset_counts",
         "_replicas",
         "_results",
         "_throttle",
         "held",
+        "limits",
         "must_answer",
         "size_bytes",
         "target",
@@ -68,7 +68,7 @@ class FetchRead:
         self._replicas = replicas
         self._throttle = throttle
         self._metrics = metrics
-        self._limits = limits
+        self.limits = limits
         self._results: dict[TopicPartition, PartitionData] = {}
         self._offset_counts: dict[TopicPartition, int] = {}
         """How many offsets the records of a result have."""
@@ -118,8 +118,8 @@ class FetchRead:
     def read_partition(self, key: TopicPartition, state: FetchedPartition, waits: bool) -> PartitionData:
         try:
             partition = self._replicas.leader(key, state.current_leader_epoch)
-            replica_id = self._limits.replica_id
-            if self._limits.is_follower and replica_id not in partition.replicas:
+            replica_id = self.limits.replica_id
+            if self.limits.is_follower and replica_id not in partition.replicas:
                 raise KafkaError(
                     ErrorCode.REPLICA_NOT_AVAILABLE,
                     f"{partition.key}: broker {replica_id} is not among the replicas {list(partition.replicas)}",
@@ -141,7 +141,7 @@ class FetchRead:
 
     def read_log(self, partition: Partition, state: FetchedPartition, end: int | None, waits: bool) -> LogRead:
         log = partition.log
-        limits = self._limits
+        limits = self.limits
         offset = state.fetch_offset
         max_bytes = max(0, min(state.max_bytes, limits.max_bytes - self.size_bytes))
         at_least_one = self.size_bytes == 0
@@ -179,7 +179,7 @@ class FetchRead:
 
         A reader may be above the first held offset. For it, the log ends at its fetch offset.
         """
-        held_from = partition.end_for_stock() if self._limits.is_stock else None
+        held_from = partition.end_for_stock() if self.limits.is_stock else None
         return None if held_from is None else max(held_from, state.fetch_offset)
 
     def _note_held(self, key: TopicPartition, *, is_held: bool) -> None:
@@ -192,13 +192,13 @@ class FetchRead:
         """A fetch offset is the follower's log end, unless the follower diverges (KAFKA-13141)."""
         if state.is_new:
             state.is_new = False
-            limits = self._limits
+            limits = self.limits
             partition.follower_fetched(
                 limits.replica_id, limits.replica_epoch, state.fetch_offset, state.follower_log_start_offset
             )
 
     def _diverging(self, partition: Partition, state: FetchedPartition) -> EpochEndOffset | None:
-        if state.last_fetched_epoch < 0 or not self._limits.reports_divergence:
+        if state.last_fetched_epoch < 0 or not self.limits.reports_divergence:
             return None
         epoch, end_offset = partition.log.end_offset_for_epoch(state.last_fetched_epoch)
         if epoch < 0 or end_offset < 0:
@@ -246,13 +246,13 @@ class FetchRead:
             if state is None:
                 continue
             news = bool(result.records) or bool(result.error_code) or result.diverging_epoch is not None
-            if not (self._limits.full or news or _is_news(state, result)):
+            if not (self.limits.full or news or _is_news(state, result)):
                 continue
             topics.setdefault(key.topic, []).append(result)
             state.high_watermark = result.high_watermark
             state.log_start_offset = result.log_start_offset
             if result.records:
-                if self._limits.is_follower:
+                if self.limits.is_follower:
                     self._throttle.used(key, len(result.records))
                 else:
                     self._metrics.note_consumed(key.topic, self._offset_counts[key])

@@ -143,7 +143,7 @@ def _known(ctx: RequestContext, name: str) -> Generator[None, None, MetadataResp
     info = ctx.node.metadata.topics[name]
     shown = MetadataResponseTopic(name=name, topic_id=info.topic_id, is_internal=name in INTERNAL_TOPICS)
     known = iter(list(info.partitions.items()))
-    while some := [_partition(ctx, index, partition) for index, partition in islice(known, PARTITIONS_AT_ONCE)]:
+    while some := [described(ctx, index, partition) for index, partition in islice(known, PARTITIONS_AT_ONCE)]:
         shown.partitions += some
         if len(some) == PARTITIONS_AT_ONCE:
             yield
@@ -183,7 +183,7 @@ def _announced(info: TopicInfo) -> list[MetadataResponsePartition]:
     ]
 
 
-def _partition(ctx: RequestContext, index: int, partition: PartitionInfo) -> MetadataResponsePartition:
+def described(ctx: RequestContext, index: int, partition: PartitionInfo) -> MetadataResponsePartition:
     metadata = ctx.node.metadata
     leader, code = partition.leader, ErrorCode.NONE
     if leader not in metadata.brokers:

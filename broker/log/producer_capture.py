@@ -21,24 +21,24 @@ class Captured(Protocol):
 class ProducerCapture:
     """The producers at ``offset``. Before a producer changes, ``keep`` is called; ``step`` adds the others."""
 
-    __slots__ = ("_packed", "_pending", "offset")
+    __slots__ = ("_packed", "offset", "pending")
 
     def __init__(self, producers: Mapping[int, Captured], offset: int) -> None:
         self.offset = offset
-        self._pending = dict(producers)
+        self.pending = dict(producers)
         self._packed: list[bytes] = []
 
     def keep(self, producer_id: int) -> None:
         """Add a producer that is about to change; one that came since is not part of the snapshot."""
-        producer = self._pending.pop(producer_id, None)
+        producer = self.pending.pop(producer_id, None)
         if producer is not None:
             self._packed.append(encode_entries(producer.snapshot()))
 
     def step(self) -> bool:
         """Add ``PRODUCERS_AT_ONCE`` producers; returns whether some are left."""
-        some = [self._pending.popitem()[1] for _ in range(min(PRODUCERS_AT_ONCE, len(self._pending)))]
+        some = [self.pending.popitem()[1] for _ in range(min(PRODUCERS_AT_ONCE, len(self.pending)))]
         self._packed.append(encode_entries(entry for producer in some for entry in producer.snapshot()))
-        return bool(self._pending)
+        return bool(self.pending)
 
     def parts(self) -> list[bytes]:
         """The file's content, once ``step`` has added all producers. To be called once."""

@@ -67,7 +67,6 @@ class Partition:
 
     __slots__ = (
         "_refused_until",
-        "_services",
         "base_offset",
         "controller_epoch",
         "delivery",
@@ -89,6 +88,7 @@ class Partition:
         "replicas",
         "retention_hold",
         "role",
+        "services",
         "stock_cap",
         "term",
         "watchers",
@@ -106,7 +106,7 @@ class Partition:
         self.local_id = local_id
         self.log = log
         self.min_insync_replicas = min_insync_replicas
-        self._services = services
+        self.services = services
         self.role = Role.FOLLOWER
         self.term = 0
         """Increases whenever this broker begins to lead: records appended in an earlier term may be gone."""
@@ -162,7 +162,7 @@ class Partition:
         if not self.is_leader:
             self.term += 1
             self.stock_cap = NOTHING
-        now = self._services.clock.monotonic()
+        now = self.services.clock.monotonic()
         known = self.progress if self.is_leader and leader_epoch == self.leader_epoch + 1 else {}
         self.role = Role.LEADER
         self._set_epoch(self.local_id, leader_epoch, isr, replicas)
@@ -176,8 +176,8 @@ class Partition:
         self._refused_until.clear()
         self.epoch_start_offset = self.log.log_end_offset
         self.log.assign_epoch(leader_epoch)
-        if self._services.flushes_on_ack and not self.log.is_synced:
-            self._services.flush(self)
+        if self.services.flushes_on_ack and not self.log.is_synced:
+            self.services.flush(self)
         self._advance_high_watermark()
         self.notify()
         if self.log.is_full:
@@ -234,7 +234,7 @@ class Partition:
         """The offset from which on a stock consumer is held; None if it is not held."""
         if not self.holds_consumers:
             return None
-        cap = self.stock_cap.at(self._services.clock.monotonic())
+        cap = self.stock_cap.at(self.services.clock.monotonic())
         if cap >= self.leader_epoch:
             return None
         return self.log.log_start_offset if cap < 0 else self.log.end_offset_for_epoch(cap)[1]
@@ -279,11 +279,11 @@ class Partition:
                 self.fail()
             raise
         if self.progress:
-            now = self._services.clock.monotonic()
+            now = self.services.clock.monotonic()
             for progress in self.progress.values():
                 progress.leader_appends(end_before, now)
-        if self._services.flushes_on_ack:
-            self._services.flush(self)
+        if self.services.flushes_on_ack:
+            self.services.flush(self)
         if self._advance_high_watermark():
             self.notify()
         else:
@@ -293,7 +293,7 @@ class Partition:
     @property
     def durable_end_offset(self) -> int:
         """Everything below counts as this replica's: its log end, or with ``log.flush=ack`` the end on disk."""
-        return self.log.recovery_point if self._services.flushes_on_ack else self.log.log_end_offset
+        return self.log.recovery_point if self.services.flushes_on_ack else self.log.log_end_offset
 
     def flushed(self) -> None:
         """Note that more of the log is on disk."""
@@ -305,7 +305,7 @@ class Partition:
         """Mark the disk as broken: unsynced records are not acknowledged, and another replica has to lead."""
         if not self.failed:
             self.failed = True
-            self._services.storage_failed()
+            self.services.storage_failed()
             self.notify()
 
     # ------------------------------------------------------------ followers and watermark
@@ -320,7 +320,7 @@ class Partition:
             return
         progress.broker_epoch = broker_epoch
         log_start_moved = log_start_offset != progress.log_start_offset  # as with the first fetch
-        now = self._services.clock.monotonic()
+        now = self.services.clock.monotonic()
         progress.fetched(fetch_offset, log_start_offset, self.log.log_end_offset, now)
         if replica_id not in self.isr:
             self._consider_joining(replica_id, progress, now)
@@ -336,7 +336,7 @@ class Partition:
         before they fetch, and this leader counts as followed once it has synced its own.
         """
         known = self.progress
-        if self._services.flushes_on_ack and not self.log.truncation_synced:
+        if self.services.flushes_on_ack and not self.log.truncation_synced:
             return False
         return all(replica in known and known[replica].has_followed for replica in self._others_in_sync())
 
@@ -349,7 +349,7 @@ class Partition:
     @property
     def low_watermark(self) -> int:
         """The offset below which no live replica has records (KIP-107)."""
-        starts = [known.log_start_offset for id, known in self.progress.items() if self._services.is_live(id)]
+        starts = [known.log_start_offset for id, known in self.progress.items() if self.services.is_live(id)]
         return min([self.log.log_start_offset, *starts])
 
     def _consider_joining(self, replica_id: int, progress: ReplicaProgress, now: float) -> None:
@@ -357,7 +357,7 @@ class Partition:
         if self.pending_isr is not None or now < self._refused_until.get(replica_id, now):
             return
         has_all = progress.log_end_offset >= max(self.log.high_watermark, self.epoch_start_offset)
-        if has_all and self._services.is_live(replica_id):
+        if has_all and self.services.is_live(replica_id):
             self._propose([*self.isr, replica_id])
 
     def review_isr(self) -> None:
@@ -368,10 +368,10 @@ class Partition:
         """
         if not self.is_leader or self.pending_isr is not None:
             return
-        if self.log.is_full and any(self._services.is_live(replica) for replica in self._others_in_sync()):
+        if self.log.is_full and any(self.services.is_live(replica) for replica in self._others_in_sync()):
             self._propose(self._others_in_sync())
             return
-        now, max_lag_s = self._services.clock.monotonic(), self._services.max_lag_s
+        now, max_lag_s = self.services.clock.monotonic(), self.services.max_lag_s
         lagging = isr.lagging_replicas(self.isr, self.local_id, self.progress, self.log.log_end_offset, now, max_lag_s)
         if lagging:
             self._propose([replica for replica in self.isr if replica not in lagging])
@@ -384,7 +384,7 @@ class Partition:
         isr_wanted = tuple(wanted)
         epochs = (self.progress[replica].broker_epoch if replica in self.progress else -1 for replica in isr_wanted)
         self.pending_isr = PendingIsr(isr_wanted, tuple(epochs), self.leader_epoch, self.partition_epoch)
-        self._services.propose_isr(self)
+        self.services.propose_isr(self)
 
     def isr_committed(self, committed: Sequence[int], partition_epoch: int) -> None:
         """Apply an ISR that the controller has committed; that alone may move the high watermark (KAFKA-13091)."""
@@ -404,7 +404,7 @@ class Partition:
         if self.pending_isr is not pending:
             return
         self.pending_isr = None
-        retry_at = self._services.clock.monotonic() + REFUSED_REPLICA_WAITS_S
+        retry_at = self.services.clock.monotonic() + REFUSED_REPLICA_WAITS_S
         self._refused_until.update((replica, retry_at) for replica in pending.isr if replica not in self.isr)
         self.recheck_high_watermark()
 
@@ -432,7 +432,7 @@ class Partition:
         if self.pending_isr is not None:
             waited_for.update((replica, None) for replica in self.pending_isr.isr if replica != self.local_id)
         if len(waited_for) < len(self.progress):
-            services = self._services
+            services = self.services
             now = services.clock.monotonic()
             for replica, progress in self.progress.items():
                 if (

@@ -40,7 +40,7 @@ class Stopped(NamedTuple):
     log_end_offset: int = -1
 
 
-class _Ended(NamedTuple):
+class Ended(NamedTuple):
     """The incarnation and leader epoch of a replica's last StopReplica, and the log end if it was deleted."""
 
     incarnation: int = -1
@@ -106,7 +106,7 @@ class ReplicaManager:
         self._services = services
         self._followers = followers
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._ended: dict[TopicPartition, _Ended] = {}
+        self.ended: dict[TopicPartition, Ended] = {}
         self._terms: dict[TopicPartition, Term] = {}
         """The term in which the role of a partition was assigned last."""
         self._named_in = Term(NO_EPOCH, NO_EPOCH)
@@ -177,7 +177,7 @@ class ReplicaManager:
         log = self._logs.get(key)
         if log is not None and 0 <= state.incarnation < log.identity.incarnation:
             return ErrorCode.STALE_CONTROLLER_EPOCH
-        if state.incarnation >= 0 and (state.incarnation, state.leader_epoch) <= self._ended.get(key, _Ended())[:2]:
+        if state.incarnation >= 0 and (state.incarnation, state.leader_epoch) <= self.ended.get(key, Ended())[:2]:
             # A request from before the StopReplica would revive the replica, with an old layout.
             return ErrorCode.STALE_CONTROLLER_EPOCH
         is_same = partition is not None and state.incarnation in (-1, partition.log.identity.incarnation)
@@ -328,19 +328,19 @@ class ReplicaManager:
             return Stopped(error.code)
         return Stopped(ErrorCode.NONE, ended.log_end_offset)
 
-    def remember_end(self, key: TopicPartition, incarnation: int, epoch: int, end: int = -1) -> _Ended:
+    def remember_end(self, key: TopicPartition, incarnation: int, epoch: int, end: int = -1) -> Ended:
         """Remember a replica's last StopReplica: a replica that comes back has a higher leader epoch.
 
         If the answer is lost and the request repeated, this broker has no log any more and answers the same end. An
         older StopReplica that arrives late does not count as the last one.
         """
-        before = self._ended.pop(key, _Ended())
-        ended = _Ended(incarnation, epoch, end)
+        before = self.ended.pop(key, Ended())
+        ended = Ended(incarnation, epoch, end)
         if before.incarnation == incarnation:
-            ended = _Ended(incarnation, max(epoch, before.leader_epoch), max(end, before.log_end_offset))
-        self._ended[key] = before if before.incarnation > incarnation else ended
-        if len(self._ended) > _MAX_ENDED_KNOWN:
-            del self._ended[next(iter(self._ended))]
+            ended = Ended(incarnation, max(epoch, before.leader_epoch), max(end, before.log_end_offset))
+        self.ended[key] = before if before.incarnation > incarnation else ended
+        if len(self.ended) > _MAX_ENDED_KNOWN:
+            del self.ended[next(iter(self.ended))]
         return ended
 
     def _drop(self, key: TopicPartition) -> None:

@@ -131,7 +131,7 @@ class GroupMembership:
         """React to a refused poll for positions as to a refused heartbeat."""
         if self.member.state is not MemberState.STABLE or self.member.generation_id != generation_id:
             return
-        if self._note_error(error) is Reaction.FAIL:
+        if self.note_error(error) is Reaction.FAIL:
             self._fail(error)
         self._on_change()
 
@@ -291,7 +291,7 @@ class GroupMembership:
                 )
                 return
             except KafkaError as error:
-                reaction = self._note_error(error)
+                reaction = self.note_error(error)
                 if reaction is Reaction.FAIL:
                     self.member.forget()
                     self._fail(error)
@@ -303,7 +303,7 @@ class GroupMembership:
                     continue
             await self.link.pause(attempt)
 
-    def _note_error(self, error: KafkaError) -> Reaction:
+    def note_error(self, error: KafkaError) -> Reaction:
         """Change the member's state as an error demands, and return the reaction."""
         reaction = react(error.code)
         _log.info("group %s: %s, %s", self.link.group_id, error, reaction.name.lower().replace("_", " "))
@@ -502,7 +502,7 @@ class GroupMembership:
             error = failed
         if error is None or member.state is not MemberState.STABLE or member.generation_id != generation_id:
             return  # an error of an earlier generation does not concern this one
-        if self._note_error(error) is Reaction.FAIL:
+        if self.note_error(error) is Reaction.FAIL:
             self._fail(error)
         self._on_change()
 
@@ -661,7 +661,7 @@ class GroupMembership:
                 raise
             # During a join the response to JoinGroup decides whether this is still a member.
             if managed and member.state is MemberState.STABLE and member.generation_id == generation_id:
-                self._note_error(error)
+                self.note_error(error)
             raise CommitFailedError(
                 error.code,
                 f"group {self.link.group_id} has rebalanced ({error.message}): the partitions may belong to another "

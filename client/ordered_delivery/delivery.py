@@ -69,7 +69,7 @@ class OrderedDelivery:
         on_change: Callable[[], None],
     ) -> None:
         self._clock = env.clock
-        self._config = config
+        self.config = config
         self._subscription = subscription
         self._metadata = metadata
         self._coordinator = coordinator
@@ -286,7 +286,7 @@ class OrderedDelivery:
 
         Otherwise only the coordinator's response proves that this is still a member.
         """
-        return self._config.ordered_delivery_commit_before_report or not self._is_managed
+        return self.config.ordered_delivery_commit_before_report or not self._is_managed
 
     def _want(self) -> None:
         if self._is_managed:
@@ -331,7 +331,7 @@ class OrderedDelivery:
     def _progress(self, tp: TopicPartition, state: AssignedPartition) -> Progress:
         topic = self._topics.get(tp.topic)
         info = topic.partitions.get(tp.partition) if topic is not None else None
-        read_committed = self._config.isolation_level == "read_committed"
+        read_committed = self.config.isolation_level == "read_committed"
         end = state.last_stable_offset if read_committed else state.high_watermark
         return Progress(
             incarnation=state.incarnation,
@@ -349,7 +349,7 @@ class OrderedDelivery:
         if not due:
             return
         known_to_coordinator: set[TopicPartition] = set()
-        if self._coordinator is not None and self._config.ordered_delivery_commit_before_report:
+        if self._coordinator is not None and self.config.ordered_delivery_commit_before_report:
             for tp in due:
                 self._reports.forget(tp)  # the commit may report it although its answer is lost
             try:
@@ -402,14 +402,14 @@ class OrderedDelivery:
                 for tp, position in known.items():
                     self._on_position(tp, position)
                 self._on_change()
-            await anyio.sleep(self._config.retry_backoff_max_ms / 1000)
+            await anyio.sleep(self.config.retry_backoff_max_ms / 1000)
 
     def _check_policy(self) -> None:
         """Apply ``ordered_delivery_unassigned_parent`` to partitions that wait for one without a known reader."""
         nobody = [tp for tp in self._unassigned if self._link is None or tp in self._unknown_to_group]
         if not nobody:
             return
-        if self._config.ordered_delivery_unassigned_parent == "ignore":
+        if self.config.ordered_delivery_unassigned_parent == "ignore":
             version = self._gates.version
             for tp in nobody:
                 self._gates.on_position(tp, _PASSED)

@@ -62,7 +62,7 @@ class TopicGates:
 
     def __init__(self) -> None:
         self._topics: dict[str, _Topic] = {}
-        self._removed: dict[TopicPartition, None] = {}
+        self.removed: dict[TopicPartition, None] = {}
         self.version = 0
         """Rises when a result of the gates may have changed."""
 
@@ -103,7 +103,7 @@ class TopicGates:
             old, new = before.partitions.get(p), info.partitions.get(p)
             if old is not None and (new is None or 0 <= old.incarnation < new.incarnation):
                 topic.gate.renew(p)
-                self._removed[TopicPartition(name, p)] = None
+                self.removed[TopicPartition(name, p)] = None
         if 0 <= before.incarnation < info.incarnation:
             topic.gate.forget()
             topic.asked_of.clear()
@@ -225,8 +225,8 @@ class TopicGates:
 
     def take_revoked(self) -> list[TopicPartition]:
         """Take the partitions whose keys the user must flush: they wait again after a load, or were removed."""
-        revoked = dict(self._removed)
-        self._removed = {}
+        revoked = dict(self.removed)
+        self.removed = {}
         for name, topic in self._topics.items():
             revoked.update((TopicPartition(name, p), None) for p in topic.gate.take_revoked())
         return list(revoked)

@@ -57,7 +57,7 @@ class Sender:
     ) -> None:
         self._env = env
         self._config = config
-        self._accumulator = accumulator
+        self.accumulator = accumulator
         self._metadata = metadata
         self._connections = connections
         self._tasks = tasks
@@ -86,7 +86,7 @@ class Sender:
 
     def all_metrics(self) -> Metrics:
         """Metrics of the traffic and of the costs of resizes."""
-        accumulator = self._accumulator
+        accumulator = self.accumulator
         in_flight = sum(list(self._in_flight.values()))
         available_bytes = max(0, accumulator.buffer_memory - accumulator.buffered_bytes)
         return {PRODUCER_TRAFFIC: self._traffic.values(in_flight, available_bytes), **self.metrics.values()}
@@ -95,7 +95,7 @@ class Sender:
         cluster = self._metadata.cluster
         if cluster is not self._cluster:
             self._cluster = cluster
-            for topic in self._accumulator.topics.values():
+            for topic in self.accumulator.topics.values():
                 topic.see(cluster.topics.get(topic.name))
         self._wake.set()
 
@@ -114,7 +114,7 @@ class Sender:
 
     def _send_ready(self, now_ms: float) -> float:
         """Start a request to every broker that can take one. Returns the milliseconds until the next look."""
-        accumulator = self._accumulator
+        accumulator = self.accumulator
         if expired := accumulator.expire(now_ms, self._why_late):
             for batch in expired:
                 self._traffic.errors += batch.count
@@ -158,13 +158,13 @@ class Sender:
             return f": {batch.failure}" + ("; the broker has not answered since" if batch.in_flight else "")
         if batch.in_flight:
             return ": the broker has not answered"
-        if self._accumulator.idempotent and self._producer_id == NO_PRODUCER_ID:
+        if self.accumulator.idempotent and self._producer_id == NO_PRODUCER_ID:
             return f": no producer id yet ({self._init_failure or 'not answered'})"
         return ": they waited in the buffer"
 
     def _has_producer_id(self, queue: PartitionQueue) -> bool:
         """Whether batches of ``queue`` may take sequences; starts a new id or epoch where one is needed."""
-        if not self._accumulator.idempotent:
+        if not self.accumulator.idempotent:
             return True
         if queue.topic.next is not None:
             return True  # no batch takes a sequence before it is placed again
@@ -184,11 +184,11 @@ class Sender:
     def _place_again(self, topic: TopicPlacement) -> None:
         """Go on to the next layout if no batch sent under the old one is open any more."""
         assert topic.next is not None
-        unknown = self._accumulator.give_up_gone(topic)
+        unknown = self.accumulator.give_up_gone(topic)
         if unknown:
             self.metrics.unknown_outcomes += unknown
             _log.warning("resize of %s: it is unknown whether %d records were written", topic.name, unknown)
-        replaced = self._accumulator.replace(topic, self._placing)
+        replaced = self.accumulator.replace(topic, self._placing)
         if replaced is not None:
             self.metrics.replaced(topic.name, replaced, self._now_ms() / 1000)
             _log.info(
@@ -241,7 +241,7 @@ class Sender:
 
     def _drain(self, queues: list[PartitionQueue], now_ms: float) -> tuple[list[ProducerBatch], bool]:
         """One batch of each partition, at most ``max_request_size`` together (one at least); and whether more wait."""
-        accumulator = self._accumulator
+        accumulator = self.accumulator
         batches: list[ProducerBatch] = []
         size = 0
         more = False
@@ -334,7 +334,7 @@ class Sender:
     def _finish_batch(
         self, batch: ProducerBatch, code: ErrorCode, result: BatchResult, message: str | None, now_ms: float
     ) -> None:
-        accumulator = self._accumulator
+        accumulator = self.accumulator
         if code.refreshes_metadata:
             self._metadata.request_update()
         if batch.resolved:
@@ -368,7 +368,7 @@ class Sender:
     def _acknowledged(self, batch: ProducerBatch, result: BatchResult) -> None:
         self._traffic.records += batch.count
         self._traffic.bytes += len(batch.encode())
-        self._accumulator.complete(batch, result)
+        self.accumulator.complete(batch, result)
 
     def _layout_refused(self, batch: ProducerBatch, now_ms: float) -> None:
         config = self._config
@@ -377,7 +377,7 @@ class Sender:
         def pause_ms(attempt: int) -> float:
             return backoff_ms(attempt, config.layout_backoff_ms, config.layout_backoff_max_ms, self._env.rng.random())
 
-        if self._accumulator.refuse(batch, now_ms, pause_ms):
+        if self.accumulator.refuse(batch, now_ms, pause_ms):
             self._metadata.hurry_update()
 
     # ------------------------------------------------------------ producer id
@@ -414,7 +414,7 @@ class Sender:
                 except KafkaError as error:
                     self._init_failure = f"{error.code.name}: {error.message}"
                     if not error.code.retriable:
-                        self._accumulator.abort(error)
+                        self.accumulator.abort(error)
                         self.on_progress()
                         return
                 config = self._config

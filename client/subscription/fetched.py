@@ -66,7 +66,7 @@ class FetchedBatch:
         self.taken = 0
         if not visible:
             self.count = 0
-        elif may_hold_moved and self._leave_out_moved():
+        elif may_hold_moved and self.leave_out_moved():
             assert self._records is not None
             self._skipped = sum(1 for record in self._records if record.offset < from_offset)
             self.count = len(self._records) - self._skipped
@@ -80,7 +80,7 @@ class FetchedBatch:
             self._skipped = sum(1 for record in self._records if record.offset < from_offset)
             self.count = len(self._records) - self._skipped
 
-    def _leave_out_moved(self) -> bool:
+    def leave_out_moved(self) -> bool:
         """Leave out tombstones of keys that moved to another partition. Returns True if there were any.
 
         They let compaction remove the key's old values here. A reader would get them after the newer value in the other

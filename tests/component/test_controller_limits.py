@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from anabranch.controller.active import ActiveController
 from anabranch.controller.admin.dispatch import HANDLERS
-from anabranch.controller.events import AdminCall
+from anabranch.controller.events import AdminCall, Event, EventQueue
 from anabranch.controller.outcome import Outcome
 from anabranch.controller.store import MAX_ATTEMPTS, MAX_OPERATIONS
 from anabranch.protocol.api_keys import ApiKey
@@ -310,26 +309,28 @@ class Writes:
         self.of_events: list[int] = [0]
         self.before_other = -1
         """The number of states written before the other request is decided."""
-        handle, session = ActiveController._handle, world.sessions[1000]
+        waited_s, session = EventQueue.waited_s, world.sessions[1000]
         multi = session.multi
+        queues: list[EventQueue] = []
         others: list[AdminCall] = []
 
-        async def counted(active: ActiveController, event: Any) -> None:
-            async def write(ops: Sequence[ZkOp]) -> list[int]:
-                states = [op for op in ops if isinstance(op, CreateOp | SetOp) and op.path.endswith("/state")]
-                self.of_events[-1] += len(states)
-                if states and not others:
-                    request = ListPartitionReassignmentsRequest()
-                    others.append(active.submit(ApiKey.LIST_PARTITION_REASSIGNMENTS, request, 0))
-                return await multi(ops)
+        async def write(ops: Sequence[ZkOp]) -> list[int]:
+            states = [op for op in ops if isinstance(op, CreateOp | SetOp) and op.path.endswith("/state")]
+            self.of_events[-1] += len(states)
+            if states and not others:
+                others.append(AdminCall(ApiKey.LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsRequest(), 0))
+                queues[-1].put(others[0])
+            return await multi(ops)
 
+        def begun(queue: EventQueue, event: Event) -> float:
             if event in others:
                 self.before_other = sum(self.of_events)
             self.of_events.append(0)
-            monkeypatch.setattr(session, "multi", write)
-            await handle(active, event)
+            queues.append(queue)
+            return waited_s(queue, event)
 
-        monkeypatch.setattr(ActiveController, "_handle", counted)
+        monkeypatch.setattr(session, "multi", write)
+        monkeypatch.setattr(EventQueue, "waited_s", begun)
 
     def check(self, states: int) -> None:
         """Check that all states are written, some after the other request, and at most one multi in each event."""

@@ -142,9 +142,9 @@ async def snapshot_many_producers(world: LogFixture, patches: pytest.MonkeyPatch
     step = ProducerCapture.step
 
     def counted(capture: ProducerCapture) -> bool:
-        before = len(capture._pending)
+        before = len(capture.pending)
         more = step(capture)
-        probe.step(before - len(capture._pending))
+        probe.step(before - len(capture.pending))
         return more
 
     patches.setattr(ProducerCapture, "step", counted)
@@ -382,7 +382,7 @@ class CodecWatch:
             note(len(data))
             return self._real[1](codec, data, level)
 
-        read, append_at = records._read_record, BatchBuilder.append_at
+        read, append_at = records.read_record, BatchBuilder.append_at
 
         def counted_read(*arguments: Any) -> Any:
             self.probe.step()
@@ -394,7 +394,7 @@ class CodecWatch:
 
         monkeypatch.setattr(records, "decompress", decompress)
         monkeypatch.setattr(batch_builder, "compress", compress)
-        monkeypatch.setattr(records, "_read_record", counted_read)
+        monkeypatch.setattr(records, "read_record", counted_read)
         monkeypatch.setattr(BatchBuilder, "append_at", counted_append)
 
 

@@ -42,13 +42,13 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def reads(monkeypatch: pytest.MonkeyPatch) -> LoopProbe:
     """Counts the records that are read."""
     probe = LoopProbe()
-    read = protocol_records._read_record
+    read = protocol_records.read_record
 
     def counted(*arguments: Any) -> Any:
         probe.step()
         return read(*arguments)
 
-    monkeypatch.setattr(protocol_records, "_read_record", counted)
+    monkeypatch.setattr(protocol_records, "read_record", counted)
     return probe
 
 
@@ -161,13 +161,13 @@ async def test_hole_29_the_keys_of_a_large_batch_are_placed_in_slices_with_the_s
 ) -> None:
     wrong, right = key_of(5, 6), key_of(1, 6)
     homes: list[int] = []
-    home = layouts._home
+    place = layouts.place
 
-    def counted(key: bytes, initial: int, undeleted: int) -> int:
+    def counted(hash_of_key: int, initial: int, undeleted: int) -> int:
         homes.append(undeleted)
-        return home(key, initial, undeleted)
+        return place(hash_of_key, initial, undeleted)
 
-    monkeypatch.setattr(layouts, "_home", counted)
+    monkeypatch.setattr(layouts, "place", counted)
     async with broker_of(tmp_path, monkeypatch) as broker:
         await broker.has(GROWN, 1, epoch=1)
         mixed = stock([wrong if number in (30, 44) else right for number in range(45)])

@@ -13,9 +13,10 @@ import trio
 import trio.testing
 
 from anabranch.broker import large_requests, metadata_cache
-from anabranch.broker.handlers import alter_replica_log_dirs, describe_log_dirs, fetch, metadata, update_metadata
+from anabranch.broker.handlers import describe_log_dirs, fetch, metadata, update_metadata
 from anabranch.broker.handlers.fetch_read import FetchRead
 from anabranch.broker.large_requests import NAMED
+from anabranch.broker.log.log_moves import LogMoves
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.protocol import steps
@@ -38,7 +39,6 @@ from anabranch.protocol.generated.stop_replica import (
     StopReplicaRequest,
     StopReplicaTopicState,
 )
-from anabranch.protocol.types import TopicPartition
 from anabranch.runtime import pauses
 from anabranch.runtime.channel import Channel
 from tests.support.broker.broker_harness import DEADLINE_S, one_broker
@@ -137,16 +137,16 @@ async def test_other_connections_are_served_between_two_slices_and_each_answers_
 async def test_the_partitions_of_a_full_fetch_are_read_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
 ) -> None:
-    look = FetchRead._look_at
+    read_partition = FetchRead.read_partition
 
-    def counted(read: FetchRead, key: TopicPartition, waits: bool) -> None:
+    def counted(*arguments: Any) -> Any:
         probe.step()
-        look(read, key, waits)
+        return read_partition(*arguments)
 
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t", MANY)
         await broker.request(produce())
-        monkeypatch.setattr(FetchRead, "_look_at", counted)
+        monkeypatch.setattr(FetchRead, "read_partition", counted)
         answer = await broker.request(full_fetch(0))
         partitions = answer.responses[0].partitions
         assert [found.partition_index for found in partitions] == list(range(MANY))
@@ -207,7 +207,7 @@ async def test_metadata_of_many_partitions_is_gathered_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe, names: list[str] | None
 ) -> None:
     """Metadata of all topics, of topics by name, and of a topic that does not exist."""
-    partition = metadata._partition
+    partition = metadata.described
 
     def counted(*arguments: Any) -> Any:
         probe.step()
@@ -216,7 +216,7 @@ async def test_metadata_of_many_partitions_is_gathered_in_slices(
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("many", MANY)
         await broker.create_topic("few", 2)
-        monkeypatch.setattr(metadata, "_partition", counted)
+        monkeypatch.setattr(metadata, "described", counted)
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         answer = await broker.request(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
         assert [topic.name for topic in answer.topics] == (names or ["few", "many"])
@@ -229,15 +229,15 @@ async def test_metadata_of_many_partitions_is_gathered_in_slices(
 async def test_alter_replica_log_dirs_is_handled_in_slices_and_log_dirs_are_described(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
 ) -> None:
-    move = alter_replica_log_dirs._move
+    request = LogMoves.request
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **named: Any) -> None:
         probe.step()
-        return move(*arguments)
+        request(*arguments, **named)
 
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t", MANY)
-        monkeypatch.setattr(alter_replica_log_dirs, "_move", counted)
+        monkeypatch.setattr(LogMoves, "request", counted)
         topics = [AlterReplicaLogDirTopic(name="t", partitions=list(range(MANY)))]
         answer = await broker.request(AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/x", topics=topics)]))
         found = [(result.partition_index, result.error_code) for result in answer.results[0].partitions]
@@ -252,7 +252,7 @@ async def test_alter_replica_log_dirs_is_handled_in_slices_and_log_dirs_are_desc
 async def test_an_update_metadata_is_applied_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
 ) -> None:
-    described = metadata_cache._described
+    described = metadata_cache.partition_info
 
     def counted(state: Any) -> Any:
         probe.step()
@@ -260,7 +260,7 @@ async def test_an_update_metadata_is_applied_in_slices(
 
     async with one_broker(tmp_path) as broker:
         topic_id = await broker.create_topic("t", MANY)
-        monkeypatch.setattr(metadata_cache, "_described", counted)
+        monkeypatch.setattr(metadata_cache, "partition_info", counted)
         assert (await broker.update_metadata("t", topic_id, MANY, leader_epoch=3)).error_code == ErrorCode.NONE
         assert (probe.steps, probe.most_steps) == (MANY, FEW)
         answer = await broker.request(MetadataRequest(topics=None))
@@ -270,7 +270,7 @@ async def test_an_update_metadata_is_applied_in_slices(
 async def test_an_update_metadata_is_given_up_when_a_newer_controller_appears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    described, check = metadata_cache._described, ReplicaManager.check_controller
+    described, check = metadata_cache.partition_info, ReplicaManager.check_controller
     managers: list[ReplicaManager] = []
 
     def checked(replicas: ReplicaManager, controller_epoch: int) -> bool:
@@ -286,7 +286,7 @@ async def test_an_update_metadata_is_given_up_when_a_newer_controller_appears(
                 check(managers[-1], broker.controller_epoch + 1)
             return described(state)
 
-        monkeypatch.setattr(metadata_cache, "_described", overtaken)
+        monkeypatch.setattr(metadata_cache, "partition_info", overtaken)
         answered = await broker.update_metadata("t", topic_id, MANY, leader_epoch=3)
         assert answered.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
         answer = await broker.request(MetadataRequest(topics=None))

@@ -154,7 +154,7 @@ def test_nothing_is_cold_where_the_kernel_cannot_be_asked(monkeypatch: pytest.Mo
     (tmp_path / "file").write_bytes(b"x")
     fd = os.open(tmp_path / "file", os.O_RDONLY)
     try:
-        monkeypatch.setattr(cold_ranges, "_NOWAIT", None)
+        monkeypatch.setattr(cold_ranges, "RWF_NOWAIT", None)
         assert not is_cold(fd, 0, 1)
     finally:
         os.close(fd)

@@ -66,7 +66,7 @@ def consumers_read_above_the_watermark(patch: Patch) -> None:
     original = FetchRead.read_log
 
     def read(self: FetchRead, partition: Partition, state: Any, *rest: Any) -> Any:
-        if self._limits.is_follower:
+        if self.limits.is_follower:
             return original(self, partition, state, *rest)
         log = partition.log
         return log.read(state.fetch_offset, state.max_bytes, upper_bound=log.log_end_offset, at_least_one=True)

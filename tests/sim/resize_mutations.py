@@ -47,7 +47,7 @@ def positions_before_the_commit(patch: Patch) -> None:
     original = OrderedDelivery.report_positions
 
     async def report(self: Any, due: Any) -> None:
-        self._config = dataclasses.replace(self._config, ordered_delivery_commit_before_report=False)
+        self.config = dataclasses.replace(self.config, ordered_delivery_commit_before_report=False)
         await original(self, due)
 
     patch.setattr(OrderedDelivery, "report_positions", report)
@@ -136,7 +136,7 @@ def a_retry_names_the_newest_layout(patch: Patch) -> None:
 
     def post(self: Any, node_id: int, connection: Any, batches: list[Any]) -> None:
         for batch in batches:
-            topic = self._accumulator.topics[batch.tp.topic]
+            topic = self.accumulator.topics[batch.tp.topic]
             batch.layout = layout_of(topic.next or topic.info)
         original(self, node_id, connection, batches)
 
@@ -163,11 +163,11 @@ def one_layout_for_a_topic_on_a_broker(patch: Patch) -> None:
     newest: dict[tuple[int, str], Any] = {}
 
     def get(self: Any) -> Any:
-        return newest.get((id(self._services), self.key.topic), UNKNOWN)
+        return newest.get((id(self.services), self.key.topic), UNKNOWN)
 
     def put(self: Any, new: Any) -> None:
         if new.layout_version >= get(self).layout_version:
-            newest[id(self._services), self.key.topic] = new
+            newest[id(self.services), self.key.topic] = new
 
     patch.setattr(Partition, "layout", property(get, put))
 

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from anabranch.broker.lineage_reader import NOTHING_READ, Lineages
-from anabranch.broker.replication.replica_manager import ReplicaManager, _Ended
+from anabranch.broker.replication.replica_manager import Ended, ReplicaManager
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects
 from anabranch.controller.resize import steps
@@ -204,7 +204,7 @@ def older_leader_epochs_are_obeyed(patch: Patch) -> None:
 
 
 def deletions_are_forgotten(patch: Patch) -> None:
-    patch.setattr(ReplicaManager, "remember_end", lambda *_: _Ended())
+    patch.setattr(ReplicaManager, "remember_end", lambda *_: Ended())
 
 
 def orders_name_no_incarnation(patch: Patch) -> None:

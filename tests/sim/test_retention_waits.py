@@ -170,7 +170,7 @@ def followers_remove_by_their_own_clocks(patch: Patch) -> None:
     whole = RetentionHolds.held_from
 
     def held_from(self: RetentionHolds, log: PartitionLog) -> int:
-        partition = self._hosted(log.partition)
+        partition = self.hosted(log.partition)
         return whole(self, log) if partition is not None and partition.is_leader else NOTHING_HELD
 
     patch.setattr(RetentionHolds, "held_from", held_from)
@@ -181,7 +181,7 @@ def a_new_leader_has_no_lease(patch: Patch) -> None:
 
     def make_leader(self: Partition, *arguments: object) -> None:
         whole(self, *arguments)  # type: ignore[arg-type]
-        self.retention_hold = Hold(0, self._services.clock.monotonic())
+        self.retention_hold = Hold(0, self.services.clock.monotonic())
 
     patch.setattr(Partition, "make_leader", make_leader)
 

@@ -16,7 +16,7 @@ import pytest
 
 from anabranch.broker.handlers import leader_and_isr, stop_replica, update_metadata
 from anabranch.broker.replication import replica_manager
-from anabranch.broker.replication.replica_manager import ReplicaManager, _Ended
+from anabranch.broker.replication.replica_manager import Ended, ReplicaManager
 from anabranch.protocol.errors import ErrorCode
 from tests.sim.moving import Moved, move_around
 
@@ -52,14 +52,14 @@ def older_epochs_are_not_fenced(patch: Patch) -> None:
 
 
 def deletions_are_forgotten(patch: Patch) -> None:
-    patch.setattr(ReplicaManager, "remember_end", lambda *_: _Ended())
+    patch.setattr(ReplicaManager, "remember_end", lambda *_: Ended())
 
 
 def an_older_deletion_counts_as_the_last(patch: Patch) -> None:
     original = ReplicaManager.remember_end
 
     def remember(self: ReplicaManager, *arguments: Any) -> Any:
-        self._ended.pop(arguments[0], None)
+        self.ended.pop(arguments[0], None)
         return original(self, *arguments)
 
     patch.setattr(ReplicaManager, "remember_end", remember)

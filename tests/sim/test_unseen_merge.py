@@ -10,7 +10,7 @@ survivor.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,6 @@ from anabranch.client.ordered_delivery.topic_gates import TopicGates
 from anabranch.ordered_resize import lineage
 from anabranch.ordered_resize.facts import Facts
 from anabranch.ordered_resize.gate import Gate
-from anabranch.ordered_resize.lineage import Loaded
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.sim_scheduler import run_deterministic
 from anabranch.zk_schemas.partition_state import PartitionState
@@ -447,14 +446,21 @@ def a_removed_partition_needs_no_load(patch: Patch) -> None:
 
 def an_assignment_counts_as_a_load(patch: Patch) -> None:
     """An assignment counts as a load up to the entries that are satisfied at the first look."""
-    look = Gate.look
+    assign, look = Gate.assign, Gate.look
+    not_loaded: set[tuple[Gate, int]] = set()
 
-    def look_first(self: Any, partition: int, epoch: int) -> Any:
-        held = self._held[partition]
-        if held.loaded == Loaded() and partition in self.facts.lineages:
+    def note_new(self: Gate, partitions: Iterable[int]) -> None:
+        wanted = set(partitions)
+        not_loaded.update((self, partition) for partition in wanted - self.held)
+        assign(self, wanted)
+
+    def look_first(self: Gate, partition: int, epoch: int) -> Any:
+        if (self, partition) in not_loaded and partition in self.facts.lineages:
+            not_loaded.remove((self, partition))
             self.load_returned(partition, self.load_called(partition))
         return look(self, partition, epoch)
 
+    patch.setattr(Gate, "assign", note_new)
     patch.setattr(Gate, "look", look_first)
 
 
@@ -462,7 +468,7 @@ def a_removed_partition_needs_no_flush(patch: Patch) -> None:
     take_revoked = TopicGates.take_revoked
 
     def take(self: Any) -> Any:
-        self._removed = {}
+        self.removed = {}
         return take_revoked(self)
 
     patch.setattr(TopicGates, "take_revoked", take)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
 import pytest
 import trio
@@ -162,14 +163,14 @@ async def test_topics_read_before_the_connection_failed_are_reported(
     zk = Zk()
     await zk.start()
     await zk.set(ConfigZnode.topic_path("a"), {"retention.ms": "5"})
-    load_topic = zk.dynamic._load_topic
+    get = zk.store.get
 
-    async def fail_at_b(topic: str) -> None:
-        if topic == "b":
-            raise ZkConnectionError(topic)
-        await load_topic(topic)
+    async def fail_at_b(path: str, watch: Callable[[], None] | None = None) -> Any:
+        if path == ConfigZnode.topic_path("b"):
+            raise ZkConnectionError(path)
+        return await get(path, watch)
 
-    monkeypatch.setattr(zk.dynamic, "_load_topic", fail_at_b)
+    monkeypatch.setattr(zk.store, "get", fail_at_b)
     zk.dynamic.read_all_again()
     with pytest.raises(ZkConnectionError):
         await zk.dynamic._apply_new()

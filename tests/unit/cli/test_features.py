@@ -214,7 +214,8 @@ def test_no_downgrade_or_deletion_happens_without_confirmation(
 def test_yes_and_a_dry_run_ask_no_question_and_an_upgrade_needs_none(
     admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(features, "_confirmed", lambda _question: pytest.fail("a question"))
+    answering(monkeypatch, "n")
+    monkeypatch.setattr("builtins.input", lambda _prompt: pytest.fail("a question"))
     assert features.downgrade(feature=["groups=1"], yes=True, force=True) == 0
     assert features.downgrade(feature=["groups=1"], dry_run=True) == 0
     assert features.upgrade(feature=["groups=3"]) == 0

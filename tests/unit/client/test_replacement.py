@@ -7,8 +7,9 @@ import random
 import pytest
 
 from anabranch.client.errors import ErrorCode, KafkaError, PartitionMarkedError
+from anabranch.client.net.cluster import TopicInfo
+from anabranch.client.producer.partitioner import StickyPartitioner
 from anabranch.client.producer.producer_batch import ProducerBatch
-from anabranch.client.producer.replacement import Replacement
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import Record, RecordBatch
 from tests.unit.client.resize_model import ProducerModel
@@ -252,14 +253,14 @@ def finish(world: ProducerModel) -> int:
 
 def test_a_step_places_a_bounded_number_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
     placed = 0
-    target = Replacement._target
+    for_key = StickyPartitioner.for_key
 
-    def counted(self: Replacement, batch: ProducerBatch, index: int, record: Record) -> int | KafkaError:
+    def counted(self: StickyPartitioner, info: TopicInfo, key: bytes) -> int:
         nonlocal placed
         placed += 1
-        return target(self, batch, index, record)
+        return for_key(self, info, key)
 
-    monkeypatch.setattr(Replacement, "_target", counted)
+    monkeypatch.setattr(StickyPartitioner, "for_key", counted)
     world = begun(700)
     rounds = 0
     while world.topic.replacement is not None:
@@ -267,7 +268,7 @@ def test_a_step_places_a_bounded_number_of_records(monkeypatch: pytest.MonkeyPat
         world.sender._place_again(world.topic)
         rounds += 1
         assert placed - before <= 7
-    assert placed == 700
+    assert placed == 2 * 700, "each record is placed when it is sent, and once again"
     assert rounds >= 100
 
 

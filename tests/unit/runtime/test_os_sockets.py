@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import socket
 from typing import Any
@@ -9,8 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from anabranch.runtime import os_sockets
-from anabranch.runtime.os_sockets import SocketListener, SocketStream, format_address
+from anabranch.runtime.os_sockets import SocketListener, SocketNetwork, SocketStream, format_address
 from anabranch.runtime.real_trio import TRIO_WAITS, RealNetwork
 
 HOST = "127.0.0.1"
@@ -35,9 +35,8 @@ async def test_small_writes_are_not_delayed() -> None:
 
 
 @pytest.mark.trio
-async def test_the_addresses_of_a_host_are_tried_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = RealNetwork()
-    listener = await network.listen(HOST, 0)
+async def test_the_addresses_of_a_host_are_tried_one_after_the_other() -> None:
+    listener = await RealNetwork().listen(HOST, 0)
 
     async def resolve(_host: str, port: int, _passive: bool) -> Any:
         return [
@@ -45,15 +44,11 @@ async def test_the_addresses_of_a_host_are_tried_one_after_the_other(monkeypatch
             (socket.AF_INET, socket.SOCK_STREAM, 0, "", (HOST, port)),
         ]
 
-    monkeypatch.setattr(network, "_waits", TRIO_WAITS.__class__(**_fields(resolve=resolve)), raising=True)
+    network = SocketNetwork(dataclasses.replace(TRIO_WAITS, resolve=resolve))
     client = await network.connect("two-addresses", listener.port)
     assert client.peer == f"{HOST}:{listener.port}"
     client.close()
     listener.close()
-
-
-def _fields(**changes: Any) -> dict[str, Any]:
-    return {name: getattr(TRIO_WAITS, name) for name in TRIO_WAITS.__slots__} | changes
 
 
 class Recorded:
@@ -98,17 +93,21 @@ class OutOfDescriptors:
 
 
 @pytest.mark.trio
-async def test_a_listener_continues_after_a_lack_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os_sockets, "_ACCEPT_PAUSE_S", 0.001)
+async def test_a_listener_continues_after_a_lack_of_descriptors() -> None:
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
     sock = socket.socket()
     sock.bind((HOST, 0))
     sock.listen()
     short = OutOfDescriptors(sock, failures=3)
-    listener = SocketListener(short, TRIO_WAITS)  # type: ignore[arg-type]
+    listener = SocketListener(short, dataclasses.replace(TRIO_WAITS, sleep=pause))  # type: ignore[arg-type]
     client = await RealNetwork().connect(HOST, listener.port)
     with trio.fail_after(5):
         server = await listener.accept()
-    assert short.failures == 0
+    assert (short.failures, len(pauses)) == (0, 3)
     client.close()
     server.close()
     sock.close()
