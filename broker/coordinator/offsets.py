@@ -16,7 +16,7 @@ Commits within transactions are another API; the offsets of an open transaction 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -57,6 +57,8 @@ from anabranch.protocol.types import TopicPartition
 
 Exists: TypeAlias = Callable[[str, int], bool]
 """Whether a partition (topic, index) exists."""
+Checked: TypeAlias = list[tuple[str, list[tuple[int, ErrorCode]]]]
+"""The partitions of a commit by topic, each with the error of its check."""
 
 NO_RETENTION = -1
 
@@ -77,9 +79,9 @@ def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, topic
     accepted: list[CoordinatorRecord] = []
     partitions: list[TopicPartition] = []
     processed = Processed(request.generation_id, request.member_id, {})
-    response = OffsetCommitResponse()
+    checked: Checked = []
     for topic in request.topics:
-        results = []
+        errors: list[tuple[int, ErrorCode]] = []
         for partition in topic.partitions:
             tp = TopicPartition(topic.name, partition.partition_index)
             known = _newest_incarnation(turn.shard, group, tp, topics.incarnation)
@@ -91,28 +93,38 @@ def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, topic
                 group.commit_started(tp, committed)
                 if partition.is_processed:
                     processed.reports[tp] = Report(committed.incarnation, committed.offset)
-            result = OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
-            results.append(result)
-        response.topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=results))
+            errors.append((partition.partition_index, error))
+        checked.append((topic.name, errors))
     if not accepted:
-        turn.out.reply(token, response)
+        turn.out.reply(token, _response(checked))
         return
     turn.shard.groups[group.group_id] = group
-    turn.out.write(group.group_id, accepted, OffsetsStored(group, token, response, partitions, processed))
+    turn.out.write(group.group_id, accepted, OffsetsStored(group, token, checked, partitions, processed))
 
 
 def refuse_commit(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
     """The same error for every partition."""
+    return _response([(topic.name, [(p.partition_index, error) for p in topic.partitions]) for topic in request.topics])
+
+
+def _response(
+    checked: Checked, error: ErrorCode = ErrorCode.NONE, reported: Set[TopicPartition] = frozenset()
+) -> OffsetCommitResponse:
+    """``error`` is the error of the partitions that were not refused; ``reported`` are those whose offset counts."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
-                name=topic.name,
+                name=name,
                 partitions=[
-                    OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
-                    for partition in topic.partitions
+                    OffsetCommitResponsePartition(
+                        partition_index=index,
+                        error_code=error if code is ErrorCode.NONE else code,
+                        is_reported=TopicPartition(name, index) in reported,
+                    )
+                    for index, code in errors
                 ],
             )
-            for topic in request.topics
+            for name, errors in checked
         ]
     )
 
@@ -201,22 +213,16 @@ class OffsetsStored:
 
     group: Group
     token: Token
-    response: OffsetCommitResponse
+    checked: Checked
     partitions: list[TopicPartition]
     processed: Processed
 
     def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
-        if error is ErrorCode.NONE:
-            self._report(shard)
+        is_stored = error is ErrorCode.NONE
+        reported = take_processed(shard, self.group, self.processed) if is_stored else frozenset()
         out = CommitEnded(self.group, self.partitions).resolve(shard, error, now)
-        self._answer(out, error)
+        out.reply(self.token, _response(self.checked, offset_append_error(error), reported))
         return out
-
-    def _report(self, shard: Shard) -> None:
-        taken = take_processed(shard, self.group, self.processed)
-        for topic in self.response.topics:
-            for partition in topic.partitions:
-                partition.is_reported = TopicPartition(topic.name, partition.partition_index) in taken
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
         """The offsets stay pending: a stable fetch must still see them, and they are removed with their group.
@@ -224,17 +230,8 @@ class OffsetsStored:
         They do not count as a report any more: the member gets an error, and may change its position meanwhile.
         """
         out = Outcome()
-        self._answer(out, ErrorCode.REQUEST_TIMED_OUT)
+        out.reply(self.token, _response(self.checked, offset_append_error(ErrorCode.REQUEST_TIMED_OUT)))
         return out, CommitEnded(self.group, self.partitions)
-
-    def _answer(self, out: Outcome, error: ErrorCode) -> None:
-        if error is not ErrorCode.NONE:
-            code = offset_append_error(error)
-            for topic in self.response.topics:
-                for partition in topic.partitions:
-                    if partition.error_code == ErrorCode.NONE:
-                        partition.error_code = code
-        out.reply(self.token, self.response)
 
 
 @dataclass(frozen=True, slots=True)

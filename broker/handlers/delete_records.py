@@ -8,7 +8,9 @@ low watermark, and is sent when the log of every live replica begins there or la
 
 from __future__ import annotations
 
-from anabranch.broker.replication.delayed_delete import DelayedDelete, Waiting
+from collections.abc import Mapping
+
+from anabranch.broker.replication.delayed_delete import DelayedDelete, Deleted, Deletion
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.ordered_resize.marked import Marked
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -23,22 +25,38 @@ from anabranch.protocol.types import TopicPartition
 
 
 def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> Answer:
-    waiting: Waiting = []
-    response = DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name, partitions=[_delete(ctx, topic.name, asked, waiting) for asked in topic.partitions]
-            )
-            for topic in request.topics
-        ]
-    )
+    begun = [
+        (topic.name, [(asked.partition_index, _delete(ctx, topic.name, asked)) for asked in topic.partitions])
+        for topic in request.topics
+    ]
+
+    def respond(outcomes: Mapping[Deletion, Deleted]) -> DeleteRecordsResponse:
+        return DeleteRecordsResponse(
+            topics=[
+                DeleteRecordsTopicResult(
+                    name=name,
+                    partitions=[
+                        _result(index, outcomes[found] if isinstance(found, Deletion) else found)
+                        for index, found in partitions
+                    ],
+                )
+                for name, partitions in begun
+            ]
+        )
+
+    deletions = [found for _, partitions in begun for _, found in partitions if isinstance(found, Deletion)]
     deadline = ctx.node.env.clock.monotonic() + request.timeout_ms / 1000
-    return DelayedDelete.park(ctx.node.purgatory, deadline, waiting, response)
+    return DelayedDelete.park(ctx.node.purgatory, deadline, deletions, respond)
 
 
-def _delete(
-    ctx: RequestContext, topic: str, asked: DeleteRecordsPartition, waiting: Waiting
-) -> DeleteRecordsPartitionResult:
+def _result(index: int, deleted: Deleted) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(
+        partition_index=index, low_watermark=deleted.low_watermark, error_code=deleted.error_code
+    )
+
+
+def _delete(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> Deletion | Deleted:
+    """Delete the records in this broker's log. A refused deletion has its outcome at once."""
     index = asked.partition_index
     try:
         partition = ctx.node.replicas.leader(TopicPartition(topic, index), asked.leader_epoch)
@@ -53,8 +71,6 @@ def _delete(
             )
         log_start_offset = partition.log.delete_records_before(asked.offset, even_if_compacted=may_lose)
     except KafkaError as error:
-        return DeleteRecordsPartitionResult(partition_index=index, low_watermark=-1, error_code=error.code)
+        return Deleted(error.code)
     partition.notify()
-    result = DeleteRecordsPartitionResult(partition_index=index)
-    waiting.append((partition, log_start_offset, result))
-    return result
+    return Deletion(partition, log_start_offset)

@@ -2,39 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.delete_records import DeleteRecordsPartitionResult, DeleteRecordsResponse
+from anabranch.protocol.generated.delete_records import DeleteRecordsResponse
+from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
-Waiting = list[tuple[Partition, int, DeleteRecordsPartitionResult]]
-"""Partition, the log start every replica must reach, the answer for it."""
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Deletion:
+    """The records of a partition are deleted by its leader; the other replicas follow."""
+
+    partition: Partition
+    log_start_offset: int
+    """The log start that every replica has to reach."""
+
+
+class Deleted(NamedTuple):
+    """The outcome of a deletion for its partition."""
+
+    error_code: ErrorCode
+    low_watermark: int = NO_OFFSET
+
+
+Respond = Callable[[Mapping[Deletion, Deleted]], DeleteRecordsResponse]
+"""Makes the response from the outcome of each deletion."""
 
 
 class DelayedDelete(DelayedOperation):
     """Answers once the records are deleted everywhere, the leader changes, or the request times out."""
 
-    __slots__ = ("_answer", "_purgatory", "_response", "_waiting")
+    __slots__ = ("_answer", "_outcomes", "_purgatory", "_respond", "_waiting")
 
-    def __init__(
-        self, purgatory: Purgatory, deadline: float, waiting: Waiting, response: DeleteRecordsResponse
-    ) -> None:
+    def __init__(self, purgatory: Purgatory, deadline: float, deletions: list[Deletion], respond: Respond) -> None:
         super().__init__(deadline)
         self._purgatory = purgatory
-        self._waiting = waiting
-        self._response = response
+        self._waiting = deletions
+        self._respond = respond
+        self._outcomes: dict[Deletion, Deleted] = {}
         self._answer: Deferred[DeleteRecordsResponse] = Deferred()
 
     @classmethod
     def park(
-        cls, purgatory: Purgatory, deadline: float, waiting: Waiting, response: DeleteRecordsResponse
+        cls, purgatory: Purgatory, deadline: float, deletions: list[Deletion], respond: Respond
     ) -> Deferred[DeleteRecordsResponse]:
-        """Watch the partitions of ``waiting``; the answer is filled later, at once if there is nothing to wait for."""
-        operation = cls(purgatory, deadline, waiting, response)
-        for partition, _, _ in waiting:
-            partition.watchers[operation] = None
+        """Watch the partitions of ``deletions``; the answer is filled later, at once if nothing has to be awaited."""
+        operation = cls(purgatory, deadline, deletions, respond)
+        for deletion in deletions:
+            deletion.partition.watchers[operation] = None
         operation.try_complete()
         if not operation.completed:
             purgatory.park(operation)
@@ -44,28 +65,31 @@ class DelayedDelete(DelayedOperation):
         self._purgatory.changed(self)
 
     def try_complete(self) -> None:
-        self._waiting = [item for item in self._waiting if not self._settle(*item)]
+        self._waiting = [deletion for deletion in self._waiting if not self._settle(deletion, _outcome(deletion))]
         if not self._waiting:
             self._complete()
 
-    def _settle(self, partition: Partition, offset: int, result: DeleteRecordsPartitionResult) -> bool:
-        result.low_watermark = partition.low_watermark
-        if not partition.is_leader:
-            result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            result.low_watermark = -1
-        elif result.low_watermark < offset:
+    def _settle(self, deletion: Deletion, outcome: Deleted | None) -> bool:
+        if outcome is None:
             return False
-        partition.watchers.pop(self, None)
+        self._outcomes[deletion] = outcome
+        deletion.partition.watchers.pop(self, None)
         return True
 
     def expire(self) -> None:
-        for partition, offset, result in self._waiting:
-            if not self._settle(partition, offset, result):
-                partition.watchers.pop(self, None)
-                result.error_code = ErrorCode.REQUEST_TIMED_OUT
-                result.low_watermark = -1
+        for deletion in self._waiting:
+            self._settle(deletion, _outcome(deletion) or Deleted(ErrorCode.REQUEST_TIMED_OUT))
         self._complete()
 
     def _complete(self) -> None:
         self.completed = True
-        self._answer.fill(self._response)
+        self._answer.fill(self._respond(self._outcomes))
+
+
+def _outcome(deletion: Deletion) -> Deleted | None:
+    """The outcome of a deletion; None while a replica has the records."""
+    partition = deletion.partition
+    if not partition.is_leader:
+        return Deleted(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    low_watermark = partition.low_watermark
+    return Deleted(ErrorCode.NONE, low_watermark) if low_watermark >= deletion.log_start_offset else None

@@ -1,0 +1,45 @@
+"""The outcome of each deletion of a DeleteRecords request, and when the response is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from anabranch.broker.replication.delayed_delete import DelayedDelete, Deleted, Deletion
+from anabranch.broker.replication.purgatory import Purgatory
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.delete_records import DeleteRecordsResponse
+from anabranch.runtime.sim_clock import SimClock
+
+
+def partition(low_watermark: int) -> Any:
+    return SimpleNamespace(is_leader=True, low_watermark=low_watermark, watchers={})
+
+
+def test_each_deletion_has_its_own_outcome_and_the_response_is_made_once() -> None:
+    reached, lost, late = partition(5), partition(0), partition(0)
+    deletions = [Deletion(one, 5) for one in (reached, lost, late)]
+    made: list[Mapping[Deletion, Deleted]] = []
+
+    def respond(outcomes: Mapping[Deletion, Deleted]) -> DeleteRecordsResponse:
+        made.append(outcomes)
+        return DeleteRecordsResponse()
+
+    purgatory = Purgatory(SimClock())
+    answer = DelayedDelete.park(purgatory, 1.0, deletions, respond)
+    [operation] = purgatory.waiting()
+    assert (reached.watchers, list(lost.watchers), list(late.watchers)) == ({}, [operation], [operation])
+    reached.low_watermark = 9  # later than its outcome
+    lost.is_leader = False
+    operation.try_complete()
+    assert not answer.filled and not made
+    operation.expire()
+    assert answer.filled and operation.completed
+    assert [made[0][deletion] for deletion in deletions] == [
+        Deleted(ErrorCode.NONE, 5),
+        Deleted(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        Deleted(ErrorCode.REQUEST_TIMED_OUT),
+    ]
+    assert len(made) == 1
+    assert not lost.watchers and not late.watchers
