@@ -88,7 +88,7 @@ class Topics(Protocol):
         ...
 
 
-class RequestContext(Protocol):
+class RequestOrigin(Protocol):
     """The client of a request, and the request's version."""
 
     @property

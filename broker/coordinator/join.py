@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anabranch.broker.coordinator.broker_services import RequestContext
+from anabranch.broker.coordinator.broker_services import RequestOrigin
 from anabranch.broker.coordinator.durable import GroupRecord
 from anabranch.broker.coordinator.fencing import check_member
 from anabranch.broker.coordinator.group import Group, Member, ParkedJoin, Protocols
@@ -67,7 +67,7 @@ class Joining:
         turn.out.reply(self.parked.token, join_error(self.parked.api_version, shown_id, error))
 
 
-def join_group(turn: Turn, token: Token, ctx: RequestContext, request: JoinGroupRequest, unique: str) -> None:
+def join_group(turn: Turn, token: Token, ctx: RequestOrigin, request: JoinGroupRequest, unique: str) -> None:
     """Add a member or let it rejoin, and start or complete a rebalance if that is needed."""
     joining = Joining(
         request=request,

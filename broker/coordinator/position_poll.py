@@ -28,7 +28,7 @@ from anabranch.broker.coordinator.position_answers import (
     position_of,
     response_of,
 )
-from anabranch.broker.coordinator.positions import UNKNOWN_POSITION, Awaited, Poller
+from anabranch.broker.coordinator.positions import UNKNOWN_POSITION, Poller, PositionWait
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.coordinator.token import Token
 from anabranch.protocol.errors import ErrorCode
@@ -118,7 +118,7 @@ def _note_waits(turn: Turn, group: Group, poller: Poller, awaited_until: Mapping
         end_wait(turn, poller, tp)
     for tp, until in waits.items():
         known = poller.awaited.get(tp)
-        poller.awaited[tp] = Awaited(until, turn.now.monotonic_ms if known is None else known.since_ms)
+        poller.awaited[tp] = PositionWait(until, turn.now.monotonic_ms if known is None else known.since_ms)
 
 
 def _note_poll(group: Group, member_id: str) -> bool:

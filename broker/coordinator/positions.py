@@ -47,7 +47,7 @@ class Report(NamedTuple):
     position: int
 
 
-class Awaited(NamedTuple):
+class PositionWait(NamedTuple):
     """A wait of a member for a partition: the group must reach offset ``until``."""
 
     until: int
@@ -64,7 +64,7 @@ class Poller:
     """The last answer for each wanted partition."""
     asked: dict[TopicPartition, None] = field(default_factory=dict)
     """Partitions that it owns and whose positions were requested from it."""
-    awaited: dict[TopicPartition, Awaited] = field(default_factory=dict)
+    awaited: dict[TopicPartition, PositionWait] = field(default_factory=dict)
     """The wanted partitions for which records wait at the member, until the group is far enough."""
     token: Token | None = None
     deadline_ms: int = 0
@@ -95,7 +95,7 @@ class GroupPositions:
     waited_since_ms: int | None = None
     """The time at which a member first wanted a position: the group waits for first polls from then on."""
     ownership: Ownership | None = None
-    waits_before: dict[str, dict[TopicPartition, Awaited]] = field(default_factory=dict)
+    waits_before: dict[str, dict[TopicPartition, PositionWait]] = field(default_factory=dict)
     """The waits in earlier generations: a member continues its own if it names them again.
 
     Its first poll in a generation may name none yet. Another member may also continue a wait.
@@ -116,7 +116,7 @@ class GroupPositions:
 
     def take_waits_before(
         self, member_id: str, awaited_until: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, Awaited]:
+    ) -> dict[TopicPartition, PositionWait]:
         """Remove and return the member's earlier waits for the partitions whose awaited offset is the same.
 
         If it is another one, the earlier wait is over, and is removed too.

@@ -25,7 +25,7 @@ from anabranch.broker.coordinator import (
     readers,
     sync,
 )
-from anabranch.broker.coordinator.broker_services import OffsetsLog, RequestContext, Topics
+from anabranch.broker.coordinator.broker_services import OffsetsLog, RequestOrigin, Topics
 from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.counted import Creation, RecentCreations
 from anabranch.broker.coordinator.deletions import Deletion, RecentDeletions, as_of
@@ -244,7 +244,7 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------ groups
 
-    def join_group(self, ctx: RequestContext, request: JoinGroupRequest) -> Deferred[JoinGroupResponse]:
+    def join_group(self, ctx: RequestOrigin, request: JoinGroupRequest) -> Deferred[JoinGroupResponse]:
         """Answered when the rebalance is over."""
         token: Deferred[JoinGroupResponse] = Deferred()
         found = self._find(request.group_id)
@@ -257,7 +257,7 @@ class GroupCoordinator:
         found.carry_out(turn, request.group_id)
         return token
 
-    def sync_group(self, ctx: RequestContext, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
+    def sync_group(self, ctx: RequestOrigin, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
         """Answered when the leader's assignment is committed."""
         token: Deferred[SyncGroupResponse] = Deferred()
         found = self._find(request.group_id)
@@ -271,7 +271,7 @@ class GroupCoordinator:
         found.carry_out(turn, request.group_id)
         return token
 
-    def heartbeat(self, ctx: RequestContext, request: HeartbeatRequest) -> Deferred[HeartbeatResponse]:
+    def heartbeat(self, ctx: RequestOrigin, request: HeartbeatRequest) -> Deferred[HeartbeatResponse]:
         """Answered at once; NONE while the group is being loaded, because its sessions start afterwards."""
         token: Deferred[HeartbeatResponse] = Deferred()
         found = self._find(request.group_id)
@@ -285,7 +285,7 @@ class GroupCoordinator:
         return token
 
     def consumer_group_position(
-        self, ctx: RequestContext, request: ConsumerGroupPositionRequest
+        self, ctx: RequestOrigin, request: ConsumerGroupPositionRequest
     ) -> Deferred[ConsumerGroupPositionResponse]:
         """Answered when a position that the member waits for moves, or when one of its own positions is wanted."""
         token: Deferred[ConsumerGroupPositionResponse] = Deferred()
@@ -300,7 +300,7 @@ class GroupCoordinator:
         found.carry_out(turn, request.group_id)
         return token
 
-    def leave_group(self, ctx: RequestContext, request: LeaveGroupRequest) -> Deferred[LeaveGroupResponse]:
+    def leave_group(self, ctx: RequestOrigin, request: LeaveGroupRequest) -> Deferred[LeaveGroupResponse]:
         """Answered at once."""
         token: Deferred[LeaveGroupResponse] = Deferred()
         found = self._find(request.group_id)
@@ -314,7 +314,7 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------ offsets
 
-    def offset_commit(self, ctx: RequestContext, request: OffsetCommitRequest) -> Deferred[OffsetCommitResponse]:
+    def offset_commit(self, ctx: RequestOrigin, request: OffsetCommitRequest) -> Deferred[OffsetCommitResponse]:
         """Answered when the offsets are committed to the log."""
         token: Deferred[OffsetCommitResponse] = Deferred()
         found = self._find(request.group_id, empty_is_valid=True)
@@ -328,7 +328,7 @@ class GroupCoordinator:
         found.carry_out(turn, request.group_id)
         return token
 
-    def offset_fetch(self, ctx: RequestContext, request: OffsetFetchRequest) -> Deferred[OffsetFetchResponse]:
+    def offset_fetch(self, ctx: RequestOrigin, request: OffsetFetchRequest) -> Deferred[OffsetFetchResponse]:
         """Committed offsets, answered once no successor can know later ones; version 8 names many groups."""
         stable = request.require_stable
         if ctx.api_version >= fetch_response.BATCH_VERSION:
@@ -339,7 +339,7 @@ class GroupCoordinator:
         return _gather([group], lambda found: fetch_response.for_one_group(ctx.api_version, topics, found[0]))
 
     def _fetch(
-        self, ctx: RequestContext, group_id: str, topics: list[OffsetFetchRequestTopics] | None, require_stable: bool
+        self, ctx: RequestOrigin, group_id: str, topics: list[OffsetFetchRequestTopics] | None, require_stable: bool
     ) -> Deferred[OffsetFetchResponseGroup]:
         token: Deferred[OffsetFetchResponseGroup] = Deferred()
         found = self._find(group_id, empty_is_valid=True)
@@ -395,7 +395,7 @@ class GroupCoordinator:
 
         look(ErrorCode.NONE)
 
-    def offset_delete(self, ctx: RequestContext, request: OffsetDeleteRequest) -> Deferred[OffsetDeleteResponse]:
+    def offset_delete(self, ctx: RequestOrigin, request: OffsetDeleteRequest) -> Deferred[OffsetDeleteResponse]:
         """Answered when the tombstones are committed."""
         token: Deferred[OffsetDeleteResponse] = Deferred()
         found = self._find(request.group_id)
@@ -409,7 +409,7 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------ administration
 
-    def describe_groups(self, ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    def describe_groups(self, ctx: RequestOrigin, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
         """Each group's state and members, or its error."""
         groups = []
         for group_id in request.groups:
@@ -423,7 +423,7 @@ class GroupCoordinator:
             groups.append(described)
         return DescribeGroupsResponse(groups=groups)
 
-    def list_groups(self, ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    def list_groups(self, ctx: RequestOrigin, request: ListGroupsRequest) -> ListGroupsResponse:
         """The groups of all loaded partitions; the top-level error is COORDINATOR_LOAD_IN_PROGRESS if some are not."""
         if self._leadership.is_closed:
             return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -468,7 +468,7 @@ class GroupCoordinator:
         loaded.carry_out_of(turn, [group.group_id for groups in found for group in groups])
         token.fill(_Readers(index, self._now_ms() - confirmed_ms, found))
 
-    def delete_groups(self, ctx: RequestContext, request: DeleteGroupsRequest) -> Deferred[DeleteGroupsResponse]:
+    def delete_groups(self, ctx: RequestOrigin, request: DeleteGroupsRequest) -> Deferred[DeleteGroupsResponse]:
         """Answered when the tombstones of every group that may be deleted are committed."""
         results: list[Deferred[DeletableGroupResult]] = []
         for group_id in dict.fromkeys(request.groups_names):
