@@ -8,7 +8,6 @@ from anabranch.client.admin.types import (
     ConfigEntry,
     ConfigOp,
     CreatedTopic,
-    ElectionType,
     FeatureMetadata,
     FeatureUpdate,
     GroupDescription,
@@ -34,6 +33,7 @@ from anabranch.client.producer.producer_batch import RecordMetadata
 from anabranch.client.subscription.fetched import ConsumerRecord, Records
 from anabranch.ordered_resize.autoscale import Measured
 from anabranch.protocol.batch_layout import Header
+from anabranch.protocol.request_kinds import ElectionType
 from anabranch.protocol.types import TopicPartition
 
 Headers = Sequence[Header] | Mapping[str, bytes | None] | None

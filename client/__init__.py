@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         ClusterDescription,
         ConfigEntry,
         ConfigOp,
-        ElectionType,
         FeatureMetadata,
         FeatureUpdate,
         GroupDescription,
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
         NewTopic,
         PartitionReassignment,
         TopicDescription,
-        UpgradeType,
     )
     from anabranch.client.consumer.consumer import Consumer
     from anabranch.client.group.coordinator_link import OffsetAndMetadata
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from anabranch.client.producer.producer import Producer
     from anabranch.client.producer.producer_batch import RecordHandle, RecordMetadata
     from anabranch.client.subscription.fetched import ConsumerRecord, Records
+    from anabranch.protocol.request_kinds import ElectionType, UpgradeType
     from anabranch.zk_schemas.config_def import ConfigError
 
 __all__ = [
@@ -64,11 +63,11 @@ __all__ = [
 
 _MODULES = {
     "admin.admin": ("Admin",),
+    "admin.codec": ("ElectionType",),
     "admin.types": (
         "ClusterDescription",
         "ConfigEntry",
         "ConfigOp",
-        "ElectionType",
         "FeatureMetadata",
         "FeatureUpdate",
         "GroupDescription",

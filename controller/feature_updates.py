@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.request_kinds import UpgradeType
 from anabranch.zk_schemas.broker_registration import VersionRange
 from anabranch.zk_schemas.features import (
     MAX_LEVEL,
@@ -19,14 +19,6 @@ from anabranch.zk_schemas.features import (
 )
 
 Ranges = Mapping[str, VersionRange]
-
-
-class UpgradeType(enum.IntEnum):
-    """The kinds of updates, with the values of UpdateFeatures version 1."""
-
-    UPGRADE = 1
-    SAFE_DOWNGRADE = 2
-    UNSAFE_DOWNGRADE = 3
 
 
 @dataclass(frozen=True, slots=True)

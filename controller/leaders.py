@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 
 import structlog
@@ -15,18 +14,12 @@ from anabranch.controller.partitions import unclean_order
 from anabranch.controller.state_writes import StateChange
 from anabranch.controller.store import MAX_OPERATIONS
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.request_kinds import ElectionType
 from anabranch.protocol.types import TopicPartition
 
 logger = structlog.get_logger(__name__)
 ELECTED_AT_ONCE = MAX_OPERATIONS - 1
 """Number of elections that are decided before other events are handled: one multi takes as many states."""
-
-
-class ElectionType(enum.IntEnum):
-    """ElectLeaders' ``election_type``."""
-
-    PREFERRED = 0
-    UNCLEAN = 1
 
 
 def chosen(image: ClusterImage, led: Led, election_type: ElectionType) -> StateChange:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, NO_EPOCH
 
-ANY_LEADER_EPOCH = -1
+ANY_LEADER_EPOCH = NO_EPOCH
 
 
 def request(

@@ -39,6 +39,7 @@ from anabranch.protocol.sentinels import (
     EPOCH_DURING_DELETE,
     LATEST_TIMESTAMP,
     LEADER_DURING_DELETE,
+    NO_EPOCH,
     NO_LEADER,
 )
 from anabranch.protocol.types import TopicPartition
@@ -240,7 +241,7 @@ class RequestBatch:
                 leaders.append(max(state.leader, NO_LEADER))
                 continue
             electable = self._image.electable(TopicPartition(topic.name, index))
-            leaders.append(next((replica for replica in topic.replicas(index) if replica in electable), -1))
+            leaders.append(next((replica for replica in topic.replicas(index) if replica in electable), NO_LEADER))
         return leaders
 
     def _coming_states(self, topic: TopicImage) -> list[UpdateMetadataPartitionState]:
@@ -256,7 +257,7 @@ class RequestBatch:
                 partition_index=p,
                 controller_epoch=self._image.controller_epoch,
                 leader=NO_LEADER,
-                leader_epoch=topic.znode.last_leader_epochs.get(p, -1),
+                leader_epoch=topic.znode.last_leader_epochs.get(p, NO_EPOCH),
                 replicas=list(topic.replicas(p)),
             )
             for p in coming

@@ -13,8 +13,6 @@ class DeleteTopic:
 
     topic: str
 
-    PARENT = paths.DELETE_TOPICS
-
     @staticmethod
     def path(topic: str) -> str:
         return paths.delete_topic(topic)

@@ -20,7 +20,6 @@ class LogDirEvent:
     version: int = 1
     extra: dict[str, Any] = field(default_factory=dict)
 
-    PARENT = paths.LOG_DIR_EVENTS
     PREFIX = paths.LOG_DIR_EVENT_PREFIX
 
     @classmethod

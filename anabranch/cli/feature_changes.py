@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from anabranch.client.admin.types import FeatureMetadata, FeatureUpdate, UpgradeType
+from anabranch.client.admin.types import FeatureMetadata, FeatureUpdate
 from anabranch.command_error import UsageError
 from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.request_kinds import UpgradeType
 
 
 class Change(NamedTuple):

@@ -14,8 +14,9 @@ from anabranch.cli.admin import with_admin
 from anabranch.cli.errors import failures
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json
-from anabranch.client.admin.types import FeatureMetadata, UpgradeType
+from anabranch.client.admin.types import FeatureMetadata
 from anabranch.command_error import CommandError, UsageError
+from anabranch.protocol.request_kinds import UpgradeType
 from anabranch.zk_schemas.features import SUPPORTED
 
 app = App(name="features", help="Describe, upgrade, downgrade, disable feature levels.")

@@ -15,7 +15,6 @@ from anabranch.client.admin.types import (
     ConfigEntry,
     ConfigOp,
     CreatedTopic,
-    ElectionType,
     FeatureMetadata,
     FeatureUpdate,
     GroupDescription,
@@ -54,6 +53,8 @@ from anabranch.protocol.generated.describe_holds import DescribeHoldsRequest, De
 from anabranch.protocol.generated.list_groups import ListGroupsRequest
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from anabranch.protocol.message import Message
+from anabranch.protocol.request_kinds import ElectionType
+from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.release import SOFTWARE_NAME, software_version
@@ -65,7 +66,7 @@ _NO_COUNT = -1
 _FINAL_FOR_CHANGES = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Errors that are final for a change: the controller knows every topic, so an unknown topic does not exist."""
 
-OFFSET_SPECS = {"earliest": -2, "latest": -1, "max_timestamp": -3}
+OFFSET_SPECS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "max_timestamp": MAX_TIMESTAMP}
 
 
 class Admin(Client[AdminConfig]):

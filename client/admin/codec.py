@@ -12,7 +12,6 @@ from anabranch.client.admin.types import (
     ConfigOp,
     ConfigSynonym,
     ControllerDescription,
-    ElectionType,
     GroupDescription,
     HeldRecords,
     LogDirDescription,
@@ -71,6 +70,7 @@ from anabranch.protocol.generated.offset_delete import (
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
+from anabranch.protocol.request_kinds import ElectionType
 from anabranch.protocol.types import TopicPartition
 
 _INT16_MAX = 2**15 - 1

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from anabranch.client.net.cluster import Node, PartitionInfo
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.request_kinds import UpgradeType
 from anabranch.protocol.types import TopicPartition
 
 ALL_BROKERS = -1
@@ -140,15 +141,6 @@ class ClusterDescription:
         return -1 if self.controller is None else self.controller.id
 
 
-class ElectionType(enum.IntEnum):
-    """The replicas that ``elect_leaders`` may elect."""
-
-    PREFERRED = 0
-    """The first replica, when it is in sync."""
-    UNCLEAN = 1
-    """Any live replica of a partition without a leader: records may be lost."""
-
-
 @dataclass(frozen=True, slots=True)
 class PartitionReassignment:
     """A partition that moves to other replicas. ``replicas`` includes those being added and removed."""
@@ -275,15 +267,6 @@ class GroupDescription:
     """The assignor in use."""
     members: tuple[MemberDescription, ...]
     coordinator: Node
-
-
-class UpgradeType(enum.IntEnum):
-    """The kinds of updates of a feature (UpdateFeatures version 1)."""
-
-    UPGRADE = 1
-    SAFE_DOWNGRADE = 2
-    """Refused if something would be lost."""
-    UNSAFE_DOWNGRADE = 3
 
 
 @dataclass(frozen=True, slots=True)

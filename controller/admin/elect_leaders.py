@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects, carry_out
 from anabranch.controller.image import ClusterImage
-from anabranch.controller.leaders import ElectionType, chosen
+from anabranch.controller.leaders import chosen
 from anabranch.controller.outcome import NOT_WRITTEN_MESSAGE, TIMED_OUT_MESSAGE, Outcome, ResponseWait
 from anabranch.controller.state_writes import StateChange
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -22,6 +22,7 @@ from anabranch.protocol.generated.elect_leaders import (
     PartitionResult,
     ReplicaElectionResult,
 )
+from anabranch.protocol.request_kinds import ElectionType
 from anabranch.protocol.types import TopicPartition
 
 

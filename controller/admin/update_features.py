@@ -14,7 +14,7 @@ from anabranch.controller import features
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects
-from anabranch.controller.feature_updates import Cluster, Update, UpgradeType, judge
+from anabranch.controller.feature_updates import Cluster, Update, judge
 from anabranch.controller.features import LockedBrokers
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.outcome import Outcome
@@ -25,6 +25,7 @@ from anabranch.protocol.generated.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from anabranch.protocol.request_kinds import UpgradeType
 
 
 async def update_features(context: Context, request: UpdateFeaturesRequest, version: int) -> Outcome:

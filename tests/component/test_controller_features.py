@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import trio
 
-from anabranch.controller.feature_updates import UpgradeType
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
 from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from anabranch.protocol.request_kinds import UpgradeType
 from anabranch.runtime.env import NoNodeError, SessionState, ZkOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import VersionRange

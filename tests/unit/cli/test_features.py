@@ -11,9 +11,10 @@ import pytest
 
 from anabranch.cli import feature_changes as plan
 from anabranch.cli import features, kafka_features
-from anabranch.client.admin.types import FeatureMetadata, FeatureUpdate, LevelRange, UpgradeType
+from anabranch.client.admin.types import FeatureMetadata, FeatureUpdate, LevelRange
 from anabranch.command_error import CommandError
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.request_kinds import UpgradeType
 
 KNOWN = FeatureMetadata(
     supported={"groups": LevelRange(1, 3), "schema": LevelRange(1, 1)},

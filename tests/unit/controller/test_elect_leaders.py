@@ -7,10 +7,10 @@ import pytest
 from anabranch.controller.admin.elect_leaders import decide, elect_leaders
 from anabranch.controller.effects import Effects
 from anabranch.controller.image import ClusterImage
-from anabranch.controller.leaders import ElectionType
 from anabranch.controller.state_writes import StateChange
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
+from anabranch.protocol.request_kinds import ElectionType
 from anabranch.protocol.sentinels import NO_LEADER
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas import paths

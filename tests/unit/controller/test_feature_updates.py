@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from anabranch.controller.feature_updates import (
     Cluster,
     Update,
-    UpgradeType,
     for_new_cluster,
     judge,
     with_risen_minimums,
 )
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.request_kinds import UpgradeType
 from anabranch.zk_schemas.broker_registration import VersionRange
 from anabranch.zk_schemas.features import (
     CONSUMER_OFFSETS_TOPIC_SCHEMA,

@@ -17,11 +17,12 @@ from anabranch.controller import features
 from anabranch.controller.admin.update_features import decide, update_features
 from anabranch.controller.effects import Effects
 from anabranch.controller.events import FeaturesChanged
-from anabranch.controller.feature_updates import Update, UpgradeType, for_new_cluster
+from anabranch.controller.feature_updates import Update, for_new_cluster
 from anabranch.controller.features import LockedBrokers, decide_settled
 from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from anabranch.protocol.request_kinds import UpgradeType
 from anabranch.runtime.env import CreateOp, SetOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
