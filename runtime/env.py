@@ -274,6 +274,8 @@ class ZkRequestTooLargeError(ZkError):
 
 
 class SessionState(enum.Enum):
+    """The state of a ZooKeeper session. Each may follow each other, so there is no table of transitions."""
+
     CONNECTED = "connected"
     SUSPENDED = "suspended"
     """Not connected; the session may still be valid. Stop sending, keep serving."""
