@@ -17,7 +17,7 @@ processed records stay processed, so a position, unlike a committed offset, need
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -113,17 +113,6 @@ class GroupPositions:
         self.without_poll = None
         self.waited_since_ms = None
         self.ownership = None
-
-    def take_waits_before(
-        self, member_id: str, awaited_until: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, PositionWait]:
-        """Remove and return the member's earlier waits for the partitions whose awaited offset is the same.
-
-        If it is another one, the earlier wait is over, and is removed too.
-        """
-        before = self.waits_before.get(member_id, {})
-        named = {tp: before.pop(tp) for tp, until in awaited_until.items() if tp in before and until > UNKNOWN_POSITION}
-        return {tp: wait for tp, wait in named.items() if wait.until == awaited_until[tp]}
 
     @property
     def first_polls_deadline_ms(self) -> int | None:

@@ -744,6 +744,38 @@ def test_a_wait_continues_after_rebalances_only_if_the_member_names_it_again(
     assert (waits.shown, waits.measured) == ({}, measured)
 
 
+def test_a_wait_that_ended_in_a_rebalance_is_measured_once() -> None:
+    waits = Waits()
+    driver = waits.driver
+    driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100})
+    driver.advance(2_000)
+    rebalance(driver, waits.owner, waits.waiter)
+    driver.poll(waits.owner, 2, reports={PARENT: 100})
+    driver.poll(waits.waiter, 2, PARENT, max_wait_ms=0)
+    assert (waits.shown, waits.measured) == ({}, [2.0])
+    driver.advance(5_000)
+    driver.poll(waits.owner, 2, reports={PARENT: 50})
+    driver.poll(waits.waiter, 2, PARENT, awaited={PARENT: 100})
+    driver.advance(1_000)
+    driver.poll(waits.owner, 2, reports={PARENT: 100})
+    driver.poll(waits.waiter, 2, PARENT, max_wait_ms=0)
+    assert (waits.shown, waits.measured) == ({}, [2.0, 1.0])
+
+
+def test_an_earlier_wait_does_not_come_back_when_the_partition_is_wanted_later() -> None:
+    """Another member continued it."""
+    waits = Waits()
+    driver = waits.driver
+    driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100})
+    rebalance(driver, waits.owner, waits.waiter)
+    for _ in range(2):
+        driver.poll(waits.waiter, 2, max_wait_ms=0)
+    driver.advance(5_000)
+    driver.poll(waits.owner, 2, reports={PARENT: 100})
+    driver.poll(waits.waiter, 2, PARENT, max_wait_ms=0)
+    assert (waits.shown, waits.measured) == ({}, [])
+
+
 def test_an_earlier_wait_for_another_offset_does_not_come_back() -> None:
     waits = Waits()
     driver = waits.driver
