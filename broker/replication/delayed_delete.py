@@ -73,7 +73,6 @@ class DelayedDelete(DelayedOperation):
         if outcome is None:
             return False
         self._outcomes[deletion] = outcome
-        deletion.partition.watchers.pop(self, None)
         return True
 
     def expire(self) -> None:
@@ -83,6 +82,8 @@ class DelayedDelete(DelayedOperation):
 
     def _complete(self) -> None:
         self.completed = True
+        for deletion in self._outcomes:
+            deletion.partition.watchers.pop(self, None)
         self._answer.fill(self._respond(self._outcomes))
 
 

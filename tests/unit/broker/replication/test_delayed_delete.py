@@ -29,7 +29,7 @@ def test_each_deletion_has_its_own_outcome_and_the_response_is_made_once() -> No
     purgatory = Purgatory(SimClock())
     answer = DelayedDelete.park(purgatory, 1.0, deletions, respond)
     [operation] = purgatory.waiting()
-    assert (reached.watchers, list(lost.watchers), list(late.watchers)) == ({}, [operation], [operation])
+    assert [list(one.watchers) for one in (lost, late)] == [[operation]] * 2
     reached.low_watermark = 9  # later than its outcome
     lost.is_leader = False
     operation.try_complete()
@@ -42,4 +42,21 @@ def test_each_deletion_has_its_own_outcome_and_the_response_is_made_once() -> No
         Deleted(ErrorCode.REQUEST_TIMED_OUT),
     ]
     assert len(made) == 1
-    assert not lost.watchers and not late.watchers
+    assert not reached.watchers and not lost.watchers and not late.watchers
+
+
+def test_a_partition_that_is_named_twice_is_watched_until_both_deletions_are_over() -> None:
+    one = partition(0)
+    answer = DelayedDelete.park(
+        purgatory := Purgatory(SimClock()),
+        1.0,
+        [Deletion(one, 10), Deletion(one, 20)],
+        lambda _: DeleteRecordsResponse(),
+    )
+    [operation] = purgatory.waiting()
+    one.low_watermark = 10
+    operation.try_complete()
+    assert list(one.watchers) == [operation] and not answer.filled
+    one.low_watermark = 20
+    operation.try_complete()
+    assert answer.filled and not one.watchers
