@@ -63,7 +63,6 @@ __all__ = [
 
 _MODULES = {
     "admin.admin": ("Admin",),
-    "admin.codec": ("ElectionType",),
     "admin.types": (
         "ClusterDescription",
         "ConfigEntry",
@@ -76,7 +75,6 @@ _MODULES = {
         "NewTopic",
         "PartitionReassignment",
         "TopicDescription",
-        "UpgradeType",
     ),
     "config": ("ConfigError",),
     "consumer.consumer": ("Consumer",),
@@ -87,13 +85,14 @@ _MODULES = {
     "producer.producer": ("Producer",),
     "producer.producer_batch": ("RecordHandle", "RecordMetadata"),
 }
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+_MODULE_OF |= dict.fromkeys(("ElectionType", "UpgradeType"), "anabranch.protocol.request_kinds")
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 

@@ -71,8 +71,9 @@ class Rendered(NamedTuple):
 Page = Callable[[Watch, Mapping[str, str], Query], Awaitable[Rendered]]
 
 
-def _freshness(seen: Seen[Any]) -> dict[str, Any]:
-    return {"error": seen.error, "every_s": seen.every_s}
+def _freshness(*seen: Seen[Any]) -> dict[str, Any]:
+    """What is wrong with the answers of a page, and how often the slowest of them is requested."""
+    return {"error": next((one.error for one in seen if one.error), None), "every_s": max(one.every_s for one in seen)}
 
 
 async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rendered:
@@ -111,8 +112,7 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
         "rate": sum(rates.values()) if rates else None,
         "draining": [t.name for t in topics.value.values() if t.partition_count < len(t.partitions)],
         "features": await _features(watch),
-        "error": seen.error or topics.error,
-        "every_s": max(seen.every_s, topics.every_s),
+        **_freshness(seen, topics),
     }
     return Rendered("cluster", values)
 
@@ -222,7 +222,8 @@ async def topic(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         row["heat"] = round(10 * (row["rate"] or 0) / most) if most else 0
     lags: dict[str, int] = {}
     ends = {row["partition"]: row["high_watermark"] for row in partitions if row["high_watermark"] is not None}
-    for group, committed in (await watch.lags()).value.items():
+    committed_by_group = await watch.lags()
+    for group, committed in committed_by_group.value.items():
         of_topic = {tp.partition: at for tp, at in committed.items() if tp.topic == described.name}
         if of_topic:
             lags[group] = sum(max(0, ends[p] - at) for p, at in of_topic.items() if p in ends)
@@ -234,7 +235,7 @@ async def topic(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         "tree": await watch.tree(described),
         "lags": sorted(lags.items(), key=lambda item: -item[1]),
         "rate": watch.rate(described),
-        **_freshness(seen),
+        **_freshness(seen, committed_by_group),
     }
     return Rendered("topic", values)
 
@@ -243,7 +244,8 @@ async def groups(watch: Watch, _path: Mapping[str, str], query: Query) -> Render
     seen = await watch.cached("groups", watch.admin.list_groups)
     by_name = {group.group_id: group for group in seen.value}
     paged = _paged(sorted(by_name), query)
-    committed = (await watch.lags()).value
+    lags = await watch.lags()
+    committed = lags.value
     named = {tp.topic for name in paged["names"] for tp in committed.get(name, {})}
     known = (await watch.topics()).value
     read = [known[name] for name in sorted(named) if name in known]
@@ -260,7 +262,7 @@ async def groups(watch: Watch, _path: Mapping[str, str], query: Query) -> Render
         }
         for name in paged["names"]
     ]
-    return Rendered("groups", {**paged, "rows": rows, "rebalances": REBALANCES, **_freshness(seen)})
+    return Rendered("groups", {**paged, "rows": rows, "rebalances": REBALANCES, **_freshness(seen, lags)})
 
 
 async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:

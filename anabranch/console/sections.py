@@ -82,7 +82,8 @@ def ways_on(section: Section, found: Found) -> WaysOn:
 def outcome_of(section: Section, found: Found) -> str:
     """The sentence on records that are not shown, as far as the links to older and newer records do not say it."""
     if found.is_cut:
-        more = "Newer records may be missing." if section.newest else "The link to newer records continues it."
+        is_linked = not section.newest and len(section.ranges) <= MOST_LINKED
+        more = "The link to newer records continues it." if is_linked else "Newer records may be missing."
         return f"The search ended at its limit, {SEARCH_S:g} seconds or {SEARCH_RECORDS:,} records. {more}"
     return "There are no more." if found.is_complete and not any(ways_on(section, found)) else ""
 

@@ -66,6 +66,9 @@ _NO_COUNT = -1
 _FINAL_FOR_CHANGES = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Errors that are final for a change: the controller knows every topic, so an unknown topic does not exist."""
 
+_STILL = "; it may still be carried out"
+"""What the error of a change without an answer adds."""
+
 OFFSET_SPECS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "max_timestamp": MAX_TIMESTAMP}
 
 
@@ -135,8 +138,13 @@ class Admin(Client[AdminConfig]):
         body: Message,
         first_error: Callable[[Any], KafkaError | None],
         node_id: int | None = None,
+        *,
+        changes: bool = True,
     ) -> Any:
-        """Send a change and raise the first error of the response. Errors such as NOT_CONTROLLER are tried again."""
+        """Send a change and raise the first error of the response. Errors such as NOT_CONTROLLER are tried again.
+
+        ``changes``: whether the request changes anything; one that only validates does not.
+        """
 
         async def once() -> Any:
             node = self._metadata.any_node(CHANGES) if node_id is None else await self._node(node_id)
@@ -146,7 +154,7 @@ class Admin(Client[AdminConfig]):
                 raise error
             return response
 
-        return await self._retry(what, once, final=_FINAL_FOR_CHANGES, unless_answered="; it may still be carried out")
+        return await self._retry(what, once, final=_FINAL_FOR_CHANGES, unless_answered=_STILL if changes else "")
 
     async def _node(self, node_id: int) -> Node:
         await self._metadata.ready(self._config.default_api_timeout_ms)
@@ -178,7 +186,9 @@ class Admin(Client[AdminConfig]):
             timeout_ms=self._timeout_ms(timeout_ms),
             validate_only=validate_only,
         )
-        response = await self._change("CreateTopics", request, lambda r: codec.first_error(r.topics))
+        response = await self._change(
+            "CreateTopics", request, lambda r: codec.first_error(r.topics), changes=not validate_only
+        )
         return {
             t.name: CreatedTopic(t.name, t.topic_id, t.num_partitions, t.replication_factor) for t in response.topics
         }
@@ -324,7 +334,7 @@ class Admin(Client[AdminConfig]):
                     results[name] = None if level == max(update.max_version_level, 0) else results[name]
             return results
 
-        return await self._retry("UpdateFeatures", once)
+        return await self._retry("UpdateFeatures", once, unless_answered="" if validate_only else _STILL)
 
     async def _is_carried_out(self, result: CreatePartitionsTopicResult, counts: Mapping[str, int]) -> bool:
         """Whether a count was refused because the topic has it already."""
@@ -418,7 +428,9 @@ class Admin(Client[AdminConfig]):
         """The partitions that move to other replicas: of ``partitions``, or all."""
         request = codec.list_partition_reassignments(partitions, self._timeout_ms(timeout_ms))
         what = "ListPartitionReassignments"
-        response = await self._change(what, request, lambda r: codec.code_error(r.error_code, what, r.error_message))
+        response = await self._change(
+            what, request, lambda r: codec.code_error(r.error_code, what, r.error_message), changes=False
+        )
         return codec.read_reassignments(response)
 
     async def delete_records(
@@ -438,7 +450,7 @@ class Admin(Client[AdminConfig]):
                 lows |= codec.read_deleted_records(response)
             return lows
 
-        return await self._retry("DeleteRecords", once)
+        return await self._retry("DeleteRecords", once, unless_answered=_STILL)
 
     async def list_offsets(
         self,
@@ -516,7 +528,7 @@ class Admin(Client[AdminConfig]):
         """Replace all overrides of each topic or broker by those given."""
         for node_id, resource, values in _targets(topics, brokers):
             body = codec.alter_configs(resource, values, validate_only)
-            await self._change("AlterConfigs", body, codec.first_resource_error, node_id)
+            await self._change("AlterConfigs", body, codec.first_resource_error, node_id, changes=not validate_only)
 
     async def incremental_alter_configs(
         self,
@@ -528,7 +540,9 @@ class Admin(Client[AdminConfig]):
         """Change single keys: a value sets an override, None deletes it, (ConfigOp, value) names the operation."""
         for node_id, resource, values in _targets(topics, brokers):
             body = codec.incremental_alter_configs(resource, values, validate_only)
-            await self._change("IncrementalAlterConfigs", body, codec.first_resource_error, node_id)
+            await self._change(
+                "IncrementalAlterConfigs", body, codec.first_resource_error, node_id, changes=not validate_only
+            )
 
     async def describe_loggers(self, broker: int) -> dict[str, ConfigEntry]:
         """The level in force of each logger of a broker, by name."""
@@ -541,7 +555,9 @@ class Admin(Client[AdminConfig]):
     ) -> None:
         """Set levels of a broker's loggers until it stops: a Kafka level (TRACE to FATAL), or None for the parent's."""
         body = codec.incremental_alter_configs(codec.Resource.loggers(broker), levels, validate_only)
-        await self._change("IncrementalAlterConfigs", body, codec.first_resource_error, broker)
+        await self._change(
+            "IncrementalAlterConfigs", body, codec.first_resource_error, broker, changes=not validate_only
+        )
 
     # ------------------------------------------------------------ cluster
 

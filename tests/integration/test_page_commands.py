@@ -73,15 +73,27 @@ class Shell:
 
     def error(self, line: str) -> tuple[int, str]:
         """The exit status of a line that fails, and the last line that it prints on standard error."""
-        done = subprocess.run(
-            ["bash", "-uo", "pipefail", "-c", line],
+        status, _, errors = self._end_of(["bash", "-uo", "pipefail", "-c", line])
+        return status, errors.splitlines()[-1]
+
+    def _end_of(self, command: list[str]) -> tuple[int, str, str]:
+        """The exit status and the output of a command; after a time-out all its processes are killed."""
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            command,
             cwd=self.directory,
             env=self.environment,
-            capture_output=True,
+            stdout=pipe,
+            stderr=pipe,
             text=True,
-            timeout=DEADLINE_S,
-        )
-        return done.returncode, done.stderr.splitlines()[-1]
+            start_new_session=True,
+        ) as process:
+            try:
+                output, errors = process.communicate(timeout=DEADLINE_S)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+            return process.returncode, output, errors
 
     def start(self, line: str, log: Path, shows: str) -> tuple[subprocess.Popen[bytes], str]:
         """Start a server whose output goes to ``log``, and wait until that matches ``shows``; returns the match."""
@@ -115,12 +127,10 @@ class Shell:
                 ended, output = interrupt_when_shown(command, self.environment, self.directory, shows, DEADLINE_S)
                 assert ended in (status, *([INTERRUPTED_PIPELINE] if "|" in line else [])), f"{line}: {ended} {output}"
                 return output
-        done = subprocess.run(
-            command, cwd=self.directory, env=self.environment, capture_output=True, text=True, timeout=DEADLINE_S
-        )
-        assert done.returncode == 0, f"{line}: {done.returncode} {done.stdout}{done.stderr}"
-        assert done.stdout.strip() or "anabranch produce" in line, f"{line}: no output"
-        return done.stdout
+        status, output, errors = self._end_of(command)
+        assert status == 0, f"{line}: {status} {output}{errors}"
+        assert output.strip() or "anabranch produce" in line, f"{line}: no output"
+        return output
 
 
 @pytest.fixture
@@ -207,5 +217,9 @@ def test_the_servers_of_the_page_run_each_by_itself(shell: Shell) -> None:
         statuses = []
         for server in reversed(servers):
             server.send_signal(signal.SIGINT)
-            statuses.append(server.wait(DEADLINE_S))
+            try:
+                statuses.append(server.wait(DEADLINE_S))
+            except subprocess.TimeoutExpired:
+                server.kill()
+                statuses.append(server.wait())
     assert statuses == [0, 0, 0], [log.read_text() for log in sorted(shell.directory.glob("*.log"))]
