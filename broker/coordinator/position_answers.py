@@ -157,7 +157,7 @@ def end_generation(turn: Turn, group: Group, error: ErrorCode) -> None:
     for member_id in group.positions.pollers:
         refuse_poll(turn, group, member_id, error)
     positions = group.positions
-    positions.clear()
+    positions.clear(turn.now.monotonic_ms)
     positions.waits_before = {m: waits for m, waits in positions.waits_before.items() if waits and m in group.members}
 
 

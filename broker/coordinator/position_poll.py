@@ -76,7 +76,6 @@ def _poll(
     incarnation_of: IncarnationOf,
 ) -> None:
     positions, member_id = group.positions, request.member_id
-    is_first = member_id not in positions.pollers
     may_change_all = _note_poll(group, member_id)
     poller = positions.pollers[member_id]
     is_repeated = poller.token is not None
@@ -93,8 +92,7 @@ def _poll(
     ]
     new = positions.want(member_id, poller, wants)
     awaited_until = {one.tp: one.awaited_until for one in asked if one.is_wanted}
-    if wants or not is_first:
-        _continue_waits(turn, group, member_id, awaited_until)
+    _continue_waits(turn, group, member_id, awaited_until)
     _note_waits(turn, group, poller, awaited_until)
     poller.token = token
     poller.deadline_ms = group.wake_by(turn.now.monotonic_ms + max(request.max_wait_ms, 0))
@@ -114,21 +112,19 @@ def _poll(
 def _continue_waits(turn: Turn, group: Group, member_id: str, awaited_until: Mapping[TopicPartition, int]) -> None:
     """Continue a member's waits of earlier generations if it awaits the same offsets; measure those that are over.
 
-    Another member has the partitions that it no longer wants. Until it says what it awaits, a wait is kept.
+    Its first polls in a generation may not name all waits yet. Where another member has the waiting partition now, that
+    member measures its own part of the wait.
     """
-    poller, kept = group.positions.pollers[member_id], {}
-    for tp, wait in group.positions.waits_before.pop(member_id, {}).items():
-        if tp not in awaited_until:
-            continue
+    poller, earlier = group.positions.pollers[member_id], group.positions.waits_before.get(member_id, {})
+    for tp in [tp for tp in earlier if tp in awaited_until]:
+        wait, until = earlier[tp], awaited_until[tp]
         if position_of(turn.shard, group, tp, poller.wants[tp]) >= wait.until:
-            poller.awaited[tp] = wait
-            end_wait(turn, poller, tp)
-        elif awaited_until[tp] == wait.until:
-            poller.awaited[tp] = wait
-        elif awaited_until[tp] == UNKNOWN_POSITION:
-            kept[tp] = wait
-    if kept:
-        group.positions.waits_before[member_id] = kept
+            turn.shard.on_waited((wait.interrupted_ms - wait.since_ms) / 1000)
+        elif until == wait.until:
+            poller.awaited[tp] = wait._replace(interrupted_ms=-1)
+        elif until == UNKNOWN_POSITION:
+            continue
+        del earlier[tp]
 
 
 def _note_waits(turn: Turn, group: Group, poller: Poller, awaited_until: Mapping[TopicPartition, int]) -> None:

@@ -52,6 +52,8 @@ class PositionWait(NamedTuple):
 
     until: int
     since_ms: int
+    interrupted_ms: int = -1
+    """The end of the generation in which it was last known; -1: it is known in this one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,10 +105,11 @@ class GroupPositions:
     has_polled: bool = False
     """Whether a member polled in this generation or an earlier one, as far as this coordinator remembers."""
 
-    def clear(self) -> None:
+    def clear(self, now_ms: int) -> None:
         """Forget the positions: the generation is over."""
         for member_id, poller in self.pollers.items():
-            self.waits_before[member_id] = self.waits_before.get(member_id, {}) | poller.awaited
+            waits = {tp: wait._replace(interrupted_ms=now_ms) for tp, wait in poller.awaited.items()}
+            self.waits_before[member_id] = self.waits_before.get(member_id, {}) | waits
         self.pollers = {}
         self.reports = {}
         self.waiting = {}
