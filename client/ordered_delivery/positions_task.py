@@ -62,6 +62,14 @@ class PositionAnswer(NamedTuple):
     report_number: int
     """How many reports this member had made when the poll left."""
 
+    def differs_from(self, other: PositionAnswer) -> bool:
+        """Whether the two contradict each other on a partition that both polls wanted, or name other reports."""
+        both = self.wanted.keys() & other.wanted.keys()
+        return (
+            any(self.wanted[tp] != other.wanted[tp] or (tp in self.owned) != (tp in other.owned) for tp in both)
+            or self.to_report != other.to_report
+        )
+
 
 def build_request(
     group_id: str,
@@ -144,6 +152,7 @@ class PositionExchange:
         self._report_number = 0
         self._number = 0
         self._taken = 0
+        self._last: PositionAnswer | None = None
         self._on_its_way: dict[int, dict[TopicPartition, Position]] = {}
         """The reports of each poll that is not answered, by its number."""
         self._parked_number = 0
@@ -310,6 +319,8 @@ class PositionExchange:
             if self._unsent_reports.get(tp) == report:
                 del self._unsent_reports[tp]
         if number > self._taken:
-            self._taken = number
+            self._taken, self._last = number, answer
             self._on_answer(answer)
+        elif self._last is not None and answer.differs_from(self._last):
+            self._news.set()  # it may be what the coordinator knew last, and a parked poll gets it only once
         return number

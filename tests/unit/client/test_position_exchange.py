@@ -94,12 +94,12 @@ class Coordinator:
 
 
 class Fixture:
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, retry_backoff_ms: int) -> None:
         self.coordinator = coordinator
         self.answers: list[PositionAnswer] = []
         self.generations = 0
         scripted: Any = coordinator
-        config = ConsumerConfig.parse({"group_id": "g", "retry_backoff_ms": 5})
+        config = ConsumerConfig.parse({"group_id": "g", "retry_backoff_ms": retry_backoff_ms})
         self.exchange = PositionExchange(config, scripted, scripted, self.began, self.answers.append)
 
     def began(self) -> None:
@@ -107,8 +107,8 @@ class Fixture:
 
 
 @asynccontextmanager
-async def exchanging(coordinator: Coordinator) -> AsyncIterator[Fixture]:
-    fixture = Fixture(coordinator)
+async def exchanging(coordinator: Coordinator, retry_backoff_ms: int = 5) -> AsyncIterator[Fixture]:
+    fixture = Fixture(coordinator, retry_backoff_ms)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(fixture.exchange.run_news)
         tasks.start_soon(fixture.exchange.run_parked)
@@ -292,6 +292,39 @@ def test_a_response_older_than_an_applied_one_is_dropped(run: Run) -> None:
             assert [a.wanted[tp(1)].position for a in fixture.answers] == sorted(
                 a.wanted[tp(1)].position for a in fixture.answers
             )
+
+    run(check)
+
+
+class AnswersWhenReleased(Coordinator):
+    """Parks a poll without its answer, as the real one does."""
+
+    async def request(self, body: Any, *, purpose: str, timeout_ms: float) -> ConsumerGroupPositionResponse:
+        await super().request(body, purpose=purpose, timeout_ms=timeout_ms)
+        return self.answer(body)
+
+
+def test_a_dropped_response_that_differs_from_the_applied_one_is_asked_for_again(run: Run) -> None:
+    """The parked poll arrived behind the newer poll, and brings a rewind. The coordinator does not repeat it."""
+
+    async def check() -> None:
+        coordinator = AnswersWhenReleased()
+        coordinator.positions[1] = 40
+        async with exchanging(coordinator, retry_backoff_ms=600_000) as fixture:
+            fixture.exchange.want({tp(1): 101}, {})
+            fixture.exchange.settle()
+            await until(lambda: coordinator.is_parked)
+            coordinator.answers_parked = False
+            coordinator.positions[1] = 100
+            fixture.exchange.report({tp(0): Position(100, 7)}, 1)
+            await until(lambda: fixture.answers[-1].wanted[tp(1)].position == 100)
+            coordinator.answers_parked = True
+            coordinator.positions[1] = 50
+            coordinator.release()
+            await until(lambda: fixture.answers[-1].wanted[tp(1)].position == 50)
+            polls = len(coordinator.seen)
+            await anyio.wait_all_tasks_blocked()
+            assert len(coordinator.seen) <= polls + 2, "equal responses end it"
 
     run(check)
 
