@@ -47,6 +47,10 @@ def already() -> trio.Event:
     return event
 
 
+class LateError(Exception):
+    """The group has not begun in time."""
+
+
 class Member:
     """A member that commits after each ``getmany``, also unflushed records.
 
@@ -190,13 +194,17 @@ class GroupScene(Scene):
         """Whether an expected record was not delivered in time."""
 
     async def begin(self, **config: Any) -> None:
-        """Start both members, and wait until they read in one generation."""
+        """Start both members, and wait until they read in one generation. Raises ``LateError``."""
         self._reads = True
         self.recorder.add(OrderedGroup(now_ms(), GROUP))
         for member in (self.a, self.b):
             self.join(member, **config)
-        assert await self.until(lambda: bool(self.a.assignment and self.b.assignment))
-        assert await self.until(lambda: self.a.generation == self.b.generation >= 0)
+        for begun in (
+            lambda: bool(self.a.assignment and self.b.assignment),
+            lambda: self.a.generation == self.b.generation >= 0,
+        ):
+            if not await self.until(begun):
+                raise LateError
 
     def join(self, member: Member, **config: Any) -> None:
         async def run() -> None:

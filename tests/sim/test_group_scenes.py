@@ -148,7 +148,10 @@ async def _stage(scenario: Scenario, seed: int) -> list[str]:
         scene = GroupScene(cluster, nursery)
         try:
             await scene.start(1)
-            await scenario(scene)
+            try:
+                await scenario(scene)
+            except scenarios.LateError:
+                scene.is_late = True
             if not scene.is_late:
                 await scene.finish()
         finally:
