@@ -77,6 +77,12 @@ def main(argv: list[str] | None = None) -> None:
         if isinstance(ended.__context__, BrokenPipeError):  # rich turns the error into exit status 1
             _end_without_reader()
         raise
+    except BaseExceptionGroup as group:
+        if group.split(KeyboardInterrupt)[1] is None:
+            sys.exit(130)
+        if not isinstance(group, Exception):
+            raise
+        sys.exit(report_error(group))
     except Exception as error:
         sys.exit(report_error(error))
     sys.exit(result if isinstance(result, int) else 0)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.cli import main as main_module
 from anabranch.cli.main import main
 from anabranch.cli.output import RED, coloured
 from anabranch.protocol.batch_builder import build_batch
@@ -129,6 +130,18 @@ def test_an_audit_with_invalid_options_is_not_begun(
     with pytest.raises(SystemExit, match=r"^2$"):
         main(["audit", *arguments])
     assert expected in capsys.readouterr().err
+
+
+def test_ctrl_c_in_a_nursery_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trio raises it in groups of groups."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise BaseExceptionGroup("", [BaseExceptionGroup("", [KeyboardInterrupt()])])
+
+    monkeypatch.setattr(main_module, "build_app", lambda: interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main(["cluster"])
+    assert ended.value.code == 130
 
 
 def test_a_closed_standard_output_is_no_error(tmp_path: Path) -> None:
