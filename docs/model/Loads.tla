@@ -15,7 +15,7 @@ CONSTANTS
   Script,     \* the events of the topic, in this order: <<"write", key>>, <<"count", n>>, <<"marker", p>> (an offset
               \* without a record), <<"recreate", n>> (the topic is deleted and created again with n partitions)
   Members,
-  Faults,     \* how many faults of each kind: [rebalance, eviction, election, seek, failover, ahead]
+  Faults,     \* how many faults of each kind: [rebalance, eviction, election, seek, failover, ahead, late]
   Off         \* the rules that are switched off
 
 VARIABLES
@@ -58,10 +58,12 @@ NoCall == [limit |-> -1, floor |-> -1, flushed |-> <<>>]
 \* that load. call: the load that runs. life: the topic's life when the partition was assigned, or when the member noticed a newer
 \* topic. said: the position that was reported last, if a position is reported only once. rewinds: the coordinator's last answer of
 \* the number of seeks back in each partition. looked: the coordinator has answered since the last seek, and the partition was not
-\* removed meanwhile (only for the properties).
+\* removed meanwhile (only for the properties). late: an answer that is still on its way. overtaken: an answer that was made after
+\* it was taken in.
+NoAnswer == [positions |-> <<>>, rewinds |-> <<>>]
 NotMine == [mine |-> FALSE, at |-> 0, safe |-> 0, sure |-> 0, from |-> 0, limit |-> -1, floor |-> -1, entries |-> {},
             once |-> FALSE, covers |-> -1, spared |-> -1, loaded |-> <<>>, call |-> NoCall, life |-> 0, said |-> -1,
-            rewinds |-> [q \in Parts |-> 0], looked |-> TRUE]
+            rewinds |-> [q \in Parts |-> 0], looked |-> TRUE, late |-> NoAnswer, overtaken |-> FALSE]
 There == {p \in Parts : part[p].there}
 Silent == [p \in Parts |-> Unknown]
 Owners(parts, members) ==
@@ -214,35 +216,53 @@ Sync(m) ==
 
 Reads == UNCHANGED <<topic, group, reported, committed, user, left>>
 EndOf(q, f) == Cardinality({i \in DOMAIN log[q] : log[q][i].epoch <= f})
-\* unknown: the result if the coordinator answers no position. back: partitions whose position was lower meanwhile.
+\* positions: the coordinator's answer. unknown: the result if it answers no position. back: partitions whose position was lower meanwhile.
 RECURSIVE Satisfied(_, _, _, _, _)
-Satisfied(m, q, f, unknown, back) ==
+Satisfied(positions, q, f, unknown, back) ==
   \/ part[q].gone >= f
-  \/ LET told == IF m \in Present THEN Position(q) ELSE Unknown IN
-     /\ IF q \in back THEN EndOf(q, f) = 0 ELSE IF told = Unknown THEN unknown ELSE told >= EndOf(q, f)
-     /\ \A x \in part[q].lineage : x[1] <= f => Satisfied(m, x[2], x[3], unknown, back)
-Limit(m, p, unknown, back) ==
-  LET held == {x[1] : x \in {z \in part[p].lineage : ~Satisfied(m, z[2], z[3], unknown, back)}} IN
+  \/ /\ IF q \in back THEN EndOf(q, f) = 0 ELSE IF positions[q] = Unknown THEN unknown ELSE positions[q] >= EndOf(q, f)
+     /\ \A x \in part[q].lineage : x[1] <= f => Satisfied(positions, x[2], x[3], unknown, back)
+Limit(positions, p, unknown, back) ==
+  LET held == {x[1] : x \in {z \in part[p].lineage : ~Satisfied(positions, z[2], z[3], unknown, back)}} IN
   IF held = {} THEN part[p].epoch ELSE Smallest(held) - 1
 IsAnswered(m) == m \in Present /\ group.stable
-\* The limit never falls, unless the coordinator answers a lower position, or that a position was lower meanwhile. Then a finished or
-\* running load no longer counts. The coordinator stores with each commit how often a commit was lower than the previous one: once
-\* for each seek.
-Look(m, p) ==
-  LET v == Mine(m, p)
-      told == IF IsAnswered(m) /\ Rule("rewinds_counted") THEN seeks ELSE v.rewinds
-      back == {q \in Parts : told[q] # v.rewinds[q]}
-      least == Limit(m, p, FALSE, {})
-      most == Limit(m, p, TRUE, back)
+Answer == [positions |-> [q \in Parts |-> Position(q)], rewinds |-> seeks]
+\* The member's view after an answer, or after a look at the topic alone (NoAnswer). The limit never falls, unless the coordinator answers
+\* a lower position, or that a position was lower meanwhile. Then a finished or running load no longer counts. The coordinator stores
+\* with each commit how often a commit was lower than the previous one: once for each seek.
+Seen(v, p, answer) ==
+  LET isAnswer == answer # NoAnswer
+      positions == IF isAnswer THEN answer.positions ELSE Silent
+      rewinds == IF isAnswer /\ Rule("rewinds_counted") THEN answer.rewinds ELSE v.rewinds
+      back == {q \in Parts : rewinds[q] # v.rewinds[q]}
+      least == Limit(positions, p, FALSE, {})
+      most == Limit(positions, p, TRUE, back)
       kept == IF Rule("taken_back") THEN Smallest({v.limit, most}) ELSE v.limit
       limit == Largest({kept, least})
       covered(e) == IF Rule("load_taken_back") THEN Smallest({e, kept}) ELSE e
       called == IF v.call = NoCall \/ ~Rule("running_load_taken_back") THEN v.call ELSE [v.call EXCEPT !.limit = covered(@)]
-      seen == [v EXCEPT !.limit = limit, !.floor = part[p].floor, !.entries = {x[1] : x \in part[p].lineage},
-                        !.covers = covered(@), !.call = called, !.rewinds = told,
-                        !.looked = @ \/ (IsAnswered(m) /\ \A q \in Parts : seeks[q] = 0 \/ part[q].there)] IN
-  /\ v.mine /\ Heard(m, p) /\ part[p].there /\ v # seen
+      isRecent == isAnswer /\ answer.rewinds = seeks /\ \A q \in Parts : seeks[q] = 0 \/ part[q].there IN
+  [v EXCEPT !.limit = limit, !.floor = part[p].floor, !.entries = {x[1] : x \in part[p].lineage},
+            !.covers = covered(@), !.call = called, !.rewinds = rewinds, !.looked = @ \/ isRecent]
+Looks(m, p) == Mine(m, p).mine /\ Heard(m, p) /\ part[p].there
+\* A poll whose answer arrives at once.
+Look(m, p) ==
+  LET v == Mine(m, p)
+      seen == IF IsAnswered(m) THEN [Seen(v, p, Answer) EXCEPT !.overtaken = v.late # NoAnswer] ELSE Seen(v, p, NoAnswer) IN
+  /\ Looks(m, p) /\ v # seen
   /\ With(m, p, seen)
+  /\ Reads
+\* A poll over the member's other connection, whose answer arrives later.
+AnswerLate(m, p) ==
+  /\ left.late > 0 /\ left' = [left EXCEPT !.late = @ - 1]
+  /\ Looks(m, p) /\ IsAnswered(m) /\ Mine(m, p).late = NoAnswer
+  /\ With(m, p, [Mine(m, p) EXCEPT !.late = Answer, !.overtaken = FALSE])
+  /\ UNCHANGED <<topic, group, reported, committed, user>>
+\* The late answer arrives. It is dropped if one that was made after it was taken in.
+LookLate(m, p) ==
+  LET v == [Mine(m, p) EXCEPT !.late = NoAnswer, !.overtaken = FALSE] IN
+  /\ Looks(m, p) /\ Mine(m, p).late # NoAnswer
+  /\ With(m, p, IF Rule("newest_answer") /\ Mine(m, p).overtaken THEN v ELSE Seen(v, p, Mine(m, p).late))
   /\ Reads
 
 \* The member notices that the topic was created again, and drops its state of the deleted topic.
@@ -373,14 +393,14 @@ Seek(m, p) ==
 
 -----------------------------------------------------------------------------
 Reading == \E m \in Members : \E p \in Parts :
-  Look(m, p) \/ Hear(m, p) \/ Skip(m, p) \/ Load(m, p) \/ Loaded(m, p) \/ Deliver(m, p) \/ Flush(m, p) \/ Commit(m, p) \/ Report(m, p)
+  Look(m, p) \/ LookLate(m, p) \/ Hear(m, p) \/ Skip(m, p) \/ Load(m, p) \/ Loaded(m, p) \/ Deliver(m, p) \/ Flush(m, p) \/ Commit(m, p) \/ Report(m, p)
 Work ==
   \/ Play \/ Rebalance \/ Complete \/ \E m \in Members : Join(m) \/ Sync(m)
   \/ \E p \in Parts : Remove(p)
   \/ Reading
 Bad ==
   \/ Evict(Victim) \/ FailOver \/ \E m \in Members : ComeBack(m)
-  \/ \E p \in Parts : Election(p) \/ \E m \in Members : Seek(m, p) \/ CommitAhead(m, p)
+  \/ \E p \in Parts : Election(p) \/ \E m \in Members : Seek(m, p) \/ CommitAhead(m, p) \/ AnswerLate(m, p)
 Next == Work \/ Bad
 Spec == Init /\ [][Next]_vars
 
