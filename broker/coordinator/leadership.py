@@ -164,7 +164,7 @@ class Leadership:
 
     async def _load_once(self, loading: _Load) -> None:
         partition = loading.partition
-        shard = Shard(self._config, on_waited=self.on_waited)
+        shard = Shard(self._config, leader_epoch=loading.leader_epoch, on_waited=self.on_waited)
         async with self._work:
             shard.durable = await read_state(self._log, partition, loading.leader_epoch, TimeSlice(self._clock))
         await self._log.wait_until_committed(partition, loading.leader_epoch)

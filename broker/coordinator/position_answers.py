@@ -105,7 +105,10 @@ def answer(turn: Turn, group: Group, member_id: str) -> None:
         )
         for tp, incarnation in named.items()
     ]
-    turn.out.reply(poller.token, response_of(found))
+    shard.position_answers += 1
+    response = response_of(found)
+    response.coordinator_epoch, response.answer_number = shard.leader_epoch, shard.position_answers
+    turn.out.reply(poller.token, response)
     poller.token = None
 
 

@@ -9,6 +9,7 @@ from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.counted import Counted
 from anabranch.broker.coordinator.durable import DurableState
 from anabranch.broker.coordinator.group import Group
+from anabranch.protocol.sentinels import NO_EPOCH
 
 
 def _ignore(_seconds: float) -> None:
@@ -26,6 +27,10 @@ class Shard:
     durable: DurableState = field(default_factory=DurableState)
     groups: dict[str, Group] = field(default_factory=dict)
     counted: Counted = field(default_factory=Counted)
+    leader_epoch: int = NO_EPOCH
+    """The leader epoch in which the partition was loaded."""
+    position_answers: int = 0
+    """The number of answers to members' polls for positions since then. No leader epoch is loaded twice."""
     on_waited: Callable[[float], None] = _ignore
     """Called when a member's wait for a position ends, with the seconds that it took."""
 

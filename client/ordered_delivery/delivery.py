@@ -36,6 +36,7 @@ from anabranch.client.ordered_delivery.topic_gates import Questions, TopicGates
 from anabranch.client.subscription.fetched import Records
 from anabranch.client.subscription.subscription import AssignedPartition, Subscription
 from anabranch.ordered_resize.gate import GateState
+from anabranch.protocol.sentinels import NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.signal import Signal
@@ -138,11 +139,17 @@ class OrderedDelivery:
     def _on_answer(self, answer: PositionAnswer) -> None:
         self.hand_overs.acknowledged(answer.report_number, self._clock.monotonic())
         for tp, position in answer.wanted.items():
-            self._on_position(tp, position)
-            self._gates.on_owner(tp, is_owned=tp in answer.owned)
+            if self._is_present(tp, position.incarnation):
+                self._on_position(tp, position)
+                self._gates.on_owner(tp, is_owned=tp in answer.owned)
         known = {tp: (asked.incarnation, asked.position) for tp, asked in answer.to_report.items()}
         self._reports.on_asked(known, answer.report_number)
         self._on_change()
+
+    def _is_present(self, tp: TopicPartition, incarnation: int) -> bool:
+        """Whether an answer is about the present incarnation: the topic may have been created again since the poll."""
+        known = self._gates.incarnation(tp)
+        return incarnation == known or NO_INCARNATION in (incarnation, known)
 
     def _on_position(self, tp: TopicPartition, position: Position) -> None:
         """Take in the group's position from the coordinator. For a partition read here it only repeats a report."""
@@ -397,8 +404,9 @@ class OrderedDelivery:
             except ClientClosedError:
                 return
             if answer is not None:
-                known = {tp: position for tp, position in answer.wanted.items() if position.position >= 0}
-                self._unknown_to_group = wants.keys() - known.keys()
+                present = {tp: one for tp, one in answer.wanted.items() if self._is_present(tp, one.incarnation)}
+                known = {tp: position for tp, position in present.items() if position.position >= 0}
+                self._unknown_to_group = present.keys() - known.keys()
                 for tp, position in known.items():
                     self._on_position(tp, position)
                 self._on_change()

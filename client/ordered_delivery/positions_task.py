@@ -3,8 +3,8 @@
 One poll is parked at the coordinator. It has a connection of its own, because the coordinator reads nothing else from
 there until it answers. News (a position, other wanted partitions) goes at once over the group's connection, in a poll
 that is not parked. The coordinator then answers the parked poll too, and the next one is parked with the present wanted
-partitions. Polls on two connections may be taken and answered out of order. So an answer that is older than one already
-taken is dropped, and news is repeated while an older poll stays parked.
+partitions. Polls on two connections may be taken and answered out of order. So an answer is dropped if the coordinator
+made it before one that was taken in, and news is repeated while an older poll stays parked.
 """
 
 from __future__ import annotations
@@ -50,6 +50,13 @@ class Position(NamedTuple):
     """In an answer: the number of commits that lowered the group's offset."""
 
 
+class AnswerTime(NamedTuple):
+    """When an answer was made: a later answer of the group's coordinators has a greater one."""
+
+    coordinator_epoch: int
+    answer_number: int
+
+
 class PositionAnswer(NamedTuple):
     """The answer to a poll."""
 
@@ -61,14 +68,8 @@ class PositionAnswer(NamedTuple):
     """Partitions of this member that another waits for, and the position the coordinator knows of that incarnation."""
     report_number: int
     """How many reports this member had made when the poll left."""
-
-    def differs_from(self, other: PositionAnswer) -> bool:
-        """Whether the two contradict each other on a partition that both polls wanted, or name other reports."""
-        both = self.wanted.keys() & other.wanted.keys()
-        return (
-            any(self.wanted[tp] != other.wanted[tp] or (tp in self.owned) != (tp in other.owned) for tp in both)
-            or self.to_report != other.to_report
-        )
+    made: AnswerTime | None
+    """None if the coordinator's release does not say it."""
 
 
 def build_request(
@@ -126,7 +127,8 @@ def read_answer(
                     owned.add(tp)
             if p.need_position:
                 to_report[tp] = known
-    return PositionAnswer(wanted, owned, to_report, report_number)
+    made = AnswerTime(response.coordinator_epoch, response.answer_number) if response.answer_number >= 0 else None
+    return PositionAnswer(wanted, owned, to_report, report_number, made)
 
 
 class PositionExchange:
@@ -152,7 +154,8 @@ class PositionExchange:
         self._report_number = 0
         self._number = 0
         self._taken = 0
-        self._last: PositionAnswer | None = None
+        """The poll of the answer that was taken in last."""
+        self._taken_made: AnswerTime | None = None
         self._on_its_way: dict[int, dict[TopicPartition, Position]] = {}
         """The reports of each poll that is not answered, by its number."""
         self._parked_number = 0
@@ -173,6 +176,7 @@ class PositionExchange:
             return
         self._generation = generation
         self._is_understood = True
+        self._taken_made = None
         self._unsent_reports = {}
         self._on_generation()
         self._began.set()
@@ -318,9 +322,13 @@ class PositionExchange:
         for tp, report in reports.items():
             if self._unsent_reports.get(tp) == report:
                 del self._unsent_reports[tp]
-        if number > self._taken:
-            self._taken, self._last = number, answer
+        if self._is_newer(number, answer.made):
+            self._taken, self._taken_made = number, answer.made
             self._on_answer(answer)
-        elif self._last is not None and answer.differs_from(self._last):
-            self._news.set()  # it may be what the coordinator knew last, and a parked poll gets it only once
         return number
+
+    def _is_newer(self, number: int, made: AnswerTime | None) -> bool:
+        """Whether an answer was made after the one taken in last; of a release that does not say it, by its poll."""
+        if made is None or self._taken_made is None:
+            return number > self._taken
+        return made > self._taken_made

@@ -139,11 +139,29 @@ def _decode_tag_topics_partitions_rewinds(data: memoryview) -> tuple[int, int]:
     pos += 4
     return rewinds, pos
 
+def _decode_tag_coordinator_epoch(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    coordinator_epoch, = _unpack_i(data, pos)
+    pos += 4
+    return coordinator_epoch, pos
+
+def _decode_tag_answer_number(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    answer_number, = _unpack_q(data, pos)
+    pos += 8
+    return answer_number, pos
+
 def _encode_tag_topics_partitions_awaits_report(value: bool, out: bytearray) -> None:
     out += _pack_t(value)
 
 def _encode_tag_topics_partitions_rewinds(value: int, out: bytearray) -> None:
     out += _pack_i(value)
+
+def _encode_tag_coordinator_epoch(value: int, out: bytearray) -> None:
+    out += _pack_i(value)
+
+def _encode_tag_answer_number(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
 
 def _decode_consumer_group_position_request_v0(data: memoryview) -> tuple[ConsumerGroupPositionRequest, int]:
     size = len(data)
@@ -371,11 +389,21 @@ def _decode_consumer_group_position_response_v0(data: memoryview) -> tuple[Consu
         ))
     n = data[pos]
     pos += 1
+    coordinator_epoch: int = -1
+    answer_number: int = -1
     if n:
-        pos = skip_tags(data, pos, n)
+        tags, pos = read_tags(data, pos, n)
+        value = tags.get(10284)
+        if value is not None:
+            coordinator_epoch = whole(_decode_tag_coordinator_epoch(value), value, "coordinator_epoch")
+        value = tags.get(10285)
+        if value is not None:
+            answer_number = whole(_decode_tag_answer_number(value), value, "answer_number")
     decoded = ConsumerGroupPositionResponse(
         throttle_time_ms=throttle_time_ms,
         error_code=error_code,
+        coordinator_epoch=coordinator_epoch,
+        answer_number=answer_number,
         topics=topics,
     )
     return decoded, pos
@@ -419,7 +447,21 @@ def _encode_consumer_group_position_response_v0(message: ConsumerGroupPositionRe
                     write_uvarint(out, len(tagged))
                     out += tagged
         out.append(0)
-    out.append(0)
+    tag_count = (1 if message.coordinator_epoch != -1 else 0) + (1 if message.answer_number != -1 else 0)
+    out.append(tag_count)
+    if tag_count:
+        if message.coordinator_epoch != -1:
+            tagged = bytearray()
+            _encode_tag_coordinator_epoch(message.coordinator_epoch, tagged)
+            write_uvarint(out, 10284)
+            write_uvarint(out, len(tagged))
+            out += tagged
+        if message.answer_number != -1:
+            tagged = bytearray()
+            _encode_tag_answer_number(message.answer_number, tagged)
+            write_uvarint(out, 10285)
+            write_uvarint(out, len(tagged))
+            out += tagged
     parts.append(out)
 
 
@@ -464,6 +506,8 @@ class ConsumerGroupPositionResponse(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "error_code",
+        "coordinator_epoch",
+        "answer_number",
         "topics",
     )
     __slots__ = FIELDS
@@ -481,8 +525,12 @@ class ConsumerGroupPositionResponse(Message):
         *,
         throttle_time_ms: int = 0,
         error_code: int = 0,
+        coordinator_epoch: int = -1,
+        answer_number: int = -1,
         topics: list[ConsumerGroupPositionResponseTopic] = EMPTY,
     ) -> None:
         self.throttle_time_ms = throttle_time_ms
         self.error_code = error_code
+        self.coordinator_epoch = coordinator_epoch
+        self.answer_number = answer_number
         self.topics = [] if topics is EMPTY else topics

@@ -23,6 +23,11 @@ process the records.
 
 Tag 10273 of a response counts how often a commit of the group lowered its offset of the partition. A member that knows
 another count has missed that the group went back, and the group may have read the records again since.
+
+Tags 10284 and 10285 of a response to a member say when the coordinator made it. A member polls over two connections, so
+responses may arrive in another order. It drops a response made before one that it has taken in. ``coordinator_epoch``
+is the leader epoch of the offsets partition in which the coordinator loaded it. ``answer_number`` counts the responses
+since then. -1: a response of a release without these tags, or to a client that is no member.
 """
 
 from anabranch.protocol.schema import Field, field, message
@@ -74,6 +79,8 @@ RESPONSE = message(
     fields=[
         field("throttle_time_ms", "int32", "0+"),
         field("error_code", "int16", "0+"),
+        field("coordinator_epoch", "int32", "0+", default=-1, ignorable=True, tag=10284),
+        field("answer_number", "int64", "0+", default=-1, ignorable=True, tag=10285),
         _topics(
             "Response",
             field("awaits_report", "bool", "0+", ignorable=True, tag=10263),

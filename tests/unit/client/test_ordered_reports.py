@@ -13,6 +13,8 @@ from anabranch.client.ordered_delivery.reports import Progress
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponse,
+    ConsumerGroupPositionResponsePartition,
+    ConsumerGroupPositionResponseTopic,
 )
 from anabranch.protocol.generated.heartbeat import HeartbeatResponse
 from anabranch.protocol.generated.offset_commit import (
@@ -34,6 +36,38 @@ def test_hole_21_the_groups_committed_offset_releases_the_child(run: Run) -> Non
             while not broker.seen(ApiKey.CONSUMER_GROUP_POSITION):
                 assert not await consumer.getmany(timeout_ms=20)
             broker.committed[0] = (10, 1000)
+            assert (await consumer.getone()).offset == 0
+
+    run(check)
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+def test_a_position_in_the_partition_of_a_deleted_topic_releases_nothing(run: Run, is_member: bool) -> None:
+    """The topic was created again while the answer was on its way. The present parent has the incarnation 1000."""
+
+    async def check() -> None:
+        broker = Grouped([CHILD]) if is_member else Coordinated()
+        incarnation = 999
+        asked = 0
+
+        def answer(body: Any) -> ConsumerGroupPositionResponse:
+            nonlocal asked
+            asked += 1
+            parent = ConsumerGroupPositionResponsePartition(partition_index=0, incarnation=incarnation, position=10)
+            return ConsumerGroupPositionResponse(
+                topics=[ConsumerGroupPositionResponseTopic(name="t", partitions=[parent])]
+            )
+
+        broker.answers[ApiKey.CONSUMER_GROUP_POSITION] = answer
+        async with broker.running(), member_of(broker, retry_backoff_max_ms=5) as consumer:
+            if is_member:
+                consumer.subscribe(["t"])
+            else:
+                consumer.assign([CHILD])
+            while asked < 5:
+                assert not await consumer.getmany(timeout_ms=20)
+            assert not await consumer.getmany(timeout_ms=20)
+            incarnation = 1000
             assert (await consumer.getone()).offset == 0
 
     run(check)

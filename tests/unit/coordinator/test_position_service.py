@@ -135,6 +135,28 @@ async def test_hole_19_a_fail_over_releases_no_member_early_and_leaves_none_wait
     assert answered(poll(running, member_id, 1, position=100)) == (100, True)
 
 
+async def test_answers_are_numbered_in_the_order_in_which_they_are_made(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    """A member sorts the answers of its two connections by these numbers, also across a fail-over."""
+    await running.loaded(0, 1)
+    member_id = await owner_of_t0(running)
+    first = poll(running, member_id, 1)
+    parked = poll(running, member_id, 1)
+    last = poll(running, member_id, 1, max_wait_ms=0)
+    running.coordinator.on_not_leader(0, 2)
+    running.coordinator.on_leader(0, 3)
+    await others_have_run()
+    of_successor = poll(running, member_id, 1)
+    made = [(value(one).coordinator_epoch, value(one).answer_number) for one in (first, parked, last, of_successor)]
+    assert made == [(1, 1), (1, 2), (1, 3), (3, 1)]
+
+
+async def test_a_client_that_is_no_member_gets_no_number(running: Running, autojump_clock: MockClock) -> None:
+    await running.loaded()
+    assert value(poll(running, "", -1)).answer_number == -1
+
+
 async def test_polls_are_refused_by_a_coordinator_that_shuts_down(running: Running, autojump_clock: MockClock) -> None:
     await running.loaded()
     member_id = await owner_of_t0(running)
