@@ -27,11 +27,14 @@ class RegisteredControllers:
         )
 
     async def _read(self, watch: Watch) -> None:
+        if await self._zk.exists(paths.CONTROLLERS, watch) is None:  # its watch notices the creation
+            self.znodes = []
+            return
         found = []
         for name in await self._zk.children(paths.CONTROLLERS, watch):
             path = f"{paths.CONTROLLERS}/{name}"
             try:
-                found.append(ControllerZnode.decode(path, (await self._zk.get(path)).data))
+                found.append(ControllerZnode.decode(path, (await self._zk.get(path, watch)).data))
             except NoNodeError:  # deleted since: the watch has fired
                 continue
             except MalformedZnodeError as error:

@@ -89,7 +89,7 @@ async def test_a_broker_follows_the_registrations(nursery: trio.Nursery, autojum
     controllers = RegisteredControllers(reader := zk.session())
     nursery.start_soon(controllers.run)
     await trio.testing.wait_all_tasks_blocked()
-    assert controllers.znodes is None, "/controllers is missing: it is read again"
+    assert controllers.znodes == [], "/controllers is missing"
     register(session := zk.session(), nursery, 9090)
     await session.create(f"{paths.CONTROLLERS}/0", b"not JSON", ephemeral=True, make_parents=True)
 
@@ -98,6 +98,11 @@ async def test_a_broker_follows_the_registrations(nursery: trio.Nursery, autojum
             while [znode.port for znode in controllers.znodes or ()] != ports:
                 await trio.sleep(0.1)  # polls: the broker reads it again; virtual time
 
+    await until([9090])
+    mended = ControllerZnode(0, "h", 9000).encode()
+    await session.set(f"{paths.CONTROLLERS}/0", mended)
+    await until([9000, 9090])
+    await session.delete(f"{paths.CONTROLLERS}/0")
     await until([9090])
     reader.disconnect()
     session.close()
