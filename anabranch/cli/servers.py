@@ -9,11 +9,13 @@ from cyclopts import Parameter
 
 from anabranch.cli.options import Settings
 from anabranch.cli.signals import end_on_sigterm, wait_for_stop_signal
+from anabranch.command_error import UsageError
 from anabranch.runtime.properties_file import read_properties
 from anabranch.zk_schemas.config_def import (
     REQUIRED,
     Between,
     ConfigDef,
+    ConfigError,
     ConfigKey,
     ConfigType,
     NotEmpty,
@@ -148,7 +150,14 @@ def _arguments(config: Path | None, settings: list[str] | None, strict: bool) ->
 
 
 def _log_arguments(levels: list[str] | None, form: str | None) -> list[str]:
+    """The flags of the log. Raises ``UsageError``: the server would name the key and the file instead of the flag."""
+    from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
+
     arguments = [] if form is None else ["--log-format", form]
     for level in levels or []:
+        try:
+            BROKER_CONFIGS["logging.levels"].parse(level)
+        except ConfigError as error:
+            raise UsageError(f"--log-level {level}: {error.detail}") from None
         arguments += ["--log-level", level]
     return arguments

@@ -100,6 +100,21 @@ def test_standard_input_that_is_closed_is_an_error(
     assert capsys.readouterr().err == "anabranch: standard input is closed; there is nothing to read\n"
 
 
+@pytest.mark.parametrize("server", ["broker", "controller"])
+@pytest.mark.parametrize("level", ["LOUD", "INFO,kazoo=LOUD", "anabranch="])
+def test_the_error_for_a_bad_log_level_names_the_flag(
+    server: str, level: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("broker.id=1\nzookeeper.connect=127.0.0.1:1\n")
+    with pytest.raises(SystemExit) as ended:
+        main([server, "--config", str(path), "--log-level", "kazoo=DEBUG", "--log-level", level])
+    assert ended.value.code == 2
+    wrong = repr(level.rpartition(",")[2])
+    wanted = f"anabranch: --log-level {level}: {wrong} is not LEVEL or LOGGER=LEVEL with TRACE, DEBUG, INFO"
+    assert capsys.readouterr().err.startswith(wanted)
+
+
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
 def test_a_terminal_without_colours_gets_no_escapes(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
