@@ -73,8 +73,9 @@ def test_the_json_of_every_command_is_valid(
     assert (blocked["changes"][0]["operation"], list(blocked["failed"])) == ("downgrade", [GROUP_COORDINATOR])
     refused = valid("features upgrade", "--feature", "nothing=1", "--dry-run", status=1)
     assert refused["failed"]["nothing"]["error"] == "INVALID_REQUEST"
-    valid("cluster")
-    valid("brokers")
+    brokers, controller = valid("brokers"), valid("cluster")["controller"]
+    assert controller not in {row["broker"] for row in brokers}, "controllers are processes of their own"
+    assert not any(row["is_controller"] for row in brokers)
     valid("log-dirs", name)
     assert valid("delete-records", name, "--partition", "0", "--before-offset", "1")[0]["records"] == 1
     assert valid("top", "--max-rounds", "1", "--interval-ms", "100")["groups"]
