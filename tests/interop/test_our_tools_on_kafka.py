@@ -65,7 +65,9 @@ def test_the_console_shows_a_cluster_of_kafka(bootstrap: str) -> None:
                 "/topics": 'href="/topics/t"',
                 "/topics/t": "not kept across resizes",
                 "/topics/t/messages": "&lt;b&gt;bold&lt;/b&gt;",
+                "/groups": "/groups/g",
                 "/groups/g": "1 record",
+                "/change/resize?topic=t&count=1": "<p>3 → 1 partition.</p>",  # the answer does not name keys
                 "/configs/topic/t": "cleanup.policy",
                 "/configs/broker/1": "broker.rack",
             }.items():

@@ -17,8 +17,9 @@ from anabranch.console import changes, pages
 from anabranch.console.app import Console, ConsoleConfig
 from anabranch.console.pages import BadQueryError, Rendered
 from anabranch.console.security import MAX_FORM_BYTES
-from anabranch.console.watch import NotThereError, UnreachableError
+from anabranch.console.watch import NotThereError, UnreachableError, Watch
 from anabranch.protocol.errors import ErrorCode
+from tests.unit.cli.fake_admin import FakeAdmin
 
 pytestmark = pytest.mark.trio
 HOSTILE = "<script>alert(1)</script>\"'&"
@@ -211,6 +212,25 @@ async def test_a_refused_change_is_not_made(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(console_app, "is_token", lambda *_: True)
     answer = await ask(console, "/change/it", "POST", body=b"token=x")
     assert (answer.status, refused.made) == (409, [])
+
+
+@pytest.mark.parametrize(
+    ("refusal", "shown"),
+    [
+        (KafkaError(ErrorCode.INVALID_PARTITIONS, "Topic currently has 4 partitions"), "4 → 2 partitions."),
+        (None, "4 → 2 partitions; about 50.0 % of the keys move."),
+    ],
+)
+async def test_a_resize_that_the_cluster_does_not_know_shows_no_share_of_keys(
+    refusal: KafkaError | None, shown: str
+) -> None:
+    admin: Any = FakeAdmin(version=-1, ordered=False, refusal=refusal)
+    reader: Any = None
+    page = await ask(
+        Console(Watch(admin, reader), ConsoleConfig("localhost:9092")).app(), "/change/resize?topic=t&count=2"
+    )
+    assert page.status == 200 and f"<p>{shown}</p>" in page.text
+    assert ("This cannot be done now: INVALID_PARTITIONS" in page.text) is (refusal is not None)
 
 
 @pytest.mark.parametrize("path", ["//[", "//[?q=x", "/nothing", "[", "http://["])
