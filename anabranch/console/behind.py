@@ -170,7 +170,10 @@ def _wait(wait: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Reason:
 
 
 def summary(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The totals of a group: lag in records and seconds, waiting partitions, the busiest member."""
+    """The totals of a group: lag in records and seconds, waiting partitions, the busiest member.
+
+    ``may_be_unread``: partitions without a commit have records, or their records are unknown.
+    """
     rows = group["partitions"]
     lags = [row["lag"] for row in rows if row["lag"] is not None]
     seconds = [row["lag_s"] for row in rows if row.get("lag_s") is not None]
@@ -180,8 +183,30 @@ def summary(group: Mapping[str, Any]) -> dict[str, Any]:
         "lag_s": max(seconds, default=None),
         "waiting": len({(wait["topic"], wait["partition"]) for wait in group["waits"] if wait["blocked"]}),
         "members": members,
+        "may_be_unread": any(records != 0 for records in group["uncommitted"].values()),
         "is_measured": all(row.get("read_rate") is not None for row in rows if row["lag"]),
     }
+
+
+def uncommitted_text(uncommitted: Mapping[Any, int | None]) -> str | None:
+    """Sentences about the partitions without a commit; None without any. ``uncommitted``: the records of each."""
+    if not uncommitted:
+        return None
+    known = [records for records in uncommitted.values() if records is not None]
+    unknown = len(uncommitted) - len(known)
+    has, it, hold, its = ("has", "It", "holds", "its") if len(uncommitted) == 1 else ("have", "They", "hold", "their")
+    text = f"{counted(len(uncommitted), 'partition', form=',')} of its topics {has} no commit. "
+    if not known:
+        return text + f"The number of {its} records is not known."
+    records = counted(sum(known), "record", form=",") if sum(known) else "no records"
+    text += f"{it} {hold} {records}" + (f", without those of {unknown} that did not answer." if unknown else ".")
+    if not sum(known):
+        return text
+    them = "it" if sum(known) == 1 else "them"
+    return (
+        f"{text} 'To read' does not count {them}: where a consumer begins there depends on its auto.offset.reset, which"
+        " the cluster does not know."
+    )
 
 
 def verdict(totals: Mapping[str, Any], error: str | None = None) -> tuple[str, str]:
@@ -191,7 +216,11 @@ def verdict(totals: Mapping[str, Any], error: str | None = None) -> tuple[str, s
     """
     if error is not None:
         return "", "Not known. At the last answer, nothing stood in its way."
+    if totals["lag"] is None and totals["may_be_unread"]:
+        return "", "It has committed nothing: whether it is behind is not known."
     if not totals["lag"]:
+        if totals["may_be_unread"]:
+            return "", "It has read everything of the partitions with a commit."
         return "ok", "It is not behind: it has read everything."
     if totals["is_measured"]:
         return "ok", "It keeps up, or catches up: nothing stands in its way."

@@ -11,7 +11,7 @@ from anabranch.cli.configs import source_name
 from anabranch.cli.groups import left_of_wait, wait_sentences
 from anabranch.client.admin.types import ALL_BROKERS
 from anabranch.command_error import UsageError
-from anabranch.console.behind import REBALANCES, reasons, summary, verdict
+from anabranch.console.behind import REBALANCES, reasons, summary, uncommitted_text, verdict
 from anabranch.console.furthest import Behind, furthest_behind
 from anabranch.console.problems import find_problems
 from anabranch.console.records import (
@@ -271,7 +271,9 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         raise NotThereError(f"group {path['group']} does not exist")
     seen = await watch.group(path["group"])
     found = seen.value
-    rows = sorted(found["partitions"], key=lambda row: (-(row["lag"] or 0), row["topic"], row["partition"]))
+    rows = sorted(
+        found["partitions"], key=lambda row: (-(row["lag"] or row["at_most"] or 0), row["topic"], row["partition"])
+    )
     paged = _paged([f"{row['topic']}-{row['partition']}" for row in rows], query)
     shown = set(paged["names"])
     blocked = {(wait["topic"], wait["partition"]) for wait in found["waits"] if wait["blocked"]}
@@ -283,6 +285,7 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         "rows": [row for row in rows if f"{row['topic']}-{row['partition']}" in shown],
         "blocked": blocked,
         "nobody": nobody,
+        "uncommitted": uncommitted_text(found["uncommitted"]),
         "reasons": reasons(found),
         "summary": totals,
         "verdict": verdict(totals, seen.error),

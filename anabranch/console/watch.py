@@ -378,7 +378,11 @@ class Watch:
         return worst
 
     async def group(self, group_id: str) -> Seen[dict[str, Any]]:
-        """The description of a group, as of ``anabranch groups describe --json``, with rates and lags in seconds."""
+        """The description of a group, as of ``anabranch groups describe --json``, with rates and lags in seconds.
+
+        ``uncommitted`` has the records in each partition of its topics without a commit; None where they are unknown.
+        ``at_most`` of a row is this number, None for a partition with a commit.
+        """
 
         async def ask() -> dict[str, Any]:
             described, _ = await describe_groups(self.admin, [group_id])
@@ -387,9 +391,11 @@ class Watch:
             found = described[0]
             for row in found["partitions"] + found["awaited_members"]:
                 row["host"] = (row["host"] or "").removeprefix("/")  # Kafka writes hosts with a slash
+            found["uncommitted"] = await self._uncommitted(found["partitions"])
             now = time.monotonic()
             for row in found["partitions"]:
                 tp = TopicPartition(row["topic"], row["partition"])
+                row["at_most"] = found["uncommitted"].get(tp)
                 if row["high_watermark"] is not None:
                     self._samples.setdefault(tp, Samples()).add(now, row["high_watermark"])
                 if row["committed_offset"] is not None:
@@ -403,6 +409,18 @@ class Watch:
             return found
 
         return await self.cached(("group", group_id), ask)
+
+    async def _uncommitted(self, rows: Iterable[Mapping[str, Any]]) -> dict[TopicPartition, int | None]:
+        """The records in each partition without a commit, in the topics of ``rows``. None where they are unknown."""
+        known = (await self.topics()).value
+        committed = {(row["topic"], row["partition"]) for row in rows if row["committed_offset"] is not None}
+        topics = {row["topic"] for row in rows}
+        infos = {TopicPartition(name, p.partition): p for name in topics & known.keys() for p in known[name].partitions}
+        found = sorted(infos.keys() - committed)
+        led = [tp for tp in found if infos[tp].leader >= 0]
+        starts = await known_offsets(self.admin, led, "earliest")
+        ends = await known_offsets(self.admin, list(starts), "latest")  # a silent leader is not waited for again
+        return {tp: max(0, ends[tp] - starts[tp]) if tp in ends else None for tp in found}
 
     async def _add_seconds(self, rows: list[dict[str, Any]]) -> None:
         """Set ``lag_s`` in every row: the age of the first record that is not committed; None when unknown."""

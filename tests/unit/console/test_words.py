@@ -12,7 +12,7 @@ from anabranch import ClusterDescription, GroupDescription, TopicDescription
 from anabranch.client.admin.types import ControllerDescription, MemberDescription, Node
 from anabranch.client.net.cluster import PartitionInfo
 from anabranch.console.app import _templates
-from anabranch.console.behind import reasons, summary, verdict
+from anabranch.console.behind import reasons, summary, uncommitted_text, verdict
 from anabranch.console.changes import plan_of_reset
 from anabranch.console.pages import BadQueryError, Query
 from anabranch.console.problems import NAMED, find_problems
@@ -149,7 +149,7 @@ def wait(partition: int, on: int, **values: Any) -> dict[str, Any]:
 
 
 def group(rows: list[dict[str, Any]], waits: list[dict[str, Any]] | None = None, **values: Any) -> dict[str, Any]:
-    found = {"group": "g", "state": "Stable", "members": 1, "awaited_members": []}
+    found = {"group": "g", "state": "Stable", "members": 1, "awaited_members": [], "uncommitted": {}}
     return found | {"partitions": rows, "waits": waits or [], **values}
 
 
@@ -325,6 +325,43 @@ def test_a_group_is_shown_as_healthy_only_if_that_is_known(values: dict[str, Any
     assert reasons(found) == []
     assert verdict(summary(found))[0] == level and text in verdict(summary(found))[1]
     assert verdict(summary(found), "no broker answers")[0] == "", "the totals are out of date"
+
+
+@pytest.mark.parametrize(
+    ("lag", "records", "level", "text"),
+    [
+        (0, [0], "ok", "has read everything."),
+        (0, [7, 0], "", "It has read everything of the partitions with a commit."),
+        (0, [None], "", "It has read everything of the partitions with a commit."),
+        (None, [7], "", "It has committed nothing"),
+    ],
+)
+def test_a_group_with_unread_partitions_without_a_commit_is_not_called_healthy(
+    lag: int | None, records: list[int | None], level: str, text: str
+) -> None:
+    found = group([row(0, lag=lag, lag_s=None)], uncommitted={("t", 9 + n): one for n, one in enumerate(records)})
+    assert verdict(summary(found))[0] == level and text in verdict(summary(found))[1]
+
+
+@pytest.mark.parametrize(
+    ("records", "text"),
+    [
+        ([], None),
+        ([0, 0], "2 partitions of its topics have no commit. They hold no records."),
+        ([None], "1 partition of its topics has no commit. The number of its records is not known."),
+        (
+            [3_000, 400],
+            "2 partitions of its topics have no commit. They hold 3,400 records. 'To read' does not count them: where a"
+            " consumer begins there depends on its auto.offset.reset, which the cluster does not know.",
+        ),
+        ([1, None, None], "They hold 1 record, without those of 2 that did not answer. 'To read' does not count it:"),
+    ],
+)
+def test_the_partitions_without_a_commit_are_counted_with_their_records(
+    records: list[int | None], text: str | None
+) -> None:
+    found = uncommitted_text({("t", n): one for n, one in enumerate(records)})
+    assert found == text or (found is not None and text is not None and text in found)
 
 
 def test_the_hottest_key_is_the_most_frequent_of_a_sample() -> None:
