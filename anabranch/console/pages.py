@@ -278,13 +278,19 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
     shown = set(paged["names"])
     blocked = {(wait["topic"], wait["partition"]) for wait in found["waits"] if wait["blocked"]}
     totals = summary(found)
-    nobody = "the group rebalances" if found["state"] in REBALANCES else "nobody reads it"
+    former = {
+        (row["topic"], row["partition"]): f"was {row['was'].name}"
+        for row in rows
+        if row["was"] is not None and row["member"] is None
+    }
+    is_rebalance = found["state"] in REBALANCES
     values = {
         **paged,
         "group": found,
         "rows": [row for row in rows if f"{row['topic']}-{row['partition']}" in shown],
         "blocked": blocked,
-        "nobody": nobody,
+        "nobody": "unknown until the rebalance ends" if is_rebalance else "nobody reads it",
+        "former": former,
         "uncommitted": uncommitted_text(found["uncommitted"]),
         "reasons": reasons(found),
         "summary": totals,
@@ -294,7 +300,7 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
             for wait, sentence in zip(found["waits"][:ROWS], wait_sentences(found["waits"][:ROWS]), strict=True)
         ],
         "wait_count": len(found["waits"]),
-        "graph": graph_of(found["waits"], ROWS, nobody),
+        "graph": graph_of(found["waits"], ROWS, "the group rebalances" if is_rebalance else "nobody reads it", former),
         **_freshness(seen),
     }
     return Rendered("group", values)

@@ -7,6 +7,7 @@ waits may form cycles of partitions, although none of records. A wait that close
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from anabranch.cli.groups import left_of_wait
@@ -60,10 +61,15 @@ class Graph(NamedTuple):
     box_width: int = BOX_W
 
 
-def graph_of(waits: Sequence[Mapping[str, Any]], most: int, nobody: str = "nobody reads it") -> Graph:
+def graph_of(
+    waits: Sequence[Mapping[str, Any]],
+    most: int,
+    nobody: str = "nobody reads it",
+    former: Mapping[Place, str] = MappingProxyType({}),
+) -> Graph:
     """The graph of the first ``most`` waits of ``Watch.group``. Partitions that wait for nothing are on the right.
 
-    ``nobody``: the text for a partition without a reader.
+    ``nobody``: the text for a partition without a reader; ``former``: the text for such a partition that had one.
     """
     wait_of = {((w["topic"], w["partition"]), (w["topic"], w["waits_for"])): w for w in waits[:most]}
     drawn, closing = _without_cycles(wait_of)
@@ -77,7 +83,9 @@ def graph_of(waits: Sequence[Mapping[str, Any]], most: int, nobody: str = "nobod
         for place in notes
     }
     at, bends, height = _positions(columns, heights, drawn)
-    boxes = [_box(place, at[place], heights[place], notes[place], wait_of, nobody) for place in notes]
+    boxes = [
+        _box(place, at[place], heights[place], notes[place], wait_of, former.get(place, nobody)) for place in notes
+    ]
     starts = _ports(out, {place: (x + BOX_W, y) for place, (x, y) in at.items()}, heights, _ways(drawn, bends, at, 1))
     ends = _ports(into, at, heights, _ways(drawn, bends, at, 0))
     arrows = [_arrow([starts[edge], *bends[edge], ends[edge]], wait_of[edge]) for edge in drawn]

@@ -29,6 +29,7 @@ from anabranch.cli.group_lag import timestamp_at
 from anabranch.cli.groups import describe_groups
 from anabranch.cli.topic_view import describe_topics, existing, is_resized, known_offsets, lineages
 from anabranch.client.consumer.log_reader import LogReader
+from anabranch.console.owners import LastOwners
 from anabranch.console.rates import READ_LEAST_S, READ_WINDOW_S, Hottest, Samples, hottest
 from anabranch.console.schemas import Registry
 from anabranch.console.tree import Gain, Tree, columns_of, draw, gains_of
@@ -99,6 +100,7 @@ class Watch:
         """By group, the sum of its committed offsets, and when it was seen to change."""
         self._began: dict[tuple[str, int, int], int | None] = {}
         self._unread: dict[tuple[TopicPartition, int], int | None] = {}
+        self._owners = LastOwners()
 
     async def cached(
         self, key: object, ask: Callable[[], Awaitable[T]], fresh_s: float = FRESH_S, *, since_s: float = -math.inf
@@ -381,7 +383,8 @@ class Watch:
         """The description of a group, as of ``anabranch groups describe --json``, with rates and lags in seconds.
 
         ``uncommitted`` has the records in each partition of its topics without a commit; None where they are unknown.
-        ``at_most`` of a row is this number, None for a partition with a commit.
+        ``at_most`` of a row is this number, None for a partition with a commit. ``was`` and ``owners_seen_ms``: see
+        ``LastOwners``.
         """
 
         async def ask() -> dict[str, Any]:
@@ -391,6 +394,7 @@ class Watch:
             found = described[0]
             for row in found["partitions"] + found["awaited_members"]:
                 row["host"] = (row["host"] or "").removeprefix("/")  # Kafka writes hosts with a slash
+            self._owners.note(found, int(time.time() * 1000))
             found["uncommitted"] = await self._uncommitted(found["partitions"])
             now = time.monotonic()
             for row in found["partitions"]:

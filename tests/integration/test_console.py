@@ -219,6 +219,8 @@ def test_a_member_that_holds_up_a_rebalance_is_named(
     with Consumer(**common, client_id="app-3") as stuck, Consumer(**common, client_id="app-4") as other:
         stuck.subscribe([topic])
         wait_for(lambda: stuck.getmany(timeout_ms=200), DEADLINE_S, "a record")
+        owner = '<td data-label="member">{}app-3 <span'
+        wait_for(lambda: owner.format("") in console.get(f"/groups/{group}")[1], DEADLINE_S, "the page knows the owner")
         other.subscribe([topic])
 
         def is_named() -> bool:
@@ -226,7 +228,8 @@ def test_a_member_that_holds_up_a_rebalance_is_named(
             return "app-3 on 127.0.0.1 has not joined again for" in console.get(f"/groups/{group}")[1]
 
         wait_for(is_named, DEADLINE_S, "the page names it")
-        assert "app-4 on" not in console.get(f"/groups/{group}")[1]
+        page = console.get(f"/groups/{group}")[1]
+        assert "app-4 on" not in page and page.count(owner.format("was ")) == 4
         shown = f"Group {group} gets no records: app-3 on 127.0.0.1 has not joined its rebalance for"
         wait_for(lambda: shown in console.get("/")[1], DEADLINE_S, "the cluster page names it")
         wait_for(lambda: not stuck.getmany(timeout_ms=100) and not is_named(), DEADLINE_S, "the group continues")

@@ -1,4 +1,4 @@
-"""The page of a group: the partitions without a commit."""
+"""The pages of groups: partitions without a commit, owners during a rebalance, the order of the list."""
 
 from __future__ import annotations
 
@@ -50,6 +50,12 @@ def served(admin: Any) -> Any:
     return page
 
 
+def owners(page: str) -> list[str]:
+    """The owners of the partitions, by the page's rows."""
+    cells = re.findall(r'<td data-label="member">(.*?)</td>', page)
+    return [re.sub("<[^>]*>", "", cell).strip() for cell in cells]
+
+
 def cells(page: str, label: str) -> list[str]:
     return re.findall(rf'<td data-label="{label}"[^>]*>([^<]*)</td>', page)
 
@@ -68,3 +74,36 @@ async def test_the_partitions_without_a_commit_are_shown_with_their_records() ->
 async def test_a_group_with_a_commit_in_every_partition_has_no_note_of_others() -> None:
     page = await served(Groups(ends={0: (0, 60)}, groups={"g": dict.fromkeys(range(4), 0)}))("/groups/g")
     assert "no commit" not in page and "at most" not in page
+
+
+async def test_a_rebalance_shows_the_former_owners() -> None:
+    """Partition 1 has no commit: during the rebalance only the console knows that it has an owner."""
+    admin = Groups(ends={0: (0, 60)}, groups={"g": {0: 50, 2: 0}}, members=(member("app-1", 0), member("app-2", 1)))
+    page = served(admin)
+    assert owners(await page("/groups/g")) == ["app-1 10.0.0.1", "app-2 10.0.0.1", "nobody reads it"]
+    admin.state, admin.members = "PreparingRebalance", (member("app-1"), member("app-2"))
+    shown = await page("/groups/g")
+    was = ["was app-1 10.0.0.1", "was app-2 10.0.0.1", "unknown until the rebalance ends"]
+    assert owners(shown) == was and "when this console last saw the group" in shown
+    admin.state = "CompletingRebalance"
+    assert owners(await page("/groups/g")) == was
+    admin.state, admin.members = "Stable", (member("app-3", 0, 1),)
+    shown = await page("/groups/g")
+    assert owners(shown) == ["app-3 10.0.0.1", "app-3 10.0.0.1", "nobody reads it"] and "last saw" not in shown
+
+
+async def test_owners_that_were_never_seen_are_unknown() -> None:
+    admin = Groups(ends={0: (0, 60)}, groups={"g": {0: 50}}, members=(member("app-1"),))
+    admin.state = "PreparingRebalance"
+    shown = await served(admin)("/groups/g")
+    assert owners(shown) == ["unknown until the rebalance ends"] and "last saw" not in shown
+
+
+async def test_a_group_that_its_members_have_left_has_no_former_owners() -> None:
+    admin = Groups(ends={0: (0, 60)}, groups={"g": {0: 50}}, members=(member("app-1", 0),))
+    page = served(admin)
+    await page("/groups/g")
+    admin.state, admin.members = "Empty", ()
+    assert owners(await page("/groups/g")) == ["nobody reads it"]
+    admin.state, admin.members = "PreparingRebalance", (member("app-2"),)
+    assert owners(await page("/groups/g")) == ["unknown until the rebalance ends"]

@@ -61,6 +61,12 @@ def test_boxes_show_the_reader_and_whether_the_partition_blocks_or_waits() -> No
     assert [arrow.blocked for arrow in graph.arrows] == [True, False]
 
 
+def test_a_box_names_the_former_reader_of_a_partition_without_one() -> None:
+    without = [wait(4, 0, member=None, client_id=None), wait(4, 1, member=None, client_id=None)]
+    graph = graph_of(without, 50, "the group rebalances", {("t", 0): "was app-1"})
+    assert {box.partition: box.reader for box in graph.boxes} == {4: "", 0: "was app-1", 1: "the group rebala…"}
+
+
 def test_partitions_of_two_topics_are_two_boxes() -> None:
     assert len(graph_of([wait(4, 0), wait(4, 0, topic="u")], 50).boxes) == 4
 
