@@ -26,7 +26,7 @@ from anabranch.console.records import (
 )
 from anabranch.console.sections import MOST_LINKED, outcome_of, section_of, ways_on
 from anabranch.console.waits import graph_of
-from anabranch.console.watch import MOST_RATED, NotThereError, Seen, Watch, by_broker
+from anabranch.console.watch import MOST_RATED, RANKED_S, NotThereError, Seen, Watch, by_broker
 from anabranch.protocol.addresses import join_address
 
 FAR_BEHIND, MOST_BEHIND = 1_000, 5
@@ -34,6 +34,8 @@ FAR_BEHIND, MOST_BEHIND = 1_000, 5
 ROWS = 50
 """The largest number of rows of a table on one page."""
 MOST_RECORDS = 500
+ORDERS = BY_LAG, BY_NAME = "lag", "name"
+"""The orders of the list of groups."""
 
 
 class Query(Mapping[str, str]):
@@ -241,28 +243,27 @@ async def topic(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
 
 
 async def groups(watch: Watch, _path: Mapping[str, str], query: Query) -> Rendered:
+    order = query.get("order") or BY_LAG
+    if order not in ORDERS:
+        raise BadQueryError(f"order is {order!r}: one of {', '.join(ORDERS)} is needed")
     seen = await watch.cached("groups", watch.admin.list_groups)
     by_name = {group.group_id: group for group in seen.value}
-    paged = _paged(sorted(by_name), query)
-    lags = await watch.lags()
-    committed = lags.value
-    named = {tp.topic for name in paged["names"] for tp in committed.get(name, {})}
-    known = (await watch.topics()).value
-    read = [known[name] for name in sorted(named) if name in known]
-    is_rated = sum(len(topic.partitions) for topic in read) <= MOST_RATED
-    ends = await watch.ends(read) if is_rated else {}
+    committed = await watch.lags()
+    ranks = await watch.ranks() if order == BY_LAG else None
+    places = ranks or {}
+    paged = _paged(sorted(by_name, key=lambda name: (places.get(name, len(places)), name)), query)
+    lags = await watch.lags_in_all(paged["names"])
     rows = [
         {
             "name": name,
             "state": by_name[name].state,
-            "topics": sorted({tp.topic for tp in committed.get(name, {})}),
-            "lag": sum(max(0, ends[tp] - at) for tp, at in committed.get(name, {}).items() if tp in ends)
-            if is_rated
-            else None,
+            "topics": sorted({tp.topic for tp in committed.value.get(name, {})}),
+            "lag": lags.get(name),
         }
         for name in paged["names"]
     ]
-    return Rendered("groups", {**paged, "rows": rows, "rebalances": REBALANCES, **_freshness(seen, lags)})
+    values = {"rows": rows, "rebalances": REBALANCES, "order": order, "is_ranked": ranks is not None}
+    return Rendered("groups", {**paged, **values, "ranked_s": RANKED_S, **_freshness(seen, committed)})
 
 
 async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -61,6 +61,8 @@ MOST_KEPT = 50_000
 """The largest number of partitions, and of partitions of groups, whose samples are kept."""
 MOST_RATED = 2_000
 """A page shows rates if its topics have at most this many partitions in all."""
+MOST_RANKED, RANKED_S = 20_000, 10.0
+"""Groups are ordered by lag if they have commits in at most this many partitions. The order stays for this time."""
 
 
 @dataclass(slots=True)
@@ -212,10 +214,13 @@ class Watch:
 
     async def ends(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, int]:
         """The high watermarks of the partitions with leaders; a sample of each is kept."""
-        led = [TopicPartition(topic.name, p.partition) for topic in topics for p in topic.partitions if p.leader >= 0]
+        return await self._ends_of(
+            [TopicPartition(topic.name, p.partition) for topic in topics for p in topic.partitions if p.leader >= 0]
+        )
 
+    async def _ends_of(self, led: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         async def ask() -> dict[TopicPartition, int]:
-            found = await known_offsets(self.admin, led, "latest")
+            found = await known_offsets(self.admin, list(led), "latest")
             now = time.monotonic()
             for tp, offset in found.items():
                 self._samples.setdefault(tp, Samples()).add(now, offset)
@@ -371,6 +376,44 @@ class Watch:
                     of_group[tp.topic] = of_group.get(tp.topic, 0) + max(0, ends[tp] - offset)
         return found
 
+    async def lags_in_all(self, groups: Iterable[str]) -> dict[str, int]:
+        """The lags in records of these groups over all partitions with a commit, if they are known.
+
+        Empty if the groups have commits in more than ``MOST_RATED`` partitions.
+        """
+        every = (await self.lags()).value
+        committed = {group: every[group] for group in groups if group in every}
+        led = await self._led(committed)
+        return _in_all(committed, await self._ends_of(led)) if len(led) <= MOST_RATED else {}
+
+    async def ranks(self) -> dict[str, int] | None:
+        """The places of the groups in the order by lag, the largest first; unknown lags are last.
+
+        The places stay for ``RANKED_S``: otherwise rows would move at each live update. None if the groups have commits
+        in more than ``MOST_RANKED`` partitions.
+        """
+
+        async def ask() -> dict[str, int] | None:
+            committed = (await self.lags()).value
+            led = await self._led(committed)
+            if len(led) > MOST_RANKED:
+                return None
+            lags = _in_all(committed, await known_offsets(self.admin, led, "latest"))
+            ordered = sorted(committed, key=lambda group: (-lags.get(group, -1), group))
+            return {group: place for place, group in enumerate(ordered)}
+
+        return (await self.cached("ranks", ask, RANKED_S)).value
+
+    async def _led(self, committed: Mapping[str, Mapping[TopicPartition, int]]) -> list[TopicPartition]:
+        """The partitions with a leader among those in which the groups have ``committed``."""
+        known = (await self.topics()).value
+        found = {tp for offsets in committed.values() for tp in offsets}
+        names = {tp.topic for tp in found} & known.keys()
+        return sorted(
+            found
+            & {TopicPartition(name, p.partition) for name in names for p in known[name].partitions if p.leader >= 0}
+        )
+
     async def worst_lags(self, topics: Collection[TopicDescription]) -> dict[str, tuple[int, str]]:
         """By topic, the largest lag of a group in records, and the group."""
         worst: dict[str, tuple[int, str]] = {}
@@ -455,6 +498,18 @@ class Watch:
         if found is None:
             raise NotThereError(f"topic {name} does not exist")
         return found
+
+
+def _in_all(
+    committed: Mapping[str, Mapping[TopicPartition, int]], ends: Mapping[TopicPartition, int]
+) -> dict[str, int]:
+    """The lag of each group over the partitions whose ``ends`` are known; groups without any are left out."""
+    found = {}
+    for group, offsets in committed.items():
+        lags = [max(0, ends[tp] - offset) for tp, offset in offsets.items() if tp in ends]
+        if lags:
+            found[group] = sum(lags)
+    return found
 
 
 def _single_cause(error: BaseException) -> KafkaError:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from anabranch import GroupDescription, GroupListing, TopicPartition
 from anabranch.client.admin.types import MemberDescription
 from anabranch.client.net.cluster import Node
+from anabranch.console import watch as watch_module
 from anabranch.console.app import Console, ConsoleConfig
-from anabranch.console.watch import Watch
+from anabranch.console.watch import RANKED_S, Watch
 from tests.unit.cli.fake_admin import FakeAdmin
 from tests.unit.console.test_http import ask
 
@@ -107,3 +111,56 @@ async def test_a_group_that_its_members_have_left_has_no_former_owners() -> None
     assert owners(await page("/groups/g")) == ["nobody reads it"]
     admin.state, admin.members = "PreparingRebalance", (member("app-2"),)
     assert owners(await page("/groups/g")) == ["unknown until the rebalance ends"]
+
+
+def listed(page: str) -> list[str]:
+    """The groups of the list, in its order, with their lags."""
+    names = re.findall(r'<a id="group-([^"]+)" href="/groups/', page)
+    return [f"{name} {lag}" for name, lag in zip(names, cells(page, "records to read"), strict=True)]
+
+
+async def test_the_groups_furthest_behind_come_first_and_unknown_lags_last() -> None:
+    """``d`` has committed nothing. ``a`` and ``c`` have the same lag."""
+    groups = {"a": {0: 90}, "b": {0: 10, 1: 0}, "c": {0: 90}, "d": {}, "e": {0: 100}}
+    page = served(Groups(ends={0: (0, 100), 1: (0, 5)}, groups=groups))
+    shown = await page("/groups")
+    assert listed(shown) == ["b 95", "a 10", "c 10", "e 0", "d -"]
+    assert 'href="/groups?q=&amp;order=name">By name' in shown
+    shown = await page("/groups?order=name")
+    assert listed(shown) == ["a 10", "b 95", "c 10", "d -", "e 0"]
+    assert 'href="/groups?q=">Most records to read first' in shown
+    assert '<input type="hidden" name="order" value="name">' in shown, "a search keeps the order"
+
+
+async def test_an_unknown_order_is_refused() -> None:
+    admin: Any = Groups(groups={})
+    app = Console(Watch(admin, admin), ConsoleConfig("localhost:9092")).app()
+    answer = await ask(app, "/groups?order=size")
+    assert answer.status == 400 and "one of lag, name is needed" in answer.text
+
+
+async def test_live_updates_keep_the_order_for_a_while(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The numbers follow the commits at once, the order later. A group that is new comes last until then."""
+    monkeypatch.setattr(watch_module, "time", SimpleNamespace(monotonic=trio.current_time, time=trio.current_time))
+    admin: Any = Groups(ends={0: (0, 100)}, groups={"a": {0: 20}, "b": {0: 50}})
+    app = Console(Watch(admin, admin), ConsoleConfig("localhost:9092")).app()
+    assert listed((await ask(app, "/groups")).text) == ["a 80", "b 50"]
+    admin.groups = {"a": {0: 90}, "b": {0: 50}, "c": {0: 0}}
+    await trio.sleep(RANKED_S / 2)  # virtual time: the lags are not fresh any more
+    assert listed((await ask(app, "/groups")).text) == ["a 10", "b 50", "c 100"]
+    await trio.sleep(RANKED_S)  # virtual time: nor is the order
+    assert listed((await ask(app, "/groups")).text) == ["c 100", "b 50", "a 10"]
+
+
+async def test_pages_follow_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 groups on 20 pages; each group has a smaller lag than the one before it."""
+    groups = {f"g-{n:03}": {0: n} for n in range(1_000)}
+    page = served(Groups(ends={0: (0, 1_000)}, groups=groups))
+    shown = await page("/groups?page=20")
+    assert listed(shown)[-1] == "g-999 1" and len(listed(shown)) == 50
+    assert "1,000 groups, page 20 of 20" in shown
+    monkeypatch.setattr(watch_module, "MOST_RANKED", 0)
+    shown = await page("/groups")
+    assert "too many partitions to compare" in shown and listed(shown)[0] == "g-000 1,000"
