@@ -189,7 +189,12 @@ class DynamicConfig:
     # ------------------------------------------------------------ following
 
     async def run(self) -> None:
-        """Apply changes until cancelled; after a lost session everything is read again."""
+        """Apply changes until cancelled; after a lost session everything is read again.
+
+        The loop is not ``runtime.znode_watch.follow``. ``read_all_again`` wakes it too. After a failed read it tries
+        again each ``_RETRY_S`` even without a connection, and each failed read logs a warning; ``follow`` waits for
+        the connection.
+        """
         unregister = self._zk.on_state(self._on_state)
         try:
             while True:
