@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 
 from anabranch.controller import stock_producers, view
 from anabranch.controller.admin.create_topics import is_ready
 from anabranch.controller.context import Context
-from anabranch.controller.image import TopicImage
+from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import CreatePartitionsTopicResult
 
+_DELETED_MESSAGE = "The topic '{}' was deleted before it was resized."
 _TAKEN_BACK_MESSAGE = "The resize was taken back by another request, or by an edit of the topic's znode."
+
+
+class ResizeState(enum.Enum):
+    """The state of a requested resize."""
+
+    UNFINISHED = enum.auto()
+    SETTLED = enum.auto()
+    """Every leader of the image has the requested layout."""
+    FOLLOWED = enum.auto()
+    """A later layout was written. The requested one is done, or no longer wanted."""
+    TAKEN_BACK = enum.auto()
+    DELETED = enum.auto()
+
+
+def state_of_resize(image: ClusterImage, asked: TopicImage, version: int, count: int) -> ResizeState:
+    """The state of the resize of ``asked`` to ``count`` partitions; ``version`` is the version of that layout."""
+    topic = image.topics.get(asked.name)
+    if topic is None:
+        return ResizeState.UNFINISHED  # the topic is also missing while the cluster is read again
+    if topic.czxid != asked.czxid or asked.name in image.deletions:
+        return ResizeState.DELETED
+    znode = topic.znode
+    if znode.layout_version != version:
+        is_back = znode.previous_undeleted_partition_count == znode.undeleted_partition_count != count
+        return ResizeState.TAKEN_BACK if znode.layout_version == version + 1 and is_back else ResizeState.FOLLOWED
+    if znode.undeleted_partition_count != count or not view.is_settled(topic):
+        return ResizeState.UNFINISHED
+    return ResizeState.SETTLED
 
 
 def resized(
@@ -24,33 +54,21 @@ def resized(
     """
 
     def condition(context: Context) -> bool:
-        topic = context.image.topics.get(asked.name)
-        if topic is None:
-            return False  # the topic is also missing while the cluster is read again
-        if topic.czxid != asked.czxid or asked.name in context.image.deletions:
-            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            result.error_message = f"The topic '{asked.name}' was deleted before it was resized."
-            return True
-        if topic.znode.layout_version != version:
-            return _is_followed(topic, version, count, result)
-        if topic.znode.undeleted_partition_count != count or not view.is_settled(topic):
-            return False
-        result.error_message = lines(advice, stock_producers.warning(context, topic, count))
-        return is_ready(asked.name, context)
+        match state_of_resize(context.image, asked, version, count):
+            case ResizeState.UNFINISHED:
+                return False
+            case ResizeState.SETTLED:
+                warning = stock_producers.warning(context, context.image.topics[asked.name], count)
+                result.error_message = lines(advice, warning)
+                return is_ready(asked.name, context)
+            case ResizeState.TAKEN_BACK:
+                result.error_code, result.error_message = ErrorCode.POLICY_VIOLATION, _TAKEN_BACK_MESSAGE
+            case ResizeState.DELETED:
+                result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                result.error_message = _DELETED_MESSAGE.format(asked.name)
+        return True
 
     return condition
-
-
-def _is_followed(topic: TopicImage, version: int, count: int, result: CreatePartitionsTopicResult) -> bool:
-    """True, because a later layout exists: the resize is done or was taken back.
-
-    If it was taken back, the result gets an error.
-    """
-    znode = topic.znode
-    is_back = znode.previous_undeleted_partition_count == znode.undeleted_partition_count != count
-    if znode.layout_version == version + 1 and is_back:
-        result.error_code, result.error_message = ErrorCode.POLICY_VIOLATION, _TAKEN_BACK_MESSAGE
-    return True
 
 
 def advised(

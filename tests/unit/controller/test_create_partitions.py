@@ -16,6 +16,7 @@ import pytest
 
 from anabranch.controller import config_writes
 from anabranch.controller.admin.create_partitions import Demand, create_partitions, decide
+from anabranch.controller.admin.resize_wait import ResizeState, state_of_resize
 from anabranch.controller.append_window import AppendWindow
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.effects import Ask, Effects, carry_out
@@ -313,6 +314,47 @@ def test_no_advice_is_given_if_stock_producers_can_follow() -> None:
     written_by_stock_producers(image.topics["t"], 0)
     effects = decided(image, 8, validate_only=True)
     assert (effects.response.error_message, effects.waits, effects.asks) == (None, [], ())
+
+
+# ---------------------------------------------------------------- the state of a requested resize
+
+
+def stood(found: TopicImage | None, *, is_being_deleted: bool = False) -> tuple[ResizeState, ErrorCode]:
+    """Return the state of a resize of 4 partitions to 8 as version 1, and the response's error in that state."""
+    image = cluster(image_of(Topic(4)))
+    (wait,) = decided(image, 8).waits
+    topic = image.topics.pop("t")
+    if found is not None:
+        image.topics["t"] = found
+    if is_being_deleted:
+        image.deletions["t"] = {}
+    state = state_of_resize(image, topic, 1, 8)
+    assert wait.condition(context_of(image)) is (state not in (ResizeState.UNFINISHED, ResizeState.SETTLED))
+    return state, ErrorCode(wait.result.error_code)
+
+
+@pytest.mark.parametrize(
+    ("topic", "state"),
+    [
+        (None, ResizeState.UNFINISHED),
+        (image_of(asked(4, 8)), ResizeState.UNFINISHED),
+        (image_of(resized(4, 8), silent=[0]), ResizeState.UNFINISHED),
+        (image_of(resized(4, 8)), ResizeState.SETTLED),  # no broker has acknowledged the layout
+        (image_of(resized(4, 8, 12)), ResizeState.FOLLOWED),
+    ],
+)
+def test_a_resize_ends_without_an_error(topic: TopicImage | None, state: ResizeState) -> None:
+    assert stood(topic) == (state, ErrorCode.NONE)
+
+
+def test_a_resize_that_is_taken_back_or_whose_topic_is_deleted_ends_with_an_error() -> None:
+    back = Topic(4)
+    back.ask(8)
+    back.ask(4)
+    assert stood(image_of(back)) == (ResizeState.TAKEN_BACK, ErrorCode.POLICY_VIOLATION)
+    deleted = (ResizeState.DELETED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert stood(image_of(asked(4, 8)), is_being_deleted=True) == deleted
+    assert stood(dataclasses.replace(image_of(resized(4, 8)), czxid=8)) == deleted  # a new topic of the same name
 
 
 # ---------------------------------------------------------------- edits
