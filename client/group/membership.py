@@ -271,7 +271,7 @@ class GroupMembership:
             self._join_scope = None
             self._joining = False
             self._check_topics()  # changes during the join were not compared with the assignment
-            if self._needs_assignment():
+            if self.needs_assignment():
                 self._metadata.request_update()  # the new metadata is compared with the assignment again
             self._on_change()
 
@@ -428,7 +428,7 @@ class GroupMembership:
         topic = self._metadata.cluster.topics.get(name)
         return topic is not None and topic.layout_version > 0
 
-    def _needs_assignment(self) -> bool:
+    def needs_assignment(self) -> bool:
         """Whether the leader assigned partitions by an older layout than this member knows, and should do so again.
 
         At a merge a cooperative leader keeps the assignment if it can. So its members ask only if partitions are new or
@@ -449,7 +449,7 @@ class GroupMembership:
 
     def _on_metadata(self) -> None:
         self._check_topics()
-        if not self._joining and self._needs_assignment():
+        if not self._joining and self.needs_assignment():
             # The subscription names the present generation, so that no join is like the one before.
             self._assigned_layouts = None
             self.request_rejoin()

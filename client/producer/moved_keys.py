@@ -151,13 +151,13 @@ class MovedKeys:
             # A key sent with ``partition=`` may belong elsewhere, even to the ancestor.
             if key in new.tombstoned or cached_place(key, *topic.info.layout) != new.partition:
                 continue
-            self._append(topic.name, new.ancestor, key)
+            self.append_tombstone(topic.name, new.ancestor, key)
             new.tombstoned[key] = None
             if len(new.tombstoned) > _REMEMBERED_KEYS:
                 del new.tombstoned[next(iter(new.tombstoned))]
         self.on_tombstones()
 
-    def _append(self, topic: str, partition: int, key: bytes) -> None:
+    def append_tombstone(self, topic: str, partition: int, key: bytes) -> None:
         headers = ((MOVED_HEADER, b""),)
         args = (topic, partition, key, None, headers, self._env.clock.now_ms())
         if self._accumulator.append(*args, pinned=True) is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -58,7 +59,8 @@ class Scene:
         self._reads = False
         self._sequences: dict[TopicPartition, int] = {}
         self._count = 0
-        self._keys = dict(_BROKER_KEYS)
+        self.broker_keys: dict[str, Any] = dict(_BROKER_KEYS)
+        """The configuration of every broker that is started later."""
         self._wanted = 0
         """The last accepted partition count; 0 when no count is expected."""
 
@@ -66,7 +68,7 @@ class Scene:
         for controller in CONTROLLERS:
             await self.cluster.start_controller(controller)
         if replication_factor > 1:
-            self._keys["offsets_topic_replication_factor"] = replication_factor
+            self.broker_keys["offsets_topic_replication_factor"] = replication_factor
         for broker in BROKERS:
             await self.restart(f"broker{broker}")
         async with self._admin() as admin:
@@ -167,7 +169,7 @@ class Scene:
 
     async def restart(self, broker: str) -> None:
         """Start a broker, also after a kill."""
-        await self.cluster.start_broker(int(broker.removeprefix("broker")), **self._keys)
+        await self.cluster.start_broker(int(broker.removeprefix("broker")), **self.broker_keys)
 
     async def elect_preferred(self, partition: int) -> None:
         """Elect its first replica. Requests are repeated, because one may go to a broker without a controller."""

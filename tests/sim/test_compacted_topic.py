@@ -170,7 +170,7 @@ async def _run_scenario(seed: int) -> Table:
     async with trio.open_nursery() as nursery:
         cluster = SimCluster(nursery, seed)
         scene, table = Scene(cluster, nursery), Table(cluster)
-        scene._keys["log_cleaner_backoff_ms"] = 100
+        scene.broker_keys["log_cleaner_backoff_ms"] = 100
         try:
             await scene.start(3)
             await scene.configure(**CLEANED_SOON)

@@ -6,12 +6,14 @@ import hashlib
 import os
 import random
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import trio
 import trio._core._run as trio_run
 import trio.testing
 
+from anabranch.runtime import sim_scheduler
 from anabranch.runtime.sim_clock import EPOCH_MS, SimClock
 from anabranch.runtime.sim_network import SimFabric, SimNetwork
 from anabranch.runtime.sim_scheduler import SchedulerChangedError, SimTasks, run_deterministic
@@ -146,6 +148,7 @@ async def _fail() -> None:
 
 
 def test_a_trio_without_the_switches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(trio_run, "_r")
+    switches = SimpleNamespace(_ALLOW_DETERMINISTIC_SCHEDULING=False)
+    monkeypatch.setattr(sim_scheduler, "trio_run", switches)
     with pytest.raises(SchedulerChangedError, match=trio.__version__):
         run_deterministic(0, _fail)

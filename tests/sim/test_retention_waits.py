@@ -48,8 +48,8 @@ class Waiting(Scene):
     async def start(self, partitions: int = 1, replication_factor: int = 3) -> None:
         for controller in CONTROLLERS:
             await self.cluster.start_controller(controller, retention_warning_interval_ms=ROUND_S * 1000)
-        self._keys["log_retention_check_interval_ms"] = CHECK_S * 1000
-        self._keys["ordered_delivery_retention_waits_lease_ms"] = LEASE_S * 1000
+        self.broker_keys["log_retention_check_interval_ms"] = CHECK_S * 1000
+        self.broker_keys["ordered_delivery_retention_waits_lease_ms"] = LEASE_S * 1000
         for broker in BROKERS:
             await self.restart(f"broker{broker}")
         async with self._admin() as admin:

@@ -19,7 +19,10 @@ import trio
 
 from anabranch.broker.coordinator import position_poll
 from anabranch.client import Consumer
+from anabranch.client.group.coordinator_link import CoordinatorLink
+from anabranch.client.group.membership import GroupMembership
 from anabranch.client.net.cluster import TopicInfo
+from anabranch.client.net.metadata import Metadata
 from anabranch.client.ordered_delivery.topic_gates import TopicGates
 from anabranch.ordered_resize import lineage
 from anabranch.ordered_resize.facts import Facts
@@ -103,25 +106,7 @@ class Reader:
         ) as consumer:
             self._consumer = consumer
             scene.recorder.spy_on(consumer, name)
-            refresh = consumer._metadata.refresh
-
-            async def refresh_once_served() -> None:
-                await self.sees_metadata.wait()
-                await refresh()
-
-            consumer._metadata.refresh = refresh_once_served  # type: ignore[method-assign]
-            link = consumer._need_link()
-            request = link.request
-
-            async def request_when_it_belongs(*args: Any, **kwargs: Any) -> Any:
-                await self.belongs.wait()
-                answer = await request(*args, **kwargs)
-                await self.belongs.wait()
-                return answer
-
-            link.request = request_when_it_belongs  # type: ignore[method-assign]
-            # A rebalance would end the difference between the members' metadata, which the scenarios need.
-            consumer._coordinator._needs_assignment = lambda: False  # type: ignore[union-attr, method-assign]
+            scene.readers.update(dict.fromkeys((consumer._metadata, consumer._need_link()), self))
             consumer.subscribe([TOPIC], listener=self, partition_key_listener=self)
             while True:
                 for tp, records in (await consumer.getmany(timeout_ms=50)).items():
@@ -180,6 +165,32 @@ class UnseenMerge(Scene):
         self.leader = Reader(self, "b")
         self.other = Reader(self, "a")
         self.delivered = self._group.delivered
+        self.readers: dict[Metadata | CoordinatorLink, Reader] = {}
+        """The reader that metadata, or a link to the coordinator, belongs to."""
+
+    def hold_requests(self, patch: Patch) -> None:
+        """Make the readers' requests wait for the events of ``Reader``, and let no reader start a rebalance.
+
+        A rebalance would end the difference between the members' metadata, which the scenarios need.
+        """
+        refresh, request, readers = Metadata.refresh, CoordinatorLink.request, self.readers
+
+        async def refresh_once_served(metadata: Metadata) -> None:
+            if metadata in readers:
+                await readers[metadata].sees_metadata.wait()
+            await refresh(metadata)
+
+        async def request_when_it_belongs(link: CoordinatorLink, *args: Any, **kwargs: Any) -> Any:
+            if link not in readers:
+                return await request(link, *args, **kwargs)
+            await readers[link].belongs.wait()
+            answer = await request(link, *args, **kwargs)
+            await readers[link].belongs.wait()
+            return answer
+
+        patch.setattr(Metadata, "refresh", refresh_once_served)
+        patch.setattr(CoordinatorLink, "request", request_when_it_belongs)
+        patch.setattr(GroupMembership, "needs_assignment", lambda _: False)
 
     async def begin(self) -> None:
         """Start both readers."""
@@ -397,13 +408,15 @@ MergeScenario = Callable[[UnseenMerge], Awaitable[None]]
 
 def violations(scenario: MergeScenario) -> list[str]:
     """The violations of the history checks in a scenario, as texts."""
-    return run_deterministic(1, partial(_violations, scenario))
+    with pytest.MonkeyPatch.context() as patch:
+        return run_deterministic(1, partial(_violations, scenario, patch))
 
 
-async def _violations(scenario: MergeScenario) -> list[str]:
+async def _violations(scenario: MergeScenario, patch: Patch) -> list[str]:
     async with trio.open_nursery() as nursery:
         cluster = SimCluster(nursery, 1)
         scene = UnseenMerge(cluster, nursery)
+        scene.hold_requests(patch)
         try:
             await scene.start(1, replication_factor=3 if scenario is merge_while_no_member_polls else 1)
             await scenario(scene)

@@ -32,7 +32,7 @@ from tests.soak.faults import BROKER_KINDS, SIDE_KINDS, Faults, kill_schedule, m
 from tests.soak.network import HOST, FaultyNetwork, sender_of
 from tests.soak.recorder import Recorder
 from tests.soak.resizing import Resizer
-from tests.soak.workload import Pace, Progress, StockMember, Stop, value_id
+from tests.soak.workload import Pace, Progress, StockMember, value_id
 from tests.support.client.commits import record_commits
 from tests.support.log.batches import batch_of
 
@@ -300,10 +300,10 @@ def test_the_pace_gives_at_most_the_late_records_of_one_second() -> None:
 def test_a_closed_stock_member_records_its_revocation_and_no_later_assignment(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "history")
     member = StockMember("one", "g", "127.0.0.1:1", recorder, Progress())
-    member._last_generation, member._stop = 3, Stop()
+    member.last_generation = 3
     member._consumer.close()
     member._revoked(member._consumer, [StockPartition("t", 0)])
-    member._stop.set()
+    member.stop.set()
     member._assigned(member._consumer, [StockPartition("t", 0)])
     recorder.close()
     (revoked,) = read_history(recorder.path)

@@ -203,17 +203,18 @@ class StockMember:
             logger=recorder.logger(name),
         )
         self._positions: dict[TopicPartition, int] = {}
-        self._last_generation = UNKNOWN
+        self.last_generation = UNKNOWN
+        self.stop = Stop()
 
     def _generation(self) -> int:
         """The generation of the membership, or the last one: librdkafka may report a rebalance after it has left."""
         with suppress(RuntimeError):
             metadata = bytes(self._consumer.consumer_group_metadata())
-            self._last_generation = int.from_bytes(metadata[_GENERATION_AT], sys.byteorder, signed=True)
-        return self._last_generation
+            self.last_generation = int.from_bytes(metadata[_GENERATION_AT], sys.byteorder, signed=True)
+        return self.last_generation
 
     def _assigned(self, consumer: Any, partitions: list[Any]) -> None:
-        if self._stop.is_set():
+        if self.stop.is_set():
             return  # reported while it closes: it reads none of these partitions
         mine = [TopicPartition(found.topic, found.partition) for found in partitions]
         self._recorder.record(
@@ -221,7 +222,7 @@ class StockMember:
         )
         # librdkafka does not repeat its own request when the coordinator has just moved (librdkafka #5586): the member
         # would stop until the next rebalance. So the offsets are requested here.
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             try:
                 found = consumer.committed(partitions, timeout=OFFSETS_TIMEOUT_S)
             except KafkaException:
@@ -247,7 +248,7 @@ class StockMember:
         self._recorder.record(Revoked(self._recorder.now_ms(), self._group, self._name, generation, mine, lost))
 
     def _commit(self) -> None:
-        if not self._positions or self._stop.abandoned:
+        if not self._positions or self.stop.abandoned:
             return
         recorder, asked, generation = self._recorder, self._recorder.now_ms(), self._generation()
         offsets = [StockPartition(tp.topic, tp.partition, offset) for tp, offset in self._positions.items()]
@@ -277,7 +278,7 @@ class StockMember:
             self._positions = {tp: offset for tp, offset in self._positions.items() if tp in refused}
 
     def run(self, topic: str, stop: Stop) -> None:
-        self._stop = stop
+        self.stop = stop
         self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
         committed_at = time.monotonic()
         while not stop.is_set():

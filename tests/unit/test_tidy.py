@@ -25,6 +25,7 @@ CLOCK_CALLS = re.compile(
 )
 
 PRIVATE = re.compile(r"(^|\.)_(?!(_init__|replace|asdict|fields|make)$)")
+PRIVATE_ATTRIBUTE = re.compile(r"_(?!_)")
 MUTATED = ("sim", "property", "history", "support")
 """The folders of tests that switch a rule off to show that it is needed. They use no private name of a module."""
 ASSERTED_CALLERS = {
@@ -187,12 +188,29 @@ def test_tests_do_not_sleep_to_synchronise() -> None:
     assert offenders == []
 
 
+def assigned_privately(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the private attributes of other objects that are assigned, deleted, or on the way to such an attribute."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Attribute | ast.Subscript) or isinstance(node.ctx, ast.Load):
+            continue
+        target: ast.expr = node
+        while isinstance(target, ast.Attribute | ast.Subscript):
+            is_private = isinstance(target, ast.Attribute) and PRIVATE_ATTRIBUTE.match(target.attr)
+            if is_private and ast.unparse(target.value) not in ("self", "cls"):
+                yield node.lineno, ast.unparse(target)
+            target = target.value
+
+
 def replaced_privately(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the private names that ``setattr`` replaces, and those that a function in its place uses of its object."""
+    """Yield the private names that a file replaces or deletes, in code or by ``setattr`` and ``delattr``.
+
+    They include the private names that a function in the place of another one uses of its object.
+    """
+    yield from assigned_privately(tree)
     calls = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "setattr"
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("setattr", "delattr")
     ]
     for call in calls:
         names = [str(argument.value) for argument in call.args[:2] if isinstance(argument, ast.Constant)]
@@ -237,6 +255,17 @@ def test_rules_are_switched_off_by_public_names() -> None:
         ("def new(self): self._rule = None\npatch.setattr(Class, 'rule', new)", ["self._rule"]),
         ("patch.setattr(Class, 'rule', lambda group: group._rule)", ["group._rule"]),
         ("def get(self): return self._rule\npatch.setattr(Class, 'rule', property(get))", ["self._rule"]),
+        ("group._rule = None", ["group._rule"]),
+        ("group.member._count += 1", ["group.member._count"]),
+        ("a, group._rules['a'] = 1, 2", ["group._rules"]),
+        ("group._member.rule = None", ["group._member"]),
+        ("self.group._rule = None", ["self.group._rule"]),
+        ("del group._rule", ["group._rule"]),
+        ("with opened() as group._rule: pass", ["group._rule"]),
+        ("patch.delattr(module, '_rule')", ["_rule"]),
+        ("self._rule = cls._rules['a'] = None", []),
+        ("group.rules[group._rule] = group._rule", []),
+        ("new.__name__ = 'rule'", []),
         ("def new(self): self.rule = None\npatch.setattr(Class, 'rule', new)", []),
     ],
 )

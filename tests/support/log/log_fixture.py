@@ -84,6 +84,8 @@ class FaultyStorage(RealStorage):
         self.changes = 0
         self.crash_at = -1
         self.full = False
+        self.full_with_parts = False
+        """Whether a full disk takes the first half of what is appended."""
         self.full_for = ""
         """The disk is full for files whose path ends with this."""
         self.keeps_trees = False
@@ -103,6 +105,8 @@ class FaultyStorage(RealStorage):
     def change(self, torn: Callable[[], None] | None = None, *, grows: bool = False) -> None:
         """Count a change; raise when the disk is full or the process is to crash."""
         if self.full and grows:
+            if self.full_with_parts and torn is not None:
+                torn()
             raise OSError(errno.ENOSPC, "No space left on device")
         if self.crash_at >= 0 and self.changes >= self.crash_at:
             if self.changes == self.crash_at and torn is not None:

@@ -94,8 +94,7 @@ def test_offsets_in_answers_to_consumers_are_counted_once_and_those_to_followers
     ask_from(session, 0)
     read = read_by(world, session)
     read.run()
-    replicas: Any = NoReplicas()
-    read._replicas = replicas
+    world.elect(2, 2, [1, 2])
     read.run()
     assert read.response().responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert traffic.messages_out == 5

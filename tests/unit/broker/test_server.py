@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,14 +51,23 @@ class FakeListener:
         return stream
 
 
-def fake_node(values: dict[str, int]) -> Any:
+def fake_node(values: dict[str, int], listeners: Mapping[str, FakeListener]) -> Any:
+    """A node with these listeners, each on the host of its name."""
+
+    async def listen(host: str, _port: int, **_options: int) -> FakeListener:
+        return listeners[host]
+
     config = BrokerConfig.from_given({"broker.id": "1", "zookeeper.connect": "zk:2181", "log.dirs": "/none"})
     return SimpleNamespace(
         request_memory=MemoryBudget(-1),
         metrics=BrokerMetrics(),
-        config=SimpleNamespace(values=config.values, inter_broker_listener="INTERNAL"),
+        config=SimpleNamespace(
+            values=config.values,
+            inter_broker_listener="INTERNAL",
+            listeners=[SimpleNamespace(name=name, host=name, port=0) for name in listeners],
+        ),
         dynamic=SimpleNamespace(values=values),
-        env=SimpleNamespace(clock=SimpleNamespace(monotonic=trio.current_time)),
+        env=SimpleNamespace(clock=SimpleNamespace(monotonic=trio.current_time), network=SimpleNamespace(listen=listen)),
     )
 
 
@@ -69,9 +79,9 @@ def connected(server: Server) -> int:
 async def test_every_listener_accepts_again_below_the_limit(mock_clock: trio.testing.MockClock) -> None:
     """The listeners accept at once: no time passes by itself, so the check each second does not wake them."""
     values = {"max.connections": LIMIT, "max.connections.per.ip": 1000}
-    server = Server(fake_node(values), Dispatcher(), Background(propagate_bugs=True))
     listeners = {name: FakeListener() for name in ("A", "B", "INTERNAL")}
-    server._listeners = listeners  # type: ignore[assignment]
+    server = Server(fake_node(values, listeners), Dispatcher(), Background(propagate_bugs=True))
+    await server.listen()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.run)
         held = [FakeStream() for _ in range(3)]

@@ -20,7 +20,7 @@ from anabranch.client.net.cluster import Cluster, Node, PartitionInfo, TopicInfo
 from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.partitioner import StickyPartitioner
 from anabranch.client.producer.producer_batch import RecordHandle
-from anabranch.client.producer.replacement import Placing
+from anabranch.client.producer.replacement import Place, Placing
 from anabranch.client.producer.sender import Sender
 from anabranch.ordered_resize.layout import Moves, moves
 from anabranch.protocol.compression import CompressionType
@@ -105,7 +105,15 @@ class Sent:
 class ProducerModel:
     """One topic, its brokers and one producer."""
 
-    def __init__(self, rng: random.Random, *, check_layout_first: bool = False, **config: Any) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        *,
+        check_layout_first: bool = False,
+        place_again: Place | None = None,
+        **config: Any,
+    ) -> None:
+        """``place_again`` replaces the sender's partitioner after a resize; it does not place by key."""
         self.rng = rng
         self.check_layout_first = check_layout_first
         self.now_s = 0.0
@@ -131,9 +139,9 @@ class ProducerModel:
         self.epoch = -1
         self.handles: list[tuple[bytes, int, RecordHandle]] = []
         self._started: list[Coroutine[Any, Any, Any]] = []
-        self._make_producer(ProducerConfig.parse({"bootstrap_servers": "h:1", "batch_size": 150} | config))
+        self._make_producer(ProducerConfig.parse({"bootstrap_servers": "h:1", "batch_size": 150} | config), place_again)
 
-    def _make_producer(self, config: ProducerConfig) -> None:
+    def _make_producer(self, config: ProducerConfig, place_again: Place | None) -> None:
         self.accumulator = Accumulator(
             batch_size=config.batch_size,
             linger_ms=config.linger_ms,
@@ -163,7 +171,10 @@ class ProducerModel:
         env: Any = SimpleNamespace(clock=clock, rng=self.rng)
         connections: Any = SimpleNamespace(existing=self._connection, request=self._request)
         tasks: Any = SimpleNamespace(start_soon=lambda function, *args: self._started.append(function(*args)))
-        placing = Placing(choose, True, config.batch_size, CompressionType.NONE, None, records_per_step=7)
+        by_key = place_again is None
+        placing = Placing(
+            place_again or choose, by_key, config.batch_size, CompressionType.NONE, None, records_per_step=7
+        )
         metadata: Any = self.metadata
         self.sender = Sender(env, config, self.accumulator, metadata, connections, tasks, placing)
         self.topic = self.accumulator.placement(self.snapshots[0])

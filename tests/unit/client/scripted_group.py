@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +20,7 @@ from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupR
 from anabranch.protocol.generated.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Clock
 from anabranch.runtime.real_anyio import client_env
 from anabranch.runtime.signal import Signal
 
@@ -117,7 +119,9 @@ class ScriptedMetadata:
 class Fixture:
     """A group membership on a scripted link, and the signal that its changes set."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup, link: ScriptedLink, **keys: Any) -> None:
+    def __init__(
+        self, tasks: anyio.abc.TaskGroup, link: ScriptedLink, *, clock: Clock | None = None, **keys: Any
+    ) -> None:
         given = {"group_id": "g", "partition_assignment_strategy": "cooperative-sticky", "enable_auto_commit": False}
         config = ConsumerConfig.parse({**given, **keys})
         self.changed = Signal()
@@ -127,8 +131,9 @@ class Fixture:
         metadata: Any = self.metadata
         assignors = resolve_assignors(config.partition_assignment_strategy)
         any_link: Any = link
+        env = client_env() if clock is None else dataclasses.replace(client_env(), clock=clock)
         self.coordinator = GroupMembership(
-            client_env(), config, any_link, assignors, self.subscription, metadata, tasks, self.changed.set
+            env, config, any_link, assignors, self.subscription, metadata, tasks, self.changed.set
         )
 
     @property

@@ -14,6 +14,7 @@ from anabranch.client.errors import KafkaError
 from anabranch.client.net.cluster import Node
 from anabranch.client.net.connections import CHANGES, FAILING, GENERAL
 from anabranch.client.net.connections import SILENT as RANK_OF_SILENT
+from anabranch.client.net.metadata import Metadata
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from anabranch.runtime.env import Env
@@ -133,16 +134,16 @@ def test_a_broker_that_refuses_is_asked_before_one_that_is_silent() -> None:
     in_virtual_time(ask_both)
 
 
-def test_changes_go_to_a_broker_chosen_for_changes() -> None:
+def test_changes_go_to_a_broker_chosen_for_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     async def change(env: Env) -> None:
         async with two_brokers(env=env) as (admin, _silent):
             purposes: list[str] = []
 
-            def note(purpose: str = GENERAL) -> Node:
+            def note(_metadata: Metadata, purpose: str = GENERAL) -> Node:
                 purposes.append(purpose)
                 raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "noted")
 
-            admin._metadata.any_node = note  # type: ignore[method-assign]
+            monkeypatch.setattr(Metadata, "any_node", note)
             with pytest.raises(KafkaError, match="noted"):
                 await admin._change("a change", MetadataRequest(topics=[]), lambda _response: None)
             assert purposes == [CHANGES]

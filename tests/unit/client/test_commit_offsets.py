@@ -9,6 +9,7 @@ import pytest
 from anabranch.client.errors import ErrorCode, KafkaError
 from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from anabranch.client.net.cluster import Cluster, Node
+from anabranch.protocol.generated.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from anabranch.protocol.generated.metadata import MetadataResponse
 from anabranch.protocol.generated.offset_commit import (
     OffsetCommitResponse,
@@ -31,7 +32,9 @@ class Brokers:
         self.unknown = unknown
         self.commits: list[dict[int, int]] = []
 
-    async def request(self, _node: Any, body: Any, **_: Any) -> OffsetCommitResponse:
+    async def request(self, _node: Any, body: Any, **_: Any) -> Any:
+        if isinstance(body, FindCoordinatorRequest):
+            return FindCoordinatorResponse(node_id=1, host="h", port=1)
         partitions = [(topic.name, p) for topic in body.topics for p in topic.partitions]
         self.commits.append({p.partition_index: p.committed_offset for _, p in partitions})
         return OffsetCommitResponse(
@@ -60,6 +63,9 @@ class ScriptedMetadata:
         self.cluster = Cluster().merge(before, {"t"})
         self.after = after
 
+    def any_node(self) -> Node:
+        return Node(1, "h", 1)
+
     def hurry_update(self) -> None:
         self.cluster = self.cluster.merge(self.after, {"t"})
 
@@ -70,9 +76,7 @@ class ScriptedMetadata:
 def committing(brokers: Brokers, after: MetadataResponse) -> CoordinatorLink:
     metadata: Any = ScriptedMetadata(described(1, 4), after)
     connections: Any = brokers
-    link = CoordinatorLink(client_env(), "g", metadata, connections, retry_backoff_ms=1, retry_backoff_max_ms=1)
-    link._node = Node(1, "h", 1)
-    return link
+    return CoordinatorLink(client_env(), "g", metadata, connections, retry_backoff_ms=1, retry_backoff_max_ms=1)
 
 
 def offset(value: int, incarnation: int) -> OffsetAndMetadata:

@@ -11,6 +11,7 @@ from anabranch.client.group.coordinator_link import OffsetAndMetadata
 from anabranch.client.group.listener import RebalanceListener
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse
 from anabranch.protocol.types import TopicPartition
+from tests.support.log.log_fixture import ManualClock
 from tests.unit.client.scripted_group import T0, T1, Fixture, Run, ScriptedLink, reading
 
 
@@ -263,7 +264,8 @@ def test_an_automatic_commit_that_is_due_during_a_join_is_made_after_it(run: Run
     async def check() -> None:
         link = ScriptedLink([T0], [T0])
         async with anyio.create_task_group() as tasks:
-            member = Fixture(tasks, link, enable_auto_commit=True, auto_commit_interval_ms=60_000)
+            clock = ManualClock()
+            member = Fixture(tasks, link, clock=clock, enable_auto_commit=True, auto_commit_interval_ms=60_000)
             await member.poll_until(lambda: member.held == {T0})
             await anyio.wait_all_tasks_blocked()
             link.hold_joins = anyio.Event()
@@ -271,7 +273,7 @@ def test_an_automatic_commit_that_is_due_during_a_join_is_made_after_it(run: Run
             await member.coordinator.poll()
             await link.join_is_held.wait()
             member.subscription.state(T0).seek(4)
-            member.coordinator._next_auto_commit = 0.0
+            clock.seconds += 60
             await member.coordinator.poll()
             await anyio.wait_all_tasks_blocked()
             assert link.committed == []

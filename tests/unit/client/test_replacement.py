@@ -10,6 +10,7 @@ from anabranch.client.errors import ErrorCode, KafkaError, PartitionMarkedError
 from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.producer.partitioner import StickyPartitioner
 from anabranch.client.producer.producer_batch import ProducerBatch
+from anabranch.client.producer.replacement import Place
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import Record, RecordBatch
 from tests.unit.client.resize_model import ProducerModel
@@ -33,9 +34,9 @@ def records_of(world: ProducerModel) -> dict[int, list[Record]]:
     }
 
 
-def wait_in_the_buffer(**config: int) -> ProducerModel:
+def wait_in_the_buffer(place_again: Place | None = None, **config: int) -> ProducerModel:
     """Return a producer that sends nothing by itself for a minute."""
-    return ProducerModel(random.Random(1), linger_ms=60_000, batch_size=100_000, **config)
+    return ProducerModel(random.Random(1), place_again=place_again, linger_ms=60_000, batch_size=100_000, **config)
 
 
 def test_records_keep_key_value_headers_and_timestamp() -> None:
@@ -181,16 +182,9 @@ def test_a_partitioner_that_raises_fails_only_its_record() -> None:
             raise LookupError("no such customer")
         return 2 if key == b"marked" else 0
 
-    world = wait_in_the_buffer()
+    world = wait_in_the_buffer(place_again=refuse_odd)
     resized(world, 4)
     handles = [world.send(key) for key in (b"bad", b"good", b"marked")]
-    world.sender._placing = type(world.sender._placing)(
-        place=refuse_odd,
-        by_key=False,
-        batch_size=1000,
-        compression=world.accumulator.compression,
-        compression_level=None,
-    )
     resized(world, 2)
     batches: list[ProducerBatch] = [handle._locate()[0] for handle in handles]
     bad, good, marked = (batch.error for batch in batches)

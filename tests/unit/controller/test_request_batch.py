@@ -16,12 +16,17 @@ from anabranch.zk_schemas.topic import TopicZnode
 TP = TopicPartition("t", 0)
 
 
-def batch(**changes: object) -> RequestBatch:
-    """Return a batch of a controller with one broker and one topic whose znode has ``changes``."""
+def cluster(**changes: object) -> ClusterImage:
+    """Return the image of a controller with one broker and one topic whose znode has ``changes``."""
     broker = LiveBroker(1, 5, BrokerRegistration([Endpoint("PLAINTEXT", "a", 9092)]))
     topic = TopicImage("t", TopicZnode.new(uuid.UUID(int=1), {0: [1]}).replace(**changes), 0, 1)
     topic.partitions[0] = PartitionImage(PartitionStatus.ONLINE, PartitionState(1, 1, 4, [1]), 3, 2)
-    return RequestBatch(ClusterImage(1000, 1, brokers={1: broker}, topics={"t": topic}), None)
+    return ClusterImage(1000, 1, brokers={1: broker}, topics={"t": topic})
+
+
+def batch(**changes: object) -> RequestBatch:
+    """Return a batch for that image."""
+    return RequestBatch(cluster(**changes), None)
 
 
 def kinds(requests: RequestBatch) -> list[str]:
@@ -76,10 +81,9 @@ def stopped(requests: RequestBatch) -> list[tuple[int, int, bool, int]]:
 
 def test_stopped_and_deleted_replicas_go_in_one_request() -> None:
     """KIP-570: from version 3 on one StopReplica has both kinds, each partition with its leader epoch."""
-    requests = batch(partitions={0: [1], 1: [1]})
-    requests._image.topics["t"].partitions[1] = PartitionImage(
-        PartitionStatus.ONLINE, PartitionState(1, 1, 9, [1]), 3, 7
-    )
+    image = cluster(partitions={0: [1], 1: [1]})
+    requests = RequestBatch(image, None)
+    image.topics["t"].partitions[1] = PartitionImage(PartitionStatus.ONLINE, PartitionState(1, 1, 9, [1]), 3, 7)
     requests.stop_replica(1, TP, delete=True)
     requests.stop_replica(1, TopicPartition("t", 1), delete=False)
     assert stopped(requests) == [(0, 4, True, 2), (1, 9, False, 7)]
@@ -87,25 +91,28 @@ def test_stopped_and_deleted_replicas_go_in_one_request() -> None:
 
 def test_a_topic_is_deleted_with_the_leader_epoch_that_overrides_all_others() -> None:
     """KIP-570: a deletion raises no leader epoch, so it names -2."""
-    requests = batch()
-    requests._image.deletions["t"] = {}
+    image = cluster()
+    requests = RequestBatch(image, None)
+    image.deletions["t"] = {}
     requests.stop_replica(1, TP, delete=True)
     assert stopped(requests) == [(0, -2, True, 2)]
 
 
 def test_a_deletion_without_a_known_incarnation_names_the_last_possible_one() -> None:
     """KIP-570: without an incarnation, a late StopReplica would delete the topic's successor."""
-    requests = batch()
-    requests._image.deletions["t"] = {}
-    requests._image.topics["t"].deletion_zxid = 40
-    del requests._image.topics["t"].partitions[0]
+    image = cluster()
+    requests = RequestBatch(image, None)
+    image.deletions["t"] = {}
+    image.topics["t"].deletion_zxid = 40
+    del image.topics["t"].partitions[0]
     requests.stop_replica(1, TP, delete=True)
     assert stopped(requests) == [(0, -2, True, 40)]
 
 
 def test_a_partition_that_is_no_longer_known_is_not_stopped() -> None:
     """KIP-570: a StopReplica with neither leader epoch nor incarnation would delete a newer replica."""
-    requests = batch()
+    image = cluster()
+    requests = RequestBatch(image, None)
     requests.stop_replica(1, TP, delete=True)
-    del requests._image.topics["t"]
+    del image.topics["t"]
     assert requests.build()[1] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
@@ -11,8 +12,10 @@ import trio.testing
 from trio.testing import MockClock
 
 from anabranch.broker.coordinator.broker_services import KeyValue
+from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.loaded import LoadedPartition
 from anabranch.broker.coordinator.loader import adopt_groups
+from anabranch.broker.coordinator.service import GroupCoordinator
 from anabranch.broker.log.slices import SLICE_S, TimeSlice
 from anabranch.protocol.errors import ErrorCode
 from tests.unit.coordinator.calls import (
@@ -30,7 +33,7 @@ from tests.unit.coordinator.calls import (
     value,
 )
 from tests.unit.coordinator.conftest import Running
-from tests.unit.coordinator.fakes import MemoryLog, pass_time
+from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog, pass_time
 
 pytestmark = pytest.mark.trio
 
@@ -210,15 +213,16 @@ async def others_run(log: CountingLog) -> None:
 
 
 async def test_fifty_loads_at_once_block_the_event_loop_no_longer_than_one(
-    running: Running, nursery: Any, autojump_clock: MockClock
+    nursery: Any, autojump_clock: MockClock
 ) -> None:
     """Each load pauses after a slice, but fifty slices in one turn of the loop would block it for long."""
     log = CountingLog()
-    leadership: Any = running.coordinator._leadership
-    leadership._log = log
+    coordinator = GroupCoordinator(GroupConfig(), LoopClock(), random.Random(1), log, EveryTopic())
+    nursery.start_soon(coordinator.run)
+    leadership = coordinator._leadership
     for partition in range(50):
         log.records[partition] = [offset_record(n) for n in range(600)]
-        running.coordinator.on_leader(partition, 0)
+        coordinator.on_leader(partition, 0)
     with trio.CancelScope() as others:
         async with trio.open_nursery() as inner:
             inner.start_soon(others_run, log)

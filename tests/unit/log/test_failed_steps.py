@@ -73,11 +73,21 @@ async def test_a_new_segment_is_empty_although_files_of_its_names_exist(world: L
     assert world.file(LOG.format(3)).stat().st_size == SIZE
 
 
+def leave_a_part(world: LogFixture, log: PartitionLog) -> None:
+    """Let the disk refuse an append half-way."""
+    world.storage.full_with_parts = world.storage.full = True
+    with pytest.raises(KafkaError) as raised:
+        log.append_as_leader(batch(b"small"), 0)
+    assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    world.storage.full_with_parts = world.storage.full = False
+    path = world.file(LOG.format(0))
+    assert path.stat().st_size > log.segments[-1].size_bytes
+
+
 async def test_a_partial_batch_that_a_failed_append_left_is_cut_off(world: LogFixture) -> None:
     log = world.create()
     log.append_as_leader(batch(b"small"), 0)
-    log.segments[-1].file.append(b"a part of a batch")
-    log.segments[-1]._prepared = False
+    leave_a_part(world, log)
     log.append_as_leader(batch(b"small"), 0)
     assert world.file(LOG.format(0)).stat().st_size == 2 * SMALL
     assert [offset for offset, _, _ in values(log)] == [0, 1]
@@ -88,8 +98,7 @@ async def test_a_partial_batch_is_cut_off_before_a_new_segment(world: LogFixture
     """Otherwise the part stays behind the sealed segment and counts as records after a clean restart."""
     log = world.create(segment_bytes=2 * SMALL)
     log.append_as_leader(batch(b"small"), 0)
-    log.segments[-1].file.append(b"a part of a batch")
-    log.segments[-1]._prepared = False
+    leave_a_part(world, log)
     log.append_as_leader(batch(b"large" * 100), 0)
     assert world.names(".log") == [LOG.format(0), LOG.format(1)]
     assert world.file(LOG.format(0)).stat().st_size == SMALL

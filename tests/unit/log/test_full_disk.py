@@ -42,8 +42,8 @@ async def test_a_flush_that_cannot_open_a_file_is_tried_again(
     for _ in range(3):
         log.append_as_leader(batch(b"1"), 0)
     log.roll()
-    log.close_files()
-    log.identity._unsynced = True
+    if what != "partition.metadata":  # closing leaves that file without a sync
+        log.close_files()
     monkeypatch.setattr(world.storage, "open", open_file)
     log.append_as_leader(batch(b"1"), 1) if what != ".log" else None
     with pytest.raises(KafkaError) as failed:

@@ -51,10 +51,10 @@ def test_a_throttled_follower_fetches_once_the_rate_allows_it_and_not_before() -
     world.throttle = ReplicationQuota(7, world.clock, lambda: rates[0], lambda _topic: ["*"])
     world.elect(1, 0, [1, 2])
     fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
-    fetcher.follow(world[2].partition)
+    world[2].log.is_full = True
+    fetcher.follow(world[2].partition)  # it waits from the start
+    world[2].log.is_full = False
     world.throttle.used(KEY, 10_000)
-    fetcher._waiting[KEY] = None
-    fetcher._followed[KEY].retry_at = world.clock.monotonic() + MAX_PAUSE_S
     for _ in range(3):
         world.clock.seconds = fetcher._resume_waiting()
         assert list(fetcher._waiting) == [KEY]
