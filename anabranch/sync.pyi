@@ -30,7 +30,7 @@ from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp
 from anabranch.client.options import AdminOptions, ConsumerOptions, Key, ProducerOptions, SentKey, SentValue, Value
 from anabranch.client.ordered_delivery.explain import BlockedPartition
 from anabranch.client.producer.producer_batch import RecordMetadata
-from anabranch.client.subscription.fetched import ConsumerRecord, Records
+from anabranch.client.subscription.fetched_batch import ConsumerRecord, Records
 from anabranch.ordered_resize.autoscale import Measured
 from anabranch.protocol.batch_layout import Header
 from anabranch.protocol.request_kinds import ElectionType

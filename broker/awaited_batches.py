@@ -28,7 +28,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 
 
-class _Awaited(NamedTuple):
+class _FirstToRepeat(NamedTuple):
     epoch: int
     sequence: int
     since: float
@@ -41,7 +41,7 @@ class AwaitedBatches:
     __slots__ = ("_first",)
 
     def __init__(self) -> None:
-        self._first: dict[tuple[TopicPartition, int], _Awaited] = {}
+        self._first: dict[tuple[TopicPartition, int], _FirstToRepeat] = {}
 
     def __len__(self) -> int:
         return len(self._first)
@@ -75,14 +75,14 @@ class AwaitedBatches:
             or batch.epoch > awaited.epoch
             or (batch.epoch == awaited.epoch and not _is_later(batch.first, awaited.sequence))
         ):
-            self._first[named] = _Awaited(batch.epoch, batch.first, now)
+            self._first[named] = _FirstToRepeat(batch.epoch, batch.first, now)
 
     def skip(self, batch: SentBatch, now: float) -> None:
         """Note that a batch is not repeated; if it was the awaited one, the batch after it is awaited now."""
         named = (batch.key, batch.producer_id)
         awaited = self._first.get(named)
         if awaited is not None and awaited[:2] == (batch.epoch, batch.first):
-            self._first[named] = _Awaited(batch.epoch, increment_sequence(batch.last, 1), now)
+            self._first[named] = _FirstToRepeat(batch.epoch, increment_sequence(batch.last, 1), now)
 
     def forget(self, batch: SentBatch) -> None:
         """Note that a batch is in the log, which knows the producer from then on."""

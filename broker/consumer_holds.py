@@ -18,7 +18,7 @@ import trio
 
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.dynamic_config import DynamicConfig
-from anabranch.broker.lineage_reader import NOTHING_READ, Lineages, Question
+from anabranch.broker.lineage_reader import NOTHING_READ, LineageReader, Question
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.metrics import BrokerMetrics
 from anabranch.broker.replication.partition import Partition
@@ -55,7 +55,7 @@ STARTS_PAUSE_S = 5.0
 """The pause between two requests for log starts, which retention changes slowly."""
 
 
-class BrokerLinks:
+class BrokerConnections:
     """One connection to each broker, also to this one; replication and forwarded requests use others."""
 
     def __init__(self, env: Env, metadata: MetadataCache, config: BrokerConfig, purpose: str = "holds") -> None:
@@ -96,7 +96,7 @@ class ConsumerHolds:
         dynamic: DynamicConfig,
         metadata: MetadataCache,
         replicas: ReplicaManager,
-        lineages: Lineages,
+        lineages: LineageReader,
         metrics: BrokerMetrics,
     ) -> None:
         self._clock = env.clock
@@ -105,7 +105,7 @@ class ConsumerHolds:
         self._replicas = replicas
         self._lineages = lineages
         self._metrics = metrics
-        self._links = BrokerLinks(env, metadata, config)
+        self._connections = BrokerConnections(env, metadata, config)
         self._lease_s: float = config.values["stock.consumer.lease.ms"] / 1000
         self._timeout_s = self._lease_s / ROUNDS_PER_LEASE
         self._wake = trio.Event()
@@ -262,13 +262,13 @@ class ConsumerHolds:
         """Ask one leader. ``ends``: by partition, its leader epoch and the epochs whose ends are requested."""
         try:
             if ends:
-                answer = await self._links.ask(nursery, leader, _ends_request(name, ends), self._timeout_s)
+                answer = await self._connections.ask(nursery, leader, _ends_request(name, ends), self._timeout_s)
                 for at, (q, epoch) in enumerate((q, f) for q, (_, epochs) in ends.items() for f in sorted(epochs)):
                     found = answer.topics[0].partitions[at]
                     if found.error_code == ErrorCode.NONE and found.end_offset >= 0:
                         topic.on_ends(q, ends[q][0], {epoch: found.end_offset})
             if starts:
-                answer = await self._links.ask(nursery, leader, _starts_request(name, starts), self._timeout_s)
+                answer = await self._connections.ask(nursery, leader, _starts_request(name, starts), self._timeout_s)
                 for found in answer.topics[0].partitions:
                     if found.error_code == ErrorCode.NONE:
                         topic.facts.on_log_start(found.partition_index, found.offset)
@@ -286,7 +286,7 @@ class ConsumerHolds:
         topics = [TopicReadersRequestTopic(name=name, partition_indexes=list(named)) for name, named in asked.items()]
         sent_at = self._clock.monotonic()
         try:
-            answer: TopicReadersResponse = await self._links.ask(
+            answer: TopicReadersResponse = await self._connections.ask(
                 nursery, broker_id, TopicReadersRequest(topics=topics), self._timeout_s
             )
         except (OSError, KafkaError) as error:

@@ -19,7 +19,7 @@ logger = structlog.get_logger(__name__)
 _NOTHING = Features(FeaturesStatus.DISABLED)
 
 
-class FinalizedFeatures:
+class FinalizedFeatureCache:
     """The finalized features. ``run`` raises ``IncompatibleFeaturesError`` once this broker is incompatible with them.
 
     ``epoch`` is the zkVersion of ``/features``, -1 while nothing is finalized.

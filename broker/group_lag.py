@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import structlog
 import trio
 
-from anabranch.broker.consumer_holds import BrokerLinks
+from anabranch.broker.consumer_holds import BrokerConnections
 from anabranch.broker.coordinator.service import GroupCoordinator
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.replication.replica_manager import ReplicaManager
@@ -79,7 +79,7 @@ class GroupLag:
         groups: GroupCoordinator,
         metadata: MetadataCache,
         replicas: ReplicaManager,
-        links: BrokerLinks,
+        connections: BrokerConnections,
         *,
         interval_s: float,
         timeout_s: float,
@@ -90,7 +90,7 @@ class GroupLag:
         self._groups = groups
         self._metadata = metadata
         self._replicas = replicas
-        self._links = links
+        self._connections = connections
         self._interval_s = interval_s
         self._timeout_s = timeout_s
         self._most = most
@@ -132,7 +132,7 @@ class GroupLag:
         try:
             for at in range(0, len(partitions), _ASKED_AT_ONCE):
                 request = _ends_request(partitions[at : at + _ASKED_AT_ONCE])
-                answer = await self._links.ask(nursery, leader, request, self._timeout_s)
+                answer = await self._connections.ask(nursery, leader, request, self._timeout_s)
                 now = self._clock.monotonic()
                 for topic in answer.topics:
                     for found in topic.partitions:

@@ -80,7 +80,7 @@ class KnownZnode(Generic[T]):
         self.czxid = -1
         self.size = _OVERHEAD
         self.counted = 0
-        """The part of ``size`` that ``Lineages.size_bytes`` includes."""
+        """The part of ``size`` that ``LineageReader.size_bytes`` includes."""
         self.is_absent = False
         self.is_watched = False
         self.reading: trio.Event | None = None
@@ -131,7 +131,7 @@ Read: TypeAlias = Mapping[str, KnownZnode[Any]]
 NOTHING_READ: Final[Read] = MappingProxyType({})
 
 
-class Lineages:
+class LineageReader:
     """The answers to PartitionLeaderEpochsForPartitions (25301)."""
 
     def __init__(self, zk: ZkStore, metadata: MetadataCache, max_bytes: int = MAX_BYTES) -> None:

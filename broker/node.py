@@ -15,9 +15,9 @@ from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.service import GroupCoordinator
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.dynamic_config import DynamicConfig
-from anabranch.broker.features import FinalizedFeatures
+from anabranch.broker.features import FinalizedFeatureCache
 from anabranch.broker.layout_refusals import LayoutRefusals
-from anabranch.broker.lineage_reader import Lineages
+from anabranch.broker.lineage_reader import LineageReader
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
 from anabranch.broker.log_dir_failure import LogDirFailures
 from anabranch.broker.memory_budget import MemoryBudget
@@ -29,7 +29,7 @@ from anabranch.broker.registration import Registration
 from anabranch.broker.replicated_offsets_log import ReplicatedOffsetsLog
 from anabranch.broker.replication.fetch_session import FetchSessionCache
 from anabranch.broker.replication.fetcher_config import FetcherConfig
-from anabranch.broker.replication.fetcher_per_leader import ReplicaFetchers
+from anabranch.broker.replication.fetcher_per_leader import FetcherPerLeader
 from anabranch.broker.replication.flusher import Flusher
 from anabranch.broker.replication.isr_changes import VERSION as ALTER_PARTITION_VERSION
 from anabranch.broker.replication.isr_changes import IsrChanges
@@ -82,7 +82,7 @@ class Node:
         self.registered = trio.Event()
         """Set once there is a broker epoch: earlier requests of a controller are meant for the previous process."""
         self.flushes_on_ack = config.values["log.flush"] == "ack"
-        self.features = FinalizedFeatures(zk, config.supported_features)
+        self.features = FinalizedFeatureCache(zk, config.supported_features)
         self.metadata = MetadataCache()
         self.metadata_changed = trio.Event()
         self.state_change_lock = trio.Lock()
@@ -117,7 +117,7 @@ class Node:
         self.groups = self._new_coordinator()
         slots = config.values["max.incremental.fetch.session.cache.slots"]
         self.fetch_sessions = FetchSessionCache(slots, env.clock, env.rng, self.purgatory)
-        self.lineages = Lineages(zk, self.metadata)
+        self.lineages = LineageReader(zk, self.metadata)
         self.consumer_holds = ConsumerHolds(
             env, config, dynamic, self.metadata, self.replicas, self.lineages, self.metrics
         )
@@ -177,7 +177,7 @@ class Node:
             Flusher(self.nursery),
             self.log_dir_failures.report,
         )
-        fetchers = ReplicaFetchers(
+        fetchers = FetcherPerLeader(
             FetcherConfig.from_values(config.values),
             env.clock,
             env.network,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anabranch.broker.consumer_holds import BrokerLinks
+from anabranch.broker.consumer_holds import BrokerConnections
 from anabranch.broker.group_lag import GroupLag
 from anabranch.broker.node import Node
 from anabranch.broker.server import Server
@@ -31,7 +31,7 @@ async def offer_metrics(node: Node, server: Server, zk_latency: Histogram | None
         node.groups,
         node.metadata,
         node.replicas,
-        BrokerLinks(node.env, node.metadata, node.config, "lag"),
+        BrokerConnections(node.env, node.metadata, node.config, "lag"),
         interval_s=values["metrics.lag.interval.ms"] / 1000,
         timeout_s=values["request.timeout.ms"] / 1000,
         most=limits.partitions,

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from anabranch.broker.client_session import ClientSession
 from anabranch.broker.log.producer_state import AppendOrigin
 from anabranch.broker.metadata_cache import TopicInfo
-from anabranch.broker.replication.layout import Admission, LayoutRefusal, LegacyProducers
+from anabranch.broker.replication.layout import Admission, LayoutRefusedError, LegacyProducers
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.retry_order import BatchTurn, RetryOrder, can_be_awaited
 from anabranch.ordered_resize.layout import Layout
@@ -220,7 +220,7 @@ class StockProducers:
                 admission(batch)
                 if batch.producer_id < 0:
                     _check_order(session, key, batch, now)
-            except LayoutRefusal as refusal:
+            except LayoutRefusedError as refusal:
                 is_in_flight = batch.producer_id >= 0 and session.is_refreshing(key.topic, topic_id, version, now)
                 is_first = not is_in_flight and session.refresh(key.topic, topic_id, version, now)
                 if batch.producer_id < 0:
@@ -259,7 +259,7 @@ def _check_order(session: ClientSession, key: TopicPartition, batch: RecordBatch
     if turn is BatchTurn.LATER:
         raise _repeat(session, f"{key}: {_EARLIER_FIRST}")
     if turn is BatchTurn.NEVER:
-        raise LayoutRefusal(
+        raise LayoutRefusedError(
             ErrorCode.POLICY_VIOLATION,
             f"{key}: the batch repeats records that were refused permanently, or that precede records written "
             "meanwhile; writing them now would break their order: make the producer idempotent (enable.idempotence)",

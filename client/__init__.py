@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
     from anabranch.client.producer.producer import Producer
     from anabranch.client.producer.producer_batch import RecordHandle, RecordMetadata
-    from anabranch.client.subscription.fetched import ConsumerRecord, Records
+    from anabranch.client.subscription.fetched_batch import ConsumerRecord, Records
     from anabranch.protocol.request_kinds import ElectionType, UpgradeType
     from anabranch.zk_schemas.config_def import ConfigError
 
@@ -79,7 +79,7 @@ _MODULES = {
     "config": ("ConfigError",),
     "consumer.consumer": ("Consumer",),
     "group.coordinator_link": ("OffsetAndMetadata",),
-    "subscription.fetched": ("ConsumerRecord", "Records"),
+    "subscription.fetched_batch": ("ConsumerRecord", "Records"),
     "net.offsets": ("OffsetAndTimestamp",),
     "ordered_delivery.explain": ("BlockedPartition", "WaitsFor"),
     "producer.producer": ("Producer",),

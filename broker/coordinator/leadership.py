@@ -19,7 +19,7 @@ import trio
 
 from anabranch.broker.coordinator.broker_services import OffsetsLog
 from anabranch.broker.coordinator.config import GroupConfig
-from anabranch.broker.coordinator.loaded import LoadedPartition
+from anabranch.broker.coordinator.loaded_partition import LoadedPartition
 from anabranch.broker.coordinator.loader import adopt_groups, read_state, watch_deadlines
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.coordinator.timer import DeadlineTimer

@@ -8,7 +8,7 @@ import structlog
 
 from anabranch.broker.coordinator.broker_services import KeyValue, OffsetsLog
 from anabranch.broker.coordinator.durable import DurableState
-from anabranch.broker.coordinator.loaded import LoadedPartition
+from anabranch.broker.coordinator.loaded_partition import LoadedPartition
 from anabranch.broker.coordinator.membership import adopt_group
 from anabranch.broker.coordinator.records import UnknownRecord, decode
 from anabranch.broker.log.slices import TimeSlice

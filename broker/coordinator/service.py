@@ -30,7 +30,7 @@ from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.counted import Creation, RecentCreations
 from anabranch.broker.coordinator.deletions import Deletion, RecentDeletions, as_of
 from anabranch.broker.coordinator.leadership import Leadership
-from anabranch.broker.coordinator.loaded import LoadedPartition
+from anabranch.broker.coordinator.loaded_partition import LoadedPartition
 from anabranch.broker.coordinator.placement import partition_for
 from anabranch.broker.coordinator.responses import join_error, sync_error
 from anabranch.broker.coordinator.shard import Shard

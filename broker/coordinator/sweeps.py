@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from anabranch.broker.coordinator.group import Group
-from anabranch.broker.coordinator.loaded import LoadedPartition
+from anabranch.broker.coordinator.loaded_partition import LoadedPartition
 from anabranch.broker.coordinator.outcome import Turn
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.runtime.background import Background

@@ -33,7 +33,7 @@ from anabranch.broker.delayed_produce import (
 )
 from anabranch.broker.replication.layout import (
     Admission,
-    LayoutRefusal,
+    LayoutRefusedError,
     named_layout,
     produce_admission,
     refusal_of_absent,
@@ -118,11 +118,11 @@ def _append(
     except KafkaError as error:
         response = _refused(ctx, key, sent, error, _size(data.records))
         order = ctx.session.retry_orders.get(key)
-        if layout is None and order is not None and not (error.code.retriable or isinstance(error, LayoutRefusal)):
+        if layout is None and order is not None and not (error.code.retriable or isinstance(error, LayoutRefusedError)):
             order.stop_waiting()
         if isinstance(error, EarlyBatchError) and acks != 0:
             return _hold(ctx, partition, layout, records, acks, error, response)
-        if acks == ACKS_ALL and (isinstance(error, LayoutRefusal) or not error.code.retriable):
+        if acks == ACKS_ALL and (isinstance(error, LayoutRefusedError) or not error.code.retriable):
             refusal = AwaitedRefusal(partition, response, sent)
             if refusal.is_done():
                 return refusal.answer
@@ -191,7 +191,7 @@ def _refused(
     if sent is not None:
         sent.refused(error.code)
     ctx.node.metrics.traffic(key.topic).bytes_rejected += size_bytes
-    if isinstance(error, LayoutRefusal):
+    if isinstance(error, LayoutRefusedError):
         ctx.node.layout_refusals.note(key, error, ctx.client_id)
     return _error(key.partition, error)
 

@@ -12,7 +12,7 @@ from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_state import LogState
 from anabranch.broker.log.paths import LOG_SUFFIX
 from anabranch.broker.log.segment import LogSegment
-from anabranch.broker.log.segments import Segments
+from anabranch.broker.log.segment_list import SegmentList
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock, Storage
@@ -52,7 +52,7 @@ class Durability:
         storage: Storage,
         clock: Clock,
         partition: TopicPartition,
-        segments: Segments,
+        segments: SegmentList,
         state: LogState,
     ) -> None:
         self._storage = storage

@@ -20,8 +20,8 @@ from anabranch.broker.log.producer_rebuild import ProducerRebuild, catch_up
 from anabranch.broker.log.producer_state import AppendOrigin
 from anabranch.broker.log.retention import NOTHING_HELD, SEGMENTS_DELETED_AT_ONCE, count_deletable
 from anabranch.broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
+from anabranch.broker.log.segment_list import SegmentList, facts_of
 from anabranch.broker.log.segment_swap import commit_cleaned, finish_swap
-from anabranch.broker.log.segments import Segments, facts_of
 from anabranch.broker.log.snapshot_files import Snapshot
 from anabranch.protocol.batch_layout import Buffer
 from anabranch.protocol.compression import CorruptRecordError
@@ -83,7 +83,7 @@ class PartitionLog:
         self.identity = state.identity
         """The identity of this log."""
         self.config = config
-        self._segments = Segments(env.storage, state.segments, open_segments, env.rng, config)
+        self._segments = SegmentList(env.storage, state.segments, open_segments, env.rng, config)
         self._epochs = state.epochs
         self.layouts = state.layouts
         self.snapshots = state.snapshots

@@ -24,7 +24,7 @@ _Key = tuple[int, bool]
 """The leader's broker id, and whether the fetcher is for internal topics."""
 
 
-class ReplicaFetchers:
+class FetcherPerLeader:
     """Tasks run in ``nursery``. ``address(broker)``: the present address of a broker, None while it is not known."""
 
     def __init__(

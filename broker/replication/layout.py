@@ -60,7 +60,7 @@ class DeliveryRules(NamedTuple):
     legacy_consumers: LegacyConsumers = LegacyConsumers.ACCEPT
 
 
-class LayoutRefusal(RefusedRecordsError):
+class LayoutRefusedError(RefusedRecordsError):
     """A request refused for its layout (25310), or for naming none (44)."""
 
 
@@ -135,7 +135,7 @@ def produce_admission(
     return _verify_keys(partition, layout, placement)
 
 
-def refusal_of_absent(partition: int, topic: Layout, client: StoredLayout | None) -> LayoutRefusal | None:
+def refusal_of_absent(partition: int, topic: Layout, client: StoredLayout | None) -> LayoutRefusedError | None:
     """The refusal for a producer without a layout, if its partition is absent and above the topic's count.
 
     The partition was merged away. After a retriable error a stock producer would wait for a partition that does not
@@ -149,15 +149,15 @@ def refusal_of_absent(partition: int, topic: Layout, client: StoredLayout | None
 # ---------------------------------------------------------------- refusals
 
 
-def _refuse(refusal: LayoutRefusal) -> Admission:
+def _refuse(refusal: LayoutRefusedError) -> Admission:
     def refuse(_batch: RecordBatch) -> None:
         raise refusal
 
     return refuse
 
 
-def _mismatch(partition: int, layout: Layout, client: StoredLayout) -> LayoutRefusal:
-    return LayoutRefusal(
+def _mismatch(partition: int, layout: Layout, client: StoredLayout) -> LayoutRefusedError:
+    return LayoutRefusedError(
         ErrorCode.INVALID_PARTITION_METADATA,
         f"partition {partition}: layout version {layout.layout_version} of the topic has "
         f"{layout.undeleted_partition_count} undeleted partitions, the client placed its records by "
@@ -165,8 +165,8 @@ def _mismatch(partition: int, layout: Layout, client: StoredLayout) -> LayoutRef
     )
 
 
-def _closed(partition: int, layout: Layout) -> LayoutRefusal:
-    return LayoutRefusal(
+def _closed(partition: int, layout: Layout) -> LayoutRefusedError:
+    return LayoutRefusedError(
         ErrorCode.POLICY_VIOLATION,
         f"partition {partition} is marked for deletion or removed, the topic has {layout.undeleted_partition_count} "
         "partitions now: refresh the producer's metadata (metadata.max.age.ms, topic.metadata.refresh.interval.ms) or "
@@ -174,8 +174,8 @@ def _closed(partition: int, layout: Layout) -> LayoutRefusal:
     )
 
 
-def _legacy(partition: int) -> LayoutRefusal:
-    return LayoutRefusal(
+def _legacy(partition: int) -> LayoutRefusedError:
+    return LayoutRefusedError(
         ErrorCode.POLICY_VIOLATION,
         f"partition {partition}: since its partition count was changed, the topic takes records only from producers "
         "that name the layout by which they chose the partition (ordered.delivery.legacy.producers=reject): use "
@@ -215,11 +215,11 @@ def _verify_keys(partition: int, layout: Layout, placement: Placement | None) ->
     return verify
 
 
-def _misplaced(partition: int, layout: Layout, wrong: Sequence[tuple[int, int]]) -> LayoutRefusal:
+def _misplaced(partition: int, layout: Layout, wrong: Sequence[tuple[int, int]]) -> LayoutRefusedError:
     """The refusal of a batch, which names the records in it that belong elsewhere (KIP-467)."""
     undeleted = layout.undeleted_partition_count
     index, home = wrong[0]
-    return LayoutRefusal(
+    return LayoutRefusedError(
         ErrorCode.POLICY_VIOLATION,
         f"record {index} of the batch belongs to partition {home}, not {partition}: the topic has "
         f"{undeleted} partitions now. Refresh the producer's metadata every few seconds "

@@ -70,7 +70,7 @@ class TopicSettings(Protocol):
 
 
 class Followers(Protocol):
-    """The fetchers from other leaders (``ReplicaFetchers``)."""
+    """The fetchers from other leaders (``FetcherPerLeader``)."""
 
     def follow(self, partition: Partition) -> None: ...
     def stop(self, key: TopicPartition) -> None: ...

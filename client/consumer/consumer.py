@@ -25,7 +25,7 @@ from anabranch.client.net.offsets import OffsetAndTimestamp, OffsetQueries
 from anabranch.client.options import ConsumerOptions, Key, Value
 from anabranch.client.ordered_delivery.delivery import OrderedDelivery
 from anabranch.client.ordered_delivery.explain import BlockedPartition
-from anabranch.client.subscription.fetched import ConsumerRecord, Deserializers, Records
+from anabranch.client.subscription.fetched_batch import ConsumerRecord, Deserializers, Records
 from anabranch.client.subscription.subscription import (
     AssignedPartition,
     FetchState,

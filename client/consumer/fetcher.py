@@ -27,7 +27,7 @@ from anabranch.client.errors import (
 )
 from anabranch.client.net.connections import FETCH, Connections, backoff_ms
 from anabranch.client.net.metadata import Metadata
-from anabranch.client.subscription.fetched import FetchedBatch, names_moved
+from anabranch.client.subscription.fetched_batch import FetchedBatch, names_moved
 from anabranch.client.subscription.subscription import (
     AssignedPartition,
     FetchState,

@@ -33,7 +33,7 @@ from anabranch.client.ordered_delivery.positions_task import (
 from anabranch.client.ordered_delivery.queries import GateQueries
 from anabranch.client.ordered_delivery.reports import Progress, Reports
 from anabranch.client.ordered_delivery.topic_gates import Questions, TopicGates
-from anabranch.client.subscription.fetched import Records
+from anabranch.client.subscription.fetched_batch import Records
 from anabranch.client.subscription.subscription import AssignedPartition, Subscription
 from anabranch.ordered_resize.gate import GateState
 from anabranch.protocol.sentinels import NO_INCARNATION

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from anabranch.client.errors import IllegalStateError, KafkaError
 from anabranch.client.net.cluster import Cluster
-from anabranch.client.subscription.fetched import Deserializers, FetchedBatch, Records
+from anabranch.client.subscription.fetched_batch import Deserializers, FetchedBatch, Records
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.protocol.sentinels import LATEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition

@@ -17,7 +17,7 @@ from anabranch.controller import list_offsets, view
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.image import ClusterImage, Hold, TopicImage
-from anabranch.controller.resize.groups import BrokerLink, Group, Groups, read_groups, readers
+from anabranch.controller.resize.groups import BrokerLink, Group, KnownGroups, read_groups, readers
 from anabranch.controller.resize.held_records import MAX_KEY, WAITS_KEY, held_from
 from anabranch.controller.topic_config import topic_values
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -140,7 +140,7 @@ def rules_of(image: ClusterImage, own: ControllerConfig, topic: str, now_ms: int
     return Rules(max(kept_after_ms, 0), waits) if waits or kept_after_ms > 0 else None
 
 
-async def _look_at(context: Context, link: BrokerLink, topic: TopicImage, groups: Groups, rules: Rules) -> _Found:
+async def _look_at(context: Context, link: BrokerLink, topic: TopicImage, groups: KnownGroups, rules: Rules) -> _Found:
     epochs = awaited(context.image, topic)
     by_leader: dict[int, list[int]] = {}
     for index in sorted(epochs.keys() & topic.partitions.keys()):

@@ -70,7 +70,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class KnownGroups:
     """The consumer groups. ``unknown`` is the reason why there may be others; "" if these are all."""
 
     known: list[Group]
@@ -108,7 +108,7 @@ class BrokerLink:
             yield channel
 
 
-async def read_groups(link: BrokerLink, current: Callable[[], ClusterImage], topics: Collection[str]) -> Groups:
+async def read_groups(link: BrokerLink, current: Callable[[], ClusterImage], topics: Collection[str]) -> KnownGroups:
     """The groups that may read one of ``topics``. ``current`` returns the present image of the cluster.
 
     Some may be missing when a coordinator is loading or away. Some may also be missing when a coordinator moves
@@ -118,9 +118,9 @@ async def read_groups(link: BrokerLink, current: Callable[[], ClusterImage], top
     try:
         coordinators = _coordinators(image)
     except UnknownGroupsError as error:
-        return Groups([], str(error))
+        return KnownGroups([], str(error))
     if not coordinators:
-        return Groups([])
+        return KnownGroups([])
     for broker in [image.brokers[id] for id in sorted(image.brokers)]:
         try:
             groups += await _groups_of(link, broker, topics)
@@ -132,7 +132,7 @@ async def read_groups(link: BrokerLink, current: Callable[[], ClusterImage], top
         is_moved = True
     if is_moved:
         unknown = unknown or "some groups have another coordinator now"
-    return Groups(groups, unknown)
+    return KnownGroups(groups, unknown)
 
 
 async def read_again(link: BrokerLink, image: ClusterImage, group: Group) -> Group | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from anabranch.controller.context import Context
 from anabranch.controller.image import Hold
-from anabranch.controller.resize.groups import Group, Groups
+from anabranch.controller.resize.groups import Group, KnownGroups
 from anabranch.protocol.generated.update_metadata import HeldRecords
 from anabranch.protocol.types import TopicPartition
 
@@ -22,7 +22,9 @@ ROUNDS = 3
 _EVERYTHING = 0
 
 
-def held_from(groups: Groups, tp: TopicPartition, incarnation: int, awaited: range | None) -> tuple[int, str] | None:
+def held_from(
+    groups: KnownGroups, tp: TopicPartition, incarnation: int, awaited: range | None
+) -> tuple[int, str] | None:
     """The lowest awaited offset that a group has not read, and that group; None: nothing is held.
 
     ``awaited``: the existing offsets that another partition waits for; None: not known.

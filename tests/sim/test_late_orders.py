@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from anabranch.broker.lineage_reader import NOTHING_READ, Lineages
+from anabranch.broker.lineage_reader import NOTHING_READ, LineageReader
 from anabranch.broker.replication.replica_manager import Ended, ReplicaManager
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects
@@ -71,9 +71,9 @@ class Late:
         patch.setattr(ReplicaManager, name, received)
 
     def _keep_maps(self, patch: Patch) -> None:
-        original = Lineages.answer
+        original = LineageReader.answer
 
-        def answer(lineages: Lineages, question: Any, read: Any = NOTHING_READ) -> Any:
+        def answer(lineages: LineageReader, question: Any, read: Any = NOTHING_READ) -> Any:
             if question.tp in self.maps:
                 return self.maps[question.tp]
             found = original(lineages, question, read)
@@ -81,7 +81,7 @@ class Late:
                 self._maps[question.tp] = found
             return found
 
-        patch.setattr(Lineages, "answer", answer)
+        patch.setattr(LineageReader, "answer", answer)
 
     def received(self, name: str, partition: int) -> list[Order]:
         """The requests for a partition so far, the oldest first."""

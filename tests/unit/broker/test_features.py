@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from anabranch.broker.config import BrokerConfig
-from anabranch.broker.features import FinalizedFeatures
+from anabranch.broker.features import FinalizedFeatureCache
 from anabranch.broker.log.paths import CLEAN_SHUTDOWN_MARKER
 from anabranch.broker.process import run
 from anabranch.broker.registration import Registration
@@ -48,7 +48,7 @@ async def server(content: bytes | None = None) -> FakeSession:
 
 
 @asynccontextmanager
-async def following(features: FinalizedFeatures) -> AsyncIterator[None]:
+async def following(features: FinalizedFeatureCache) -> AsyncIterator[None]:
     await features.load()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(features.run)
@@ -60,7 +60,7 @@ async def following(features: FinalizedFeatures) -> AsyncIterator[None]:
 async def test_the_finalized_levels_and_their_epoch_are_those_of_the_znode() -> None:
     zk = await server(levels(2))
     await zk.set(paths.FEATURES, levels(1))
-    features = FinalizedFeatures(zk, OWN)
+    features = FinalizedFeatureCache(zk, OWN)
     await features.load()
     assert (features.level(GROUPS), features.level("other"), features.epoch) == (1, 0, 1)
     [key] = features.finalized_keys()
@@ -71,7 +71,7 @@ async def test_the_finalized_levels_and_their_epoch_are_those_of_the_znode() -> 
 
 @pytest.mark.parametrize("content", [None, levels(2, status=FeaturesStatus.DISABLED)])
 async def test_without_features_and_while_they_are_disabled_nothing_is_finalized(content: bytes | None) -> None:
-    features = FinalizedFeatures(await server(content), {})
+    features = FinalizedFeatureCache(await server(content), {})
     await features.load()
     assert (features.level(GROUPS), features.epoch, features.finalized_keys()) == (0, -1, [])
 
@@ -80,7 +80,7 @@ async def test_without_features_and_while_they_are_disabled_nothing_is_finalized
 async def test_a_broker_without_the_finalized_level_does_not_register(own: Mapping[str, VersionRange]) -> None:
     """Model: off_look."""
     zk = await server(levels(2))
-    registration = registering(zk, FinalizedFeatures(zk, own))
+    registration = registering(zk, FinalizedFeatureCache(zk, own))
     with pytest.raises(IncompatibleFeaturesError, match="level 2"):
         await registration.register()
     assert await zk.children(paths.BROKER_IDS) == []
@@ -89,12 +89,12 @@ async def test_a_broker_without_the_finalized_level_does_not_register(own: Mappi
 async def test_a_broker_that_cannot_read_the_features_znode_does_not_register() -> None:
     zk = await server(b"{")
     with pytest.raises(IncompatibleFeaturesError, match=paths.FEATURES):
-        await registering(zk, FinalizedFeatures(zk, OWN)).register()
+        await registering(zk, FinalizedFeatureCache(zk, OWN)).register()
 
 
 async def test_a_broker_follows_updates_of_the_finalized_features() -> None:
     zk = await server()
-    features = FinalizedFeatures(zk, OWN)
+    features = FinalizedFeatureCache(zk, OWN)
     async with following(features):
         for content, level in ((None, 0), (levels(1), 1), (levels(2), 2), (levels(1), 1)):
             if content is not None and await zk.exists(paths.FEATURES) is None:
@@ -107,7 +107,7 @@ async def test_a_broker_follows_updates_of_the_finalized_features() -> None:
 
 async def test_the_features_read_last_count_while_the_znode_cannot_be_read() -> None:
     zk = await server(levels(2))
-    features = FinalizedFeatures(zk, OWN)
+    features = FinalizedFeatureCache(zk, OWN)
     async with following(features):
         await zk.set(paths.FEATURES, b"{")
         await trio.testing.wait_all_tasks_blocked()
@@ -116,7 +116,7 @@ async def test_the_features_read_last_count_while_the_znode_cannot_be_read() -> 
 
 async def test_a_broker_that_no_longer_supports_the_finalized_level_stops() -> None:
     zk = await server(levels(1))
-    features = FinalizedFeatures(zk, OWN)
+    features = FinalizedFeatureCache(zk, OWN)
     with pytest.RaisesGroup(pytest.RaisesExc(IncompatibleFeaturesError, match="level 3")):
         async with following(features):
             await zk.set(paths.FEATURES, levels(3))
@@ -128,7 +128,7 @@ async def test_updates_are_noticed_after_a_lost_session(autojump_clock: trio.tes
     server = FakeZk()
     admin, session = server.session(), server.session()
     await admin.create(paths.FEATURES, levels(1))
-    features = FinalizedFeatures(session, OWN)
+    features = FinalizedFeatureCache(session, OWN)
     async with following(features):
         session.expire()
         await admin.set(paths.FEATURES, levels(2))
@@ -137,7 +137,7 @@ async def test_updates_are_noticed_after_a_lost_session(autojump_clock: trio.tes
         assert features.level(GROUPS) == 2
 
 
-def registering(zk: FakeSession, features: FinalizedFeatures) -> Registration:
+def registering(zk: FakeSession, features: FinalizedFeatureCache) -> Registration:
     described = BrokerRegistration([Endpoint("PLAINTEXT", "h", 1)], features=dict(features.supported))
     return Registration(zk, 1, lambda: described, features.load, 30.0)
 
@@ -145,7 +145,7 @@ def registering(zk: FakeSession, features: FinalizedFeatures) -> Registration:
 async def test_a_broker_checks_the_features_again_when_they_change_before_it_registers() -> None:
     """Model: off_broker_checks. The update comes between the broker's check and its registration."""
     zk = await server(levels(1))
-    features = FinalizedFeatures(zk, {GROUPS: VersionRange(1, 1)})
+    features = FinalizedFeatureCache(zk, {GROUPS: VersionRange(1, 1)})
     looks = 0
 
     async def look_and_be_overtaken() -> None:
@@ -170,7 +170,7 @@ async def test_each_registration_bumps_the_version_of_the_lock() -> None:
     """
     zk = await server(levels(1))
     before = await zk.get(paths.REGISTRATIONS)
-    await registering(zk, FinalizedFeatures(zk, OWN)).register()
+    await registering(zk, FinalizedFeatureCache(zk, OWN)).register()
     assert (await zk.get(paths.REGISTRATIONS)).version == before.version + 1
 
 

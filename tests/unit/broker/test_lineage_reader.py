@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.broker.lineage_reader import Lineages, Question
+from anabranch.broker.lineage_reader import LineageReader, Question
 from anabranch.broker.metadata_cache import BrokerInfo, MetadataCache, PartitionInfo, TopicInfo
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH
 from anabranch.protocol.errors import ErrorCode
@@ -71,7 +71,7 @@ class LineageFixture:
         partitions = {index: PartitionInfo(1, 0, [1], [1], [], 100 + index) for index in range(6)}
         self.metadata.topics["t"] = TopicInfo(partitions=partitions)
         store: Any = self.zk
-        self.lineages = Lineages(store, self.metadata, max_bytes)
+        self.lineages = LineageReader(store, self.metadata, max_bytes)
 
     async def create(self, topic: TopicZnode | None = None, **states: PartitionState) -> int:
         """Create the topic's znode, and states by ``p<number>``; return the topic's incarnation."""

@@ -11,7 +11,7 @@ import pytest
 from anabranch import Consumer
 from anabranch.client.client_metrics import CONSUMER_GROUP, CONSUMER_TRAFFIC
 from anabranch.client.errors import ErrorCode, UnassignedParentError
-from anabranch.client.subscription.fetched import FetchedBatch
+from anabranch.client.subscription.fetched_batch import FetchedBatch
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.batch_builder import build_batch

@@ -14,7 +14,7 @@ from anabranch.client.group.group_member import GroupMember, MemberState, Reacti
 from anabranch.client.net.cluster import Cluster
 from anabranch.client.net.connections import backoff_ms
 from anabranch.client.producer.partitioner import StickyPartitioner
-from anabranch.client.subscription.fetched import Deserializers, FetchedBatch, Records
+from anabranch.client.subscription.fetched_batch import Deserializers, FetchedBatch, Records
 from anabranch.client.subscription.subscription import AssignedPartition, FetchState, Subscription
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH
 from anabranch.protocol.batch_builder import build_batch, build_control_batch, retain_records

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.controller.resize.groups import Group, Groups
+from anabranch.controller.resize.groups import Group, KnownGroups
 from anabranch.controller.resize.held_records import held_from
 from anabranch.protocol.types import TopicPartition
 
@@ -20,7 +20,7 @@ def reader(name: str, *, at: int | None = None, incarnation: int = INCARNATION, 
 
 
 def held(*groups: Group, awaited: range | None = range(10, 40), unknown: str = "") -> tuple[int, str] | None:
-    return held_from(Groups(list(groups), unknown), TP, INCARNATION, awaited)
+    return held_from(KnownGroups(list(groups), unknown), TP, INCARNATION, awaited)
 
 
 def test_the_group_that_is_furthest_behind_holds() -> None:
@@ -98,4 +98,4 @@ def test_the_first_record_that_is_awaited_and_unread_is_held(
         counts = incarnation in (-1, INCARNATION)
         unread += [(record, group.name) for record in range(start, end) if not counts or offset <= record]
     expected = min(unread, default=None) if known and not unknown else (0, "")
-    assert held_from(Groups(found, unknown), TP, INCARNATION, range(start, end)) == expected
+    assert held_from(KnownGroups(found, unknown), TP, INCARNATION, range(start, end)) == expected

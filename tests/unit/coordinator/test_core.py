@@ -20,7 +20,7 @@ from anabranch.protocol.subscriptions import subscribed_topics
 from anabranch.runtime.transitions import IllegalTransitionError
 from tests.unit.coordinator.driver import GROUP, Driver, subscription
 
-SHELL = {"sweeps.py", "service.py", "leadership.py", "loader.py", "loaded.py", "timer.py"}
+SHELL = {"sweeps.py", "service.py", "leadership.py", "loader.py", "loaded_partition.py", "timer.py"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from anabranch.broker.coordinator.broker_services import KeyValue
 from anabranch.broker.coordinator.config import GroupConfig
-from anabranch.broker.coordinator.loaded import LoadedPartition
+from anabranch.broker.coordinator.loaded_partition import LoadedPartition
 from anabranch.broker.coordinator.loader import adopt_groups
 from anabranch.broker.coordinator.service import GroupCoordinator
 from anabranch.broker.log.slices import SLICE_S, TimeSlice

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from anabranch.broker.replication import fetcher_per_leader as module
-from anabranch.broker.replication.fetcher_per_leader import ReplicaFetchers
+from anabranch.broker.replication.fetcher_per_leader import FetcherPerLeader
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
 
@@ -54,7 +54,7 @@ async def test_internal_topics_of_a_leader_have_a_fetcher_of_their_own(monkeypat
     monkeypatch.setattr(module, "ReplicaFetcher", Fetcher)
     nothing: object = None
     async with trio.open_nursery() as nursery:
-        fetchers = ReplicaFetchers(nothing, nothing, nothing, nursery, nothing, nothing, nothing)  # type: ignore[arg-type]
+        fetchers = FetcherPerLeader(nothing, nothing, nothing, nursery, nothing, nothing, nothing)  # type: ignore[arg-type]
         for key in (COMMITS, RECORDS, OTHER):
             fetchers.follow(Followed(key, 1))  # type: ignore[arg-type]
         assert [(one.leader_id, one.keys) for one in Fetcher.made] == [(1, {COMMITS}), (1, {RECORDS, OTHER})]

@@ -8,7 +8,7 @@ from anabranch.broker.replication import layout
 from anabranch.broker.replication.layout import (
     UNKNOWN,
     DeliveryRules,
-    LayoutRefusal,
+    LayoutRefusedError,
     LegacyProducers,
     produce_admission,
 )
@@ -53,7 +53,7 @@ def refusal(
     if admission is not None:
         try:
             admission(batch or keyed(None))
-        except LayoutRefusal as error:
+        except LayoutRefusedError as error:
             return error.code
     return ErrorCode.NONE
 
@@ -149,11 +149,11 @@ def test_a_repeated_short_key_is_hashed_only_once(monkeypatch: pytest.MonkeyPatc
 def test_hole_29_the_refusal_names_the_client_config_to_change() -> None:
     admission = produce_admission(1, GROWN, RULES, None)
     assert admission is not None
-    with pytest.raises(LayoutRefusal, match=r"record 1 .* partition 5, not 1.*metadata\.max\.age\.ms"):
+    with pytest.raises(LayoutRefusedError, match=r"record 1 .* partition 5, not 1.*metadata\.max\.age\.ms"):
         admission(keyed(key_of(1), key_of(5)))
     sealed = produce_admission(5, SHRUNK, RULES, None)
     assert sealed is not None
-    with pytest.raises(LayoutRefusal, match=r"marked for deletion.*metadata\.max\.age\.ms"):
+    with pytest.raises(LayoutRefusedError, match=r"marked for deletion.*metadata\.max\.age\.ms"):
         sealed(keyed(None))
 
 

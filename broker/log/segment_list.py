@@ -32,7 +32,7 @@ class SegmentRead(NamedTuple):
 NOTHING = SegmentRead(b"", 0)
 
 
-class Segments:
+class SegmentList:
     """At least one segment, ascending; the last takes appends. ``bases`` are their base offsets."""
 
     __slots__ = ("_doomed", "_open", "_rng", "_storage", "bases", "items", "jitter_ms")

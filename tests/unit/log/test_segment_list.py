@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.log.segments import SegmentsNotEmptyError
+from anabranch.broker.log.segment_list import SegmentsNotEmptyError
 from tests.support.log.batches import batch_of
 from tests.support.log.log_fixture import LogFixture
 

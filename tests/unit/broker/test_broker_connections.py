@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from anabranch.broker.config import BrokerConfig
-from anabranch.broker.consumer_holds import BrokerLinks
+from anabranch.broker.consumer_holds import BrokerConnections
 from anabranch.broker.metadata_cache import BrokerInfo, MetadataCache
 from anabranch.protocol.generated.topic_readers import TopicReadersRequest
 from anabranch.runtime.channel import ChannelTimeoutError
@@ -31,7 +31,7 @@ async def test_requests_to_a_broker_share_one_connection_until_it_fails(autojump
     metadata.brokers[PEER] = BrokerInfo(PEER, {"PLAINTEXT": Endpoint("PLAINTEXT", "peer", 1)})
     config = BrokerConfig.from_given({"broker.id": "1", "zookeeper.connect": "z", "log.dirs": "d"})
     env = Env(SimClock(), fabric.node("own"), random.Random(1), zk=FakeZk().session())
-    links = BrokerLinks(env, metadata, config)
+    connections = BrokerConnections(env, metadata, config)
     listener = await fabric.node("peer").listen("0.0.0.0", 1)
     accepted: list[Any] = []
 
@@ -41,13 +41,13 @@ async def test_requests_to_a_broker_share_one_connection_until_it_fails(autojump
 
     async def ask_without_an_answer() -> None:
         with pytest.raises(ChannelTimeoutError):
-            await links.ask(nursery, PEER, TopicReadersRequest(topics=[]), TIMEOUT_S)
+            await connections.ask(nursery, PEER, TopicReadersRequest(topics=[]), TIMEOUT_S)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(accept)
-        for connections in (1, 2):
+        for count in (1, 2):
             async with trio.open_nursery() as asking:
                 for _ in range(3):
                     asking.start_soon(ask_without_an_answer)
-            assert len(accepted) == connections
+            assert len(accepted) == count
         nursery.cancel_scope.cancel()
