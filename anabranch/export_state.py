@@ -29,6 +29,7 @@ from anabranch.audit.manifest import (
 )
 from anabranch.broker.log.paths import LEADER_EPOCH_CHECKPOINT, PARTITION_COUNT_CHECKPOINT, PARTITION_METADATA
 from anabranch.protocol.plurals import counted
+from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_LEADER, NO_OFFSET
 
 CHECKPOINTS = (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, PARTITION_COUNT_CHECKPOINT)
 """Files that are copied whole besides the segments, and replaced by each export; the manifest has their content too."""
@@ -72,7 +73,7 @@ class Copy:
     segments: tuple[SegmentEntry, ...] = ()
     leader_epochs: tuple[EpochStart, ...] = ()
     missing: tuple[OffsetRange, ...] = ()
-    end_offset: int = -1
+    end_offset: int = NO_OFFSET
     """The offset at which the export continues."""
     published: int = 0
     is_new: bool = True
@@ -133,7 +134,7 @@ def continued(copy: Copy, bounds: Bounds, what: str) -> Copy:
 
 
 def _newest(epochs: Sequence[EpochStart]) -> int:
-    return epochs[-1].leader_epoch if epochs else -1
+    return epochs[-1].leader_epoch if epochs else NO_EPOCH
 
 
 def _epoch_at(epochs: Sequence[EpochStart], offset: int) -> int | None:
@@ -198,7 +199,9 @@ def _is_another_topic(manifest: Manifest, head: Head) -> bool:
     A changed topic id does not prove it, because the end of a shrink changes it too. A shrink does not change the
     incarnation of partition 0.
     """
-    pairs = [(entry.incarnation, head.incarnations.get(entry.partition, -1)) for entry in manifest.partitions]
+    pairs = [
+        (entry.incarnation, head.incarnations.get(entry.partition, NO_INCARNATION)) for entry in manifest.partitions
+    ]
     known = [(before, now) for before, now in pairs if before >= 0 and now >= 0]
     if any(before == now for before, now in known):
         return False
@@ -342,9 +345,9 @@ def _partition_entry(
         list(layouts.get(partition, known.layouts if known else [])),
         list(copy.leader_epochs),
         list(copy.missing),
-        leaders.get(partition, known.leader if known else -1),
+        leaders.get(partition, known.leader if known else NO_LEADER),
         replicas,
-        incarnations.get(partition, known.incarnation if known else -1),
+        incarnations.get(partition, known.incarnation if known else NO_INCARNATION),
     )
 
 

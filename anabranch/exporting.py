@@ -17,6 +17,7 @@ from anabranch.command_error import CommandError
 from anabranch.export_destination import open_destination
 from anabranch.export_run import PARTIAL_EVERY_BYTES, ExportReport, ExportRun, NoProgress, Progress, Source
 from anabranch.export_state import Bounds, CopyKey, Head
+from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 from anabranch.replica_files import read_high_watermarks, read_leader_epochs
 from anabranch.segment_copy import SourceChangedError
@@ -72,7 +73,7 @@ async def _copy(cluster: _Cluster, run: ExportRun, key: CopyKey, source: Source)
             await anyio.to_thread.run_sync(run.copy, key, source)
         except (SourceChangedError, FileNotFoundError) as error:
             changed = error
-        end = run.copies[key].end_offset if key in run.copies else -1
+        end = run.copies[key].end_offset if key in run.copies else NO_OFFSET
         if changed is None and (key.broker is None or source.may_lag or end >= source.bounds.high_watermark):
             return
         reached, attempts = end, 1 if end > reached else attempts + 1

@@ -21,6 +21,7 @@ from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT, LOG_A
 from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.primitives import DecodeError
 from anabranch.protocol.records import Record, RecordBatch, increment_sequence, iter_batches, read_control_record
+from anabranch.protocol.sentinels import NO_OFFSET, NO_TIMESTAMP
 from anabranch.record_decoders import Decoder, decode_text
 
 OFFSET_ENTRY = struct.Struct(">ii")
@@ -90,7 +91,7 @@ def _log(path: Path, what: What) -> Iterator[Line]:
     data = _mapped(path)
     yield {"Log starting offset": _base_offset(path)}
     end = len(data) if what.max_bytes is None else min(len(data), what.max_bytes)
-    position, last_offset = 0, -1
+    position, last_offset = 0, NO_OFFSET
     try:
         for batch in iter_batches(data):
             if position + batch.length > end:
@@ -120,7 +121,7 @@ def _batch_lines(path: Path, batch: RecordBatch, position: int, what: What) -> I
         "partitionLeaderEpoch": batch.partition_leader_epoch,
         "isTransactional": batch.is_transactional,
         "isControl": batch.is_control,
-        "deleteHorizonMs": _optional(batch.base_timestamp if batch.has_delete_horizon else -1),
+        "deleteHorizonMs": _optional(batch.base_timestamp if batch.has_delete_horizon else NO_TIMESTAMP),
         "position": position,
         time: batch.max_timestamp,
         "size": batch.length,

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from anabranch.broker.request_context import RequestContext
 from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.sentinels import NO_EPOCH
 
 
 def refusal_of(ctx: RequestContext, controller_epoch: int, broker_epoch: int) -> ErrorCode:
     """The error for a controller's request with these epochs; NONE: it is accepted."""
     node = ctx.node
-    if broker_epoch != -1 and broker_epoch < node.broker_epoch:
+    if broker_epoch != NO_EPOCH and broker_epoch < node.broker_epoch:
         return ErrorCode.STALE_BROKER_EPOCH
     if not node.replicas.check_controller(controller_epoch):
         return ErrorCode.STALE_CONTROLLER_EPOCH

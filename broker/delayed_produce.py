@@ -19,6 +19,7 @@ from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
 from anabranch.broker.retry_order import RetryOrder
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
 
@@ -42,7 +43,9 @@ class Awaited(ABC):
         if self._sent is not None:
             self._sent.refused(code)
         index = self.answer.index
-        self.answer = PartitionProduceResponse(index=index, error_code=code, base_offset=-1, log_start_offset=-1)
+        self.answer = PartitionProduceResponse(
+            index=index, error_code=code, base_offset=NO_OFFSET, log_start_offset=NO_OFFSET
+        )
         return True
 
 

@@ -8,6 +8,7 @@ import structlog
 import trio
 
 from anabranch.protocol.generated.api_versions import FinalizedFeatureKey, SupportedFeatureKey
+from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.runtime.env import NoNodeError, Watch, ZkStore
 from anabranch.runtime.znode_watch import follow
 from anabranch.zk_schemas.broker_registration import VersionRange
@@ -30,7 +31,7 @@ class FinalizedFeatureCache:
         self._features = _NOTHING
         self._is_read = False
         self.supported = supported
-        self.epoch = -1
+        self.epoch = NO_EPOCH
         self.changed = trio.Event()
         """Set, and replaced by a new event, when ``/features`` was read again."""
 
@@ -64,7 +65,7 @@ class FinalizedFeatureCache:
             found = await self._zk.get(Features.PATH, watch)
             features, epoch = Features.decode(Features.PATH, found.data), found.version
         except NoNodeError:
-            features, epoch = _NOTHING, -1
+            features, epoch = _NOTHING, NO_EPOCH
         except MalformedZnodeError as error:
             if not self._is_read:
                 raise IncompatibleFeaturesError(str(error)) from error
@@ -73,7 +74,7 @@ class FinalizedFeatureCache:
         if problems := misfits(self.supported, features):
             raise IncompatibleFeaturesError("; ".join(problems))
         if features.status is FeaturesStatus.DISABLED:
-            epoch = -1
+            epoch = NO_EPOCH
         if (features, epoch) != (self._features, self.epoch) or not self._is_read:
             levels = {name: features.level(name) for name in sorted(features.features)}
             logger.info("features.finalized", epoch=epoch, **levels)

@@ -30,6 +30,7 @@ from anabranch.protocol.generated.partition_leader_epochs_for_partitions import 
 from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponsePartition as PartitionAnswer,
 )
+from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import NoNodeError, ZkError, ZkStore
 from anabranch.zk_schemas.partition_state import PartitionState
@@ -50,9 +51,9 @@ class Question(NamedTuple):
     """A question about one partition, with the incarnations in the client's metadata; -1 for any."""
 
     tp: TopicPartition
-    topic_incarnation: int = -1
+    topic_incarnation: int = NO_INCARNATION
     """The czxid of the topic's znode; from version 1 on."""
-    incarnation: int = -1
+    incarnation: int = NO_INCARNATION
     """The partition's incarnation; in version 0."""
 
 
@@ -151,8 +152,8 @@ class LineageReader:
         topic = self._current_topic(question, read)
         if topic is None:
             return self._malformed(tp, TopicZnode.path(tp.topic), read)
-        over = topic.last_leader_epochs.get(tp.partition, -1)
-        over_end = topic.base_offset(tp.partition) if over >= 0 else -1
+        over = topic.last_leader_epochs.get(tp.partition, NO_EPOCH)
+        over_end = topic.base_offset(tp.partition) if over >= 0 else NO_OFFSET
         if over < 0 and tp.partition not in topic.partitions:
             return refusal(tp, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         path = PartitionState.path(*tp)
@@ -181,7 +182,7 @@ class LineageReader:
     def topic_incarnation(self, name: str, read: Read = NOTHING_READ) -> int:
         """The czxid of a topic's znode, -1 where it is not known."""
         known = self._find(TopicZnode.path(name), read)
-        return -1 if known is None or known.current() is None else known.czxid
+        return NO_INCARNATION if known is None or known.current() is None else known.czxid
 
     async def first_kept_epoch(self, tp: TopicPartition) -> int:
         """The first leader epoch whose tombstones stay in the partition.
@@ -235,7 +236,7 @@ class LineageReader:
         states = [
             self._kept(PartitionState.path(*question.tp), _decode)
             for question in asked
-            if self.answer(question._replace(topic_incarnation=-1)) is None
+            if self.answer(question._replace(topic_incarnation=NO_INCARNATION)) is None
         ]
         await self._read_all(states)
         await self._read_all(topics.values())

@@ -14,7 +14,7 @@ from anabranch.protocol.generated.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from anabranch.protocol.sentinels import LEADER_DURING_DELETE
+from anabranch.protocol.sentinels import LEADER_DURING_DELETE, NO_INCARNATION, NO_LEADER, NO_NODE, NO_OFFSET
 from anabranch.protocol.types import ZERO_UUID, TopicPartition
 from anabranch.zk_schemas.broker_registration import Endpoint
 
@@ -40,8 +40,8 @@ class PartitionInfo:
     isr: list[int]
     replicas: list[int]
     offline_replicas: list[int]
-    incarnation: int = -1
-    base_offset: int = -1
+    incarnation: int = NO_INCARNATION
+    base_offset: int = NO_OFFSET
     """The offset where its log began and its predecessor's ended; -1: it has no predecessor."""
 
 
@@ -50,7 +50,7 @@ class TopicInfo:
     """A topic; ``partitions`` are kept in ascending order of their number."""
 
     topic_id: uuid.UUID = ZERO_UUID
-    incarnation: int = -1
+    incarnation: int = NO_INCARNATION
     """Distinguishes the topic from another of the same name. The topic id cannot: removals change it too."""
     partitions: dict[int, PartitionInfo] = field(default_factory=dict)
     initial_partition_count: int = -1
@@ -80,9 +80,9 @@ class TopicInfo:
         """The future leader of a partition that never had one; -1: it had one, or no broker can lead it."""
         known = self.partitions.get(index)
         if known is not None:
-            return known.replicas[0] if known.leader < 0 and not known.isr and known.replicas else -1
+            return known.replicas[0] if known.leader < 0 and not known.isr and known.replicas else NO_LEADER
         at = index - self.undeleted_partition_count
-        return self.announced_leaders[at] if 0 <= at < len(self.announced_leaders) else -1
+        return self.announced_leaders[at] if 0 <= at < len(self.announced_leaders) else NO_LEADER
 
     @property
     def layout(self) -> Layout:
@@ -144,13 +144,13 @@ class MetadataCache:
         """The present incarnation of a partition, -1 if it is not known or the partition does not exist."""
         info = self.topics.get(topic)
         found = None if info is None else info.partitions.get(partition)
-        return -1 if found is None else found.incarnation
+        return NO_INCARNATION if found is None else found.incarnation
 
     def base_offset(self, topic: str, partition: int) -> int:
         """The first offset of a partition that was created again; -1 if it was not, or if that is not known."""
         info = self.topics.get(topic)
         found = None if info is None else info.partitions.get(partition)
-        return -1 if found is None else found.base_offset
+        return NO_OFFSET if found is None else found.base_offset
 
     def partition_count(self, topic: str) -> int | None:
         """Number of partitions of a topic, None when it does not exist."""
@@ -164,7 +164,7 @@ class MetadataCache:
     def coming_leader(self, key: TopicPartition) -> int:
         """The future leader of a partition that never had one; -1: it had one, or that is not known."""
         info = self.topics.get(key.topic)
-        return -1 if info is None else info.coming_leader(key.partition)
+        return NO_LEADER if info is None else info.coming_leader(key.partition)
 
     def has_leaders(self, topic: str) -> bool:
         """Whether the topic exists and each of its partitions has a live leader."""
@@ -176,7 +176,7 @@ class MetadataCache:
 
     def controller_id(self) -> int:
         """The broker that Metadata responses name as the controller: the lowest live id, -1 if no broker is live."""
-        return min(self.brokers, default=-1)
+        return min(self.brokers, default=NO_NODE)
 
     def endpoint(self, broker_id: int, listener: str) -> Endpoint | None:
         """A broker's endpoint on a listener; None when the broker is down or has no such listener."""

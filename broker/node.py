@@ -47,6 +47,7 @@ from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from anabranch.protocol.generated.api_versions import ApiVersion
+from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
@@ -227,7 +228,7 @@ class Node:
     @property
     def broker_epoch(self) -> int:
         """czxid of the registration, -1 before there is one."""
-        return -1 if self.registration is None else self.registration.epoch
+        return NO_EPOCH if self.registration is None else self.registration.epoch
 
     # ------------------------------------------------------------ for handlers
 

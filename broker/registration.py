@@ -18,6 +18,7 @@ from dataclasses import replace
 import structlog
 import trio
 
+from anabranch.protocol.sentinels import NO_EPOCH, NO_TIMESTAMP
 from anabranch.runtime.env import (
     BadVersionError,
     CreateOp,
@@ -68,7 +69,7 @@ class Registration:
         self._wake = trio.Event()
         self._written: BrokerRegistration | None = None
         """The content of the znode as far as this process knows, without its timestamp."""
-        self.epoch = -1
+        self.epoch = NO_EPOCH
 
     async def wait_for_old_session(self) -> None:
         """Return when no other session has the id. Raises ``DuplicateBrokerError`` if another keeps it for too long."""
@@ -119,7 +120,7 @@ class Registration:
         ]
         with suppress(NodeExistsError, BadVersionError, ZkConnectionError):  # the owner of the znode shows the outcome
             await self._zk.multi(ops)
-            self._written = replace(described, timestamp_ms=-1)
+            self._written = replace(described, timestamp_ms=NO_TIMESTAMP)
 
     async def run(self) -> None:
         """Register again after each expiry, or when the znode was deleted by hand, until cancelled."""
@@ -160,7 +161,7 @@ class Registration:
     async def _bring_up_to_date(self, stat: Znode | None) -> bool:
         """Set the znode if its description is outdated; returns whether it is up to date."""
         described = self._describe()
-        if stat is None or replace(described, timestamp_ms=-1) == self._written:
+        if stat is None or replace(described, timestamp_ms=NO_TIMESTAMP) == self._written:
             return stat is not None
         try:
             await self._zk.set(self._path, described.encode(), stat.version)
@@ -168,7 +169,7 @@ class Registration:
             logger.warning("broker.registration_not_changed", path=self._path, error=str(error))
             await trio.sleep(_RETRY_S)
             return False
-        self._written = replace(described, timestamp_ms=-1)
+        self._written = replace(described, timestamp_ms=NO_TIMESTAMP)
         logger.info("broker.registration_changed", path=self._path, endpoints=[str(e) for e in described.endpoints])
         return True
 

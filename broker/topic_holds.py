@@ -9,6 +9,7 @@ from typing import NamedTuple
 from anabranch.broker.replication.stock_cap import StockCap
 from anabranch.ordered_resize.facts import Facts, Lineage
 from anabranch.ordered_resize.hold import ANY_GROUP, Obstacle, Patience, Reader, Requirements
+from anabranch.protocol.sentinels import NO_EPOCH
 
 
 class CoordinatorAnswer(NamedTuple):
@@ -70,7 +71,7 @@ class TopicHold:
         """Store an answer of 25301. A lineage changes with the leader epoch, or when a partition is removed."""
         known = self.facts.lineages.get(p)
         is_same = known is None if lineage is None else known is not None and known[:2] == lineage[:2]
-        if not is_same or over > self.facts.over.get(p, -1):
+        if not is_same or over > self.facts.over.get(p, NO_EPOCH):
             self.facts.on_lineage(p, lineage, over)
 
     def requirements(self, led: Iterable[int]) -> Requirements:
@@ -86,7 +87,7 @@ class TopicHold:
         """Epochs whose end is unknown, or known from an earlier leader. The end of the present epoch still moves."""
         found = {}
         for q, epochs in named.items():
-            leads = leader_epochs.get(q, -1)
+            leads = leader_epochs.get(q, NO_EPOCH)
             known = self.facts.ends.get(q, {}) if self.asked_under.get(q) == leads else {}
             if missing := {f for f in epochs if f < leads and f not in known}:
                 found[q] = missing

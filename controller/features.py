@@ -23,6 +23,7 @@ from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.resize.conversion import is_old
 from anabranch.controller.store import ImageStaleError
 from anabranch.ordered_resize.explain import listed
+from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.runtime.env import CreateOp, SetOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import VersionRange
@@ -64,7 +65,7 @@ async def load(context: Context) -> None:
     """Read ``/features``. Raises ``IncompatibleFeaturesError`` when this controller does not support it."""
     image = context.image
     found = await context.store.get(paths.FEATURES, context.events.watch(FeaturesChanged()))
-    image.features, image.features_epoch, image.features_problem = Features(FeaturesStatus.DISABLED), -1, ""
+    image.features, image.features_epoch, image.features_problem = Features(FeaturesStatus.DISABLED), NO_EPOCH, ""
     if found is None:
         return
     image.features_epoch = found.version

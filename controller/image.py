@@ -12,6 +12,7 @@ from anabranch.controller.states import PartitionStatus, ReplicaStatus
 from anabranch.controller.stored_config import NO_CONFIG, StoredConfig
 from anabranch.ordered_resize.layout import Moves
 from anabranch.ordered_resize.snapshot import moves_of
+from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.broker_registration import BrokerRegistration
 from anabranch.zk_schemas.features import Features, FeaturesStatus
@@ -38,10 +39,10 @@ class PartitionImage:
 
     status: PartitionStatus
     state: PartitionState | None = None
-    epoch: int = -1
-    incarnation: int = -1
+    epoch: int = NO_EPOCH
+    incarnation: int = NO_INCARNATION
     mzxid: int = -1
-    acknowledged_epoch: int = -1
+    acknowledged_epoch: int = NO_EPOCH
     """The leader epoch that the partition's leader has acknowledged to this controller."""
     ending: Ending | None = None
     """The reports of the leader, for a partition marked for deletion."""
@@ -60,16 +61,16 @@ class Ending:
 
     leader_epoch: int
     asked: set[OffsetQuestion] = field(default_factory=set)
-    end_offset: int = -1
+    end_offset: int = NO_OFFSET
     """The log end offset after the leader stopped taking records. Transaction markers may follow it."""
-    log_start_offset: int = -1
+    log_start_offset: int = NO_OFFSET
     is_processed: bool = False
     """Whether every live member of every group has processed the whole partition."""
     stop_sent: dict[int, int] = field(default_factory=dict)
     """``{broker: broker epoch}`` of the registrations to which StopReplica was sent."""
     stopped: set[int] = field(default_factory=set)
     """Brokers that deleted their replica."""
-    deleted_end_offset: int = -1
+    deleted_end_offset: int = NO_OFFSET
     """The highest log end of the deleted replicas."""
 
 
@@ -218,7 +219,7 @@ class ClusterImage:
     """Topics with new partitions that get their first leaders next."""
     features: Features = field(default_factory=lambda: Features(FeaturesStatus.DISABLED))
     """The finalized features."""
-    features_epoch: int = -1
+    features_epoch: int = NO_EPOCH
     """The zkVersion of ``/features``; -1 if there is none."""
     features_problem: str = ""
     """The reason why ``/features`` cannot be read; empty if it can."""

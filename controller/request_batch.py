@@ -40,7 +40,9 @@ from anabranch.protocol.sentinels import (
     LATEST_TIMESTAMP,
     LEADER_DURING_DELETE,
     NO_EPOCH,
+    NO_INCARNATION,
     NO_LEADER,
+    NO_OFFSET,
 )
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.broker_registration import PLAINTEXT, Endpoint
@@ -280,7 +282,7 @@ class RequestBatch:
             replicas=list(replicas),
             offline_replicas=[replica for replica in replicas if replica not in serving],
             incarnation=partition.incarnation,
-            base_offset=topic.znode.base_offset(index) if topic.znode.has_predecessor(index) else -1,
+            base_offset=topic.znode.base_offset(index) if topic.znode.has_predecessor(index) else NO_OFFSET,
             held=held,
         )
 
@@ -315,7 +317,7 @@ class RequestBatch:
         incarnation.
         """
         topic, partition = self._image.topics.get(tp.topic), self._image.partition(tp)
-        incarnation = partition.incarnation if partition is not None else -1
+        incarnation = partition.incarnation if partition is not None else NO_INCARNATION
         if topic is not None and tp.topic in self._image.deletions:
             return EPOCH_DURING_DELETE, incarnation if incarnation >= 0 else topic.deletion_zxid
         if partition is None or partition.state is None:

@@ -10,6 +10,7 @@ from anabranch.controller.events import ReassignmentsDue
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.states import PartitionStatus
 from anabranch.controller.store import ImageStaleError, chunks, read_each
+from anabranch.protocol.sentinels import NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import CreateOp, SetOp, ZkError, ZkOp
 from anabranch.zk_schemas import paths
@@ -112,7 +113,7 @@ async def _incarnation(context: Context, changes: Sequence[StateChange]) -> int:
     """The czxid of the znodes that a multi created, the same for all of them; -1 when it created none."""
     created = next((change for change in changes if change.create), None)
     if created is None:
-        return -1
+        return NO_INCARNATION
     path = paths.partition_state(*created.tp)
     found = await context.store.exists(path)
     if found is None:
@@ -120,7 +121,7 @@ async def _incarnation(context: Context, changes: Sequence[StateChange]) -> int:
     return found.czxid
 
 
-def take_state(context: Context, change: StateChange, version: int, incarnation: int = -1) -> None:
+def take_state(context: Context, change: StateChange, version: int, incarnation: int = NO_INCARNATION) -> None:
     """Take a written change into the image, the batch and the events."""
     partition = context.image.partition(change.tp)
     assert partition is not None

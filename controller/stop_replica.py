@@ -6,6 +6,7 @@ from typing import NamedTuple, cast
 
 from anabranch.controller.events import BrokerAnswered
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
+from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
 
@@ -34,7 +35,7 @@ def deletions(event: BrokerAnswered) -> list[Deletion]:
             asked.leader_epoch,
             asked.incarnation,
             event.response.error_code or (answers[tp].error_code if tp in answers else 0),
-            answers[tp].log_end_offset if tp in answers else -1,
+            answers[tp].log_end_offset if tp in answers else NO_OFFSET,
         )
         for topic in request.topic_states
         for asked in topic.partition_states

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from anabranch.ordered_resize.layout import moves
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.key_placement import ancestors
+from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.zk_schemas.partition_state import Layout, LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 
@@ -103,7 +104,7 @@ def _bad_state(snapshot: Snapshot, p: int, state: PartitionState) -> Iterator[st
     if state.initial_partition_count not in (None, initial):
         yield f"initial_partition_count is {state.initial_partition_count}, and the topic's is {initial}"
         return
-    removed = topic.last_leader_epochs.get(p, -1)
+    removed = topic.last_leader_epochs.get(p, NO_EPOCH)
     first = state.lineage[0].epoch if state.lineage else state.leader_epoch
     if first <= removed:
         yield f"it has leader epoch {first}, though last_leader_epochs of the topic says it was removed at {removed}"
@@ -205,7 +206,7 @@ def _cycle(snapshot: Snapshot) -> Iterator[str]:
             needs = [(p, epochs[p][index - 1])] if index else []
             for q, f in losers.items():
                 counted = bisect_right(epochs.get(q, []), f)
-                if counted and snapshot.topic.last_leader_epochs.get(q, -1) < f:
+                if counted and snapshot.topic.last_leader_epochs.get(q, NO_EPOCH) < f:
                     needs.append((q, epochs[q][counted - 1]))
             graph[p, epoch] = needs
     try:

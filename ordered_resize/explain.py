@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from anabranch.ordered_resize.resize import Phase, losers_are_done, phases
 from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.zk_schemas.topic import TopicZnode
 
 
@@ -20,7 +21,7 @@ class Wait(NamedTuple):
     """The partition that has to be processed first."""
     epoch: int
     """The partition ``on`` has to be processed up to the end of this leader epoch."""
-    offset: int = -1
+    offset: int = NO_OFFSET
     """The end of ``epoch``."""
     position: int = -1
     owner: str | None = None

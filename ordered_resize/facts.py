@@ -14,6 +14,7 @@ from typing import NamedTuple
 from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponsePartition,
 )
+from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
 
 
@@ -91,12 +92,12 @@ class Facts:
         self.version += 1
         self.lineage_version += 1
 
-    def on_lineage(self, partition: int, lineage: Lineage | None, over: int = -1) -> None:
+    def on_lineage(self, partition: int, lineage: Lineage | None, over: int = NO_EPOCH) -> None:
         """Store an answer of 25301: the lineage (None: no partition) and the ``last_leader_epochs``, -1 for none."""
         self.version += 1
         self.lineage_version += 1
         self.missing.discard(partition)
-        self.over[partition] = max(over, self.over.get(partition, -1))
+        self.over[partition] = max(over, self.over.get(partition, NO_EPOCH))
         known = self.lineages.get(partition)
         if lineage is not None and (known is None or lineage.as_of >= known.as_of):
             self.lineages[partition] = lineage
@@ -179,7 +180,7 @@ class Facts:
 
 def is_over(facts: Facts, partition: int, epoch: int) -> bool:
     """Whether the incarnation of the partition with this epoch was removed: read, never concluded (rule 12)."""
-    return facts.over.get(partition, -1) >= epoch
+    return facts.over.get(partition, NO_EPOCH) >= epoch
 
 
 def is_passed(facts: Facts, partition: int, epoch: int) -> bool:

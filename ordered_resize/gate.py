@@ -14,6 +14,7 @@ from anabranch.ordered_resize import lineage
 from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.facts import Facts, Lineage, is_fresh, is_processed, log_start_counts
 from anabranch.ordered_resize.lineage import Loaded
+from anabranch.protocol.sentinels import NO_EPOCH
 
 
 class GateState(enum.Enum):
@@ -57,7 +58,7 @@ class Question(NamedTuple):
 
     ask: Ask
     partition: int
-    epoch: int = -1
+    epoch: int = NO_EPOCH
 
 
 class IllegalMoveError(Exception):

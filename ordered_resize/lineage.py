@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from anabranch.ordered_resize.facts import Facts, Lineage, is_fresh, is_over, is_passed, is_processed
+from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.zk_schemas.partition_state import LineageEntry
 
 EVERY_EPOCH: Final = 2**31
@@ -30,7 +31,7 @@ def pruned(
     """Entries without removed losers, and the floor: the newest epoch of an entry that lost some (rule 8)."""
     kept = []
     for entry in entries:
-        left = {q: f for q, f in entry.losers.items() if last_leader_epochs.get(q, -1) < f}
+        left = {q: f for q, f in entry.losers.items() if last_leader_epochs.get(q, NO_EPOCH) < f}
         if len(left) < len(entry.losers):
             floor = raised_floor(floor, entry.epoch)
         if left:

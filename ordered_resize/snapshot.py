@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from anabranch.ordered_resize.layout import Layout, Moves, moves
+from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
@@ -49,7 +50,7 @@ class Snapshot:
     def leader_epoch(self, partition: int) -> int:
         """The highest leader epoch that the partition ever had; -1: it never existed."""
         state = self.states.get(partition)
-        removed = self.topic.last_leader_epochs.get(partition, -1)
+        removed = self.topic.last_leader_epochs.get(partition, NO_EPOCH)
         return removed if state is None else max(state.leader_epoch, removed)
 
     def stored(self, partition: int) -> StoredLayout | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.zk_schemas.partition_state import LineageEntry
 
 
@@ -21,6 +22,6 @@ def first_kept_epoch(entries: Iterable[LineageEntry], as_of: int, last_leader_ep
     to ``as_of`` are never added, and a removed incarnation stays removed.
     """
     for entry in entries:
-        if any(last_leader_epochs.get(q, -1) < f for q, f in entry.losers.items()):
+        if any(last_leader_epochs.get(q, NO_EPOCH) < f for q, f in entry.losers.items()):
             return entry.epoch
     return as_of + 1

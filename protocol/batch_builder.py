@@ -34,7 +34,7 @@ from anabranch.protocol.batch_layout import (
 )
 from anabranch.protocol.compression import CompressionType, compress, copied
 from anabranch.protocol.records import Record, RecordBatch
-from anabranch.protocol.sentinels import NO_PRODUCER_ID, NO_SEQUENCE
+from anabranch.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 
 
 def zigzag_varint(value: int) -> bytes:
@@ -130,9 +130,9 @@ class BatchBuilder:
         )
         self._buffer = bytearray(HEADER_BYTES)
         self._count = 0
-        self._base_timestamp = -1
+        self._base_timestamp = NO_TIMESTAMP
         self._has_base = False
-        self._max_timestamp = -1
+        self._max_timestamp = NO_TIMESTAMP
         self._last_delta = -1
 
     def start_at(self, base_timestamp: int, max_timestamp: int) -> None:
@@ -202,9 +202,9 @@ class BatchBuilder:
     def build(
         self,
         base_offset: int = 0,
-        leader_epoch: int = -1,
+        leader_epoch: int = NO_EPOCH,
         producer_id: int = NO_PRODUCER_ID,
-        producer_epoch: int = -1,
+        producer_epoch: int = NO_EPOCH,
         base_sequence: int = NO_SEQUENCE,
         is_transactional: bool = False,
         is_control: bool = False,
@@ -262,9 +262,9 @@ def build_batch(
     *,
     compression: CompressionType = CompressionType.NONE,
     base_offset: int = 0,
-    leader_epoch: int = -1,
+    leader_epoch: int = NO_EPOCH,
     producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = -1,
+    producer_epoch: int = NO_EPOCH,
     base_sequence: int = NO_SEQUENCE,
     is_transactional: bool = False,
     is_control: bool = False,
@@ -303,7 +303,7 @@ def retain_in_steps(
         horizon = batch.base_timestamp
     keeps_max = batch.timestamp_type == LOG_APPEND_TIME or not records
     base = records[0].timestamp if records else batch.max_timestamp
-    builder.start_at(base if horizon is None else horizon, batch.max_timestamp if keeps_max else -1)
+    builder.start_at(base if horizon is None else horizon, batch.max_timestamp if keeps_max else NO_TIMESTAMP)
     yield from _append_all(builder, records, batch.base_offset)
 
     build = partial(
@@ -394,7 +394,7 @@ def build_control_batch(
     timestamp: int,
     *,
     base_offset: int = 0,
-    leader_epoch: int = -1,
+    leader_epoch: int = NO_EPOCH,
 ) -> bytes:
     """The transaction marker CONTROL_ABORT or CONTROL_COMMIT: a control batch of one record."""
     return build_batch(

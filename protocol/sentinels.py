@@ -6,6 +6,8 @@ from typing import Final
 
 NO_LEADER: Final = -1
 """Instead of a broker id: a partition without a leader."""
+NO_NODE: Final = -1
+"""Instead of a broker id: no coordinator, controller or preferred replica."""
 NO_EPOCH: Final = -1
 """An epoch that is not known or not given: of a leader, a controller, a partition, a broker or a producer."""
 NO_OFFSET: Final = -1
@@ -25,6 +27,8 @@ EARLIEST_TIMESTAMP: Final = -2
 """ListOffsets: the log start offset."""
 MAX_TIMESTAMP: Final = -3
 """ListOffsets from version 7: the record with the largest timestamp (KIP-734)."""
+HIGH_WATERMARK: Final = -1
+"""DeleteRecords: the high watermark, instead of an offset."""
 READ_COMMITTED: Final = 1
 """Fetch, ListOffsets: the isolation level that leaves out the records of open and aborted transactions."""
 CONSUMER_REPLICA_ID: Final = -1

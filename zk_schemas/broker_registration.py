@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from anabranch.protocol.addresses import join_address
+from anabranch.protocol.sentinels import NO_TIMESTAMP
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_fields
 
@@ -56,7 +57,7 @@ class BrokerRegistration:
     security_protocols: dict[str, str] = field(default_factory=dict)
     rack: str | None = None
     features: dict[str, VersionRange] = field(default_factory=dict)
-    timestamp_ms: int = -1
+    timestamp_ms: int = NO_TIMESTAMP
     jmx_port: int = -1
     version: int = 5
     extra: dict[str, Any] = field(default_factory=dict)

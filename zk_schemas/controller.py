@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from anabranch.protocol.sentinels import NO_TIMESTAMP
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_fields
 
@@ -21,7 +22,7 @@ class ControllerZnode:
     controller_id: int
     host: str
     port: int
-    timestamp_ms: int = -1
+    timestamp_ms: int = NO_TIMESTAMP
     version: int = 1
     release: str = ""
     extra: dict[str, Any] = field(default_factory=dict)

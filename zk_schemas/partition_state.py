@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from anabranch.protocol.sentinels import LEADER_DURING_DELETE, NO_LEADER
+from anabranch.protocol.sentinels import LEADER_DURING_DELETE, NO_LEADER, NO_OFFSET
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS, MalformedZnodeError, ZnodeReader, encode_fields
 
@@ -55,7 +55,7 @@ class PartitionState:
     layout: Layout | None = None
     leader_epoch_after_creation: dict[int, int] = field(default_factory=dict)
     leader_epoch_before_deletion: dict[int, int] = field(default_factory=dict)
-    sealed_offset: int = -1
+    sealed_offset: int = NO_OFFSET
     initial_partition_count: int | None = None
     before: Before | None = None
     lineage: tuple[LineageEntry, ...] = ()

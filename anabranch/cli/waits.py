@@ -11,6 +11,7 @@ from typing import NamedTuple
 from anabranch.client.admin.types import PartitionLineage
 from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.gate import Ask, Gate
+from anabranch.protocol.sentinels import NO_OFFSET
 
 
 class BlockedBy(NamedTuple):
@@ -37,7 +38,7 @@ class GroupOnTopic:
             self.on_lineage(p, answer)
             facts.on_position(p, positions.get(p, -1))
             facts.on_owner(p, is_owned=p in owners)
-            facts.on_log_start(p, log_start_offsets.get(p, -1))
+            facts.on_log_start(p, log_start_offsets.get(p, NO_OFFSET))
         self._gate.assign(p for p, answer in lineages.items() if answer.lineage is not None)
 
     def unknown(self, asked: Collection[int]) -> list[int]:

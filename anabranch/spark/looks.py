@@ -16,7 +16,7 @@ import anyio
 from anabranch.client.consumer.log_reader import LogReader
 from anabranch.client.errors import ErrorCode, KafkaError
 from anabranch.client.net.cluster import Cluster, TopicInfo
-from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH
 from anabranch.protocol.types import TopicPartition
 from anabranch.spark.offsets import CheckpointError, Offsets, Position, TopicPositions
 from anabranch.spark.options import Begin, OptionError, ReadOptions
@@ -237,7 +237,7 @@ class Looks:
         over = state.view.over
 
         def is_open(p: int) -> bool:
-            return over.get(p, -1) < max(removed[p].leader_epoch, 0)
+            return over.get(p, NO_EPOCH) < max(removed[p].leader_epoch, 0)
 
         # Only two further resizes create and remove this partition again, so a response is valid for its layout.
         asked = [p for p in removed if is_open(p) or state.judged.get(p) != topic.layout_version]
@@ -332,7 +332,7 @@ class Looks:
             return
         for (_, p), answer in answers.items():
             view = state.view
-            if answer.over > view.over.get(p, -1):
+            if answer.over > view.over.get(p, NO_EPOCH):
                 view.over[p], state.end_of_life[p] = answer.over, answer.over_end_offset
             known = view.lineages.get(p)
             if answer.lineage is not None and (known is None or answer.lineage.as_of >= known.as_of):

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION
+
 VERSION: Final = 1
 
 
@@ -28,9 +30,9 @@ class Position(NamedTuple):
     """The next position of a partition."""
 
     offset: int
-    leader_epoch: int = -1
+    leader_epoch: int = NO_EPOCH
     """The partition's leader epoch when the micro-batch was planned."""
-    incarnation: int = -1
+    incarnation: int = NO_INCARNATION
     begin: int = -1
     """The begin of the micro-batch; -1 is the end of the previous one."""
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from anabranch.ordered_resize import lineage
 from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.facts import Facts, Lineage, is_fresh, is_over, is_processed
+from anabranch.protocol.sentinels import NO_EPOCH
 
 K = TypeVar("K")
 
@@ -22,7 +23,7 @@ class Latest(NamedTuple):
     """The end of a partition for readers, requested from its leader before the lineages were read."""
 
     offset: int
-    leader_epoch: int = -1
+    leader_epoch: int = NO_EPOCH
     """The leader's epoch: no record below ``offset`` has a higher one."""
 
 
@@ -109,7 +110,7 @@ def limited(start: Mapping[K, int], reached: Mapping[K, int], limit: int | None)
 def _facts(view: View, start: Mapping[int, int]) -> Facts:
     facts = Facts()
     for p in {*view.lineages, *view.over}:
-        facts.on_lineage(p, view.lineages.get(p), view.over.get(p, -1))
+        facts.on_lineage(p, view.lineages.get(p), view.over.get(p, NO_EPOCH))
     for (q, f), end in view.ends.items():
         facts.on_end(q, f, end)
     for p in view.ignored:

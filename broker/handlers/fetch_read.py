@@ -20,7 +20,7 @@ from anabranch.protocol.generated.fetch import (
     FetchResponse,
     PartitionData,
 )
-from anabranch.protocol.sentinels import DEBUGGING_CONSUMER_REPLICA_ID
+from anabranch.protocol.sentinels import DEBUGGING_CONSUMER_REPLICA_ID, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
 
@@ -271,7 +271,7 @@ def _refused(key: TopicPartition, error: KafkaError) -> PartitionData:
     return PartitionData(
         partition_index=key.partition,
         error_code=error.code,
-        high_watermark=-1,
+        high_watermark=NO_OFFSET,
         aborted_transactions=None,
         records=b"",
     )

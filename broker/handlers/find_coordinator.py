@@ -9,6 +9,7 @@ from __future__ import annotations
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from anabranch.protocol.sentinels import NO_NODE
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
 
@@ -57,4 +58,4 @@ def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
 
 
 def _none(key: str, code: ErrorCode, message: str) -> Coordinator:
-    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message)
+    return Coordinator(key=key, node_id=NO_NODE, host="", port=-1, error_code=code, error_message=message)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from anabranch.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
 
 
 def handle(ctx: RequestContext, request: InitProducerIdRequest) -> Answer:
@@ -27,4 +28,4 @@ def handle(ctx: RequestContext, request: InitProducerIdRequest) -> Answer:
 
 
 def _error(code: ErrorCode) -> InitProducerIdResponse:
-    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+    return InitProducerIdResponse(error_code=code, producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH)

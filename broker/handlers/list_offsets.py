@@ -29,6 +29,9 @@ from anabranch.protocol.sentinels import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
+    NO_EPOCH,
+    NO_OFFSET,
+    NO_TIMESTAMP,
     READ_COMMITTED,
 )
 from anabranch.protocol.types import TopicPartition
@@ -132,7 +135,7 @@ def _find(
     except KafkaError as error:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error.code)
     if ctx.api_version < _FIRST_LEADER_EPOCH_VERSION:
-        epoch = -1
+        epoch = NO_EPOCH
     return ListOffsetsPartitionResponse(partition_index=index, timestamp=timestamp, offset=offset, leader_epoch=epoch)
 
 
@@ -155,13 +158,13 @@ def _lookup(
     elif request.isolation_level == READ_COMMITTED:
         end = log.last_stable_offset
     if timestamp == LATEST_TIMESTAMP:
-        return -1, end, partition.leader_epoch
+        return NO_TIMESTAMP, end, partition.leader_epoch
     if timestamp == EARLIEST_TIMESTAMP:
-        return -1, log.log_start_offset, log.leader_epoch_cache.epoch_for(log.log_start_offset)
+        return NO_TIMESTAMP, log.log_start_offset, log.leader_epoch_cache.epoch_for(log.log_start_offset)
     search = searches.get((partition.key, timestamp))
     if not isinstance(search, TimeSearch):
         raise search or KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.key}: this broker did not lead it when the request came"
         )
     found = search.found
-    return (-1, -1, -1) if found is None or found[1] >= end else found
+    return (NO_TIMESTAMP, NO_OFFSET, NO_EPOCH) if found is None or found[1] >= end else found

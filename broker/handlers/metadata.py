@@ -29,7 +29,7 @@ from anabranch.protocol.generated.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from anabranch.protocol.sentinels import NO_LEADER
+from anabranch.protocol.sentinels import NO_INCARNATION, NO_LEADER
 from anabranch.protocol.topic_names import INTERNAL_TOPICS, is_legal
 from anabranch.protocol.types import ZERO_UUID
 
@@ -198,7 +198,7 @@ def described(ctx: RequestContext, index: int, partition: PartitionInfo) -> Meta
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,
         offline_replicas=[replica for replica in partition.replicas if replica not in metadata.brokers],
-        incarnation=partition.incarnation if ctx.api_version >= _FIRST_TAGS_VERSION else -1,
+        incarnation=partition.incarnation if ctx.api_version >= _FIRST_TAGS_VERSION else NO_INCARNATION,
     )
 
 

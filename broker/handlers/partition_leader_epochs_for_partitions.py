@@ -15,6 +15,7 @@ from anabranch.protocol.generated.partition_leader_epochs_for_partitions import 
     PartitionLeaderEpochsForPartitionsResponse,
     PartitionLeaderEpochsForPartitionsResponseTopic,
 )
+from anabranch.protocol.sentinels import NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 
 
@@ -37,7 +38,7 @@ def handle(ctx: RequestContext, request: PartitionLeaderEpochsForPartitionsReque
             topics=[
                 PartitionLeaderEpochsForPartitionsResponseTopic(
                     name=name,
-                    topic_incarnation=lineages.topic_incarnation(name, read) if ctx.api_version > 0 else -1,
+                    topic_incarnation=lineages.topic_incarnation(name, read) if ctx.api_version > 0 else NO_INCARNATION,
                     partitions=[
                         answer(question, read) or refusal(question.tp, ErrorCode.LEADER_NOT_AVAILABLE)
                         for question in questions

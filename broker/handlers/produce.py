@@ -53,6 +53,7 @@ from anabranch.protocol.generated.produce import (
     TopicProduceResponse,
 )
 from anabranch.protocol.records import RecordBatch, validate_produce_batch
+from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.partition_state import Layout as StoredLayout
@@ -253,8 +254,8 @@ def _error(index: int, error: KafkaError) -> PartitionProduceResponse:
     return PartitionProduceResponse(
         index=index,
         error_code=error.code,
-        base_offset=-1,
-        log_start_offset=-1,
+        base_offset=NO_OFFSET,
+        log_start_offset=NO_OFFSET,
         record_errors=[
             BatchIndexAndErrorMessage(batch_index=record.batch_index, batch_index_error_message=record.message)
             for record in at_fault

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from anabranch.protocol.sentinels import NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Storage
 
@@ -120,7 +121,7 @@ class PartitionMetadata:
     """The identity of the log in a directory. ``incarnation`` is -1 in a directory that Kafka wrote."""
 
     topic_id: uuid.UUID
-    incarnation: int = -1
+    incarnation: int = NO_INCARNATION
 
 
 def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:

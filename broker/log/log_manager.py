@@ -33,6 +33,7 @@ from anabranch.broker.log.paths import directory_name, join
 from anabranch.broker.log.producer_state import ProducerExpiration, ProducerState
 from anabranch.broker.log.unreadable_logs import UnreadableLogs
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.sentinels import NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env
@@ -224,7 +225,7 @@ class LogManager:
             lost = ", ".join(self.directories.lost)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} may be in a log dir that is lost: {lost}")
 
-    def delete(self, partition: TopicPartition, incarnation: int = -1) -> None:
+    def delete(self, partition: TopicPartition, incarnation: int = NO_INCARNATION) -> None:
         """Rename the log's directory for deletion; its files are removed after ``file.delete.delay.ms``.
 
         A log that could not be opened stays if it is of a later incarnation than ``incarnation``; -1 means any. Raises

@@ -27,6 +27,7 @@ from anabranch.protocol.batch_layout import Buffer
 from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import RecordBatch, iter_batches, set_base_offset
+from anabranch.protocol.sentinels import HIGH_WATERMARK, NO_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock, Env, Storage
 
@@ -171,7 +172,7 @@ class PartitionLog:
             if batch.is_control:
                 self.producers.check_marker(batch)
             elif (known := self.producers.check(batch, origin)) is not None:
-                time_ms = known.timestamp if self.config.log_append_time else -1
+                time_ms = known.timestamp if self.config.log_append_time else NO_TIMESTAMP
                 return AppendResult(known.first_offset, known.last_offset, time_ms, self.log_start_offset, True)
         base_offset = self.log_end_offset
         last_offset = base_offset + batch.last_offset_delta
@@ -332,7 +333,7 @@ class PartitionLog:
         """
         if not self.config.deletes and not even_if_compacted:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{self.partition}: cleanup.policy does not include delete")
-        target = self.high_watermark if offset == -1 else offset
+        target = self.high_watermark if offset == HIGH_WATERMARK else offset
         if target < 0 or target > self.high_watermark:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,

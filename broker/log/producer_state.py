@@ -21,7 +21,7 @@ from anabranch.broker.log.txn_index import AbortedTxn
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import RecordBatch, increment_sequence, read_control_record
-from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET, NO_SEQUENCE
+from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP
 
 BATCHES_KEPT = 5
 HALF_OF_ALL_SEQUENCES = 2**30
@@ -83,8 +83,8 @@ class ProducerEntry:
         self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_KEPT)
         self.first_sequence = NO_SEQUENCE
         """Every sequence of this epoch from this one to the last was written."""
-        self.coordinator_epoch = -1
-        self.last_timestamp = -1
+        self.coordinator_epoch = NO_EPOCH
+        self.last_timestamp = NO_TIMESTAMP
         self.txn_first_offset = NO_OFFSET
 
     @property
@@ -104,7 +104,7 @@ class ProducerEntry:
             if known.last_sequence == last_sequence and known.offset_delta == delta:
                 return known
         if self.batches and self._is_behind(batch.base_sequence, last_sequence):
-            return BatchMetadata(last_sequence, self.last_offset, self.last_offset - NO_OFFSET, -1)
+            return BatchMetadata(last_sequence, self.last_offset, self.last_offset - NO_OFFSET, NO_TIMESTAMP)
         return None
 
     def _is_behind(self, first: int, last: int) -> bool:

@@ -8,6 +8,7 @@ from anabranch.broker.log.blank_directories import incarnation_of
 from anabranch.broker.log.deleted_directories import DeletedDirectories
 from anabranch.broker.log.log_directory import LogDirectory
 from anabranch.broker.log.log_loader import Checkpoints
+from anabranch.protocol.sentinels import NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Storage
 
@@ -61,9 +62,9 @@ class UnreadableLogs:
         try:
             return incarnation_of(self._storage, log.path)
         except OSError:
-            return -1
+            return NO_INCARNATION
 
-    def delete(self, partition: TopicPartition, incarnation: int = -1) -> None:
+    def delete(self, partition: TopicPartition, incarnation: int = NO_INCARNATION) -> None:
         """Rename the log's directory for deletion, unless the log is of a later incarnation; -1 means any.
 
         Raises ``OSError``; then the log is still unreadable.

@@ -12,6 +12,7 @@ from anabranch.broker.replication.fetcher_config import FetcherConfig
 from anabranch.broker.replication.follower import FollowedPartition
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
 
@@ -21,7 +22,7 @@ class FetchPlan:
     def __init__(self) -> None:
         self._session_id = INVALID_SESSION_ID
         self._epoch = INITIAL_EPOCH
-        self._broker_epoch = -1
+        self._broker_epoch = NO_EPOCH
         self._offsets: dict[TopicPartition, int] = {}
         """The partitions in the session after the last request, with the requested offsets."""
         self._asked: dict[TopicPartition, FollowedPartition] = {}
@@ -45,7 +46,7 @@ class FetchPlan:
 
     def offset(self, key: TopicPartition) -> int:
         """The offset last requested for a partition; -1 if there is none."""
-        return self._offsets.get(key, -1)
+        return self._offsets.get(key, NO_OFFSET)
 
     def want(self, key: TopicPartition) -> None:
         """Fetch a partition, from where its log ends when the request is made."""

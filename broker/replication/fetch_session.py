@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest
+from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 
@@ -41,8 +42,8 @@ class FetchedPartition:
     )
 
     def __init__(self, asked: FetchPartition) -> None:
-        self.high_watermark = -1
-        self.log_start_offset = -1
+        self.high_watermark = NO_OFFSET
+        self.log_start_offset = NO_OFFSET
         self.is_held_back = False
         """Whether there are records for which a throttle, or the rest of the response, leaves no room now."""
         self.update(asked)

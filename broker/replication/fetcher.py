@@ -21,6 +21,7 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.describe_producers import DescribeProducersRequest, TopicRequest
 from anabranch.protocol.generated.fetch import FetchResponse, PartitionData
 from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.env import Clock, Network
@@ -32,7 +33,6 @@ FULL_RETRY_S = 2.0
 """How long a partition in a full log dir waits before it checks again for room."""
 _LIST_OFFSETS_VERSION = 6
 _DESCRIBE_PRODUCERS_VERSION = 0
-_LATEST, _EARLIEST = -1, -2
 
 
 class Throttle(Protocol):
@@ -328,8 +328,8 @@ class ReplicaFetcher:
 
     async def _find_range(self, channel: Channel, lost: list[FollowedPartition]) -> None:
         """Ask the leader for the starts and ends of the logs, and bring the local ones into that range."""
-        ends = await self._list_offsets(channel, lost, _LATEST)
-        starts = await self._list_offsets(channel, lost, _EARLIEST)
+        ends = await self._list_offsets(channel, lost, LATEST_TIMESTAMP)
+        starts = await self._list_offsets(channel, lost, EARLIEST_TIMESTAMP)
         ranges = {key: (starts[key], ends[key]) for key in starts.keys() & ends.keys()}
         known = [followed for followed in lost if followed.partition.key in ranges]
         # Snapshots are requested after the log starts. If records are deleted in between, the snapshots cover their
@@ -352,7 +352,7 @@ class ReplicaFetcher:
     async def _follow_log_starts(self, channel: Channel) -> None:
         """Delete the records that the leader has deleted in partitions without room: that may make room."""
         waiting, self._without_room = self._without_room, []
-        starts = await self._list_offsets(channel, waiting, _EARLIEST)
+        starts = await self._list_offsets(channel, waiting, EARLIEST_TIMESTAMP)
         for followed in waiting:
             key = followed.partition.key
             if key in starts and self._followed.get(key) is followed and followed.is_current:

@@ -16,6 +16,7 @@ from anabranch.broker.log.pieces import pieces_of
 from anabranch.broker.replication.partition import Partition
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.fetch import EpochEndOffset, PartitionData
+from anabranch.protocol.sentinels import NO_OFFSET
 
 logger = structlog.get_logger(__name__)
 
@@ -159,7 +160,7 @@ def in_pieces(data: PartitionData) -> Iterator[PartitionData]:
     last: memoryview | None = None
     for piece in pieces_of(records):
         if last is not None:
-            yield _with_records(data, last, log_start_offset=-1)
+            yield _with_records(data, last, log_start_offset=NO_OFFSET)
         last = piece
     yield _with_records(data, last, data.log_start_offset)
 

@@ -15,7 +15,7 @@ from anabranch.broker.replication.layout import UNKNOWN, Admission, DeliveryRule
 from anabranch.broker.replication.stock_cap import NOTHING, StockCap
 from anabranch.protocol.batch_layout import Buffer
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.sentinels import NO_EPOCH
+from anabranch.protocol.sentinels import NO_EPOCH, NO_LEADER
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 
@@ -112,7 +112,7 @@ class Partition:
         """Increases whenever this broker begins to lead: records appended in an earlier term may be gone."""
         self.base_offset = 0
         """The first offset of this incarnation. Below it is a hole, as compaction leaves: there never was a record."""
-        self.leader_id = -1
+        self.leader_id = NO_LEADER
         self.leader_epoch = NO_EPOCH
         self.epoch_start_offset = 0
         """Log end offset at the start of this leader epoch."""
@@ -382,7 +382,9 @@ class Partition:
 
     def _propose(self, wanted: Iterable[int]) -> None:
         isr_wanted = tuple(wanted)
-        epochs = (self.progress[replica].broker_epoch if replica in self.progress else -1 for replica in isr_wanted)
+        epochs = (
+            self.progress[replica].broker_epoch if replica in self.progress else NO_EPOCH for replica in isr_wanted
+        )
         self.pending_isr = PendingIsr(isr_wanted, tuple(epochs), self.leader_epoch, self.partition_epoch)
         self.services.propose_isr(self)
 

@@ -21,7 +21,7 @@ from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
 from anabranch.protocol.generated.stop_replica import StopReplicaPartitionState
-from anabranch.protocol.sentinels import EPOCH_DURING_DELETE, NO_EPOCH
+from anabranch.protocol.sentinels import EPOCH_DURING_DELETE, NO_EPOCH, NO_INCARNATION, NO_OFFSET
 from anabranch.protocol.types import ZERO_UUID, TopicPartition
 from anabranch.runtime.background import Background
 
@@ -37,15 +37,15 @@ class Stopped(NamedTuple):
     """The answer to a StopReplica; ``log_end_offset`` is the end of a deleted replica, -1 if it is not known."""
 
     error_code: ErrorCode
-    log_end_offset: int = -1
+    log_end_offset: int = NO_OFFSET
 
 
 class Ended(NamedTuple):
     """The incarnation and leader epoch of a replica's last StopReplica, and the log end if it was deleted."""
 
-    incarnation: int = -1
-    leader_epoch: int = -1
-    log_end_offset: int = -1
+    incarnation: int = NO_INCARNATION
+    leader_epoch: int = NO_EPOCH
+    log_end_offset: int = NO_OFFSET
 
 
 class Term(NamedTuple):
@@ -180,7 +180,7 @@ class ReplicaManager:
         if state.incarnation >= 0 and (state.incarnation, state.leader_epoch) <= self.ended.get(key, Ended())[:2]:
             # A request from before the StopReplica would revive the replica, with an old layout.
             return ErrorCode.STALE_CONTROLLER_EPOCH
-        is_same = partition is not None and state.incarnation in (-1, partition.log.identity.incarnation)
+        is_same = partition is not None and state.incarnation in (NO_INCARNATION, partition.log.identity.incarnation)
         if partition is not None and is_same:
             if partition.failed:
                 return ErrorCode.KAFKA_STORAGE_ERROR
@@ -311,7 +311,7 @@ class ReplicaManager:
         if log is not None and 0 <= meant < log.identity.incarnation:
             return Stopped(ErrorCode.NONE)  # the requested incarnation is gone; its successor stays (hole 20)
         # Leader epochs of two incarnations do not compare: a log of an earlier incarnation is deleted as well.
-        is_same = log is None or meant == -1 or log.identity.incarnation in (-1, meant)
+        is_same = log is None or meant == NO_INCARNATION or log.identity.incarnation in (NO_INCARNATION, meant)
         if partition is not None and is_same and is_fenced(state.leader_epoch, partition):
             return Stopped(ErrorCode.FENCED_LEADER_EPOCH)
         epoch = _last_epoch(state.leader_epoch, partition if is_same else None)
@@ -319,7 +319,7 @@ class ReplicaManager:
         if not state.delete_partition:
             self.remember_end(key, meant, epoch)
             return Stopped(ErrorCode.NONE)
-        end = log.log_end_offset if log is not None and is_same else -1
+        end = log.log_end_offset if log is not None and is_same else NO_OFFSET
         ended = self.remember_end(key, meant, epoch, end)
         try:
             self._logs.delete(key, meant)
@@ -427,6 +427,6 @@ def _identify(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> None:
 
 def _same_incarnation(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> bool:
     """Whether the log is of the requested replica; if no incarnation is known, the topic id decides."""
-    if incarnation != -1 and log.identity.incarnation != -1:
+    if incarnation != NO_INCARNATION and log.identity.incarnation != NO_INCARNATION:
         return log.identity.incarnation == incarnation
     return topic_id == ZERO_UUID or log.identity.topic_id in (ZERO_UUID, topic_id)

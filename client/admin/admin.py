@@ -54,7 +54,15 @@ from anabranch.protocol.generated.list_groups import ListGroupsRequest
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from anabranch.protocol.message import Message
 from anabranch.protocol.request_kinds import ElectionType
-from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
+from anabranch.protocol.sentinels import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    NO_EPOCH,
+    NO_INCARNATION,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+)
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.release import SOFTWARE_NAME, software_version
@@ -356,7 +364,7 @@ class Admin(Client[AdminConfig]):
         async def once() -> None:
             refused: KafkaError | None = None
             for some in in_requests([tp for tp in asked if tp not in found], LINEAGES_AT_ONCE):
-                request, node = lineages_request(some, lambda _: -1), self._metadata.any_node()
+                request, node = lineages_request(some, lambda _: NO_INCARNATION), self._metadata.any_node()
                 response = await self._connections.request(node, request, min_version=LINEAGE_VERSION)
                 answered, error = resize.read_lineages(response)
                 found.update(answered)
@@ -474,7 +482,7 @@ class Admin(Client[AdminConfig]):
         await self._retry("Metadata", lambda: self._know({tp.topic for tp in specs}))
         timeout_ms, partial = self._patience(within_ms)
         found = await self._queries.list_offsets(timestamps, timeout_ms, read_committed=read_committed, partial=partial)
-        return {tp: found.get(tp, OffsetAndTimestamp(-1, -1, -1)) for tp in specs}
+        return {tp: found.get(tp, OffsetAndTimestamp(NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)) for tp in specs}
 
     async def _know(self, topics: set[str]) -> None:
         """Fetch metadata of ``topics``. The error of a topic that does not exist is raised at once."""

@@ -18,6 +18,7 @@ from anabranch.protocol.generated.describe_holds import DescribeHoldsResponse
 from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponse,
 )
+from anabranch.protocol.sentinels import NO_GENERATION
 from anabranch.protocol.types import TopicPartition
 
 ASK_AGAIN = frozenset({ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -67,7 +68,7 @@ def group_positions_request(group_id: str, partitions: Iterable[TopicPartition])
         topic = topics.setdefault(tp.topic, ConsumerGroupPositionRequestTopic(name=tp.topic))
         topic.partitions.append(ConsumerGroupPositionRequestPartition(partition_index=tp.partition))
     return ConsumerGroupPositionRequest(
-        group_id=group_id, generation_id=-1, member_id="", max_wait_ms=0, topics=list(topics.values())
+        group_id=group_id, generation_id=NO_GENERATION, member_id="", max_wait_ms=0, topics=list(topics.values())
     )
 
 

@@ -12,6 +12,7 @@ from anabranch.client.net.cluster import Node, PartitionInfo
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.request_kinds import UpgradeType
+from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.protocol.types import TopicPartition
 
 ALL_BROKERS = -1
@@ -97,7 +98,7 @@ class PartitionLineage(NamedTuple):
 
     lineage: Lineage | None
     """None if the partition does not exist."""
-    over: int = -1
+    over: int = NO_EPOCH
     """The last leader epoch of the last removed partition of this number; -1 if none was removed."""
 
 

@@ -44,7 +44,14 @@ from anabranch.protocol.generated.fetch import (
     PartitionData,
 )
 from anabranch.protocol.records import iter_batches
-from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
+from anabranch.protocol.sentinels import (
+    CONSUMER_REPLICA_ID,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NO_EPOCH,
+    NO_NODE,
+    READ_COMMITTED,
+)
 from anabranch.protocol.types import Buffer, TopicPartition
 from anabranch.runtime.channel import Channel, Pending
 from anabranch.runtime.env import Env
@@ -267,7 +274,7 @@ class Fetcher:
         if state.read_replica >= 0:
             if now < state.read_replica_until and self._metadata.node(state.read_replica) is not None:
                 return state.read_replica
-            state.read_replica = -1
+            state.read_replica = NO_NODE
         return self._metadata.cluster.leader(state.tp)
 
     def _post(self, connection: Channel, broker: _Broker, session: ConsumerFetchSession, plan: _Plan) -> _Asked:
@@ -313,7 +320,7 @@ class Fetcher:
                     partition=partition,
                     current_leader_epoch=position.current_leader_epoch,
                     fetch_offset=position.offset,
-                    last_fetched_epoch=position.last_fetched_epoch if names_epochs else -1,
+                    last_fetched_epoch=position.last_fetched_epoch if names_epochs else NO_EPOCH,
                     partition_max_bytes=position.max_bytes,
                 )
             )
@@ -393,7 +400,7 @@ class Fetcher:
     def _take_error(self, node_id: int, state: AssignedPartition, asked: FetchPosition, error: ErrorCode) -> bool:
         config = self._config
         if state.read_replica == node_id:
-            state.read_replica = -1  # the follower cannot serve, so the leader is asked
+            state.read_replica = NO_NODE  # the follower cannot serve, so the leader is asked
         if error is ErrorCode.OFFSET_OUT_OF_RANGE:
             if self._metadata.cluster.leader(state.tp) != node_id:
                 return False

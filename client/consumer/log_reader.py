@@ -31,7 +31,7 @@ from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp, OffsetQue
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from anabranch.protocol.records import RecordBatch, iter_batches
-from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, READ_COMMITTED
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, NO_EPOCH, NO_INCARNATION, READ_COMMITTED
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
@@ -121,7 +121,7 @@ class LogReader(Client[ConsumerConfig]):
 
         def incarnation(name: str) -> int:
             topic = cluster.topics.get(name)
-            return topic.incarnation if topic is not None else -1
+            return topic.incarnation if topic is not None else NO_INCARNATION
 
         for some in in_requests(sorted(partitions), self._config.ordered_delivery_partitions_per_request):
             request = lineages_request(some, incarnation)
@@ -164,7 +164,7 @@ class LogReader(Client[ConsumerConfig]):
 
     # ------------------------------------------------------------ records
 
-    async def fetch(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> Fetched:
+    async def fetch(self, tp: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> Fetched:
         """The batches from ``offset`` on, or the fact that there are none, from a leader of at least ``leader_epoch``.
 
         Tried for ``default_api_timeout_ms``. Raises ``OffsetOutOfRangeError``, and UNKNOWN_TOPIC_OR_PARTITION for a

@@ -22,6 +22,7 @@ from anabranch.protocol.generated.offset_commit import (
 )
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
 from anabranch.protocol.message import Message
+from anabranch.protocol.sentinels import NO_EPOCH, NO_GENERATION, NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.signal import Signal
@@ -42,8 +43,8 @@ class OffsetAndMetadata(NamedTuple):
 
     offset: int
     metadata: str = ""
-    leader_epoch: int = -1
-    incarnation: int = -1
+    leader_epoch: int = NO_EPOCH
+    incarnation: int = NO_INCARNATION
 
 
 class CoordinatorLink:
@@ -147,7 +148,7 @@ class CoordinatorLink:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         timeout_ms: float,
         *,
-        generation_id: int = -1,
+        generation_id: int = NO_GENERATION,
         member_id: str = "",
         group_instance_id: str | None = None,
         is_processed: bool = False,

@@ -41,6 +41,7 @@ from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupR
 from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
 from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from anabranch.protocol.message import Message
+from anabranch.protocol.sentinels import NO_GENERATION
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
@@ -100,7 +101,7 @@ class GroupMembership:
         self._led_owners: dict[TopicPartition, str] = {}
         self._assigned_layouts: dict[str, AssignedLayout] | None = None
         """The layouts by which the leader, another member, made the assignment; None if it sent none."""
-        self._taken_generation = -1
+        self._taken_generation = NO_GENERATION
         self._own_commits: dict[TopicPartition, object] = {}
         """Offsets that this member committed, of partitions where no other member can have committed since."""
         self._last_poll = env.clock.monotonic()
@@ -117,7 +118,7 @@ class GroupMembership:
         """The generation whose assignment was taken and whose revoked partitions were given up; -1: none, or over."""
         member = self.member
         settled = member.state is MemberState.STABLE and self._taken_generation == member.generation_id
-        return member.generation_id if settled else -1
+        return member.generation_id if settled else NO_GENERATION
 
     @property
     def member_id(self) -> str:
@@ -650,7 +651,7 @@ class GroupMembership:
             return await self.link.commit_offsets(
                 offsets,
                 self._config.default_api_timeout_ms,
-                generation_id=generation_id if managed else -1,
+                generation_id=generation_id if managed else NO_GENERATION,
                 member_id=member.member_id if managed else "",
                 group_instance_id=self._config.group_instance_id if managed else None,
                 is_processed=is_processed,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from anabranch.protocol.addresses import join_address
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_LEADER
 from anabranch.protocol.types import ZERO_UUID, TopicPartition
 
 
@@ -39,7 +40,7 @@ class PartitionInfo:
     isr: tuple[int, ...] = ()
     offline_replicas: tuple[int, ...] = ()
     error: ErrorCode = ErrorCode.NONE
-    incarnation: int = -1
+    incarnation: int = NO_INCARNATION
     """Distinguishes the partition from earlier and later ones of its number. Higher is newer, -1 is unknown."""
 
 
@@ -61,7 +62,7 @@ class TopicInfo:
     layout_version: int = -1
     ordered_delivery: bool = False
     """Whether keys keep their order across resizes; if not they go to ``hash % count`` (enable.ordered.delivery)."""
-    incarnation: int = -1
+    incarnation: int = NO_INCARNATION
     """Distinguishes the topic from earlier and later ones of its name. Higher is newer, -1 is unknown."""
 
     @property
@@ -106,7 +107,7 @@ class Cluster:
     def leader(self, tp: TopicPartition) -> int:
         """Broker id of the partition's leader, -1 when unknown or none."""
         info = self.partition(tp)
-        return info.leader if info is not None and info.leader in self.nodes else -1
+        return info.leader if info is not None and info.leader in self.nodes else NO_LEADER
 
     def partition(self, tp: TopicPartition) -> PartitionInfo | None:
         topic = self.topics.get(tp.topic)
@@ -126,7 +127,7 @@ class Cluster:
 
     def leader_epoch(self, tp: TopicPartition) -> int:
         info = self.partition(tp)
-        return info.leader_epoch if info is not None else -1
+        return info.leader_epoch if info is not None else NO_EPOCH
 
     def merge(self, response: MetadataResponse, wanted: Iterable[str] | None) -> Cluster:
         """The cluster after ``response``.

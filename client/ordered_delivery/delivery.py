@@ -36,7 +36,7 @@ from anabranch.client.ordered_delivery.topic_gates import Questions, TopicGates
 from anabranch.client.subscription.fetched_batch import Records
 from anabranch.client.subscription.subscription import AssignedPartition, Subscription
 from anabranch.ordered_resize.gate import GateState
-from anabranch.protocol.sentinels import NO_INCARNATION
+from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.signal import Signal
@@ -346,7 +346,7 @@ class OrderedDelivery:
             leader_epoch=state.buffer[0].leader_epoch if state.buffer else state.position_epoch,
             at_end=not state.buffer and 0 <= end <= state.position,
             is_marked=topic is not None and tp.partition >= topic.undeleted_partition_count,
-            current_leader_epoch=info.leader_epoch if info is not None else -1,
+            current_leader_epoch=info.leader_epoch if info is not None else NO_EPOCH,
         )
 
     async def report_positions(self, due: dict[TopicPartition, Progress]) -> None:

@@ -14,6 +14,7 @@ from anabranch.client.errors import ClientClosedError, KafkaError
 from anabranch.client.group.coordinator_link import CoordinatorLink
 from anabranch.client.group.group_protocol import decode_assignment
 from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from anabranch.protocol.sentinels import NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.signal import Signal
 
@@ -72,7 +73,7 @@ class GroupView:
             return
         self._owners = {tp: owners[tp] for tp in looked_at if tp in owners}
         self._committed = {
-            tp: found.offset for tp, found in offsets.items() if found.incarnation in (-1, looked_at[tp])
+            tp: found.offset for tp, found in offsets.items() if found.incarnation in (NO_INCARNATION, looked_at[tp])
         }
 
 

@@ -22,6 +22,7 @@ from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequestTopic,
     ConsumerGroupPositionResponse,
 )
+from anabranch.protocol.sentinels import NO_GENERATION
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.signal import Signal
 
@@ -78,7 +79,7 @@ def build_request(
     wants: Mapping[TopicPartition, int],
     reports: Mapping[TopicPartition, Position],
     awaited: Mapping[TopicPartition, int] | None = None,
-    generation_id: int = -1,
+    generation_id: int = NO_GENERATION,
     member_id: str = "",
     group_instance_id: str | None = None,
     max_wait_ms: int = 0,
@@ -147,7 +148,7 @@ class PositionExchange:
         self._membership = membership
         self._on_generation = on_generation
         self._on_answer = on_answer
-        self._generation = -1
+        self._generation = NO_GENERATION
         self._wants: dict[TopicPartition, int] = {}
         self._awaited: dict[TopicPartition, int] = {}
         self._unsent_reports: dict[TopicPartition, Position] = {}
@@ -286,7 +287,7 @@ class PositionExchange:
 
     def _current_generation(self) -> int:
         generation = self._membership.settled_generation
-        return generation if generation == self._generation else -1
+        return generation if generation == self._generation else NO_GENERATION
 
     async def _poll(self, generation: int, purpose: str, max_wait_ms: int) -> int:
         """Send one poll. Returns its number."""

@@ -16,6 +16,7 @@ from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.gate import Ask, Gate, GateState
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH, EVERY_EPOCH, Loaded
+from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 
 NEVER_RESIZED = 0
@@ -54,7 +55,7 @@ class _Topic:
 
     def leader_epoch(self, partition: int) -> int:
         info = self.info.partitions.get(partition) if self.info is not None else None
-        return info.leader_epoch if info is not None else -1
+        return info.leader_epoch if info is not None else NO_EPOCH
 
 
 class TopicGates:
@@ -125,13 +126,13 @@ class TopicGates:
     def topic_incarnation(self, topic: str) -> int:
         """The incarnation of the topic that the facts are about; -1 if not known."""
         known = self._topics.get(topic)
-        return known.info.incarnation if known is not None and known.info is not None else -1
+        return known.info.incarnation if known is not None and known.info is not None else NO_INCARNATION
 
     def incarnation(self, tp: TopicPartition) -> int:
         """The incarnation of the partition in the metadata; -1 if not known."""
         known = self._topics.get(tp.topic)
         info = known.info.partitions.get(tp.partition) if known is not None and known.info is not None else None
-        return info.incarnation if info is not None else -1
+        return info.incarnation if info is not None else NO_INCARNATION
 
     def on_lineage(self, tp: TopicPartition, lineage: Lineage | None, over: int) -> None:
         """Take in a lineage of the topic of ``topic_incarnation``; None means that the partition does not exist."""

@@ -22,7 +22,7 @@ from anabranch.protocol.batch_layout import Header
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.plurals import counted, one_or_many
 from anabranch.protocol.records import RecordBatch, increment_sequence
-from anabranch.protocol.sentinels import NO_SEQUENCE
+from anabranch.protocol.sentinels import NO_INCARNATION, NO_SEQUENCE
 from anabranch.protocol.types import TopicPartition
 
 MAX_OUTSTANDING_BATCHES = 5
@@ -183,7 +183,7 @@ class Accumulator:
         if batch not in queue.outstanding:
             queue.outstanding.append(batch)
             part = queue.topic.info.partitions.get(queue.tp.partition)
-            batch.incarnation = part.incarnation if part is not None else -1
+            batch.incarnation = part.incarnation if part is not None else NO_INCARNATION
         batch.refused = False
         batch.in_flight = True
         batch.attempts += 1

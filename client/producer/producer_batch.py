@@ -11,7 +11,7 @@ import anyio
 from anabranch.client.errors import KafkaError, RefusedWithBatchError, error_for
 from anabranch.protocol.batch_builder import BatchBuilder
 from anabranch.protocol.plurals import counted, one_or_many
-from anabranch.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.partition_state import Layout
 
@@ -37,9 +37,9 @@ class RecordMetadata(NamedTuple):
 class BatchResult:
     """The broker's answer for one batch."""
 
-    base_offset: int = -1
-    log_append_time_ms: int = -1
-    log_start_offset: int = -1
+    base_offset: int = NO_OFFSET
+    log_append_time_ms: int = NO_TIMESTAMP
+    log_start_offset: int = NO_OFFSET
     record_errors: Mapping[int, str] = field(default_factory=dict)
     """The faulty records of a refused batch, by index, with the error of each."""
 
@@ -98,7 +98,7 @@ class ProducerBatch:
         """Whether an attempt had no response that shows whether the batch was written."""
         self.failure: str | None = None
         """The error of the last attempt that is to be repeated."""
-        self.incarnation = -1
+        self.incarnation = NO_INCARNATION
         """The partition's incarnation when the batch was first sent; -1 if unknown."""
         self.data: bytes | None = None
         self.producer_id: int = NO_PRODUCER_ID

@@ -11,7 +11,7 @@ from anabranch.client.errors import IllegalStateError, KafkaError
 from anabranch.client.net.cluster import Cluster
 from anabranch.client.subscription.fetched_batch import Deserializers, FetchedBatch, Records
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
-from anabranch.protocol.sentinels import LATEST_TIMESTAMP
+from anabranch.protocol.sentinels import LATEST_TIMESTAMP, NO_EPOCH, NO_INCARNATION, NO_NODE, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
 
@@ -64,26 +64,26 @@ class AssignedPartition:
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
         self.state = FetchState.INITIALIZING
-        self.position = -1
-        self.position_epoch = -1
+        self.position = NO_OFFSET
+        self.position_epoch = NO_EPOCH
         """Leader epoch of the last record before ``position``."""
-        self.fetch_offset = -1
-        self.last_fetched_epoch = -1
-        self.current_leader_epoch = -1
+        self.fetch_offset = NO_OFFSET
+        self.last_fetched_epoch = NO_EPOCH
+        self.current_leader_epoch = NO_EPOCH
         self.reset_timestamp = LATEST_TIMESTAMP
         self.paused = False
-        self.high_watermark = -1
-        self.last_stable_offset = -1
-        self.log_start_offset = -1
+        self.high_watermark = NO_OFFSET
+        self.last_stable_offset = NO_OFFSET
+        self.log_start_offset = NO_OFFSET
         self.buffer: deque[FetchedBatch] = deque()
         self.buffered_bytes = 0
         self.retry_at = 0.0
         self.error: KafkaError | None = None
         self.version = 0
         """Rises when the position jumps, so that a response to an older request is dropped."""
-        self.read_replica = -1
+        self.read_replica = NO_NODE
         self.read_replica_until = 0.0
-        self.incarnation = -1
+        self.incarnation = NO_INCARNATION
         """The incarnation of the partition that the position is in (KIP-253); -1 if not known."""
         self.max_leader_epoch = EVERY_EPOCH
         """Batches of newer leader epochs are not delivered yet."""
@@ -97,7 +97,7 @@ class AssignedPartition:
         self.refused_epoch: int | None = None
         """The leader epoch that was refused."""
 
-    def seek(self, offset: int, epoch: int = -1) -> None:
+    def seek(self, offset: int, epoch: int = NO_EPOCH) -> None:
         """Go on from ``offset``. Fetched records are dropped."""
         self._drop()
         self.uncommitted_start = None
@@ -117,9 +117,10 @@ class AssignedPartition:
         self._drop()
         self.uncommitted_start = None
         self.state = FetchState.INITIALIZING
-        self.position = self.fetch_offset = self.position_epoch = self.last_fetched_epoch = -1
-        self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
-        self.current_leader_epoch = -1
+        self.position = self.fetch_offset = NO_OFFSET
+        self.position_epoch = self.last_fetched_epoch = NO_EPOCH
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = NO_OFFSET
+        self.current_leader_epoch = NO_EPOCH
         self.incarnation = incarnation
 
     def validate(self) -> None:
@@ -174,7 +175,7 @@ class AssignedPartition:
         """
         if not self.buffer and 0 <= self.position < log_start_offset:
             self.position = self.fetch_offset = log_start_offset
-            self.position_epoch = self.last_fetched_epoch = -1
+            self.position_epoch = self.last_fetched_epoch = NO_EPOCH
 
     def _pass_gap(self) -> None:
         """Move the position over a gap that compaction left before the first buffered batch.
@@ -183,7 +184,7 @@ class AssignedPartition:
         before may have ended in the gap, so the position's epoch is then not known.
         """
         if self.buffer and self.buffer[0].batch.base_offset > self.position:
-            self.position, self.position_epoch = self.buffer[0].batch.base_offset, -1
+            self.position, self.position_epoch = self.buffer[0].batch.base_offset, NO_EPOCH
 
     @property
     def is_held_back(self) -> bool:

@@ -29,6 +29,7 @@ from anabranch.protocol.generated.alter_partition import (
     AlterPartitionResponseTopicData,
     PartitionData,
 )
+from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.partition_state import PartitionState
 
@@ -128,7 +129,7 @@ def judge(
     for replica in new_isr:
         if replica in state.isr:
             continue
-        if replica not in eligible or epochs.get(replica, -1) not in (-1, eligible[replica]):
+        if replica not in eligible or epochs.get(replica, NO_EPOCH) not in (NO_EPOCH, eligible[replica]):
             return ErrorCode.INELIGIBLE_REPLICA  # KAFKA-14140, KIP-903
     return ErrorCode.NONE
 

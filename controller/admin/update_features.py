@@ -26,6 +26,7 @@ from anabranch.protocol.generated.update_features import (
     UpdateFeaturesResponse,
 )
 from anabranch.protocol.request_kinds import UpgradeType
+from anabranch.protocol.sentinels import NO_EPOCH
 
 
 async def update_features(context: Context, request: UpdateFeaturesRequest, version: int) -> Outcome:
@@ -67,7 +68,7 @@ def decide(
         for name, error in errors.items()
     ]
     if validate_only or finalized == image.features:
-        return Effects(response=UpdateFeaturesResponse(results=results, features_epoch=-1))
+        return Effects(response=UpdateFeaturesResponse(results=results, features_epoch=NO_EPOCH))
     response = UpdateFeaturesResponse(results=results, features_epoch=image.features_epoch + 1)
     return replace(features.becoming(image, finalized, brokers), response=response)
 

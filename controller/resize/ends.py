@@ -17,6 +17,7 @@ from anabranch.controller.events import BrokerAnswered, ResizesDue
 from anabranch.controller.image import Ending, OffsetQuestion, TopicImage
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
+from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
 logger = structlog.get_logger(__name__)
@@ -45,7 +46,7 @@ def look_again(context: Context) -> None:
     for ending in _endings(context):
         ending.asked.clear()
         ending.stop_sent.clear()
-        ending.log_start_offset = -1
+        ending.log_start_offset = NO_OFFSET
 
 
 def _endings(context: Context) -> Iterator[Ending]:

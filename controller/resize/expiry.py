@@ -26,7 +26,7 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.znode import MAX_EPOCH
 
@@ -69,7 +69,7 @@ def awaited(image: ClusterImage, topic: TopicImage) -> dict[int, int]:
     for state in topic.states():
         for entry in state.lineage:
             for loser, epoch in entry.losers.items():
-                if topic.znode.last_leader_epochs.get(loser, -1) < epoch:
+                if topic.znode.last_leader_epochs.get(loser, NO_EPOCH) < epoch:
                     epochs[loser] = max(epochs.get(loser, epoch), epoch)
     return epochs
 

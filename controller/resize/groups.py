@@ -21,7 +21,7 @@ from anabranch.protocol.generated.consumer_group_position import (
 from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
 from anabranch.protocol.generated.list_groups import ListGroupsRequest
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from anabranch.protocol.sentinels import NO_GENERATION
+from anabranch.protocol.sentinels import NO_GENERATION, NO_INCARNATION, NO_NODE, NO_OFFSET
 from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, assigned_partitions, subscribed_topics
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
@@ -43,7 +43,7 @@ class Group:
     """A consumer group; ``offsets`` is ``{partition: (committed offset, incarnation or -1)}``."""
 
     name: str
-    coordinator: int = -1
+    coordinator: int = NO_NODE
     is_settled: bool = True
     """Whether no rebalance is in progress and the coordinator has answered with the group's state and offsets."""
     offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
@@ -65,8 +65,8 @@ class Group:
 
     def committed(self, tp: TopicPartition, incarnation: int) -> int:
         """The committed offset, or -1. An offset of another incarnation does not count."""
-        offset, committed_with = self.offsets.get(tp, (-1, -1))
-        return offset if committed_with in (-1, incarnation) else -1
+        offset, committed_with = self.offsets.get(tp, (NO_OFFSET, NO_INCARNATION))
+        return offset if committed_with in (NO_INCARNATION, incarnation) else NO_OFFSET
 
 
 @dataclass(frozen=True, slots=True)

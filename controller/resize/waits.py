@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from anabranch.controller.step_log import shown
+from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
 
@@ -18,7 +19,7 @@ class DrainWait(NamedTuple):
     why: str
     group: str = ""
     read: int = -1
-    end_offset: int = -1
+    end_offset: int = NO_OFFSET
 
 
 def changed(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 
 from anabranch.client.group.assignors.model import Assignment, Assignor, Members, MemberSubscription, PartitionCounts
+from anabranch.protocol.sentinels import NO_GENERATION
 from anabranch.protocol.types import TopicPartition
 
 _GENERATION = struct.Struct(">i")
@@ -40,7 +41,7 @@ def _generation(member: MemberSubscription) -> int:
     if member.user_data is not None and len(member.user_data) >= _GENERATION.size:
         generation: int = _GENERATION.unpack_from(member.user_data)[0]
         return generation
-    return -1
+    return NO_GENERATION
 
 
 def valid_owners(partition_counts: PartitionCounts, members: Members) -> dict[TopicPartition, str]:

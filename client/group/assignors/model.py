@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
+from anabranch.protocol.sentinels import NO_GENERATION
 from anabranch.protocol.types import TopicPartition
 
 
@@ -17,7 +18,7 @@ class MemberSubscription:
     topics: frozenset[str]
     owned: tuple[TopicPartition, ...] = ()
     """Partitions that the member still holds (cooperative protocol)."""
-    generation_id: int = -1
+    generation_id: int = NO_GENERATION
     """The generation in which the member got ``owned``; -1 if it sent none."""
     group_instance_id: str | None = None
     rack_id: str | None = None
