@@ -478,3 +478,13 @@ class Driver:
             self.sync(member_id, generation, assignments, group=group, **options)
         assert self.state(group) == "Stable"
         return members
+
+
+PARENT, CHILD, OTHER = ("t", 1), ("t", 5), ("t", 2)
+"""Partitions of a topic that is resized: the child gets keys of the parent."""
+
+
+def two_members(driver: Driver) -> tuple[str, str]:
+    """Return the parent's owner and the child's owner."""
+    owner, waiter = driver.stable_group("a", "b", owns={"a": [PARENT], "b": [CHILD]})
+    return owner, waiter
