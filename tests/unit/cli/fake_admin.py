@@ -32,6 +32,16 @@ from anabranch.ordered_resize.facts import Lineage
 from anabranch.zk_schemas.partition_state import LineageEntry
 
 TOPIC_ID = uuid.UUID(int=7)
+SHRUNK: dict[str, Any] = {
+    "undeleted": 4,
+    "total": 6,
+    "version": 2,
+    "leader_epochs": {0: 2, 1: 2, 2: 2, 3: 2, 4: 1, 5: 1},
+    "entries": {0: [(2, {4: 0})], 1: [(2, {5: 0})], 4: [(0, {0: 0})], 5: [(0, {1: 0})]},
+    "epoch_end_offsets": {(0, 0): 70, (1, 0): 100, (0, 1): 90, (1, 1): 150, (4, 0): 30, (5, 0): 40},
+    "ends": {4: (0, 30), 5: (10, 40)},
+}
+"""The state of a topic of 4 partitions that was split to 6 and merged to 4: partitions 4 and 5 are marked."""
 
 
 @dataclass

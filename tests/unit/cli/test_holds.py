@@ -9,10 +9,8 @@ import pytest
 
 from anabranch import ErrorCode, KafkaError
 from anabranch.client.admin.types import HeldBy, PartitionHold
-from tests.unit.cli.fake_admin import FakeAdmin
-from tests.unit.cli.test_resize_commands import SHRUNK, Run, run
-
-__all__ = ["run"]  # pytest finds the fixture by this name
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.fake_admin import SHRUNK, FakeAdmin
 
 HOLD = {"ordered.delivery.legacy.consumers": "hold"}
 SLOW = HeldBy("slow", 5, 0, 40, 20, 12_400, is_let_go=False)
