@@ -14,7 +14,15 @@ from anabranch.protocol.generated.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from anabranch.protocol.sentinels import LEADER_DURING_DELETE, NO_INCARNATION, NO_LEADER, NO_NODE, NO_OFFSET
+from anabranch.protocol.sentinels import (
+    LEADER_DURING_DELETE,
+    NO_COUNT,
+    NO_INCARNATION,
+    NO_LAYOUT_VERSION,
+    NO_LEADER,
+    NO_NODE,
+    NO_OFFSET,
+)
 from anabranch.protocol.types import ZERO_UUID, TopicPartition
 from anabranch.zk_schemas.broker_registration import Endpoint
 
@@ -53,12 +61,12 @@ class TopicInfo:
     incarnation: int = NO_INCARNATION
     """Distinguishes the topic from another of the same name. The topic id cannot: removals change it too."""
     partitions: dict[int, PartitionInfo] = field(default_factory=dict)
-    initial_partition_count: int = -1
-    undeleted_partition_count: int = -1
-    layout_version: int = -1
+    initial_partition_count: int = NO_COUNT
+    undeleted_partition_count: int = NO_COUNT
+    layout_version: int = NO_LAYOUT_VERSION
     ordered_delivery: bool | None = None
     """Whether keys keep their order, settled by the first resize; None before that: the configuration decides."""
-    announced_partition_count: int = -1
+    announced_partition_count: int = NO_COUNT
     """Before a split, the partition count for producers that name no layout; -1: no count is announced."""
     announced_leaders: list[int] = field(default_factory=list)
     """The future leaders of the announced partitions, in the order of the partitions."""

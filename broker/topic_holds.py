@@ -9,7 +9,7 @@ from typing import NamedTuple
 from anabranch.broker.replication.stock_cap import StockCap
 from anabranch.ordered_resize.facts import Facts, Lineage
 from anabranch.ordered_resize.hold import ANY_GROUP, Obstacle, Patience, Reader, Requirements
-from anabranch.protocol.sentinels import NO_EPOCH
+from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET
 
 
 class CoordinatorAnswer(NamedTuple):
@@ -142,10 +142,10 @@ class TopicHold:
         for wait in (wait for wait in self.waits if wait.epoch in epochs.get(wait.partition, ())):
             group, life, q, f = wait
             same = [reader for reader in readers if (reader.group, reader.life) == (group, life)]
-            positions = [reader.positions.get(q, -1) for reader in same]
-            end_offset = self.facts.ends.get(q, {}).get(f, -1)
+            positions = [reader.positions.get(q, NO_OFFSET) for reader in same]
+            end_offset = self.facts.ends.get(q, {}).get(f, NO_OFFSET)
             is_let_go = wait in self._groups.released
-            position = max(positions, default=-1)
+            position = max(positions, default=NO_OFFSET)
             found.append(HoldWait(group, q, f, end_offset, position, now - self.since(wait), is_let_go))
         return sorted(found, key=lambda wait: (wait.on, wait.epoch, wait.group))
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from anabranch.protocol.addresses import join_address, split_address
 from anabranch.protocol.compression import CompressionType
+from anabranch.protocol.sentinels import ACKS_ALL
 from anabranch.zk_schemas.config_def import ConfigError
 
 Serializer = Callable[[Any], bytes | None]
@@ -110,7 +111,7 @@ def _parse_servers(key: str, value: object) -> object:
 
 def _parse_acks(key: str, value: object) -> object:
     """0, 1, or -1 for "all"."""
-    acks = {"all": -1, "-1": -1, "0": 0, "1": 1}.get(str(value).lower())
+    acks = {"all": ACKS_ALL, "-1": ACKS_ALL, "0": 0, "1": 1}.get(str(value).lower())
     if acks is None:
         raise ConfigError(key, f'{value!r} is not one of 0, 1, "all"')
     return acks
@@ -178,7 +179,7 @@ class ClientConfig:
 class ProducerConfig(ClientConfig):
     """Keys of ``Producer``. Serializers take the value given to ``send`` and return bytes or None."""
 
-    acks: int = field(default=-1, metadata={"rule": _parse_acks})
+    acks: int = field(default=ACKS_ALL, metadata={"rule": _parse_acks})
     enable_idempotence: bool = _flag(True)
     max_in_flight_requests_per_connection: int = _int(5, 1)
     retries: int = _int(_INT_MAX)
@@ -220,7 +221,7 @@ class ProducerConfig(ClientConfig):
         if not self.enable_idempotence:
             return
         conflicts = {
-            "acks": "all" if self.acks != -1 else None,
+            "acks": "all" if self.acks != ACKS_ALL else None,
             "retries": "more than 0" if self.retries == 0 else None,
             "max_in_flight_requests_per_connection": (
                 "at most 5" if self.max_in_flight_requests_per_connection > 5 else None

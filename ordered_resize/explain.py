@@ -23,7 +23,7 @@ class Wait(NamedTuple):
     """The partition ``on`` has to be processed up to the end of this leader epoch."""
     offset: int = NO_OFFSET
     """The end of ``epoch``."""
-    position: int = -1
+    position: int = NO_OFFSET
     owner: str | None = None
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponsePartition,
 )
-from anabranch.protocol.sentinels import NO_EPOCH
+from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET
 from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
 
 
@@ -131,7 +131,7 @@ class Facts:
 
         -1: not known (any more), which revokes nothing.
         """
-        if self.positions.get(partition, -1) == position:
+        if self.positions.get(partition, NO_OFFSET) == position:
             return
         self.version += 1
         if position < 0:
@@ -155,7 +155,7 @@ class Facts:
         self.rewinds[partition] = rewinds
         if rewinds == before:
             return
-        position = self.positions.get(partition, -1)
+        position = self.positions.get(partition, NO_OFFSET)
         self.on_position(partition, 0)
         self.on_position(partition, position)
 
@@ -199,7 +199,7 @@ def is_processed(facts: Facts, partition: int, epoch: int) -> bool:
     """
     reached = facts.positions.get(partition, 0)
     if log_start_counts(facts, partition):
-        reached = max(reached, facts.log_starts.get(partition, -1))
+        reached = max(reached, facts.log_starts.get(partition, NO_OFFSET))
     ends = facts.ends.get(partition)
     if ends is None:
         return False

@@ -14,7 +14,7 @@ from anabranch.ordered_resize import lineage
 from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.facts import Facts, Lineage, is_fresh, is_processed, log_start_counts
 from anabranch.ordered_resize.lineage import Loaded
-from anabranch.protocol.sentinels import NO_EPOCH
+from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET
 
 
 class GateState(enum.Enum):
@@ -219,7 +219,15 @@ class Gate:
             return []
         facts = self.facts
         return [
-            Wait(partition, cap + 1, q, f, facts.ends.get(q, {}).get(f, -1), facts.positions.get(q, -1), owner_of(q))
+            Wait(
+                partition,
+                cap + 1,
+                q,
+                f,
+                facts.ends.get(q, {}).get(f, NO_OFFSET),
+                facts.positions.get(q, NO_OFFSET),
+                owner_of(q),
+            )
             for q, f in sorted(self._needed(partition, known).items())
             if not lineage.is_satisfied(facts, q, f)
         ]

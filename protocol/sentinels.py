@@ -15,6 +15,10 @@ NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
 NO_INCARNATION: Final = -1
 """A partition's incarnation (KIP-253) that is not known or not given."""
+NO_COUNT: Final = -1
+"""A number of partitions or replicas that is not given; on creation the broker's default counts."""
+NO_LAYOUT_VERSION: Final = -1
+"""A layout version (KIP-253) that is not known."""
 NO_PRODUCER_ID: Final = -1
 """A batch of a producer that is not idempotent."""
 NO_SEQUENCE: Final = -1
@@ -29,6 +33,8 @@ MAX_TIMESTAMP: Final = -3
 """ListOffsets from version 7: the record with the largest timestamp (KIP-734)."""
 HIGH_WATERMARK: Final = -1
 """DeleteRecords: the high watermark, instead of an offset."""
+ACKS_ALL: Final = -1
+"""Produce: every replica in sync has to have the records."""
 READ_COMMITTED: Final = 1
 """Fetch, ListOffsets: the isolation level that leaves out the records of open and aborted transactions."""
 CONSUMER_REPLICA_ID: Final = -1

@@ -36,7 +36,7 @@ class GroupOnTopic:
         facts = self._gate.facts
         for p, answer in lineages.items():
             self.on_lineage(p, answer)
-            facts.on_position(p, positions.get(p, -1))
+            facts.on_position(p, positions.get(p, NO_OFFSET))
             facts.on_owner(p, is_owned=p in owners)
             facts.on_log_start(p, log_start_offsets.get(p, NO_OFFSET))
         self._gate.assign(p for p, answer in lineages.items() if answer.lineage is not None)
@@ -75,5 +75,5 @@ class GroupOnTopic:
 
     def _has_nothing_else(self, partition: int, up_to_epoch: int) -> bool:
         facts = self._gate.facts
-        end = facts.ends.get(partition, {}).get(up_to_epoch, -1)
-        return up_to_epoch < 0 or 0 <= end <= facts.positions.get(partition, -1)
+        end = facts.ends.get(partition, {}).get(up_to_epoch, NO_OFFSET)
+        return up_to_epoch < 0 or 0 <= end <= facts.positions.get(partition, NO_OFFSET)

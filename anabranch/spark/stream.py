@@ -12,6 +12,7 @@ import anyio
 from anabranch.client.consumer.log_reader import LogReader
 from anabranch.client.errors import KafkaError
 from anabranch.client.group.coordinator_link import OffsetAndMetadata
+from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.protocol.types import TopicPartition
 from anabranch.spark.looks import Look, Looks, topic_positions
 from anabranch.spark.offsets import Offsets, Position, Range, TopicPositions, ranges, split
@@ -164,7 +165,7 @@ class Stream:
         if self._options.group_id is None:
             return
         due = {
-            TopicPartition(name, p): OffsetAndMetadata(position.offset, "", -1, position.incarnation)
+            TopicPartition(name, p): OffsetAndMetadata(position.offset, "", NO_EPOCH, position.incarnation)
             for name, topic in offsets.topics.items()
             for p, position in topic.partitions.items()
             if self._committed.get(TopicPartition(name, p)) != position.offset

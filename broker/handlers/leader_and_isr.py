@@ -19,6 +19,7 @@ from anabranch.protocol.generated.leader_and_isr import (
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
 )
+from anabranch.protocol.sentinels import NO_LAYOUT_VERSION
 from anabranch.protocol.types import TopicPartition
 
 _FULL = 2
@@ -32,7 +33,9 @@ def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
         await node.registered.wait()
         async with node.state_change_lock:
             for topic in request.topic_states:
-                layout_version = max((state.layout_version for state in topic.partition_states), default=-1)
+                layout_version = max(
+                    (state.layout_version for state in topic.partition_states), default=NO_LAYOUT_VERSION
+                )
                 await node.dynamic.load_topic(topic.topic_name, topic.topic_id, layout_version)
             code = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
             if code is ErrorCode.NONE and not node.replicas.check_term(_term(request)):

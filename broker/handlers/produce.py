@@ -53,12 +53,11 @@ from anabranch.protocol.generated.produce import (
     TopicProduceResponse,
 )
 from anabranch.protocol.records import RecordBatch, validate_produce_batch
-from anabranch.protocol.sentinels import NO_OFFSET
+from anabranch.protocol.sentinels import ACKS_ALL, NO_OFFSET
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 
-ACKS_ALL = -1
 _ADMIN_CLIENT_ID = "__admin_client"
 """The only client id that may produce to internal topics (Kafka's ``AdminUtils``)."""
 _FIRST_BATCH_V2_VERSION = 3

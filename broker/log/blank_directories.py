@@ -20,6 +20,7 @@ from anabranch.broker.log.paths import (
     parse_directory_name,
     parse_future_directory_name,
 )
+from anabranch.protocol.sentinels import NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Storage
 
@@ -79,7 +80,7 @@ def incarnation_of(storage: Storage, path: str) -> int:
     try:
         return decode_partition_metadata(path, storage.read_bytes(join(path, PARTITION_METADATA))).incarnation
     except (FileNotFoundError, MalformedFileError):
-        return -1
+        return NO_INCARNATION
 
 
 def remove_unused(storage: Storage, path: str) -> None:

@@ -21,7 +21,7 @@ from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
 from anabranch.protocol.generated.stop_replica import StopReplicaPartitionState
-from anabranch.protocol.sentinels import EPOCH_DURING_DELETE, NO_EPOCH, NO_INCARNATION, NO_OFFSET
+from anabranch.protocol.sentinels import EPOCH_DURING_DELETE, NO_EPOCH, NO_INCARNATION, NO_LEADER, NO_OFFSET
 from anabranch.protocol.types import ZERO_UUID, TopicPartition
 from anabranch.runtime.background import Background
 
@@ -328,7 +328,7 @@ class ReplicaManager:
             return Stopped(error.code)
         return Stopped(ErrorCode.NONE, ended.log_end_offset)
 
-    def remember_end(self, key: TopicPartition, incarnation: int, epoch: int, end: int = -1) -> Ended:
+    def remember_end(self, key: TopicPartition, incarnation: int, epoch: int, end: int = NO_OFFSET) -> Ended:
         """Remember a replica's last StopReplica: a replica that comes back has a higher leader epoch.
 
         If the answer is lost and the request repeated, this broker has no log any more and answers the same end. An
@@ -348,7 +348,7 @@ class ReplicaManager:
         self._terms.pop(key, None)
         if partition is not None:
             self._followers.stop(key)
-            partition.make_follower(-1, partition.leader_epoch, (), ())
+            partition.make_follower(NO_LEADER, partition.leader_epoch, (), ())
             self._listener.on_not_leader(key, None)
 
     def close(self) -> None:

@@ -71,6 +71,7 @@ from anabranch.protocol.generated.offset_delete import (
     OffsetDeleteResponse,
 )
 from anabranch.protocol.request_kinds import ElectionType
+from anabranch.protocol.sentinels import NO_COUNT
 from anabranch.protocol.types import TopicPartition
 
 _INT16_MAX = 2**15 - 1
@@ -132,8 +133,8 @@ def creatable(topic: NewTopic) -> CreatableTopic:
     assigned = bool(topic.replica_assignments)
     return CreatableTopic(
         name=topic.name,
-        num_partitions=-1 if assigned else topic.num_partitions,
-        replication_factor=-1 if assigned else topic.replication_factor,
+        num_partitions=NO_COUNT if assigned else topic.num_partitions,
+        replication_factor=NO_COUNT if assigned else topic.replication_factor,
         assignments=[
             CreatableReplicaAssignment(partition_index=p, broker_ids=list(brokers))
             for p, brokers in sorted(topic.replica_assignments.items())

@@ -12,7 +12,7 @@ from anabranch.client.net.cluster import Node, PartitionInfo
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.request_kinds import UpgradeType
-from anabranch.protocol.sentinels import NO_EPOCH
+from anabranch.protocol.sentinels import NO_COUNT, NO_EPOCH, NO_LAYOUT_VERSION, NO_NODE
 from anabranch.protocol.types import TopicPartition
 
 ALL_BROKERS = -1
@@ -24,8 +24,8 @@ class NewTopic:
     """A topic to create; -1 takes the broker's default. ``replica_assignments`` (by partition) replaces both counts."""
 
     name: str
-    num_partitions: int = -1
-    replication_factor: int = -1
+    num_partitions: int = NO_COUNT
+    replication_factor: int = NO_COUNT
     configs: Mapping[str, str | None] = field(default_factory=dict)
     replica_assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
@@ -56,9 +56,9 @@ class TopicDescription:
     topic_id: uuid.UUID
     internal: bool
     partitions: tuple[PartitionInfo, ...]
-    initial_partition_count: int = -1
-    undeleted_partition_count: int = -1
-    layout_version: int = -1
+    initial_partition_count: int = NO_COUNT
+    undeleted_partition_count: int = NO_COUNT
+    layout_version: int = NO_LAYOUT_VERSION
     ordered_delivery: bool = False
 
     @property
@@ -139,7 +139,7 @@ class ClusterDescription:
         """The id of the active controller, or of the broker with its role; -1 without any."""
         if not self.reports_controller:
             return self.controller_id
-        return -1 if self.controller is None else self.controller.id
+        return NO_NODE if self.controller is None else self.controller.id
 
 
 @dataclass(frozen=True, slots=True)

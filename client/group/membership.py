@@ -41,7 +41,7 @@ from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupR
 from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
 from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from anabranch.protocol.message import Message
-from anabranch.protocol.sentinels import NO_GENERATION
+from anabranch.protocol.sentinels import NO_EPOCH, NO_GENERATION
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
@@ -575,7 +575,7 @@ class GroupMembership:
         if not self._config.ordered_delivery_commit_before_report:
             return {}
         return {
-            tp: OffsetAndMetadata(state.uncommitted_start, "", -1, state.incarnation)
+            tp: OffsetAndMetadata(state.uncommitted_start, "", NO_EPOCH, state.incarnation)
             for tp, state in self._subscription.partitions.items()
             if state.uncommitted_start is not None and state.uncommitted_start >= 0
         }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from anabranch.protocol.addresses import join_address
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
-from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_LEADER
+from anabranch.protocol.sentinels import NO_COUNT, NO_EPOCH, NO_INCARNATION, NO_LAYOUT_VERSION, NO_LEADER, NO_NODE
 from anabranch.protocol.types import ZERO_UUID, TopicPartition
 
 
@@ -57,9 +57,9 @@ class TopicInfo:
     partitions: Mapping[int, PartitionInfo]
     internal: bool = False
     error: ErrorCode = ErrorCode.NONE
-    initial_partition_count: int = -1
-    undeleted_partition_count: int = -1
-    layout_version: int = -1
+    initial_partition_count: int = NO_COUNT
+    undeleted_partition_count: int = NO_COUNT
+    layout_version: int = NO_LAYOUT_VERSION
     ordered_delivery: bool = False
     """Whether keys keep their order across resizes; if not they go to ``hash % count`` (enable.ordered.delivery)."""
     incarnation: int = NO_INCARNATION
@@ -102,7 +102,7 @@ class Cluster:
     nodes: Mapping[int, Node] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     cluster_id: str | None = None
-    controller_id: int = -1
+    controller_id: int = NO_NODE
 
     def leader(self, tp: TopicPartition) -> int:
         """Broker id of the partition's leader, -1 when unknown or none."""

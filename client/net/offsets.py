@@ -24,7 +24,7 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from anabranch.protocol.message import Message
-from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, READ_COMMITTED
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, NO_INCARNATION, READ_COMMITTED
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
@@ -223,7 +223,7 @@ class OffsetQueries:
         topic = self._metadata.cluster.topics.get(tp.topic)
         if topic is not None and topic.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             raise error_for(topic.error, f"{tp.topic}: {topic.error.message}")
-        if self._metadata.cluster.knows_removed(tp, -1):
+        if self._metadata.cluster.knows_removed(tp, NO_INCARNATION):
             return error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp.topic} has no partition {tp.partition}")
         return error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
 

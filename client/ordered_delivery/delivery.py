@@ -36,7 +36,7 @@ from anabranch.client.ordered_delivery.topic_gates import Questions, TopicGates
 from anabranch.client.subscription.fetched_batch import Records
 from anabranch.client.subscription.subscription import AssignedPartition, Subscription
 from anabranch.ordered_resize.gate import GateState
-from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION
+from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.signal import Signal
@@ -52,7 +52,7 @@ def awaited_offsets(
     awaited: dict[TopicPartition, int] = {}
     for wait in (wait for one in blocked if one.partition in held_back for wait in one.waits_for):
         if wait.position < wait.until:
-            awaited[wait.on] = max(wait.until, awaited.get(wait.on, -1))
+            awaited[wait.on] = max(wait.until, awaited.get(wait.on, NO_OFFSET))
     return awaited
 
 
@@ -448,4 +448,4 @@ class OrderedDelivery:
         return self._coordinator.owner_of(tp) or self._view.owner_of(tp)
 
     def _committed(self, tp: TopicPartition) -> int:
-        return self._view.committed(tp) if self._view is not None else -1
+        return self._view.committed(tp) if self._view is not None else NO_OFFSET

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anabranch.ordered_resize.explain import Wait
+from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
 
@@ -28,7 +29,7 @@ class WaitsFor:
 
     The leader of a group knows all owners. Another member learns this one after it has waited for a while.
     """
-    committed: int = -1
+    committed: int = NO_OFFSET
     """The group's committed offset in ``on``, looked up regularly during the wait; -1 if not known."""
 
     @classmethod

@@ -14,7 +14,7 @@ from anabranch.client.errors import ClientClosedError, KafkaError
 from anabranch.client.group.coordinator_link import CoordinatorLink
 from anabranch.client.group.group_protocol import decode_assignment
 from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from anabranch.protocol.sentinels import NO_INCARNATION
+from anabranch.protocol.sentinels import NO_INCARNATION, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.signal import Signal
 
@@ -47,7 +47,7 @@ class GroupView:
 
     def committed(self, tp: TopicPartition) -> int:
         """The offset that the group has committed for a partition; -1 if none, or not known."""
-        return self._committed.get(tp, -1)
+        return self._committed.get(tp, NO_OFFSET)
 
     async def run(self) -> None:
         """Refresh the view until the client is closed."""

@@ -22,7 +22,7 @@ from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequestTopic,
     ConsumerGroupPositionResponse,
 )
-from anabranch.protocol.sentinels import NO_GENERATION
+from anabranch.protocol.sentinels import NO_GENERATION, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.signal import Signal
 
@@ -96,8 +96,8 @@ def build_request(
                 partition_index=tp.partition,
                 incarnation=wants[tp] if report is None else report.incarnation,
                 need_position=tp in wants,
-                position=-1 if report is None else report.position,
-                awaited_until=-1 if awaited is None else awaited.get(tp, -1),
+                position=NO_OFFSET if report is None else report.position,
+                awaited_until=NO_OFFSET if awaited is None else awaited.get(tp, NO_OFFSET),
             )
         )
     return ConsumerGroupPositionRequest(

@@ -23,7 +23,7 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP, NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.signal import Signal
@@ -131,7 +131,7 @@ class GateQueries:
         """Partitions whose leader epoch is above the one asked about: the end of the present one still moves."""
         cluster = self._metadata.cluster
         for tp in epochs:
-            if cluster.knows_removed(tp, -1):
+            if cluster.knows_removed(tp, NO_INCARNATION):
                 self._gates.on_missing(tp)
         ended = [tp for tp, epoch in epochs.items() if cluster.leader_epoch(tp) > epoch]
         if len(ended) < len(epochs):

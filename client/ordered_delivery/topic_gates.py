@@ -16,7 +16,7 @@ from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.gate import Ask, Gate, GateState
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH, EVERY_EPOCH, Loaded
-from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION
+from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
 NEVER_RESIZED = 0
@@ -235,7 +235,7 @@ class TopicGates:
     def position(self, tp: TopicPartition) -> int:
         """The group's position as last reported; -1 if not known."""
         topic = self._topics.get(tp.topic)
-        return topic.gate.facts.positions.get(tp.partition, -1) if topic is not None else -1
+        return topic.gate.facts.positions.get(tp.partition, NO_OFFSET) if topic is not None else NO_OFFSET
 
     def positions(self) -> dict[TopicPartition, int]:
         """The group's positions as last reported, where they are known."""
@@ -264,7 +264,7 @@ class TopicGates:
         self,
         fronts: Mapping[TopicPartition, int],
         owner_of: Callable[[TopicPartition], str | None],
-        committed: Callable[[TopicPartition], int] = lambda _: -1,
+        committed: Callable[[TopicPartition], int] = lambda _: NO_OFFSET,
     ) -> list[BlockedPartition]:
         """The partitions that wait for others, in order, and those whose next batch is newer than the known lineage.
 
@@ -305,7 +305,7 @@ class TopicGates:
         for q in gate.named(p):
             if q in info.partitions:
                 asked.positions[TopicPartition(info.name, q)] = info.partitions[q].incarnation
-        epoch = max(front, info.partitions[p].leader_epoch, known.as_of if known is not None else -1)
+        epoch = max(front, info.partitions[p].leader_epoch, known.as_of if known is not None else NO_EPOCH)
         for ask, q, f in gate.questions(p, epoch):
             tp = TopicPartition(info.name, q)
             if ask is Ask.LINEAGE:

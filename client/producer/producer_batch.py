@@ -240,7 +240,7 @@ class RecordHandle:
         return RecordMetadata(
             batch.tp.topic,
             batch.tp.partition,
-            result.base_offset + index if result.base_offset >= 0 else -1,
+            result.base_offset + index if result.base_offset >= 0 else NO_OFFSET,
             result.log_append_time_ms if stamped else self._timestamp,
             1 if stamped else 0,
             result.log_start_offset,

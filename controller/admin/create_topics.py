@@ -33,6 +33,7 @@ from anabranch.protocol.generated.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from anabranch.protocol.sentinels import NO_COUNT
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
 from anabranch.runtime.env import CreateOp, NodeExistsError, SetOp, ZkOp, ZkRequestTooLargeError
 from anabranch.zk_schemas import paths
@@ -43,7 +44,6 @@ from anabranch.zk_schemas.topic_keys import AUTOSCALE_KEY, TOPIC_CONFIGS, check_
 from anabranch.zk_schemas.znode import MAX_PARTITIONS
 
 _SOURCE_TOPIC, _SOURCE_DEFAULT = 1, 5
-_NOT_GIVEN = -1
 
 
 async def create_topics(context: Context, request: CreateTopicsRequest, version: int) -> Outcome:
@@ -194,7 +194,7 @@ def _assignment(
 ) -> dict[int, list[int]]:
     """The replicas of each partition, from the request or drawn at random. Raises ``KafkaError``."""
     if topic.assignments:
-        if topic.num_partitions != _NOT_GIVEN or topic.replication_factor != _NOT_GIVEN:
+        if topic.num_partitions != NO_COUNT or topic.replication_factor != NO_COUNT:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
                 "Both numPartitions or replicationFactor and replicasAssignments were set; give one of them.",
@@ -205,8 +205,8 @@ def _assignment(
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partition {twice} is assigned more than once.")
         check_assignment(image, given)
         return dict(sorted(given.items()))
-    partitions = config.num_partitions if topic.num_partitions == _NOT_GIVEN else topic.num_partitions
-    factor = config.default_replication_factor if topic.replication_factor == _NOT_GIVEN else topic.replication_factor
+    partitions = config.num_partitions if topic.num_partitions == NO_COUNT else topic.num_partitions
+    factor = config.default_replication_factor if topic.replication_factor == NO_COUNT else topic.replication_factor
     if partitions <= 0:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
     if partitions > MAX_PARTITIONS:

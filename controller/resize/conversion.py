@@ -18,6 +18,7 @@ from anabranch.ordered_resize.consistency import contradictions
 from anabranch.ordered_resize.judgement import proven
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.key_placement import ancestor_below
+from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE
 from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
@@ -85,7 +86,7 @@ def converted(topic: TopicZnode, states: Mapping[int, PartitionState], controlle
                 lineage=_lineage(topic, led, p),
                 leader_epoch_after_creation={},
                 leader_epoch_before_deletion={},
-                sealed_offset=-1,
+                sealed_offset=NO_OFFSET,
             )
             for p, state in led.items()
             if is_old(state)
