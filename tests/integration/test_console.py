@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import threading
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 from anabranch import NewTopic
+from anabranch.console.app import STREAMS
 from anabranch.console.security import REQUEST_S
 from anabranch.sync import Admin, Consumer, Producer
 from anabranch.testing.cluster import Cluster
@@ -326,6 +328,24 @@ def test_a_page_stays_connected(console: Served) -> None:
         for _ in range(REQUEST_S + 2):
             assert stream.readline().startswith((b"data: ", b": as before"))
             assert stream.readline() == b"\n"
+
+
+def test_a_page_opened_at_the_limit_of_live_updates_is_updated_once_others_are_closed(
+    console: Served, browser: Browser
+) -> None:
+    browser.open("about:blank")  # the page before may still have updates
+    with contextlib.ExitStack() as others:
+        with contextlib.suppress(urllib.error.HTTPError):
+            for _ in range(STREAMS):
+                stream = others.enter_context(
+                    urllib.request.urlopen(f"{console.url}/live?path=/groups", timeout=DEADLINE_S)
+                )
+                assert stream.readline().startswith(b"data: ")
+        browser.open(f"{console.url}/")
+        shown = browser.driver.find_element(By.ID, "state")
+        wait_for(lambda: "trying again" in shown.text, DEADLINE_S, "the page shows that it is not updated")
+    wait_for(lambda: shown.text.startswith("live"), DEADLINE_S, "the page is updated")
+    browser.driver.get_log("browser")
 
 
 def test_a_connection_that_sends_half_a_request_is_closed(console: Served) -> None:

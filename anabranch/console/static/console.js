@@ -21,14 +21,26 @@ function isReading() {
   return Boolean(String(getSelection())) && !document.activeElement?.matches("input, textarea");
 }
 
-if (live && live.dataset.path && state) {
-  const source = new EventSource("/live?path=" + encodeURIComponent(live.dataset.path));
+let source;
+let again = 0;
+
+// A browser repeats a connection that broke. It does not repeat one that was answered with an error.
+function follow() {
+  source = new EventSource("/live?path=" + encodeURIComponent(live.dataset.path));
   source.onmessage = (event) => {
     const news = JSON.parse(event.data);
     if (!isReading()) show(news.html);
     state.textContent = news.state;
   };
   source.addEventListener("wrong", (event) => { state.textContent = "stopped: " + JSON.parse(event.data); });
-  source.onerror = () => { state.textContent = "the console does not answer, trying again"; };
-  addEventListener("pagehide", () => source.close());
+  source.onerror = (event) => {
+    state.textContent = "the console does not answer, trying again";
+    if (event.target.readyState === EventSource.CLOSED) again = setTimeout(follow, 3000);
+  };
+}
+
+if (live && live.dataset.path && state) {
+  follow();
+  addEventListener("pagehide", () => { clearTimeout(again); source.close(); });
+  addEventListener("pageshow", (event) => { if (event.persisted) follow(); }); // a page that the browser kept
 }
