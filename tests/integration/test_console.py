@@ -387,6 +387,9 @@ def test_a_page_is_updated_while_a_field_of_it_is_in_use(
         browser.run("document.getElementById('count').select()")
         wait_for_an_update()
         assert browser.run("return document.activeElement.id") == "count"
+        ActionChains(browser.driver).send_keys(Keys.TAB).perform()
+        assert browser.run("return String(getSelection()) === document.getElementById('count').value")
+        wait_for_an_update()
         field = browser.driver.find_element(By.ID, "count")
         field.clear()
         field.send_keys("77")

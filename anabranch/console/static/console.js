@@ -16,9 +16,9 @@ function show(html) {
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
 
-// Whether text of the page is selected. The selected content of a field, as after Tab, does not count.
+// Whether text of the page is selected. The selected text of a field does not count: it stays selected when the focus leaves.
 function isReading() {
-  return Boolean(String(getSelection())) && !document.activeElement?.matches("input, textarea");
+  return !getSelection().isCollapsed;
 }
 
 let source;
