@@ -1,12 +1,13 @@
 """Deterministic simulation: trio with virtual time and a scheduler whose order depends on the seed alone.
 
 trio shuffles the tasks that are ready at the same time. It has a switch for property tests that sorts the tasks first,
-a generator for the shuffle, and a queue of ready tasks, from which ``SimTasks`` holds tasks back. All three are
-private. Only this module uses them, and a canary test fails when they change.
+a generator for the shuffle, and a queue of ready tasks, from which ``SimTasks`` holds tasks back. The clock jumps by
+trio's list of deadlines. All four are private. Only this module uses them, and a canary test fails when they change.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -76,6 +77,29 @@ class _RunQueue(deque[trio.lowlevel.Task]):
             super().append(task)
 
 
+def _jumping_clock() -> MockClock:
+    """Virtual time that stands still until it jumps, as that of ``MockClock`` without a rate.
+
+    ``MockClock`` reads the real clock for each reading of the time, and counts all tasks for each jump. A simulated
+    cluster reads the time some million times.
+    """
+    if not hasattr(MockClock, "_autojump"):
+        raise SchedulerChangedError(f"trio {trio.__version__}: trio.testing.MockClock has no _autojump")
+    clock = MockClock(autojump_threshold=0)
+    now = 0.0
+
+    def jump_to_next_deadline() -> None:
+        nonlocal now
+        jump = trio_run.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline() - now
+        if 0 < jump < math.inf:
+            now += jump  # as MockClock adds it, so that traces stay the same
+
+    # MockClock is final, and trio jumps the time of no other clock.
+    clock.current_time = lambda: now  # type: ignore[method-assign]
+    clock._autojump = jump_to_next_deadline  # type: ignore[method-assign]
+    return clock
+
+
 def run_deterministic(seed: int, async_fn: Callable[..., Awaitable[T]], *arguments: Any) -> T:
     """``trio.run`` in virtual time, with a schedule that follows from ``seed``. Time jumps when all tasks wait.
 
@@ -92,7 +116,7 @@ def run_deterministic(seed: int, async_fn: Callable[..., Awaitable[T]], *argumen
     trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
     trio_run._r.seed(seed)
     try:
-        return trio.run(_run, async_fn, arguments, clock=MockClock(autojump_threshold=0))
+        return trio.run(_run, async_fn, arguments, clock=_jumping_clock())
     finally:
         trio_run._ALLOW_DETERMINISTIC_SCHEDULING = switch  # type: ignore[misc]
         trio_run._r.setstate(state)
@@ -102,5 +126,7 @@ async def _run(async_fn: Callable[..., Awaitable[T]], arguments: tuple[Any, ...]
     runner = trio_run.GLOBAL_RUN_CONTEXT.runner
     if not isinstance(getattr(runner, "runq", None), deque):
         raise SchedulerChangedError(f"trio {trio.__version__}: the runner has no deque of tasks runq")
+    if not hasattr(getattr(runner, "deadlines", None), "next_deadline"):
+        raise SchedulerChangedError(f"trio {trio.__version__}: the runner has no list of deadlines")
     runner.runq = _RunQueue(runner.runq)
     return await async_fn(*arguments)

@@ -108,6 +108,19 @@ def test_time_is_virtual_and_starts_at_a_fixed_moment() -> None:
     assert run_deterministic(0, sleep_for_a_day) == (EPOCH_MS + 7, EPOCH_MS + 7 + 86_400_000)
 
 
+def test_time_jumps_as_that_of_trios_clock() -> None:
+    """To the last bit, because the order of tasks depends on which deadlines have passed."""
+
+    async def times() -> list[float]:
+        rng, found = random.Random(5), []
+        for deadline in sorted(10 ** rng.uniform(-6, 3) for _ in range(100)):
+            await trio.sleep_until(deadline)
+            found.append(trio.current_time())
+        return found
+
+    assert run_deterministic(0, times) == trio.run(times, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
 def test_a_stopped_process_does_nothing_until_it_is_resumed() -> None:
     async def scenario() -> list[tuple[str, float]]:
         done: list[tuple[str, float]] = []
@@ -147,8 +160,12 @@ async def _fail() -> None:
     1 / 0
 
 
-def test_a_trio_without_the_switches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    switches = SimpleNamespace(_ALLOW_DETERMINISTIC_SCHEDULING=False)
-    monkeypatch.setattr(sim_scheduler, "trio_run", switches)
+@pytest.mark.parametrize(
+    ("name", "without"),
+    [("trio_run", SimpleNamespace(_ALLOW_DETERMINISTIC_SCHEDULING=False)), ("MockClock", object)],
+    ids=["generator", "clock"],
+)
+def test_a_trio_without_the_switches_is_refused(name: str, without: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sim_scheduler, name, without)
     with pytest.raises(SchedulerChangedError, match=trio.__version__):
         run_deterministic(0, _fail)
