@@ -83,9 +83,9 @@ def a_coordinator_loads_nothing(patch: Patch) -> None:
 
 MUTATIONS = (
     Mutation("acks=all is answered before replication", answer_before_replication, LOST, first_seed=4),
-    Mutation("the watermark is the leader's own end", watermark_is_the_leaders_own_end, LOST, first_seed=5),
-    Mutation("log.flush=ack is answered before the disk", answer_before_the_disk, LOST, ("power",), first_seed=2),
-    Mutation("repeated batches are appended", repeated_batches_are_appended, TWICE, first_seed=2),
-    Mutation("consumers read above the watermark", consumers_read_above_the_watermark, (*LOST, "polls"), first_seed=21),
+    Mutation("the watermark is the leader's own end", watermark_is_the_leaders_own_end, LOST, first_seed=10),
+    Mutation("log.flush=ack is answered before the disk", answer_before_the_disk, LOST, ("power",), first_seed=3),
+    Mutation("repeated batches are appended", repeated_batches_are_appended, TWICE, first_seed=5),
+    Mutation("consumers read above the watermark", consumers_read_above_the_watermark, (*LOST, "polls"), first_seed=26),
     Mutation("a coordinator loads nothing", a_coordinator_loads_nothing, ("commits", "polls"), first_seed=2),
 )
