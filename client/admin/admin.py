@@ -70,7 +70,6 @@ from anabranch.runtime.release import SOFTWARE_NAME, software_version
 
 T = TypeVar("T")
 
-"""A partition count that brokers refuse if they do not know ``wants_measured``."""
 _FINAL_FOR_CHANGES = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Errors that are final for a change: the controller knows every topic, so an unknown topic does not exist."""
 
@@ -283,6 +282,7 @@ class Admin(Client[AdminConfig]):
         broker is of another product.
         """
         request = CreatePartitionsRequest(
+            # A broker that does not know ``wants_measured`` refuses this count.
             topics=[CreatePartitionsTopic(name=topic, count=NO_COUNT, assignments=None, wants_measured=True)],
             timeout_ms=self._timeout_ms(None),
             validate_only=True,
