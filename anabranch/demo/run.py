@@ -306,7 +306,7 @@ async def run_demo(
         )
         view.stage("Spark reads the exported files, while the marked partitions are drained")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_audit_into, result, export_directory, directory / PAGE_NAME)
+            nursery.start_soon(audit_into, result, export_directory, directory / PAGE_NAME)
             result.drained_s = await drained_after(admin, TOPIC, STEPS[-1].partitions)
     return result
 
@@ -316,9 +316,13 @@ def _resize(done: Done) -> Resize:
     return Resize(done.began_ns, frozenset((move.source, move.target) for move in planned))
 
 
-async def _audit_into(result: DemoResult, directory: Path, page: Path) -> None:
+async def audit_into(result: DemoResult, directory: Path, page: Path) -> None:
+    """Audit the exported files, and store the report in ``result``. When it is cancelled, Spark is left to itself.
+
+    Otherwise Ctrl-C would have no effect until Spark is ready.
+    """
     started = time.monotonic()
-    result.audit = await trio.to_thread.run_sync(_audit, str(directory), page)
+    result.audit = await trio.to_thread.run_sync(_audit, str(directory), page, abandon_on_cancel=True)
     result.audit["seconds"] = round(time.monotonic() - started, 3)
 
 
