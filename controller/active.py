@@ -227,7 +227,7 @@ class ActiveController:
                     found = await draining.drain(lambda: self._context, link, holders)
                 for wait in changed(self.waits, found):
                     logger.info("resize.waits", **wait)
-                self._note_waits(draining.still_marked(self.image, self.waits | found))
+                self._note_waits(draining.waits_after(self.image, self.waits, found))
                 self._events.put(DrainsDue())
 
             elif self.waits:

@@ -85,10 +85,20 @@ def standing(image: ClusterImage, topic: TopicImage) -> dict[int, DrainWait]:
     return found
 
 
-def still_marked(image: ClusterImage, waits: dict[TopicPartition, DrainWait]) -> dict[TopicPartition, DrainWait]:
-    """The waits of partitions that are still marked for deletion."""
+def waits_after(
+    image: ClusterImage, before: Mapping[TopicPartition, DrainWait], found: Mapping[TopicPartition, DrainWait]
+) -> dict[TopicPartition, DrainWait]:
+    """The waits of marked partitions after a round that ``found`` these, with those of ``before`` that may go on.
+
+    A partition that every group has processed waits for none of them, also while it waits for its removal.
+    """
     marked = {TopicPartition(name, index) for name, topic in image.topics.items() for index in view.marked(topic)}
-    return {tp: wait for tp, wait in waits.items() if tp in marked}
+    lasting = {
+        tp: wait
+        for tp, wait in before.items()
+        if tp in marked and not view.is_processed(image.topics[tp.topic], tp.partition)
+    }
+    return lasting | {tp: wait for tp, wait in found.items() if tp in marked}
 
 
 class Holders:

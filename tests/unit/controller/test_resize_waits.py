@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.controller.image import ClusterImage
+from anabranch.controller.image import ClusterImage, Ending
 from anabranch.controller.resize import draining
 from anabranch.controller.resize.waits import DrainWait, changed
 from anabranch.ordered_resize import resize
 from anabranch.protocol.types import TopicPartition
-from tests.support.controller.topic_images import image_of
+from tests.support.controller.topic_images import image_of, resized
 from tests.support.resize.resized_topic import Topic
 
-T4, T5, U1 = TopicPartition("t", 4), TopicPartition("t", 5), TopicPartition("u", 1)
+T3, T4, T5, U1 = TopicPartition("t", 3), TopicPartition("t", 4), TopicPartition("t", 5), TopicPartition("u", 1)
 COMMIT = DrainWait("its commits", "g", 3, 40)
 NOBODY = DrainWait("a group that reads the topic")
+DELETES = DrainWait("brokers 3 to delete their replicas")
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,28 @@ def test_each_new_reason_is_logged_once(
     before: dict[TopicPartition, DrainWait], now: dict[TopicPartition, DrainWait], lines: list[str]
 ) -> None:
     assert [" ".join(f"{key}={value}" for key, value in fields.items()) for fields in changed(before, now)] == lines
+
+
+@pytest.mark.parametrize(
+    ("processed", "found", "after"),
+    [
+        (set(), {}, {T4: COMMIT, T5: COMMIT}),
+        ({4}, {}, {T5: COMMIT}),
+        ({4}, {T5: NOBODY}, {T5: NOBODY}),
+        ({4}, {T4: DELETES}, {T4: DELETES, T5: COMMIT}),
+        (set(), {T3: COMMIT}, {T4: COMMIT, T5: COMMIT}),
+    ],
+    ids=["nothing-learnt", "processed", "another-reason", "removed", "not-marked-any-more"],
+)
+def test_a_partition_that_every_group_has_processed_waits_for_none(
+    processed: set[int], found: dict[TopicPartition, DrainWait], after: dict[TopicPartition, DrainWait]
+) -> None:
+    """It may be a while until it is removed: the highest marked partition goes first."""
+    topic = image_of(resized(4, 6, 4))
+    for index in (4, 5):
+        topic.partitions[index].ending = Ending(1, end_offset=40, is_processed=index in processed)
+    image = ClusterImage(1000, 1, topics={"t": topic})
+    assert draining.waits_after(image, {T3: COMMIT, T4: COMMIT, T5: COMMIT, U1: COMMIT}, found) == after
 
 
 def test_explaining_a_merge_of_twice_as_many_partitions_takes_twice_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
