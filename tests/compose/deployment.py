@@ -111,7 +111,8 @@ class Deployment:
         try:
             wait_for(lambda: all(self.health(service) == "healthy" for service in services), DEADLINE_S, "healthy")
         except TimeoutError as error:
-            output = "\n".join(f"{service}: {self.logs(service)[-2000:]}" for service in services)
+            checks = {service: self.inspect(service, "json .State.Health") for service in services}
+            output = "\n".join(f"{service}: {checks[service]}\n{self.logs(service)[-2000:]}" for service in services)
             raise AssertionError(f"not healthy within {DEADLINE_S:g} s: {output}") from error
 
     def logs(self, service: str) -> str:
