@@ -35,6 +35,14 @@ HIGH_WATERMARK: Final = -1
 """DeleteRecords: the high watermark, instead of an offset."""
 ACKS_ALL: Final = -1
 """Produce: every replica in sync has to have the records."""
+NO_RETENTION_TIME: Final = -1
+"""OffsetCommit, versions 2 to 4: no retention of its own; the broker's ``offsets.retention.minutes`` counts."""
+INVALID_SESSION_ID: Final = 0
+"""Fetch: no fetch session (KIP-227)."""
+INITIAL_SESSION_EPOCH: Final = 0
+"""Fetch: a full fetch that asks for a new session (KIP-227)."""
+FINAL_SESSION_EPOCH: Final = -1
+"""Fetch: a full fetch without a session; it ends the session that it names (KIP-227)."""
 READ_COMMITTED: Final = 1
 """Fetch, ListOffsets: the isolation level that leaves out the records of open and aborted transactions."""
 CONSUMER_REPLICA_ID: Final = -1

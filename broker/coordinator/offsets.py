@@ -51,7 +51,7 @@ from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET
+from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET, NO_RETENTION_TIME
 from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE
 from anabranch.protocol.types import TopicPartition
 
@@ -59,8 +59,6 @@ Exists: TypeAlias = Callable[[str, int], bool]
 """Whether a partition (topic, index) exists."""
 Checked: TypeAlias = list[tuple[str, list[tuple[int, ErrorCode]]]]
 """The partitions of a commit by topic, each with the error of its check."""
-
-NO_RETENTION = -1
 
 
 # ---------------------------------------------------------------- commit
@@ -189,7 +187,7 @@ def _committed(
     Values that the written version cannot hold are left out here, so that a successor loads the same state.
     """
     now_ms, retention_ms = turn.now.wall_ms, request.retention_time_ms
-    expires = None if retention_ms == NO_RETENTION else now_ms + retention_ms
+    expires = None if retention_ms == NO_RETENTION_TIME else now_ms + retention_ms
     incarnation = max(partition.incarnation, known_incarnation) if expires is None else NO_INCARNATION
     return OffsetAndMetadata(
         offset=partition.committed_offset,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from anabranch.broker.coordinator.group import Group, Member
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.outcome import Turn
-from anabranch.broker.coordinator.positions import NOTHING_KNOWN, UNKNOWN_POSITION, Known, Ownership, Poller, Report
+from anabranch.broker.coordinator.positions import NOTHING_KNOWN, Known, Ownership, Poller, Report
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.consumer_group_position import (
@@ -16,6 +16,7 @@ from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponsePartition,
     ConsumerGroupPositionResponseTopic,
 )
+from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.subscriptions import assigned_partitions
 from anabranch.protocol.types import TopicPartition
 
@@ -61,10 +62,10 @@ def position_of(shard: Shard, group: Group, tp: TopicPartition, incarnation: int
     if awaits_report(shard, group, tp):
         report = group.positions.reports.get(tp)
         is_of_incarnation = report is not None and report.incarnation == incarnation
-        return report.position if report is not None and is_of_incarnation else UNKNOWN_POSITION
+        return report.position if report is not None and is_of_incarnation else NO_OFFSET
     committed = shard.durable.offsets_of(group.group_id).get(tp)
     if committed is None or committed.incarnation != incarnation:
-        return UNKNOWN_POSITION
+        return NO_OFFSET
     return committed.offset
 
 

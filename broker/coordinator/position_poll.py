@@ -28,7 +28,7 @@ from anabranch.broker.coordinator.position_answers import (
     position_of,
     response_of,
 )
-from anabranch.broker.coordinator.positions import UNKNOWN_POSITION, Poller, PositionWait
+from anabranch.broker.coordinator.positions import Poller, PositionWait
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.coordinator.token import Token
 from anabranch.protocol.errors import ErrorCode
@@ -37,7 +37,7 @@ from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponse,
     ConsumerGroupPositionResponsePartition,
 )
-from anabranch.protocol.sentinels import NO_GENERATION, NO_INCARNATION
+from anabranch.protocol.sentinels import NO_GENERATION, NO_INCARNATION, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
 
@@ -86,7 +86,7 @@ def _poll(
     moved = [
         one.tp
         for one in asked
-        if one.position > UNKNOWN_POSITION
+        if one.position > NO_OFFSET
         and owner_of(turn.shard, group, one.tp) == member_id
         and positions.report(one.tp, one.incarnation, one.position)
     ]
@@ -122,7 +122,7 @@ def _continue_waits(turn: Turn, group: Group, member_id: str, awaited_until: Map
             turn.shard.on_waited((wait.interrupted_ms - wait.since_ms) / 1000)
         elif until == wait.until:
             poller.awaited[tp] = wait._replace(interrupted_ms=-1)
-        elif until == UNKNOWN_POSITION:
+        elif until == NO_OFFSET:
             continue
         del earlier[tp]
 

@@ -23,9 +23,8 @@ from typing import NamedTuple
 
 from anabranch.broker.coordinator.durable import StableGeneration
 from anabranch.broker.coordinator.token import Token
+from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
-
-UNKNOWN_POSITION = -1
 
 
 class Known(NamedTuple):
@@ -37,7 +36,7 @@ class Known(NamedTuple):
     """The number of commits that lowered the group's offset: the position may go down and up between two answers."""
 
 
-NOTHING_KNOWN = Known(UNKNOWN_POSITION, awaits_report=True, rewinds=0)
+NOTHING_KNOWN = Known(NO_OFFSET, awaits_report=True, rewinds=0)
 
 
 class Report(NamedTuple):

@@ -25,11 +25,10 @@ from anabranch.broker.coordinator.offsets import CommitEnded, committed_now
 from anabranch.broker.coordinator.outcome import Turn
 from anabranch.broker.coordinator.position_answers import owner_of
 from anabranch.broker.coordinator.position_poll import ask_owners
-from anabranch.broker.coordinator.positions import UNKNOWN_POSITION
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequestTopics
 from anabranch.protocol.generated.topic_readers import TopicReadersResponseGroup, TopicReadersResponsePartition
-from anabranch.protocol.sentinels import NO_EPOCH
+from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 
 MARGIN = 1.1
@@ -102,13 +101,13 @@ def _group_of(
     found = []
     for tp in tps:
         position = _report(group, tp, topics) if tp in reported else _commit(shard, group, tp, topics)
-        if position != UNKNOWN_POSITION or tp in reported:
+        if position != NO_OFFSET or tp in reported:
             found.append(
                 TopicReadersResponsePartition(
                     partition_index=tp.partition, position=position, is_reported=tp in reported
                 )
             )
-    life = shard.counted.since.get(group.group_id, {}).get(topic, UNKNOWN_POSITION)
+    life = shard.counted.since.get(group.group_id, {}).get(topic, NO_TIMESTAMP)
     return TopicReadersResponseGroup(group_id=group.group_id, life=life, partitions=found)
 
 
@@ -123,13 +122,13 @@ def _is_reported(shard: Shard, group: Group, tp: TopicPartition) -> bool:
 def _report(group: Group, tp: TopicPartition, topics: Topics) -> int:
     report = group.positions.reports.get(tp)
     is_current = report is not None and report.incarnation == topics.incarnation(*tp)
-    return report.position if report is not None and is_current else UNKNOWN_POSITION
+    return report.position if report is not None and is_current else NO_OFFSET
 
 
 def _commit(shard: Shard, group: Group, tp: TopicPartition, topics: Topics) -> int:
     committed = shard.durable.offsets_of(group.group_id).get(tp)
     found = None if committed is None else committed_now(tp, committed, topics)
-    return UNKNOWN_POSITION if found is None else found.offset
+    return NO_OFFSET if found is None else found.offset
 
 
 # ---------------------------------------------------------------- where members begin

@@ -17,20 +17,21 @@ from anabranch.broker.deferred import Deferred
 from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
 from anabranch.broker.log.cold_reads import ColdError
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
-from anabranch.broker.replication.fetch_session import (
-    FINAL_EPOCH,
-    INITIAL_EPOCH,
-    INVALID_SESSION_ID,
-    FetchSession,
-    FetchTarget,
-)
+from anabranch.broker.replication.fetch_session import FetchSession, FetchTarget
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.fetch import FetchRequest, FetchResponse
-from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, READ_COMMITTED
+from anabranch.protocol.sentinels import (
+    CONSUMER_REPLICA_ID,
+    FINAL_SESSION_EPOCH,
+    INITIAL_SESSION_EPOCH,
+    INVALID_SESSION_ID,
+    READ_COMMITTED,
+)
 from anabranch.protocol.types import TopicPartition
 
 _FIRST_SESSION_VERSION = 7
+_FULL_FETCHES = (FINAL_SESSION_EPOCH, INITIAL_SESSION_EPOCH)
 READ_AT_ONCE = 256
 """Partitions that are read before other requests are served."""
 
@@ -47,7 +48,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
         if is_follower
         else min(request.max_bytes, ctx.node.config.values["fetch.max.bytes"]),
         read_committed=request.isolation_level == READ_COMMITTED,
-        full=request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH) or ctx.api_version < _FIRST_SESSION_VERSION,
+        full=request.session_epoch in _FULL_FETCHES or ctx.api_version < _FIRST_SESSION_VERSION,
         reports_divergence=ctx.api_version >= 12,
         is_stock=request.replica_id == CONSUMER_REPLICA_ID and not ctx.keeps_order,
     )
@@ -116,10 +117,10 @@ def _target(ctx: RequestContext, request: FetchRequest) -> FetchTarget | ErrorCo
     sessions = ctx.node.fetch_sessions
     if ctx.api_version < _FIRST_SESSION_VERSION:
         return _sessionless(ctx, request)
-    if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+    if request.session_epoch in _FULL_FETCHES:
         if request.session_id != INVALID_SESSION_ID:
             sessions.remove(request.session_id)
-        if request.session_epoch == FINAL_EPOCH:
+        if request.session_epoch == FINAL_SESSION_EPOCH:
             return _sessionless(ctx, request)
         size = sum(len(topic.partitions) for topic in request.topics)
         created = sessions.create(size, is_follower=request.replica_id >= 0) if size else None

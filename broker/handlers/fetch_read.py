@@ -8,7 +8,7 @@ from typing import NamedTuple
 from anabranch.broker.log.cold_reads import TRIES, ColdError
 from anabranch.broker.log.partition_log import LogRead
 from anabranch.broker.metrics import BrokerMetrics
-from anabranch.broker.replication.fetch_session import INVALID_SESSION_ID, FetchedPartition, FetchSession, FetchTarget
+from anabranch.broker.replication.fetch_session import FetchedPartition, FetchSession, FetchTarget
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.broker.replication.throttle import ReplicationQuota
@@ -20,7 +20,7 @@ from anabranch.protocol.generated.fetch import (
     FetchResponse,
     PartitionData,
 )
-from anabranch.protocol.sentinels import DEBUGGING_CONSUMER_REPLICA_ID, NO_OFFSET
+from anabranch.protocol.sentinels import DEBUGGING_CONSUMER_REPLICA_ID, INVALID_SESSION_ID, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
 

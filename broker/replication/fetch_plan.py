@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anabranch.broker.replication.fetch_session import INITIAL_EPOCH, INVALID_SESSION_ID, MAX_EPOCH
+from anabranch.broker.replication.fetch_session import MAX_EPOCH
 from anabranch.broker.replication.fetcher_config import FetcherConfig
 from anabranch.broker.replication.follower import FollowedPartition
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET
+from anabranch.protocol.sentinels import INITIAL_SESSION_EPOCH, INVALID_SESSION_ID, NO_EPOCH, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
 
@@ -21,7 +21,7 @@ class FetchPlan:
 
     def __init__(self) -> None:
         self._session_id = INVALID_SESSION_ID
-        self._epoch = INITIAL_EPOCH
+        self._epoch = INITIAL_SESSION_EPOCH
         self._broker_epoch = NO_EPOCH
         self._offsets: dict[TopicPartition, int] = {}
         """The partitions in the session after the last request, with the requested offsets."""
@@ -42,7 +42,7 @@ class FetchPlan:
     @property
     def has_session(self) -> bool:
         """Whether the leader keeps a session: then ``release`` may follow a request that is not answered."""
-        return self._epoch != INITIAL_EPOCH
+        return self._epoch != INITIAL_SESSION_EPOCH
 
     def offset(self, key: TopicPartition) -> int:
         """The offset last requested for a partition; -1 if there is none."""
@@ -62,7 +62,7 @@ class FetchPlan:
 
     def start_over(self, wanted: Mapping[TopicPartition, FollowedPartition]) -> None:
         """Forget the session: the next request names every partition."""
-        self._session_id, self._epoch = INVALID_SESSION_ID, INITIAL_EPOCH
+        self._session_id, self._epoch = INVALID_SESSION_ID, INITIAL_SESSION_EPOCH
         self._changed = {**self._changed, **dict.fromkeys(self._offsets)}
         self._changed = {key: None for key in self._changed if key in wanted}
         self._offsets.clear()
@@ -143,9 +143,9 @@ class FetchPlan:
             return False
         if session_id == INVALID_SESSION_ID:
             # The leader keeps no session: every request names everything.
-            self._session_id, self._epoch = INVALID_SESSION_ID, INITIAL_EPOCH
+            self._session_id, self._epoch = INVALID_SESSION_ID, INITIAL_SESSION_EPOCH
             self._changed.update(dict.fromkeys(self._offsets))
-        elif self._epoch == INITIAL_EPOCH:
+        elif self._epoch == INITIAL_SESSION_EPOCH:
             self._session_id, self._epoch = session_id, 1
         else:
             self._epoch = _next(self._epoch)

@@ -18,9 +18,6 @@ from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 
-INVALID_SESSION_ID = 0
-INITIAL_EPOCH = 0
-FINAL_EPOCH = -1
 MAX_EPOCH = 2**31 - 1
 EVICTION_S = 120.0
 """The time in which no new session may evict a session (Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""

@@ -19,6 +19,7 @@ from anabranch.protocol.errors import ErrorCode, RecordError, RefusedRecordsErro
 from anabranch.protocol.generated.produce import TopicProduceData
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.sentinels import NO_COUNT, NO_LAYOUT_VERSION
 from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 
 _CACHED_KEYS = 32_768
@@ -29,7 +30,7 @@ Admission: TypeAlias = Callable[[RecordBatch], None]
 """Checks a batch that its partition does not have yet. Raises ``KafkaError`` if it may not be appended."""
 
 
-UNKNOWN = Layout(-1, -1, -1)
+UNKNOWN = Layout(NO_COUNT, NO_LAYOUT_VERSION, NO_COUNT)
 """The layout if the controller sends none: then there is nothing to compare with."""
 KEY_BYTES_AT_ONCE = 64 * 1024
 """A key's hash takes a quarter of a microsecond for each four bytes."""

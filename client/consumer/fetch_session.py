@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from anabranch.client.errors import ErrorCode
+from anabranch.protocol.sentinels import INITIAL_SESSION_EPOCH, INVALID_SESSION_ID
 from anabranch.protocol.types import TopicPartition
 
-INITIAL_EPOCH = 0
-FINAL_EPOCH = -1
 _INT_MAX = 2**31 - 1
 
 
@@ -49,8 +48,8 @@ class ConsumerFetchSession:
     __slots__ = ("_number", "_was_refused", "epoch", "partitions", "session_id")
 
     def __init__(self) -> None:
-        self.session_id = 0
-        self.epoch = INITIAL_EPOCH
+        self.session_id = INVALID_SESSION_ID
+        self.epoch = INITIAL_SESSION_EPOCH
         """The session epoch of the next request."""
         self.partitions: dict[TopicPartition, FetchPosition | None] = {}
         """Partitions that the broker fetches after the last built request. None: to be named again or forgotten."""
@@ -61,15 +60,15 @@ class ConsumerFetchSession:
     @property
     def takes_more(self) -> bool:
         """Whether another request may leave before the last one is answered."""
-        return self.epoch != INITIAL_EPOCH
+        return self.epoch != INITIAL_SESSION_EPOCH
 
     def next_request(self, wanted: Mapping[TopicPartition, FetchPosition]) -> SessionRequest:
         """The request that makes the session fetch exactly ``wanted``, in its order."""
-        if self.epoch == INITIAL_EPOCH:
+        if self.epoch == INITIAL_SESSION_EPOCH:
             self._number += 1
             self.partitions = dict(wanted)
             return SessionRequest(
-                self.session_id, INITIAL_EPOCH, dict(wanted), [], self._number, is_urgent=not self._was_refused
+                self.session_id, INITIAL_SESSION_EPOCH, dict(wanted), [], self._number, is_urgent=not self._was_refused
             )
         send = {tp: position for tp, position in wanted.items() if self.partitions.get(tp) != position}
         forget = [tp for tp in self.partitions if tp not in wanted]
@@ -86,10 +85,11 @@ class ConsumerFetchSession:
             self.reset()
             self._was_refused = True
             return False
-        self._was_refused = session_id == 0
-        if session_id == 0:
-            self.session_id, self.epoch = 0, INITIAL_EPOCH  # the broker keeps no session: full fetches
-        elif request.epoch == INITIAL_EPOCH:
+        self._was_refused = session_id == INVALID_SESSION_ID
+        if session_id == INVALID_SESSION_ID:
+            # The broker keeps no session: full fetches.
+            self.session_id, self.epoch = INVALID_SESSION_ID, INITIAL_SESSION_EPOCH
+        elif request.epoch == INITIAL_SESSION_EPOCH:
             self.session_id, self.epoch = session_id, 1
         return True
 
@@ -105,6 +105,6 @@ class ConsumerFetchSession:
     def reset(self) -> None:
         """Begin anew with a full fetch: the connection broke or the broker lost the session."""
         self._number += 1
-        self.session_id, self.epoch = 0, INITIAL_EPOCH
+        self.session_id, self.epoch = INVALID_SESSION_ID, INITIAL_SESSION_EPOCH
         self.partitions = {}
         self._was_refused = False

@@ -12,7 +12,6 @@ import anyio
 from anyio.abc import TaskGroup
 
 from anabranch.client.config import ConsumerConfig
-from anabranch.client.consumer.fetch_session import FINAL_EPOCH
 from anabranch.client.consumer.read_committed import visible_batches
 from anabranch.client.errors import (
     ClientClosedError,
@@ -31,7 +30,14 @@ from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp, OffsetQue
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from anabranch.protocol.records import RecordBatch, iter_batches
-from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, NO_EPOCH, NO_INCARNATION, READ_COMMITTED
+from anabranch.protocol.sentinels import (
+    CONSUMER_REPLICA_ID,
+    FINAL_SESSION_EPOCH,
+    INVALID_SESSION_ID,
+    NO_EPOCH,
+    NO_INCARNATION,
+    READ_COMMITTED,
+)
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
@@ -222,8 +228,8 @@ class LogReader(Client[ConsumerConfig]):
             min_bytes=1,
             max_bytes=config.fetch_max_bytes,
             isolation_level=READ_COMMITTED if config.isolation_level == "read_committed" else 0,
-            session_id=0,
-            session_epoch=FINAL_EPOCH,
+            session_id=INVALID_SESSION_ID,
+            session_epoch=FINAL_SESSION_EPOCH,
             topics=[FetchTopic(topic=tp.topic, partitions=[asked])],
             rack_id="",
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from anabranch.client.net.cluster import TopicInfo
+from anabranch.protocol.sentinels import NO_COUNT, NO_LAYOUT_VERSION
 from anabranch.zk_schemas.partition_state import Layout
 
-NO_LAYOUT = Layout(-1, -1)
+NO_LAYOUT = Layout(NO_COUNT, NO_LAYOUT_VERSION)
 """The layout of a topic of a plain Kafka broker: its batches are sent without one."""
 
 
