@@ -1,4 +1,4 @@
-"""Writing a record batch v2: append records, compress, checksum; transaction markers; compacted batches.
+"""Writing a record batch v2: append records, compress, checksum; compacted batches.
 
 mypyc compiles this file unchanged.
 """
@@ -14,8 +14,6 @@ from fastcrc import crc32
 
 from anabranch.protocol.batch_layout import (
     CONTROL_BIT,
-    CONTROL_KEY,
-    CONTROL_VALUE,
     CRC_AT,
     CRC_START,
     CREATE_TIME,
@@ -381,28 +379,3 @@ def _built(builder: BatchBuilder, build: Callable[[], bytes]) -> Generator[Calla
     large = _LargeBuild(build)
     yield large.run
     return large.result()
-
-
-# ---------------------------------------------------------------- control batches
-
-
-def build_control_batch(
-    kind: int,
-    producer_id: int,
-    producer_epoch: int,
-    coordinator_epoch: int,
-    timestamp: int,
-    *,
-    base_offset: int = 0,
-    leader_epoch: int = NO_EPOCH,
-) -> bytes:
-    """The transaction marker CONTROL_ABORT or CONTROL_COMMIT: a control batch of one record."""
-    return build_batch(
-        [(CONTROL_KEY.pack(0, kind), CONTROL_VALUE.pack(0, coordinator_epoch), (), timestamp)],
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        is_transactional=True,
-        is_control=True,
-    )

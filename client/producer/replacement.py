@@ -59,21 +59,6 @@ class Replaced(NamedTuple):
     failed: int
 
 
-def replace_records(
-    before: TopicInfo, after: TopicInfo, queues: list[list[ProducerBatch]], placing: Placing
-) -> Replaced:
-    """Place the records of ``queues``, each one partition's batches in order, by ``after``.
-
-    ``before`` is the layout that they were placed by. A batch without moving records is kept as it is, with the new
-    layout.
-    """
-    work = Replacement(before, after, placing)
-    work.take(queues)
-    while work.is_unfinished:
-        work.step()
-    return work.result()
-
-
 def _oldest_first(queues: list[list[ProducerBatch]]) -> list[ProducerBatch]:
     """All batches by age, each queue's in its own order. Records placed first are sent first and expire first."""
     dated: list[tuple[float, int, ProducerBatch]] = []
@@ -96,7 +81,11 @@ def _partitions_losing_keys(before: TopicInfo, after: TopicInfo) -> frozenset[in
 
 
 class Replacement:
-    """``replace_records`` in steps. ``take`` may be called again for batches that came to the queues meanwhile."""
+    """Places the records of batches that were placed by ``before`` again, by ``after``, in steps.
+
+    A batch without moving records is kept as it is, with the new layout. ``take`` may be called again for batches that
+    came to the queues meanwhile.
+    """
 
     __slots__ = (
         "_after",
@@ -134,7 +123,7 @@ class Replacement:
         return self._after
 
     def take(self, queues: list[list[ProducerBatch]]) -> None:
-        """Add batches to place, behind all that were taken before."""
+        """Add batches to place, behind all that were taken before: of each queue its batches, in order."""
         batches = _oldest_first(queues)
         self._taken += batches
         self._pending += batches

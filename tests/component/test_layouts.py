@@ -15,7 +15,6 @@ from anabranch.broker.log.identity_file import IdentityFile
 from anabranch.broker.log.partition_log import AppendOrigin
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH, EVERY_EPOCH
-from anabranch.protocol.batch_builder import build_control_batch
 from anabranch.protocol.batch_layout import CONTROL_COMMIT
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -40,6 +39,7 @@ from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S
+from tests.support.log.batches import build_control_batch
 from tests.support.resize.resized_broker import (
     FIRST,
     GROWN,

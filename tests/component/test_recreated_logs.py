@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from anabranch.broker.log.partition_log import AppendOrigin
-from anabranch.protocol.batch_builder import build_control_batch
 from anabranch.protocol.batch_layout import CONTROL_COMMIT
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
@@ -26,6 +25,7 @@ from anabranch.protocol.records import iter_batches
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.sim_zk import FakeZk
 from tests.support.broker.broker_harness import BROKER_ID
+from tests.support.log.batches import build_control_batch
 from tests.support.resize.resized_broker import GROWN, Broker, broker_of
 
 pytestmark = pytest.mark.trio

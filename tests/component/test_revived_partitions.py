@@ -11,7 +11,6 @@ import trio.testing
 from anabranch.broker.log.partition_log import AppendOrigin
 from anabranch.broker.replication.isr import ReplicaProgress
 from anabranch.broker.replication.partition import Partition
-from anabranch.protocol.batch_builder import build_control_batch
 from anabranch.protocol.batch_layout import CONTROL_COMMIT
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -25,6 +24,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.sim_zk import FakeZk
 from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S
+from tests.support.log.batches import build_control_batch
 from tests.support.resize.resized_broker import (
     FIRST,
     GROWN,

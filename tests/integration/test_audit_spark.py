@@ -15,7 +15,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from anabranch.cli.main import main
-from anabranch.protocol.batch_builder import build_batch, build_control_batch, retain_records
+from anabranch.protocol.batch_builder import build_batch, retain_records
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.key_placement import MOVED_HEADER
@@ -39,6 +39,7 @@ from anabranch.audit.parts import segment_parts
 from anabranch.audit.report import AuditReport, Status
 from anabranch.audit.run import audit_with, run_audit, spark_session
 from tests.support.audit.mutations import RULES_OFF, Audited, RuleOff
+from tests.support.log.batches import build_control_batch
 
 pytestmark = pytest.mark.integration
 

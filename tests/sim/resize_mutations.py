@@ -21,7 +21,6 @@ from anabranch.client.group.listener import PartitionKeyListener
 from anabranch.client.ordered_delivery.delivery import OrderedDelivery
 from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.named_layout import layout_of
-from anabranch.client.producer.replacement import replace_records
 from anabranch.client.producer.sender import Sender
 from anabranch.client.producer.topic_placement import TopicPlacement
 from anabranch.controller import request_batch, view
@@ -34,6 +33,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import DeleteOp
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.sim.mutations import Mutation
+from tests.support.client.replaced_records import replace_records
 from tests.support.resize import lineage_mutations as rules
 
 Patch = pytest.MonkeyPatch

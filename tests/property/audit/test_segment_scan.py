@@ -13,12 +13,13 @@ from anabranch.audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, SegmentSo
 from anabranch.audit.manifest import Layout, Manifest, PartitionEntry
 from anabranch.audit.order_field import OrderField
 from anabranch.protocol import record_arrays
-from anabranch.protocol.batch_builder import build_batch, build_control_batch, retain_records
+from anabranch.protocol.batch_builder import build_batch, retain_records
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CRC_AT, CRC_START, MAX_SEQUENCE
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.records import RecordBatch
 from tests.support.audit.naive import naive_rows, read_segment
+from tests.support.log.batches import build_control_batch
 
 COLUMNS = names_of(f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}")
 T0 = 1_700_000_000_000

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from anabranch.protocol.batch_builder import build_batch, build_control_batch, retain_records
+from anabranch.protocol.batch_builder import build_batch, retain_records
 from anabranch.protocol.batch_layout import (
     CONTROL_COMMIT,
     CONTROL_KEY,
@@ -22,6 +22,7 @@ from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import RecordBatch, iter_batches, set_base_offset
 from tests.support.audit.history import TOPIC, History
 from tests.support.audit.samples import T0
+from tests.support.log.batches import build_control_batch
 
 ATTRIBUTES_AT = 21
 INITIAL, GROWN = 40, 44

@@ -3,9 +3,33 @@
 from __future__ import annotations
 
 from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.batch_layout import CONTROL_KEY, CONTROL_VALUE
+from anabranch.protocol.sentinels import NO_EPOCH
 
 
 def batch_of(count: int, *, value_bytes: int = 10, **fields: int) -> bytes:
     """One uncompressed batch of ``count`` keyed records from offset 0; ``fields`` as for ``build_batch``."""
     records = [(b"key-%d" % number, b"v" * value_bytes, [], 1_700_000_000_000 + number) for number in range(count)]
     return build_batch(records, **fields)
+
+
+def build_control_batch(
+    kind: int,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp: int,
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = NO_EPOCH,
+) -> bytes:
+    """The transaction marker CONTROL_ABORT or CONTROL_COMMIT: a control batch of one record."""
+    return build_batch(
+        [(CONTROL_KEY.pack(0, kind), CONTROL_VALUE.pack(0, coordinator_epoch), (), timestamp)],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+        is_control=True,
+    )

@@ -19,13 +19,13 @@ from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
 from anabranch.broker.log.partition_log import AppendOrigin, PartitionLog
 from anabranch.broker.log.producer_rebuild import catch_up
-from anabranch.protocol.batch_builder import build_control_batch
 from anabranch.protocol.batch_layout import CONTROL_ABORT
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import iter_batches, set_base_offset
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.sim_storage import ALL_OPERATIONS, OPENING, WRITING, FailingCalls, SimDisk
+from tests.support.log.batches import build_control_batch
 from tests.support.log.log_fixture import START_MS, TOPIC_ID, ManualClock, batch, values
 
 KINDS = {errno.EIO: ALL_OPERATIONS, errno.EMFILE: OPENING, errno.ENOSPC: WRITING}

@@ -12,12 +12,13 @@ from anabranch.audit.order_field import OrderField, OrderFieldError
 from anabranch.audit.report import AuditReport, Check, Violation
 from anabranch.audit.segment_reader import Row
 from anabranch.audit.segment_scan import scan
-from anabranch.protocol.batch_builder import build_batch, build_control_batch, retain_records
+from anabranch.protocol.batch_builder import build_batch, retain_records
 from anabranch.protocol.batch_layout import CONTROL_ABORT
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.key_placement import MOVED_HEADER, place, positive_hash
 from anabranch.protocol.records import RecordBatch
 from tests.support.audit.naive import read_segment
+from tests.support.log.batches import build_control_batch
 
 T0 = 1_700_000_000_000
 RECORDS = [(b"key-%d" % n, b"%d\tvalue" % n, (), T0 + n) for n in range(10)]

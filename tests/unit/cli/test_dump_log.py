@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from anabranch.cli.main import main
-from anabranch.protocol.batch_builder import build_batch, build_control_batch
+from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.generated.consumer_offsets import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
 from anabranch.protocol.message import encode_versioned
-from tests.support.log.batches import batch_of
+from tests.support.log.batches import batch_of, build_control_batch
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

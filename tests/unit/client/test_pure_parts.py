@@ -17,7 +17,7 @@ from anabranch.client.producer.partitioner import StickyPartitioner
 from anabranch.client.subscription.fetched_batch import Deserializers, FetchedBatch, Records
 from anabranch.client.subscription.subscription import AssignedPartition, FetchState, Subscription
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH
-from anabranch.protocol.batch_builder import build_batch, build_control_batch, retain_records
+from anabranch.protocol.batch_builder import build_batch, retain_records
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from anabranch.protocol.generated.metadata import (
     MetadataResponse,
@@ -29,6 +29,7 @@ from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.transitions import IllegalTransitionError
+from tests.support.log.batches import build_control_batch
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)

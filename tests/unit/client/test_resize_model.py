@@ -15,9 +15,10 @@ from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.named_layout import layout_of
 from anabranch.client.producer.partition_queue import PartitionQueue
 from anabranch.client.producer.producer_batch import ProducerBatch
-from anabranch.client.producer.replacement import Placing, Replaced, replace_records
+from anabranch.client.producer.replacement import Placing, Replaced
 from anabranch.client.producer.topic_placement import TopicPlacement
 from anabranch.protocol.key_placement import place, positive_hash
+from tests.support.client.replaced_records import replace_records
 from tests.unit.client.resize_model import INITIAL, NODES, ProducerModel
 
 KEYS = [b"k%d" % n for n in range(8)]

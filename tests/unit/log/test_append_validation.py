@@ -8,11 +8,12 @@ import pytest
 from anabranch.broker.log.append_validation import MAX_NAMED_RECORDS, validate_append
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.producer_state import AppendOrigin
-from anabranch.protocol.batch_builder import BatchBuilder, build_control_batch
+from anabranch.protocol.batch_builder import BatchBuilder
 from anabranch.protocol.batch_layout import CRC_AT, LOG_APPEND_TIME
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode, KafkaError, RefusedRecordsError
 from anabranch.protocol.records import RecordBatch
+from tests.support.log.batches import build_control_batch
 from tests.support.log.log_fixture import START_MS, batch
 
 

@@ -16,11 +16,12 @@ from anabranch.broker.log.log_manager import LogManager
 from anabranch.broker.log.manager_config import LogManagerConfig
 from anabranch.broker.log.partition_log import AppendOrigin, PartitionLog
 from anabranch.broker.log.slices import at_once
-from anabranch.protocol.batch_builder import build_batch, build_control_batch
+from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
+from tests.support.log.batches import build_control_batch
 from tests.support.log.log_fixture import START_MS, TOPIC_ID, Crash, LogFixture, batch, idempotent, read_all, values
 
 pytestmark = pytest.mark.trio

@@ -6,9 +6,9 @@ import pytest
 
 from anabranch.broker.log.log_loader import Checkpoints
 from anabranch.broker.log.partition_log import AppendOrigin, PartitionLog
-from anabranch.protocol.batch_builder import build_control_batch
 from anabranch.protocol.batch_layout import CONTROL_ABORT
 from anabranch.protocol.types import ZERO_UUID
+from tests.support.log.batches import build_control_batch
 from tests.support.log.log_fixture import START_MS, TOPIC_ID, LogFixture, batch, find_time, idempotent, values
 
 pytestmark = pytest.mark.trio

@@ -10,9 +10,9 @@ from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.partition_log import AppendOrigin, PartitionLog
 from anabranch.broker.log.paths import PARTITION_METADATA
 from anabranch.broker.log.txn_index import AbortedTxn
-from anabranch.protocol.batch_builder import build_control_batch
 from anabranch.protocol.batch_layout import CONTROL_ABORT
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from tests.support.log.batches import build_control_batch
 from tests.support.log.log_fixture import START_MS, LogFixture, batch, find_time, idempotent, read_all, values
 
 TWO_BATCHES = 2 * len(batch(b"a0", b"b0"))

@@ -10,10 +10,10 @@ from anabranch.broker.log.producer_state import (
     ProducerState,
 )
 from anabranch.broker.log.txn_index import AbortedTxn
-from anabranch.protocol.batch_builder import build_control_batch
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import RecordBatch
+from tests.support.log.batches import build_control_batch
 from tests.support.log.log_fixture import START_MS, idempotent
 
 MAX_SEQUENCE = 2**31 - 1

@@ -16,6 +16,7 @@ from anabranch.protocol.compression import CompressionType, CorruptRecordError, 
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.records import RecordBatch, iter_batches, validate_produce_batch
 from anabranch.protocol.sentinels import NO_SEQUENCE
+from tests.support.log.batches import build_control_batch
 
 CODECS = list(CompressionType)
 T0 = 1_700_000_000_000
@@ -228,7 +229,7 @@ def test_a_delete_horizon_replaces_the_base_timestamp_only() -> None:
 
 @pytest.mark.parametrize("kind", [layout.CONTROL_ABORT, layout.CONTROL_COMMIT])
 def test_control_batches_are_read_by_us_and_by_kafka_python(kind: int) -> None:
-    batch = RecordBatch(b.build_control_batch(kind, 9, 1, 33, T0, base_offset=7))
+    batch = RecordBatch(build_control_batch(kind, 9, 1, 33, T0, base_offset=7))
     assert batch.is_control and batch.is_transactional and batch.verify_crc()
     (record,) = batch
     assert record.key == struct.pack(">hh", 0, kind)

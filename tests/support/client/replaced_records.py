@@ -1,0 +1,21 @@
+"""Places unsent records again, for a new layout, without pauses."""
+
+from __future__ import annotations
+
+from anabranch.client.net.cluster import TopicInfo
+from anabranch.client.producer.producer_batch import ProducerBatch
+from anabranch.client.producer.replacement import Placing, Replaced, Replacement
+
+
+def replace_records(
+    before: TopicInfo, after: TopicInfo, queues: list[list[ProducerBatch]], placing: Placing
+) -> Replaced:
+    """Place the records of ``queues``, each one partition's batches in order, by ``after``.
+
+    ``before`` is the layout that they were placed by.
+    """
+    work = Replacement(before, after, placing)
+    work.take(queues)
+    while work.is_unfinished:
+        work.step()
+    return work.result()
