@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from anabranch.runtime.transitions import enter
+from anabranch.protocol.transitions import enter
 
 
 class PartitionStatus(enum.Enum):

@@ -15,6 +15,7 @@ from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.facts import Facts, Lineage, is_fresh, is_processed, log_start_counts
 from anabranch.ordered_resize.lineage import Loaded
 from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET
+from anabranch.protocol.transitions import IllegalTransitionError
 
 
 class GateState(enum.Enum):
@@ -59,10 +60,6 @@ class Question(NamedTuple):
     ask: Ask
     partition: int
     epoch: int = NO_EPOCH
-
-
-class IllegalMoveError(Exception):
-    """A move outside ``MOVES``: a defect of the gate."""
 
 
 class _Held:
@@ -131,11 +128,11 @@ class Gate:
     # ------------------------------------------------------------ decisions
 
     def look(self, partition: int, epoch: int) -> GateState:
-        """The state of the next batch, which has this leader epoch. Raises ``IllegalMoveError``."""
+        """The state of the next batch, which has this leader epoch. Raises ``IllegalTransitionError``."""
         held = self._held[partition]
         state = self._judge(partition, held, epoch)
         if state is not held.state and (held.state, state) not in MOVES:
-            raise IllegalMoveError(
+            raise IllegalTransitionError(
                 f"partition {partition}, leader epoch {epoch}: cannot move from {held.state.name} to {state.name}"
             )
         held.state = state

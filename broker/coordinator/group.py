@@ -16,8 +16,8 @@ from anabranch.broker.coordinator.positions import GroupPositions
 from anabranch.broker.coordinator.token import Token
 from anabranch.protocol.sentinels import NO_TIMESTAMP
 from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from anabranch.protocol.transitions import enter
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.transitions import enter
 
 Protocols: TypeAlias = list[tuple[str, bytes]]
 """Assignment protocols a member supports with its metadata for each, most preferred first."""

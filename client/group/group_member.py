@@ -9,7 +9,7 @@ import enum
 
 from anabranch.client.errors import ErrorCode
 from anabranch.protocol.sentinels import NO_GENERATION
-from anabranch.runtime.transitions import enter
+from anabranch.protocol.transitions import enter
 
 UNKNOWN_MEMBER = ""
 

@@ -13,8 +13,8 @@ from typing import TypeAlias
 import pytest
 
 from anabranch.ordered_resize import resize
-from anabranch.ordered_resize.gate import IllegalMoveError
 from anabranch.ordered_resize.judgement import VerdictKind
+from anabranch.protocol.transitions import IllegalTransitionError
 from tests.support.resize import lineage_mutations
 from tests.support.resize.lineage_model import BrokenError, LineageModel
 
@@ -32,7 +32,7 @@ def histories(first: int, count: int, *, is_edited: bool = False, seen: set[Verd
         world.is_edited = is_edited
         try:
             world.run()
-        except (AssertionError, LookupError, IllegalMoveError, RecursionError) as error:
+        except (AssertionError, LookupError, IllegalTransitionError, RecursionError) as error:
             return [f"history {seed}: {type(error).__name__}: {error}"]
         if seen is not None:
             seen.update(world.judged)

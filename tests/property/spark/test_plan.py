@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anabranch.ordered_resize import lineage
 from anabranch.ordered_resize.facts import Facts
-from anabranch.ordered_resize.gate import IllegalMoveError
+from anabranch.protocol.transitions import IllegalTransitionError
 from anabranch.spark import plan
 from tests.support.audit.stream_model import StreamModel
 
@@ -25,7 +25,7 @@ def broken(first: int, count: int) -> list[str]:
     for seed in range(first, first + count):
         try:
             StreamModel(seed).run()
-        except (AssertionError, LookupError, IllegalMoveError, RecursionError) as error:
+        except (AssertionError, LookupError, IllegalTransitionError, RecursionError) as error:
             return [f"history {seed}: {type(error).__name__}: {error}"]
     return []
 

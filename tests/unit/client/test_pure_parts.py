@@ -27,8 +27,8 @@ from anabranch.protocol.generated.metadata import (
 )
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.transitions import IllegalTransitionError
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.transitions import IllegalTransitionError
 from tests.support.log.batches import build_control_batch
 
 T0 = TopicPartition("t", 0)

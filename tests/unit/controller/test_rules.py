@@ -25,8 +25,8 @@ from anabranch.controller.states import (
 from anabranch.controller.store import CONCURRENT_READS, MAX_BYTES, MAX_OPERATIONS, chunks, read_each
 from anabranch.controller.topic_id import new_topic_id
 from anabranch.controller.topic_names import colliding, name_problem
+from anabranch.protocol.transitions import IllegalTransitionError
 from anabranch.runtime.env import DeleteOp, SetOp
-from anabranch.runtime.transitions import IllegalTransitionError
 from anabranch.zk_schemas.config_def import ConfigError
 from anabranch.zk_schemas.znode import format_id
 

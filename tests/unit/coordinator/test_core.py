@@ -17,7 +17,7 @@ from anabranch.broker.coordinator.placement import java_string_hash, kafka_abs, 
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.describe_groups import DescribeGroupsResponse
 from anabranch.protocol.subscriptions import subscribed_topics
-from anabranch.runtime.transitions import IllegalTransitionError
+from anabranch.protocol.transitions import IllegalTransitionError
 from tests.unit.coordinator.driver import GROUP, Driver, subscription
 
 SHELL = {"sweeps.py", "service.py", "leadership.py", "loader.py", "loaded_partition.py", "timer.py"}

@@ -8,8 +8,9 @@ import pytest
 
 from anabranch.ordered_resize import gate as gates
 from anabranch.ordered_resize.facts import Lineage
-from anabranch.ordered_resize.gate import MOVES, Ask, Gate, GateState, IllegalMoveError, Question
+from anabranch.ordered_resize.gate import MOVES, Ask, Gate, GateState, Question
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH, Loaded
+from anabranch.protocol.transitions import IllegalTransitionError
 from anabranch.zk_schemas.partition_state import LineageEntry as Entry
 
 UNKNOWN, WAITING, DUE, OPEN = GateState.UNKNOWN, GateState.WAITING, GateState.DUE, GateState.OPEN
@@ -177,7 +178,7 @@ def test_an_illegal_move_raises(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> 
     assert gate.look(1, 0) is WAITING
     process_zero(gate)
     monkeypatch.setattr(gates.lineage, "is_load_due", lambda *_: False)
-    with pytest.raises(IllegalMoveError, match="partition 1, leader epoch 0"):
+    with pytest.raises(IllegalTransitionError, match="partition 1, leader epoch 0"):
         gate.look(1, 0)
 
 
