@@ -31,10 +31,9 @@ class Endpoint(NamedTuple):
         split = urlsplit(f"//{address}")
         if not separator or not listener or not split.hostname or split.port is None or split.path:
             raise ValueError(f"{text!r} is not LISTENER://host:port")
-        bracketed = address.startswith("[")
-        host = (
-            split.hostname if bracketed else address.rpartition(":")[0]
-        )  # urlsplit lowers names; keep them as written
+        # ``split_address`` accepts an empty host, and an IPv6 host without brackets: both are errors here. urlsplit
+        # lowers a name, which is kept as it is written.
+        host = split.hostname if address.startswith("[") else address.rpartition(":")[0]
         return cls(listener.upper(), host, split.port)
 
 
