@@ -18,7 +18,10 @@ REPLICATION_FACTOR = 3
 """The replication factor of topics, also of ``__consumer_offsets``, if there are enough brokers."""
 
 _OF_ONE_PROCESS = frozenset({"metrics.listener", "zookeeper.connect", "controller.id", "controller.listener"})
-"""Keys that are not taken from overrides: a listener's address serves one process, and the plan sets the others."""
+"""Keys that a controller does not take from overrides as they are.
+
+``metrics.listener`` gets a port of its own for each process, and the plan itself sets the other three.
+"""
 
 
 @dataclass(frozen=True, slots=True)
