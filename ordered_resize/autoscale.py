@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 from anabranch.protocol.plurals import counted, one_or_many
 
 HALVED_BELOW = 4
-"""The count halves when the mean is below the target divided by this. It is above 2, or a step would be reversed."""
+"""The count halves when the mean is below the target divided by this.
+
+It must not be below 2: halving the count doubles the mean, and a mean above the target would double the count again.
+"""
 
 
 class Policy(NamedTuple):
