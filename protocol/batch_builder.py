@@ -321,7 +321,7 @@ def retain_in_steps(
 
 
 def recode_in_steps(batch: RecordBatch, codec: CompressionType) -> Generator[Callable[[], None] | None, None, bytes]:
-    """``batch``, which has records, with another compression. Yields as ``retain_in_steps`` does."""
+    """Encode a non-empty ``batch`` again, with another compression. Yields as ``retain_in_steps`` does."""
     builder = BatchBuilder(codec, max_bytes=MAX_SEQUENCE)
     records = batch.records()
     builder.start_at(records[0].timestamp, batch.max_timestamp)
