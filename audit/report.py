@@ -45,8 +45,8 @@ class Status(StrEnum):
 class Check:
     """The result of one rule: the number of things checked, the number of offences, and the first offences.
 
-    ``unknown`` is the reason why nothing, or not everything, could be checked. ``undecided`` counts the things left out
-    of ``counted`` for that reason, when they can be counted.
+    ``unknown`` is the reason why some or all things could not be checked. ``undecided`` counts the things left out of
+    ``counted`` for that reason, when they can be counted.
     """
 
     name: str
