@@ -124,7 +124,7 @@ class FetchPlan:
     def release(self, config: FetcherConfig) -> FetchRequest:
         """A request that makes the leader answer the one it holds: the next of the session, without changes.
 
-        It is answered at once, after the held one.
+        The leader answers the held request first, and this one directly after it.
         """
         return FetchRequest(
             replica_id=config.broker_id,

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227): each remembers the partitions that a client fetches and which have changed.
+"""Incremental fetch sessions (KIP-227): each remembers which partitions a client fetches, and which of them changed.
 
 A session has a dirty set. An append, a new high watermark or a change of role adds the partition to the dirty set of
 each session that watches it. An incremental fetch looks only at dirty partitions. A dirty partition is not watched
