@@ -392,7 +392,7 @@ class Admin(Client[AdminConfig]):
     ) -> dict[TopicPartition, EpochEnd]:
         """The end offset (exclusive) of a leader epoch in each partition, from its leader; see ``EpochEnd``.
 
-        With ``within_ms`` a partition whose leader does not answer in that time is missing.
+        With ``within_ms`` a partition whose leader does not answer in that time is left out of the result.
         """
         await self._retry("Metadata", lambda: self._know({tp.topic for tp in epochs}))
         timeout_ms, partial = self._patience(within_ms)

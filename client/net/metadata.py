@@ -269,7 +269,10 @@ class Metadata:
         return found
 
     def _look_for_silence(self) -> float | None:
-        """The time from which no broker has answered; None if no response is due, or only for a moment."""
+        """The time from which no broker has answered.
+
+        None if no response is due, or if it has been due for a moment only.
+        """
         answered_at = self._connections.answered_at
         if self._silent_since is not None and self._silent_since <= answered_at:
             self._silent_since = None

@@ -101,7 +101,7 @@ class OrderedDelivery:
         self._awaited: dict[TopicPartition, int] = {}
         """By awaited partition, the offset that the group must reach."""
         self._unassigned: dict[TopicPartition, int] = {}
-        """With manual assignment: the incarnations of awaited partitions that are not assigned here."""
+        """With manual assignment: the incarnations of awaited partitions that this consumer does not read."""
         self._unknown_to_group: set[TopicPartition] = set()
         self._unassigned_changed = Signal()
         metadata.on_update(self._on_metadata)
