@@ -1,8 +1,9 @@
 """A controller dies at any point of a resize, and its successor finishes from the znodes alone.
 
-It dies after any one of its writes, or when any one of its requests has arrived. No rule of ordered resize is broken.
-Multis are as small as possible, so that every two writes that can be separate are. Another disturbance is an election
-between any two writes: it raises a leader epoch, and must not count as a step of the resize (holes 2 and 3).
+Each run stops the controller after one of its writes, or after one of its requests has arrived. No rule of ordered
+resize is broken. Multis are as small as possible, so that every two writes that can be separate are. Another
+disturbance is an election between any two writes: it raises a leader epoch, and must not count as a step of the resize
+(holes 2 and 3).
 """
 
 from __future__ import annotations

@@ -123,7 +123,10 @@ async def lead_again_by_the_previous_layout(scene: Scene, late: Late) -> None:
 
 
 async def lead_a_removed_partition_again(scene: Scene, late: Late) -> None:
-    """A late request makes a broker lead a removed partition again. A record there would never be read."""
+    """A late request makes a broker lead a removed partition again.
+
+    No consumer would ever read a record that is written to it.
+    """
     await scene.resize(2)
     key, leader, before = scene.key(1, 2), scene.leader(1), late.received("apply", 1)
     await scene.resize(1)

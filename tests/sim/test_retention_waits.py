@@ -72,7 +72,7 @@ class Waiting(Scene):
             return (await admin.list_offsets({LOSER: "earliest"}))[LOSER].offset
 
     async def begins_at(self, offset: int, within_s: float = EXPIRED_S) -> bool:
-        """Wait until the log start reaches ``offset``; False when it goes beyond it or takes too long."""
+        """Wait for this log start. False when the log start passes ``offset`` or does not reach it in time."""
         with trio.move_on_after(within_s):
             while (start := await self.log_start()) < offset:
                 await trio.sleep(1)  # polls: virtual time

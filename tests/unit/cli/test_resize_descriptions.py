@@ -141,7 +141,7 @@ def test_groups_describe_shows_which_partition_waits_for_which(run: Run) -> None
 
 
 def test_groups_describe_shows_a_commit_ahead_of_the_reported_position(run: Run) -> None:
-    """The commit decides whether an unread record is about to expire: all records below it are read."""
+    """Records below the committed offset are read, so only later ones can expire unread."""
     positions = {0: 80, 1: 150, 4: 30, 5: 25}
     admin = FakeAdmin(**SHRUNK, groups={"g": {1: 140, 5: 38}}, positions=positions, kept_from={5: 26})
     _, out, _ = run(admin, "groups", "describe", "g")

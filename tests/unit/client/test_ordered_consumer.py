@@ -538,7 +538,7 @@ def batch_of(offset: int, epoch: int) -> bytes:
 
 
 def test_a_batch_held_back_behind_another_is_checked_when_the_other_was_delivered(run: Run) -> None:
-    """1 -> 2 -> 1, all fetched at once: records of epoch 2 wait for the child, and earlier records do not wait."""
+    """After 1 -> 2 -> 1, fetched at once: records of epoch 2 wait for the child's, older ones do not."""
 
     async def check() -> None:
         story, broker = Story(), Shrunk()
