@@ -205,7 +205,7 @@ class FetchRead:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{partition.key}: the last fetched epoch {state.last_fetched_epoch} is above the log's latest epoch "
-                f"{partition.log.latest_epoch}",
+                f"{partition.log.leader_epoch_cache.latest_epoch}",
             )
         if epoch < state.last_fetched_epoch or end_offset < state.fetch_offset:
             return EpochEndOffset(epoch=epoch, end_offset=end_offset)

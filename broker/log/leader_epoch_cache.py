@@ -25,6 +25,7 @@ class LeaderEpochCache:
         self._starts: list[int] = []
         self.epochs: list[int] = []
         self.latest_epoch = NO_EPOCH
+        """Leader epoch of the newest records, or assigned since; -1 when there is none."""
 
     def moved_to(self, path: str) -> None:
         """The file has another name now."""

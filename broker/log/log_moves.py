@@ -227,8 +227,8 @@ class LogMoves:
         future.update_config(log.config)
         future.advance_log_start(log.log_start_offset)
         future.advance_high_watermark(log.high_watermark)
-        if log.latest_epoch > future.latest_epoch:
-            future.assign_epoch(log.latest_epoch)
+        if log.leader_epoch_cache.latest_epoch > future.leader_epoch_cache.latest_epoch:
+            future.assign_epoch(log.leader_epoch_cache.latest_epoch)
         future.layouts.take_over(log.layouts)
         try:
             self._rename_directories(log, future, target)

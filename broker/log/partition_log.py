@@ -11,7 +11,6 @@ import structlog
 
 from anabranch.broker.log.append_validation import ReadBatch, batch_log_append_time, validate_append
 from anabranch.broker.log.durability import Durability
-from anabranch.broker.log.leader_epoch_cache import LeaderEpochCache
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_state import AppendResult, LogRead, LogState
 from anabranch.broker.log.open_segments import OpenSegments
@@ -46,7 +45,6 @@ class PartitionLog:
     __slots__ = (
         "_clock",
         "_durability",
-        "_epochs",
         "_segments",
         "_storage",
         "config",
@@ -55,6 +53,7 @@ class PartitionLog:
         "identity",
         "is_full",
         "layouts",
+        "leader_epoch_cache",
         "log_end_offset",
         "log_start_offset",
         "on_flush_needed",
@@ -85,7 +84,7 @@ class PartitionLog:
         """The identity of this log."""
         self.config = config
         self._segments = SegmentList(env.storage, state.segments, open_segments, env.rng, config)
-        self._epochs = state.epochs
+        self.leader_epoch_cache = state.epochs
         self.layouts = state.layouts
         self.snapshots = state.snapshots
         self.producers = state.producers
@@ -110,7 +109,7 @@ class PartitionLog:
         for segment in self._segments.items:
             segment.moved_to(directory)
         self.snapshots.moved_to(directory)
-        self._epochs.moved_to(join(directory, LEADER_EPOCH_CHECKPOINT))
+        self.leader_epoch_cache.moved_to(join(directory, LEADER_EPOCH_CHECKPOINT))
         self.layouts.moved_to(join(directory, PARTITION_COUNT_CHECKPOINT))
 
     # ------------------------------------------------------------ state
@@ -124,15 +123,6 @@ class PartitionLog:
     def size_bytes(self) -> int:
         """Bytes in all log files."""
         return sum(segment.size_bytes for segment in self._segments.items)
-
-    @property
-    def latest_epoch(self) -> int:
-        """Leader epoch of the newest records, or assigned since; -1 when there is none."""
-        return self._epochs.latest_epoch
-
-    @property
-    def leader_epoch_cache(self) -> LeaderEpochCache:
-        return self._epochs
 
     @property
     def last_stable_offset(self) -> int:
@@ -183,8 +173,8 @@ class PartitionLog:
             segment.append(buffer, last_offset, batch.max_timestamp)
         except OSError as error:
             raise self._durability.storage_error("append", error) from error
-        if leader_epoch > self._epochs.latest_epoch:
-            self._epochs.assign(leader_epoch, base_offset)
+        if leader_epoch > self.leader_epoch_cache.latest_epoch:
+            self.leader_epoch_cache.assign(leader_epoch, base_offset)
         if has_producer:
             self._record(segment, batch, base_offset)
         self._appended(last_offset + 1, batch.count)
@@ -212,7 +202,7 @@ class PartitionLog:
                 segment.append(batch.buffer, batch.last_offset, batch.max_timestamp)
             except OSError as error:
                 raise self._durability.storage_error("append", error) from error
-            self._epochs.assign(batch.partition_leader_epoch, batch.base_offset)
+            self.leader_epoch_cache.assign(batch.partition_leader_epoch, batch.base_offset)
             if batch.producer_id >= 0 and self.rebuild is None:
                 self._record(segment, batch, batch.base_offset)
             self._appended(batch.next_offset, batch.count)
@@ -220,7 +210,7 @@ class PartitionLog:
 
     def assign_epoch(self, leader_epoch: int) -> None:
         """Note that this replica leads in ``leader_epoch`` from the log end on."""
-        self._epochs.assign(leader_epoch, self.log_end_offset)
+        self.leader_epoch_cache.assign(leader_epoch, self.log_end_offset)
 
     def _segment_for(
         self, length: int, last_offset: int, max_timestamp: int, base_offset: int, now_ms: int
@@ -313,7 +303,7 @@ class PartitionLog:
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) for OffsetForLeaderEpoch, (-1, -1) when not known (KIP-101, KIP-279)."""
-        return self._epochs.end_offset_for(epoch, self.log_end_offset)
+        return self.leader_epoch_cache.end_offset_for(epoch, self.log_end_offset)
 
     # ------------------------------------------------------------ watermarks and ends
 
@@ -347,7 +337,7 @@ class PartitionLog:
         if offset <= self.log_start_offset:
             return False
         self.log_start_offset = offset
-        self._epochs.truncate_from_start(offset)
+        self.leader_epoch_cache.truncate_from_start(offset)
         self.producers.on_log_start(offset)
         self.on_log_start_moved(self)
         return True
@@ -360,7 +350,7 @@ class PartitionLog:
         KAFKA_STORAGE_ERROR.
         """
         if offset >= self.log_end_offset:
-            self._epochs.truncate_from_end(offset)
+            self.leader_epoch_cache.truncate_from_end(offset)
             return False
         if offset < self._segments.bases[0]:
             self.truncate_fully_and_start_at(offset)
@@ -431,7 +421,7 @@ class PartitionLog:
         except OSError as error:
             raise self._durability.storage_error("truncate", error) from error
         self.log_start_offset = offset
-        self._epochs.clear()
+        self.leader_epoch_cache.clear()
         self._ended_at(offset)
         self.high_watermark = offset
         self.rebuild = ProducerRebuild(self, self.snapshots.load_latest(offset), self._clock)
@@ -443,7 +433,7 @@ class PartitionLog:
         lowered = self._durability.truncated_to(end)
         self.high_watermark = min(self.high_watermark, end)
         self.log_start_offset = min(self.log_start_offset, end)
-        self._epochs.truncate_from_end(end)
+        self.leader_epoch_cache.truncate_from_end(end)
         if lowered:
             self.on_truncated(self)
 
@@ -583,7 +573,7 @@ class PartitionLog:
                     segment.seal()
             self.snapshots.take(self.producers)
             await self.snapshots.write_begun(self._clock)
-            self._epochs.save()
+            self.leader_epoch_cache.save()
             self.remove_due_files(all_of_them=True)
         except OSError as error:
             raise self._durability.storage_error("close", error) from error

@@ -96,7 +96,7 @@ class FetchPlan:
                     partition=key.partition,
                     current_leader_epoch=one.leader_epoch,
                     fetch_offset=log.log_end_offset,
-                    last_fetched_epoch=log.latest_epoch,
+                    last_fetched_epoch=log.leader_epoch_cache.latest_epoch,
                     log_start_offset=log.log_start_offset,
                     partition_max_bytes=config.max_bytes,
                 )

@@ -240,6 +240,6 @@ async def test_a_replica_that_cannot_read_its_producer_state_does_not_lead(
     with monkeypatch.context() as patch:
         patch.setattr(producer_rebuild, "replay_producers", refuse)
         assert await broker.lead(broker.state(1, 1, FIRST)) == {ErrorCode.REPLICA_NOT_AVAILABLE}
-    assert not log.is_broken and log.latest_epoch == 0
+    assert not log.is_broken and log.leader_epoch_cache.latest_epoch == 0
     await broker.has(FIRST, 1, epoch=1)
-    assert log.rebuild is None and log.latest_epoch == 1
+    assert log.rebuild is None and log.leader_epoch_cache.latest_epoch == 1

@@ -176,7 +176,7 @@ class Machine:
         value = b"%06d" % self.counter + b"x" * size
         promise, offset = self.promises[log.partition], log.log_end_offset
         data = batch(value, key=b"k%d" % (self.counter % 3), timestamp=START_MS + self.counter)
-        epoch = max(log.latest_epoch + (self.counter % 4 == 0), 0)
+        epoch = max(log.leader_epoch_cache.latest_epoch + (self.counter % 4 == 0), 0)
         if log.partition == FOLLOWER:
             set_base_offset(data, offset, epoch)
             done = self.attempt("append as follower", lambda: log.append_as_follower(bytes(data)))

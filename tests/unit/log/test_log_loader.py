@@ -31,7 +31,7 @@ async def test_a_clean_shutdown_needs_no_recovery_and_loses_nothing(world: LogFi
     stamps = {name: world.file(name).stat().st_mtime_ns for name in world.names()}
     again = await world.reopen(clean=True, checkpoints=Checkpoints(10, 0, 8))
     assert values(again) == before
-    assert (again.high_watermark, again.recovery_point, again.latest_epoch) == (8, 10, 2)
+    assert (again.high_watermark, again.recovery_point, again.leader_epoch_cache.latest_epoch) == (8, 10, 2)
     assert (again.identity.topic_id, again.identity.incarnation) == (TOPIC_ID, 5)
     assert find_time(again, None) == (START_MS + 9, 9, 2)
     assert again.append_as_leader(idempotent(9), 2).duplicate
@@ -275,4 +275,4 @@ async def test_epochs_are_taken_from_the_log_when_the_checkpoint_contradicts_it(
     world.file(LOG).write_bytes(old)
     again = await world.reopen()
     assert again.leader_epoch_cache.entries == [(0, 0), (1, 4)]
-    assert (again.latest_epoch, again.end_offset_for_epoch(1)) == (1, (1, 8))
+    assert (again.leader_epoch_cache.latest_epoch, again.end_offset_for_epoch(1)) == (1, (1, 8))

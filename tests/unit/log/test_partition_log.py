@@ -182,7 +182,7 @@ def test_an_epoch_ends_where_the_next_known_epoch_begins(world: LogFixture) -> N
     log = world.create()
     fill(log, 2, epoch=1)
     fill(log, 2, epoch=4)
-    assert log.latest_epoch == 4
+    assert log.leader_epoch_cache.latest_epoch == 4
     assert [log.end_offset_for_epoch(epoch) for epoch in (0, 1, 3, 4, 5)] == [(0, 0), (1, 4), (1, 4), (4, 8), (-1, -1)]
 
 
@@ -296,7 +296,7 @@ def test_truncation_resets_offsets_epochs_and_producers(world: LogFixture) -> No
     log.advance_high_watermark(8)
     assert len(log.segments) > 2
     assert log.truncate_to(4)
-    assert (log.log_end_offset, log.high_watermark, log.latest_epoch) == (4, 4, 1)
+    assert (log.log_end_offset, log.high_watermark, log.leader_epoch_cache.latest_epoch) == (4, 4, 1)
     assert log.append_as_leader(idempotent(3), 1).duplicate
     assert code_of(log.append_as_leader, idempotent(6), 1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, (
         "a truncated batch is not treated as a duplicate"
@@ -333,7 +333,7 @@ def test_a_full_disk_fails_the_append_and_nothing_else(world: LogFixture) -> Non
     world.storage.full = True
     assert code_of(log.append_as_leader, idempotent(1), 5) == ErrorCode.KAFKA_STORAGE_ERROR
     assert world.file("00000000000000000000.log").read_bytes() == before
-    assert (log.log_end_offset, log.latest_epoch) == (1, 0)
+    assert (log.log_end_offset, log.leader_epoch_cache.latest_epoch) == (1, 0)
     assert [record[0] for record in values(log)] == [0]
     world.storage.full = False
     assert log.append_as_leader(idempotent(1), 5).base_offset == 1

@@ -10,7 +10,7 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.types import TopicPartition
 
 KEYS = [TopicPartition("t", 0), TopicPartition("t", 1)]
-LOG = SimpleNamespace(log_end_offset=5, latest_epoch=0, log_start_offset=0)
+LOG = SimpleNamespace(log_end_offset=5, leader_epoch_cache=SimpleNamespace(latest_epoch=0), log_start_offset=0)
 FOLLOWED: Any = {key: SimpleNamespace(partition=SimpleNamespace(log=LOG), leader_epoch=0) for key in KEYS}
 CONFIG: Any = SimpleNamespace(broker_id=2, max_bytes=1, min_bytes=1, response_max_bytes=1)
 SESSION_ID = 7
