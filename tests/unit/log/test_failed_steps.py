@@ -63,6 +63,22 @@ async def test_an_empty_segment_that_a_failed_roll_left_is_removed(world: LogFix
     assert LOG.format(4) not in world.names()
 
 
+@pytest.mark.parametrize("name", [f"{0:020d}.timeindex", f"{3:020d}.snapshot.tmp"])
+async def test_a_roll_without_a_complete_index_or_a_snapshot_loses_no_record(world: LogFixture, name: str) -> None:
+    log = world.create(segment_bytes=3 * SIZE)
+    for sequence in range(3):
+        log.append_as_leader(idempotent(sequence), 0)
+    world.storage.full_for = name
+    assert log.append_as_leader(idempotent(3), 0).base_offset == 3
+    world.storage.full_for = ""
+    assert world.names(".log") == [LOG.format(0), LOG.format(3)]
+    assert name.removesuffix(".tmp") not in [found for found in world.names() if world.file(found).stat().st_size]
+    before = values(log)
+    again = await world.reopen(segment_bytes=3 * SIZE)
+    assert values(again) == before
+    assert again.append_as_leader(idempotent(3), 0).duplicate
+
+
 async def test_a_new_segment_is_empty_although_files_of_its_names_exist(world: LogFixture) -> None:
     log = world.create(segment_bytes=3 * SIZE)
     for suffix in (".log", ".index", ".timeindex", ".txnindex"):
