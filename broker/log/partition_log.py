@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import structlog
-
 from anabranch.broker.log.append_validation import ReadBatch, batch_log_append_time, validate_append
 from anabranch.broker.log.durability import Durability
 from anabranch.broker.log.log_config import LogConfig
@@ -18,8 +16,8 @@ from anabranch.broker.log.paths import LEADER_EPOCH_CHECKPOINT, PARTITION_COUNT_
 from anabranch.broker.log.producer_rebuild import ProducerRebuild, catch_up
 from anabranch.broker.log.producer_state import AppendOrigin
 from anabranch.broker.log.retention import NOTHING_HELD, SEGMENTS_DELETED_AT_ONCE, count_deletable
-from anabranch.broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
-from anabranch.broker.log.segment_list import SegmentList, facts_of
+from anabranch.broker.log.segment import LogSegment
+from anabranch.broker.log.segment_list import SegmentList, base_of_next, facts_of
 from anabranch.broker.log.segment_swap import commit_cleaned, finish_swap
 from anabranch.broker.log.snapshot_files import Snapshot
 from anabranch.protocol.batch_layout import Buffer
@@ -31,8 +29,6 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock, Env, Storage
 
 __all__ = ["AppendOrigin", "AppendResult", "LogRead", "PartitionLog"]
-
-logger = structlog.get_logger(__name__)
 
 
 def _ignore(_log: PartitionLog) -> None:
@@ -83,7 +79,7 @@ class PartitionLog:
         self.identity = state.identity
         """The identity of this log."""
         self.config = config
-        self._segments = SegmentList(env.storage, state.segments, open_segments, env.rng, config)
+        self._segments = SegmentList(env.storage, env.rng, directory, partition, config, state, open_segments)
         self.leader_epoch_cache = state.epochs
         self.layouts = state.layouts
         self.snapshots = state.snapshots
@@ -106,8 +102,7 @@ class PartitionLog:
         """The log's directory has another name now; its open files are the same."""
         self.directory = directory
         self.identity.moved_to(directory)
-        for segment in self._segments.items:
-            segment.moved_to(directory)
+        self._segments.moved_to(directory)
         self.snapshots.moved_to(directory)
         self.leader_epoch_cache.moved_to(join(directory, LEADER_EPOCH_CHECKPOINT))
         self.layouts.moved_to(join(directory, PARTITION_COUNT_CHECKPOINT))
@@ -215,12 +210,10 @@ class PartitionLog:
     def _segment_for(
         self, length: int, last_offset: int, max_timestamp: int, base_offset: int, now_ms: int
     ) -> LogSegment:
-        """The segment for a batch. A new one begins at the log end, unless the batch is too far above it."""
-        segment = self._segments.active
-        if segment.must_roll(length, last_offset, max_timestamp, now_ms, self.config, self._segments.jitter_ms):
-            joins = last_offset - self.log_end_offset <= MAX_RELATIVE_OFFSET
-            segment = self._roll(self.log_end_offset if joins else base_offset, now_ms)
-        return segment
+        """The segment for a batch, a new one if it is due. Raises ``OSError`` with the log as it was."""
+        if self._segments.must_roll(length, last_offset, max_timestamp, now_ms):
+            self._roll(base_of_next(self.log_end_offset, base_offset, last_offset), now_ms)
+        return self._segments.active
 
     def _record(self, segment: LogSegment, batch: RecordBatch, base_offset: int) -> None:
         aborted = self.producers.record(batch, base_offset)
@@ -236,31 +229,18 @@ class PartitionLog:
         if durability.unflushed >= self.config.flush_messages:
             self.on_flush_needed(self)
 
-    # ------------------------------------------------------------ roll
-
-    def roll(self) -> LogSegment:
-        """Begin a new segment at the log end, or return the active one if it is empty. Raises KAFKA_STORAGE_ERROR."""
+    def roll(self) -> None:
+        """Begin a new segment at the log end, unless the active one is empty. Raises KAFKA_STORAGE_ERROR."""
         self._durability.check_changeable()
         try:
-            return self._roll(self.log_end_offset, self._clock.now_ms())
+            self._roll(self.log_end_offset, self._clock.now_ms())
         except OSError as error:
             raise self._durability.storage_error("roll", error) from error
 
-    def _roll(self, base_offset: int, now_ms: int) -> LogSegment:
-        """Begin a new segment, or raise ``OSError`` with the log as it was."""
-        active = self._segments.active
-        if active.base_offset == base_offset:
-            return active
-        segment = self._segments.begin(self.directory, base_offset, self.config, now_ms)
-        try:
-            active.seal()
-            if self.rebuild is None:
-                self.producers.map_end_offset = base_offset
-                self.snapshots.take(self.producers)
-        except OSError as error:  # recovery rebuilds both; the next flush tries the indexes again
-            logger.warning("log.roll_incomplete", partition=str(self.partition), error=str(error))
-        self.on_flush_needed(self)
-        return segment
+    def _roll(self, base_offset: int, now_ms: int) -> None:
+        """Begin a new segment, see ``SegmentList.roll``. Raises ``OSError`` with the log as it was."""
+        if self._segments.roll(base_offset, now_ms, self.producers if self.rebuild is None else None):
+            self.on_flush_needed(self)
 
     # ------------------------------------------------------------ read
 
@@ -365,7 +345,7 @@ class PartitionLog:
             self._segments.items[keep - 1].prepare()
             try:
                 while len(self._segments.items) > keep:  # from the end: at each moment the log is whole up to there
-                    self._drop_segment(-1)
+                    self._segments.drop(-1, self._clock.now_ms())
                 self._segments.active.truncate_to(offset)
             finally:
                 self._end_at_last_batch(snapshot)
@@ -415,9 +395,9 @@ class PartitionLog:
             self.advance_log_start(self.log_end_offset)
             self.high_watermark = self.log_end_offset
             while len(self._segments.items) > 1:
-                self._drop_segment(0)
+                self._segments.drop(0, now_ms)
             self.snapshots.start_over(offset, snapshot)
-            self._segments.rename_empty(offset, self.config, now_ms)
+            self._segments.rename_empty(offset, now_ms)
         except OSError as error:
             raise self._durability.storage_error("truncate", error) from error
         self.log_start_offset = offset
@@ -457,15 +437,10 @@ class PartitionLog:
                 self._roll(self.log_end_offset, now_ms)
             self.advance_log_start(self._segments.bases[count])
             for _ in range(count):
-                self._drop_segment(0)
+                self._segments.drop(0, now_ms)
         except OSError as error:
             raise self._durability.storage_error("delete segments", error) from error
         return count
-
-    def _drop_segment(self, index: int) -> None:
-        """Forget the first (0) or the last (-1) segment, or raise ``OSError``; its files are removed after a delay."""
-        segment = self._segments.drop(index, self._clock.now_ms() + self.config.file_delete_delay_ms)
-        self.snapshots.remove_at(segment.base_offset)
 
     def replace_segments(self, old: Sequence[LogSegment], cleaned: LogSegment) -> bool:
         """Replace ``old`` by a complete cleaned segment; False if some of ``old`` are gone.
@@ -494,8 +469,6 @@ class PartitionLog:
         cleaned.take_over_names()
         self._segments.flushed([cleaned])
         self._segments.replace(first, last, cleaned)
-        for segment in old[1:]:
-            self.snapshots.remove_at(segment.base_offset)
         return True
 
     def remove_due_files(self, *, all_of_them: bool = False) -> int:
@@ -555,8 +528,7 @@ class PartitionLog:
         if config == self.config:
             return
         self.config = config
-        for segment in self._segments.items:
-            segment.configure(config)
+        self._segments.configure(config)
 
     async def close(self) -> None:
         """Flush, write indexes, snapshot and epochs, close the files: opening again needs no recovery.

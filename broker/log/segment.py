@@ -248,21 +248,6 @@ class LogSegment:
             del recent[:-_RECENT_BATCHES]
             del self._recent_positions[:-_RECENT_BATCHES]
 
-    def must_roll(
-        self, length: int, last_offset: int, max_timestamp: int, now_ms: int, config: LogConfig, jitter_ms: int
-    ) -> bool:
-        """Whether a batch of ``length`` bytes belongs into a new segment, by Kafka's rules.
-
-        Segment full; older than ``segment.ms`` by the records' timestamps (by its creation when they have none); an
-        index full; or the offset too far from the base offset for an index entry.
-        """
-        size = self.size_bytes
-        if size > config.segment_bytes - length:
-            return True
-        if size and self._waited_ms(now_ms, max_timestamp) > config.segment_ms - jitter_ms:
-            return True
-        return last_offset - self.base_offset > MAX_RELATIVE_OFFSET or self.indexes_full
-
     @property
     def indexes_full(self) -> bool:
         """Whether an index has reached ``segment.index.bytes``."""
@@ -271,7 +256,8 @@ class LogSegment:
             times is not None and len(times) >= self._max_time_entries * 12
         )
 
-    def _waited_ms(self, now_ms: int, max_timestamp: int) -> int:
+    def age_ms(self, now_ms: int, max_timestamp: int) -> int:
+        """The age at a batch with ``max_timestamp``: by the records' timestamps, by its creation if they have none."""
         first = self.rolling_timestamp
         if first is None:
             first = self.rolling_timestamp = self.first_timestamp()

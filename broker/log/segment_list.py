@@ -1,4 +1,4 @@
-"""The segments of one log in order: look-ups in them, and dropping the first or the last."""
+"""The segments of one log in order: roll, look-ups, dropping the first or the last."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import structlog
+
 from anabranch.broker.log.cold_reads import ColdError, load_indexes
 from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_state import LogState
 from anabranch.broker.log.open_segments import OpenSegments
 from anabranch.broker.log.paths import LOG_SUFFIX
+from anabranch.broker.log.producer_state import ProducerState
 from anabranch.broker.log.retention import FILES_REMOVED_AT_ONCE, SegmentFacts
-from anabranch.broker.log.segment import LogSegment
+from anabranch.broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
 from anabranch.broker.log.txn_index import AbortedTxn
+from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import FileRange, Storage
+
+logger = structlog.get_logger(__name__)
 
 
 class SegmentsNotEmptyError(RuntimeError):
@@ -33,25 +40,46 @@ NOTHING = SegmentRead(b"", 0)
 
 
 class SegmentList:
-    """At least one segment, ascending; the last takes appends. ``bases`` are their base offsets."""
+    """At least one segment, ascending; the last takes appends. ``bases`` are their base offsets.
 
-    __slots__ = ("_doomed", "_open", "_rng", "_storage", "bases", "items", "jitter_ms")
+    A segment's snapshot is the one at its base offset: it is taken when the segment begins, and dropped with it.
+    """
+
+    __slots__ = (
+        "_config",
+        "_directory",
+        "_doomed",
+        "_jitter_ms",
+        "_open",
+        "_partition",
+        "_rng",
+        "_snapshots",
+        "_storage",
+        "bases",
+        "items",
+    )
 
     def __init__(
         self,
         storage: Storage,
-        segments: Sequence[LogSegment],
-        open_segments: OpenSegments | None,
         rng: random.Random,
+        directory: str,
+        partition: TopicPartition,
         config: LogConfig,
+        state: LogState,
+        open_segments: OpenSegments | None,
     ) -> None:
         self._storage = storage
+        self._rng = rng
+        self._directory = directory
+        self._partition = partition
+        self._config = config
+        self._snapshots = state.snapshots
         self._open = OpenSegments() if open_segments is None else open_segments
         self._doomed: list[tuple[int, str]] = []
-        self.items = list(segments)
-        self.bases = [segment.base_offset for segment in segments]
-        self._rng = rng
-        self.jitter_ms = self._draw_jitter(config)
+        self.items = list(state.segments)
+        self.bases = [segment.base_offset for segment in self.items]
+        self._jitter_ms = self._draw_jitter()
         """The active segment is rolled this long before ``segment.ms``, so that many logs are not rolled at once."""
 
     @property
@@ -59,29 +87,74 @@ class SegmentList:
         """The segment that takes appends."""
         return self.items[-1]
 
-    # ------------------------------------------------------------ change
+    def moved_to(self, directory: str) -> None:
+        """The directory of the segments' files has another name now."""
+        self._directory = directory
+        for segment in self.items:
+            segment.moved_to(directory)
 
-    def begin(self, directory: str, base_offset: int, config: LogConfig, now_ms: int) -> LogSegment:
-        """Begin an empty segment behind the others. Raises ``OSError``; then there is none."""
-        self.active.prepare()
-        segment = LogSegment(self._storage, directory, base_offset, config, now_ms, create=True)
-        self.items.append(segment)
+    def configure(self, config: LogConfig) -> None:
+        """Use a changed configuration from the next call on. The jitter is drawn again at the next roll."""
+        self._config = config
+        for segment in self.items:
+            segment.configure(config)
+
+    # ------------------------------------------------------------ roll
+
+    def must_roll(self, length: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Whether a batch of ``length`` bytes belongs into a new segment, by Kafka's rules.
+
+        Segment full; older than ``segment.ms`` by the records' timestamps (by its creation when they have none); an
+        index full; or the offset too far from the base offset for an index entry.
+        """
+        segment, config = self.items[-1], self._config
+        size = segment.size_bytes
+        if size > config.segment_bytes - length:
+            return True
+        if size and segment.age_ms(now_ms, max_timestamp) > config.segment_ms - self._jitter_ms:
+            return True
+        return last_offset - segment.base_offset > MAX_RELATIVE_OFFSET or segment.indexes_full
+
+    def roll(self, base_offset: int, now_ms: int, producers: ProducerState | None) -> bool:
+        """Begin an empty segment behind the others; returns False if the active one begins at ``base_offset`` already.
+
+        A snapshot of ``producers`` is taken there, unless they are None because they are behind the log. Raises
+        ``OSError`` with the segments as they were. A refused index or snapshot is only logged: recovery rebuilds both,
+        and the next flush writes the indexes.
+        """
+        sealed = self.active
+        if sealed.base_offset == base_offset:
+            return False
+        sealed.prepare()
+        self.items.append(LogSegment(self._storage, self._directory, base_offset, self._config, now_ms, create=True))
         self.bases.append(base_offset)
-        self.jitter_ms = self._draw_jitter(config)
-        return segment
+        self._jitter_ms = self._draw_jitter()
+        try:
+            sealed.seal()
+            if producers is not None:
+                producers.map_end_offset = base_offset
+                self._snapshots.take(producers)
+        except OSError as error:
+            logger.warning("log.roll_incomplete", partition=str(self._partition), error=str(error))
+        return True
 
-    def _draw_jitter(self, config: LogConfig) -> int:
-        jitter_ms = min(config.segment_jitter_ms, config.segment_ms)
+    def _draw_jitter(self) -> int:
+        jitter_ms = min(self._config.segment_jitter_ms, self._config.segment_ms)
         return self._rng.randrange(jitter_ms) if jitter_ms > 0 else 0
+
+    # ------------------------------------------------------------ change
 
     def replace(self, first: int, last: int, segment: LogSegment) -> None:
         """Replace the segments [first, last) by ``segment``."""
-        for old in self.items[first:last]:
+        replaced = self.items[first:last]
+        for old in replaced:
             self._open.forget(old)
         self.items[first:last] = [segment]
         self.bases[first:last] = [segment.base_offset]
+        for old in replaced[1:]:
+            self._snapshots.remove_at(old.base_offset)
 
-    def rename_empty(self, base_offset: int, config: LogConfig, now_ms: int) -> None:
+    def rename_empty(self, base_offset: int, now_ms: int) -> None:
         """Give the only segment, which is empty, another base offset. Raises ``OSError``; then it is as before.
 
         Raises ``SegmentsNotEmptyError`` when there are records, before anything is renamed.
@@ -96,20 +169,23 @@ class SegmentList:
             return
         empty.prepare()
         log = empty.path(LOG_SUFFIX)
-        renamed = LogSegment(self._storage, empty.directory, base_offset, config, now_ms, create=True, in_place_of=log)
+        renamed = LogSegment(
+            self._storage, empty.directory, base_offset, self._config, now_ms, create=True, in_place_of=log
+        )
         empty.close()
         self.replace(0, 1, renamed)
 
-    def drop(self, index: int, due_ms: int) -> LogSegment:
-        """Forget the first (0) or the last (-1) segment; its files are removed at ``due_ms``.
+    def drop(self, index: int, now_ms: int) -> None:
+        """Forget the first (0) or the last (-1) segment; its files are removed after a delay.
 
         Raises ``OSError``; then the segment is as before.
         """
         segment = self.items[index]
+        due_ms = now_ms + self._config.file_delete_delay_ms
         self._doomed += [(due_ms, path) for path in segment.mark_deleted()]
         del self.items[index], self.bases[index]
         self._open.forget(segment)
-        return segment
+        self._snapshots.remove_at(segment.base_offset)
 
     def remove_files(self, now_ms: int | None) -> int:
         """Remove some of the files due at ``now_ms``, all if it is None; returns how many. Raises ``OSError``."""
@@ -195,6 +271,11 @@ class SegmentList:
             if complete:
                 break
         return found
+
+
+def base_of_next(log_end_offset: int, base_offset: int, last_offset: int) -> int:
+    """The base offset of a new segment for a batch: the log end, unless the batch is too far above it."""
+    return log_end_offset if last_offset - log_end_offset <= MAX_RELATIVE_OFFSET else base_offset
 
 
 def facts_of(segments: Sequence[LogSegment], log_end_offset: int) -> list[SegmentFacts]:

@@ -17,5 +17,5 @@ def test_a_log_with_records_does_not_begin_at_another_offset(world: LogFixture, 
         log.roll()
     before = sorted(path.name for path in world.file("").iterdir())
     with pytest.raises(SegmentsNotEmptyError, match=f"{segments} segments"):
-        log._segments.rename_empty(50, log.config, 0)
+        log._segments.rename_empty(50, 0)
     assert sorted(path.name for path in world.file("").iterdir()) == before
