@@ -19,9 +19,8 @@ from anabranch.broker.log.retention import NOTHING_HELD, SEGMENTS_DELETED_AT_ONC
 from anabranch.broker.log.segment import LogSegment
 from anabranch.broker.log.segment_list import SegmentList, base_of_next, facts_of
 from anabranch.broker.log.segment_swap import commit_cleaned, finish_swap
-from anabranch.broker.log.snapshot_files import Snapshot
+from anabranch.broker.log.truncation import Truncation
 from anabranch.protocol.batch_layout import Buffer
-from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import RecordBatch, iter_batches, set_base_offset
 from anabranch.protocol.sentinels import HIGH_WATERMARK, NO_TIMESTAMP
@@ -43,6 +42,7 @@ class PartitionLog:
         "_durability",
         "_segments",
         "_storage",
+        "_truncation",
         "config",
         "directory",
         "high_watermark",
@@ -96,7 +96,9 @@ class PartitionLog:
         """Called when a truncation lowered the recovery point: the log manager writes its checkpoint at once."""
         self.rebuild: ProducerRebuild | None = None  # the work that a truncation left: see ``catch_up``
         self.on_producers_behind: Callable[[PartitionLog], None] = _ignore
+        """Called when a ``rebuild`` is left to the background work."""
         self._durability = Durability(env.storage, env.clock, partition, self._segments, state)
+        self._truncation = Truncation(self._segments, self._durability, state, env.clock)
 
     def moved_to(self, directory: str) -> None:
         """The log's directory has another name now; its open files are the same."""
@@ -329,40 +331,7 @@ class PartitionLog:
         many bytes, they stay in the file until ``finish_truncation``, and the log ``awaits_cut``. Raises
         KAFKA_STORAGE_ERROR.
         """
-        if offset >= self.log_end_offset:
-            self.leader_epoch_cache.truncate_from_end(offset)
-            return False
-        if offset < self._segments.bases[0]:
-            self.truncate_fully_and_start_at(offset)
-            return True
-        self._durability.check_changeable()
-        keep = self._segments.index_of(offset) + 1
-        try:
-            self.snapshots.remove_above(offset)
-            snapshot = self.snapshots.load_latest(offset)
-            for segment in self._segments.from_offset(snapshot[0] if snapshot else 0):
-                segment.open()  # it is read once the log is cut
-            self._segments.items[keep - 1].prepare()
-            try:
-                while len(self._segments.items) > keep:  # from the end: at each moment the log is whole up to there
-                    self._segments.drop(-1, self._clock.now_ms())
-                self._segments.active.truncate_to(offset)
-            finally:
-                self._end_at_last_batch(snapshot)
-        except OSError as error:
-            raise self._durability.storage_error("truncate", error) from error
-        return True
-
-    def _end_at_last_batch(self, snapshot: Snapshot | None) -> None:
-        """Set the log end and the producer states to the last batch that is left after a truncation."""
-        try:
-            end = self._segments.active.load_tail()
-            self._ended_at(end)
-        except (OSError, CorruptRecordError) as error:
-            self.fail(f"the new log end cannot be read after a truncation: {error}")
-            raise
-        self.rebuild = ProducerRebuild(self, snapshot, self._clock)
-        self.rebuild.begin()
+        return self._truncation.truncate_to(self, offset)
 
     @property
     def awaits_cut(self) -> bool:
@@ -388,34 +357,7 @@ class PartitionLog:
         does. Then the one remaining file is renamed. If a step fails with KAFKA_STORAGE_ERROR, the steps before it stay
         done, and a second call continues.
         """
-        self._durability.check_changeable()
-        now_ms = self._clock.now_ms()
-        try:
-            self._roll(self.log_end_offset, now_ms)
-            self.advance_log_start(self.log_end_offset)
-            self.high_watermark = self.log_end_offset
-            while len(self._segments.items) > 1:
-                self._segments.drop(0, now_ms)
-            self.snapshots.start_over(offset, snapshot)
-            self._segments.rename_empty(offset, now_ms)
-        except OSError as error:
-            raise self._durability.storage_error("truncate", error) from error
-        self.log_start_offset = offset
-        self.leader_epoch_cache.clear()
-        self._ended_at(offset)
-        self.high_watermark = offset
-        self.rebuild = ProducerRebuild(self, self.snapshots.load_latest(offset), self._clock)
-        self.rebuild.begin()
-        self.on_log_start_moved(self)
-
-    def _ended_at(self, end: int) -> None:
-        self.log_end_offset = end
-        lowered = self._durability.truncated_to(end)
-        self.high_watermark = min(self.high_watermark, end)
-        self.log_start_offset = min(self.log_start_offset, end)
-        self.leader_epoch_cache.truncate_from_end(end)
-        if lowered:
-            self.on_truncated(self)
+        self._truncation.truncate_fully_and_start_at(self, offset, snapshot)
 
     # ------------------------------------------------------------ retention
 
@@ -514,10 +456,6 @@ class PartitionLog:
     async def sync_identity(self) -> None:
         """Return when the identity of a new log is on disk. Raises KAFKA_STORAGE_ERROR, as ``flush``."""
         await self._durability.sync_identity()
-
-    def producers_are_behind(self) -> None:
-        """Leave the rest of a ``rebuild`` to the background work."""
-        self.on_producers_behind(self)
 
     def release_caches(self) -> None:
         """Release the memory that look-ups in sealed segments use."""

@@ -9,9 +9,9 @@ thread does it first.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import Protocol
+from typing import Protocol, Self
 
 import trio
 
@@ -40,6 +40,7 @@ class TruncatedLog(Protocol):
     snapshots: SnapshotFiles
     producers: ProducerState
     partition: TopicPartition
+    on_producers_behind: Callable[[Self], None]
 
     @property
     def segments(self) -> Sequence[LogSegment]: ...
@@ -54,9 +55,6 @@ class TruncatedLog(Protocol):
     def awaits_cut(self) -> bool: ...
 
     async def finish_truncation(self) -> None: ...
-
-    def producers_are_behind(self) -> None:
-        """Leave the rest of the rebuild to the background work."""
 
     def release_caches(self) -> None: ...
 
@@ -87,7 +85,7 @@ class ProducerRebuild:
             if self._log.is_broken:
                 raise
         if self._log.rebuild is self:
-            self._log.producers_are_behind()
+            self._log.on_producers_behind(self._log)
 
     def advance(self, steps: int | None = None) -> None:
         """Do up to ``steps`` steps, fewer if the disk has to be waited for; None: all that are left.
