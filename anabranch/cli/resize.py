@@ -201,22 +201,8 @@ async def _drain_notes(
 ) -> list[str]:
     """Notes about the time when the partitions that are merged away are deleted."""
     values = await _values(admin, topic.name, changes)
-    kept, retention_ms = Marked.of(values), values["retention.ms"]
-    notes = []
-    numbers, are = named_partitions(sources), one_or_many(len(sources), "is", "are")
-    if is_compacted(values):
-        notes.append(of_compacted(sorted(sources), kept))
-    elif kept is Marked.DRAINED:
-        them = one_or_many(len(sources), "it", "them")
-        notes.append(f"{numbers} {are} deleted once every group has read {them} ({DRAIN_KEY}=true)")
-    else:
-        its, days = one_or_many(len(sources), "its", "their"), retention_ms / 86_400_000
-        when = f"when {its} last record has expired (retention.ms={retention_ms}, {days:g} days)"
-        never = f"{numbers} {are} never deleted: {its} records do not expire"
-        notes.append(f"{numbers} {are} deleted {when}" if kept is Marked.EXPIRED else never)
-        them = one_or_many(len(sources), "it", "them")
-        notes.append(f"with --delete-records-when-drained: deleted once every group has read {them}")
-    if kept is Marked.DRAINED and not committed:
+    notes = _when_deleted(sources, values)
+    if Marked.of(values) is Marked.DRAINED and not committed:
         notes.append(
             "no group has committed offsets of the topic: until one has, partitions are deleted only by expiry"
         )
@@ -224,6 +210,24 @@ async def _drain_notes(
     if marked:
         notes.append(f"{named_partitions(marked, 'is', 'are')} marked for deletion already")
     return notes
+
+
+def _when_deleted(partitions: Collection[int], values: Mapping[str, Any]) -> list[str]:
+    """When marked partitions are deleted, by the configs of their topic."""
+    kept, retention_ms = Marked.of(values), values["retention.ms"]
+    numbers, are = named_partitions(partitions), one_or_many(len(partitions), "is", "are")
+    them = one_or_many(len(partitions), "it", "them")
+    if is_compacted(values):
+        return [of_compacted(sorted(partitions), kept)]
+    if kept is Marked.DRAINED:
+        return [f"{numbers} {are} deleted once every group has read {them} ({DRAIN_KEY}=true)"]
+    its, days = one_or_many(len(partitions), "its", "their"), retention_ms / 86_400_000
+    when = f"when {its} last record has expired (retention.ms={retention_ms}, {days:g} days)"
+    never = f"{numbers} {are} never deleted: {its} records do not expire"
+    return [
+        f"{numbers} {are} deleted {when}" if kept is Marked.EXPIRED else never,
+        f"with --delete-records-when-drained: deleted once every group has read {them}",
+    ]
 
 
 def named_partitions(partitions: Collection[int], singular: str = "", plural: str = "") -> str:
@@ -305,10 +309,13 @@ async def wait_until_drained(admin: Admin, name: str, timeout_ms: int) -> list[i
             left = {group: _left(of_topic, ends, marked) for group, of_topic in committed.items()}
             behind = [f"{group} has {counted(count, 'record')}" for group, count in sorted(left.items()) if count]
             draining = f"{name}: {named_partitions(marked, 'drains', 'drain')}"
-            why = f"{', '.join(behind)} to read" if behind else ""
             if not committed:
                 why = "no group has committed offsets of the topic, so the partitions are deleted only by expiry"
-            progress.update(draining + (f"; {why}" if why else ""))
+            elif behind:
+                why = f"{', '.join(behind)} to read"
+            else:
+                why = "; ".join(_when_deleted(marked, await _values(admin, name, {})))
+            progress.update(f"{draining}; {why}")
             await anyio.sleep(CHECK_EVERY_S)
     because = f": {why}" if why else ""
     raise CommandError(

@@ -375,3 +375,13 @@ def test_a_wait_for_a_drain_can_be_repeated(run: Run, more: tuple[str, ...]) -> 
     assert status == 1 and "after 300 ms: g has 10 records to read; the same command waits again" in err
     status, _, err = run(again, "topics", "alter", "t", "--partitions", "4")
     assert status == 1 and "INVALID_PARTITIONS" in err
+
+
+def test_a_wait_for_partitions_that_only_expiry_deletes_says_so(run: Run) -> None:
+    """Every group has read them."""
+    admin = FakeAdmin(**{**SHRUNK, "groups": {"g": {4: 10, 5: 10}}, "ends": {4: (0, 10), 5: (0, 10)}})
+    waiting = ("--wait-drained", "--timeout-ms", "300")
+    status, _, err = run(admin, "topics", "alter", "t", "--partitions", "4", *waiting)
+    assert status == 1
+    assert "are deleted when their last record has expired (retention.ms=604800000, 7 days)" in err
+    assert "with --delete-records-when-drained: deleted once every group has read them; the same command" in err
