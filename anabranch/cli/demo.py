@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 import webbrowser
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -88,6 +90,11 @@ def prepare(directory: Path) -> None:
     marker.touch()
 
 
+def has_screen(environment: Mapping[str, str]) -> bool:
+    """Whether a browser would have a window of its own. A browser in the terminal would cover the demo."""
+    return sys.platform in ("darwin", "win32") or any(environment.get(key) for key in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
 async def _run(
     directory: Path,
     events: int | None,
@@ -101,7 +108,8 @@ async def _run(
     async with run_local_cluster(config, report_line=view.stage) as cluster:
         if cluster.console is not None:
             console.print(f"The console: http://{cluster.console}/topics/{TOPIC}", highlight=False)
-            await trio.to_thread.run_sync(webbrowser.open, f"http://{cluster.console}/topics/{TOPIC}")
+            if has_screen(os.environ):
+                await trio.to_thread.run_sync(webbrowser.open, f"http://{cluster.console}/topics/{TOPIC}")
         with view:
             result = await run_demo(cluster, directory, events, view, seconds)
         if watch:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
-from anabranch.cli.demo import show, spark_text
+from anabranch.cli.demo import has_screen, show, spark_text
 from anabranch.demo.hand_over import Percentiles
 from anabranch.demo.resizing import Done
 from anabranch.demo.run import DemoResult
@@ -68,3 +70,13 @@ def test_a_violation_on_either_side_is_shown_as_a_failure() -> None:
 
 def test_an_unknown_check_is_not_counted_as_decided() -> None:
     assert spark_text(audit(a="passed", b="unknown", c="unknown")) == "1 of 3 checks decided, 1 passed"
+
+
+@pytest.mark.parametrize("key", ["DISPLAY", "WAYLAND_DISPLAY"])
+def test_a_browser_is_opened_only_on_a_screen(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one, Python opens a browser in the terminal. It covers the demo, and takes its Ctrl-C."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert has_screen({key: ":0"})
+    assert not has_screen({key: ""}) and not has_screen({"BROWSER": "lynx"})
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert has_screen({})
