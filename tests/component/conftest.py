@@ -21,10 +21,10 @@ async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery) -> AsyncIterator[ControllerCluster]:
+async def cluster(nursery: trio.Nursery) -> AsyncIterator[ControllerCluster]:
     """The cluster of ``resize_rules.started``, in which every write is checked. Some files override this fixture."""
-    world = await started(nursery)
-    rules = Rules(world)
+    cluster = await started(nursery)
+    rules = Rules(cluster)
     rules.watch(1000)
-    yield world
+    yield cluster
     assert rules.broken == []

@@ -30,139 +30,143 @@ KEYS = {
 }
 
 
-async def count(world: ControllerCluster) -> int:
-    return (await world.topic(TOPIC)).undeleted_partition_count
+async def count(cluster: ControllerCluster) -> int:
+    return (await cluster.topic(TOPIC)).undeleted_partition_count
 
 
-async def write(world: ControllerCluster, bytes_per_second: int, seconds: int) -> list[int]:
+async def write(cluster: ControllerCluster, bytes_per_second: int, seconds: int) -> list[int]:
     """Let one broker report all appended bytes. Returns the partition count after each second."""
     counts = []
     for _ in range(seconds):
-        leader = world.brokers[BROKERS[0]]
+        leader = cluster.brokers[BROKERS[0]]
         leader.appended[TOPIC] = leader.appended.get(TOPIC, 0) + bytes_per_second
         await trio.sleep(1)  # virtual time: rounds of the controller
-        counts.append(await count(world))
+        counts.append(await count(cluster))
     return counts
 
 
-async def measured(world: ControllerCluster) -> CreatePartitionsTopicResult:
+async def measured(cluster: ControllerCluster) -> CreatePartitionsTopicResult:
     request = alter(4, validate_only=True)
     request.topics[0].wants_measured = True
-    result: CreatePartitionsTopicResult = (await world.request(request)).results[0]
+    result: CreatePartitionsTopicResult = (await cluster.request(request)).results[0]
     assert result.error_code == ErrorCode.NONE
     return result
 
 
-def asked(world: ControllerCluster) -> int:
+def asked(cluster: ControllerCluster) -> int:
     """How often the controller asked a broker for appended bytes."""
     return sum(
         topic.wants_appended_bytes
-        for request in world.brokers[1].sent(UpdateMetadataRequest)
+        for request in cluster.brokers[1].sent(UpdateMetadataRequest)
         for topic in request.topic_states
     )
 
 
-async def test_the_count_follows_the_write_rate(world: ControllerCluster, autojump_clock: object) -> None:
-    assert await configure(world, **KEYS) == ErrorCode.NONE
-    counts = await write(world, 1_000, 400)
+async def test_the_count_follows_the_write_rate(cluster: ControllerCluster, autojump_clock: object) -> None:
+    assert await configure(cluster, **KEYS) == ErrorCode.NONE
+    counts = await write(cluster, 1_000, 400)
     assert list(dict.fromkeys(counts)) == [4, 8, 16]
     steps = [counts.index(8), counts.index(16)]
     assert steps[0] >= COOLDOWN_S - 1
     assert steps[1] - steps[0] >= COOLDOWN_S - 1
-    assert await write(world, 1_000, 200) == [16] * 200  # 62 bytes/s each: no change
-    counts = await write(world, 0, 400)
+    assert await write(cluster, 1_000, 200) == [16] * 200  # 62 bytes/s each: no change
+    counts = await write(cluster, 0, 400)
     assert list(dict.fromkeys(counts))[:2] == [16, 8]
 
 
-async def test_a_new_controller_measures_and_cools_down_again(world: ControllerCluster, autojump_clock: object) -> None:
-    assert await configure(world, **KEYS) == ErrorCode.NONE
-    assert set(await write(world, 1_000, COOLDOWN_S - 10)) == {4}
-    await world.start_controller(1001)
-    world.kill_controller(1000)
-    before = await write(world, 1_000, COOLDOWN_S - 10)
+async def test_a_new_controller_measures_and_cools_down_again(
+    cluster: ControllerCluster, autojump_clock: object
+) -> None:
+    assert await configure(cluster, **KEYS) == ErrorCode.NONE
+    assert set(await write(cluster, 1_000, COOLDOWN_S - 10)) == {4}
+    await cluster.start_controller(1001)
+    cluster.kill_controller(1000)
+    before = await write(cluster, 1_000, COOLDOWN_S - 10)
     assert set(before) == {4}
-    assert 8 in await write(world, 1_000, COOLDOWN_S)
+    assert 8 in await write(cluster, 1_000, COOLDOWN_S)
 
 
 async def test_a_refused_resize_is_tried_again_and_logged_once(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A shrink is refused when records never expire: its marked partitions would stay for ever."""
-    await resized(world, 8)
-    assert await configure(world, retention_ms="-1") == ErrorCode.NONE
+    await resized(cluster, 8)
+    assert await configure(cluster, retention_ms="-1") == ErrorCode.NONE
     with caplog.at_level("INFO", logger="anabranch.controller.autoscale"):
-        assert await configure(world, **KEYS) == ErrorCode.NONE
-        assert set(await write(world, 1, 200)) == {8}
+        assert await configure(cluster, **KEYS) == ErrorCode.NONE
+        assert set(await write(cluster, 1, 200)) == {8}
         (line,) = [record.getMessage() for record in caplog.records if record.name == "anabranch.controller.autoscale"]
         assert "partitions=8->4" in line
         assert "refused=" in line
-        assert await configure(world, retention_ms="1000000") == ErrorCode.NONE
-        assert 4 in await write(world, 1, 200)
+        assert await configure(cluster, retention_ms="1000000") == ErrorCode.NONE
+        assert 4 in await write(cluster, 1, 200)
 
 
 async def test_no_broker_is_asked_while_no_topic_enables_autoscaling(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     await trio.sleep(60)  # virtual time: rounds of the controller
-    before = [len(world.brokers[broker].requests) for broker in BROKERS]
+    before = [len(cluster.brokers[broker].requests) for broker in BROKERS]
     await trio.sleep(600)  # virtual time: rounds of the controller
-    assert asked(world) == 0
-    assert [len(world.brokers[broker].requests) for broker in BROKERS] == before
-    assert await configure(world, **KEYS) == ErrorCode.NONE
+    assert asked(cluster) == 0
+    assert [len(cluster.brokers[broker].requests) for broker in BROKERS] == before
+    assert await configure(cluster, **KEYS) == ErrorCode.NONE
     await trio.sleep(60)  # virtual time: rounds of the controller
-    assert asked(world) >= 5
-    assert await configure(world, autoscale_enable="false") == ErrorCode.NONE
+    assert asked(cluster) >= 5
+    assert await configure(cluster, autoscale_enable="false") == ErrorCode.NONE
     await trio.sleep(700)  # virtual time: rounds of the controller
-    stopped = asked(world)
+    stopped = asked(cluster)
     await trio.sleep(600)  # virtual time: rounds of the controller
-    assert asked(world) == stopped
+    assert asked(cluster) == stopped
 
 
 async def test_a_topic_without_autoscaling_is_measured_on_request(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    assert (await measured(world)).appended_bytes == 0
-    assert set(await write(world, 1_000, 90)) == {4}
-    result = await measured(world)
+    assert (await measured(cluster)).appended_bytes == 0
+    assert set(await write(cluster, 1_000, 90)) == {4}
+    result = await measured(cluster)
     assert result.elapsed_ms >= 60_000
     assert abs(result.appended_bytes * 1000 / result.elapsed_ms - 1_000) < 100
     assert result.unchanged_ms >= 90_000 - 10_000
 
 
-async def test_the_count_stays_while_a_broker_does_not_answer(world: ControllerCluster, autojump_clock: object) -> None:
-    assert await configure(world, **KEYS) == ErrorCode.NONE
-    world.brokers[3].answering = trio.Event()
-    assert set(await write(world, 1_000, 200)) == {4}
-    assert (await measured(world)).elapsed_ms == 0
-    world.brokers[3].answering.set()
-    assert 8 in await write(world, 1_000, 200)
+async def test_the_count_stays_while_a_broker_does_not_answer(
+    cluster: ControllerCluster, autojump_clock: object
+) -> None:
+    assert await configure(cluster, **KEYS) == ErrorCode.NONE
+    cluster.brokers[3].answering = trio.Event()
+    assert set(await write(cluster, 1_000, 200)) == {4}
+    assert (await measured(cluster)).elapsed_ms == 0
+    cluster.brokers[3].answering.set()
+    assert 8 in await write(cluster, 1_000, 200)
 
 
 async def test_a_new_controller_reads_the_autoscaling_configs_written_before(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    assert await configure(world, **KEYS) == ErrorCode.NONE
-    world.kill_controller(1000)
-    await world.start_controller(1001)
-    assert 8 in await write(world, 1_000, 200)
+    assert await configure(cluster, **KEYS) == ErrorCode.NONE
+    cluster.kill_controller(1000)
+    await cluster.start_controller(1001)
+    assert 8 in await write(cluster, 1_000, 200)
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
 async def test_a_topic_may_be_created_with_autoscaling(
-    world: ControllerCluster, autojump_clock: object, by_hand: bool
+    cluster: ControllerCluster, autojump_clock: object, by_hand: bool
 ) -> None:
     """A config that is older than its topic takes effect too, although no notification names it."""
     await trio.sleep(60)  # virtual time: the configs of all topics were read
     keys = {name.replace("_", "."): value for name, value in KEYS.items()}
     if by_hand:
-        await world.store.create(paths.topic_config("u"), ConfigZnode(keys).encode())
-        await world.store.create(paths.topic("u"), TopicZnode.new(uuid.UUID(int=7), {0: [1], 1: [2]}).encode())
+        await cluster.store.create(paths.topic_config("u"), ConfigZnode(keys).encode())
+        await cluster.store.create(paths.topic("u"), TopicZnode.new(uuid.UUID(int=7), {0: [1], 1: [2]}).encode())
     else:
         configs = [CreatableTopicConfig(name=name, value=value) for name, value in keys.items()]
         topic = CreatableTopic(name="u", num_partitions=2, replication_factor=1, configs=configs)
-        response: Any = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
+        response: Any = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
         assert response.topics[0].error_code == ErrorCode.NONE
     for second in range(200):
-        world.brokers[1].appended["u"] = second * 1_000
+        cluster.brokers[1].appended["u"] = second * 1_000
         await trio.sleep(1)  # virtual time: the next report of appended bytes
-    assert (await world.topic("u")).undeleted_partition_count > 2
+    assert (await cluster.topic("u")).undeleted_partition_count > 2

@@ -31,33 +31,33 @@ LOST = (
 )
 
 
-async def merged(world: ControllerCluster, **config: str) -> None:
+async def merged(cluster: ControllerCluster, **config: str) -> None:
     """Resize 4 -> 6 -> 4: 4 and 5 are closed and end at 40, and the group of the topic has read them."""
-    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
-    assert await configure(world, **config) == ErrorCode.NONE
-    await resized(world, 6)
-    hold_records(world, range(4, 6), 40)
-    await resized(world, 4)
-    world.brokers[2].groups["g"] = {(TOPIC, p): (40, -1) for p in (4, 5)}
+    await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
+    assert await configure(cluster, **config) == ErrorCode.NONE
+    await resized(cluster, 6)
+    hold_records(cluster, range(4, 6), 40)
+    await resized(cluster, 4)
+    cluster.brokers[2].groups["g"] = {(TOPIC, p): (40, -1) for p in (4, 5)}
 
 
-async def answered(world: ControllerCluster, count: int, *, validate_only: bool = False) -> tuple[int, str | None]:
-    result = (await world.request(alter(count, validate_only=validate_only))).results[0]
+async def answered(cluster: ControllerCluster, count: int, *, validate_only: bool = False) -> tuple[int, str | None]:
+    result = (await cluster.request(alter(count, validate_only=validate_only))).results[0]
     return result.error_code, result.error_message
 
 
-async def refusal_of(world: ControllerCluster, **config: str) -> str:
+async def refusal_of(cluster: ControllerCluster, **config: str) -> str:
     configs = [AlterableConfig(name=n.replace("_", "."), config_operation=0, value=v) for n, v in config.items()]
     resource = AlterConfigsResource(resource_type=2, resource_name=TOPIC, configs=configs)
-    answer = await world.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
+    answer = await cluster.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
     assert answer.responses[0].error_code == ErrorCode.INVALID_CONFIG
     return str(answer.responses[0].error_message)
 
 
-async def stays(world: ControllerCluster, caplog: pytest.LogCaptureFixture, why: str) -> None:
+async def stays(cluster: ControllerCluster, caplog: pytest.LogCaptureFixture, why: str) -> None:
     await trio.sleep(10)  # virtual time: several polls
-    assert {world.brokers[1].logs[TOPIC, p].start_offset for p in (4, 5)} == {0}
-    assert sorted((await world.topic(TOPIC)).partitions) == [0, 1, 2, 3, 4, 5]
+    assert {cluster.brokers[1].logs[TOPIC, p].start_offset for p in (4, 5)} == {0}
+    assert sorted((await cluster.topic(TOPIC)).partitions) == [0, 1, 2, 3, 4, 5]
     lines = [record.message for record in caplog.records if "resize.waits" in record.message]
     assert lines[-1].endswith(f"partitions=4,5 waits_for={why}")
 
@@ -67,59 +67,59 @@ LATEST = f"{LOSS_KEY}=true: they have the latest values of their keys"
 
 @pytest.mark.parametrize("config", [COMPACT, COMPACT | {"delete_records_when_drained": "true", "retention_ms": "-1"}])
 async def test_marked_partitions_of_a_compacted_topic_stay_though_every_group_has_read_them(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, config: dict[str, str]
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, config: dict[str, str]
 ) -> None:
     """Hole 24: retention and the config that drains other topics have no effect here. A grow revives the partitions."""
     caplog.set_level(logging.INFO)
-    await merged(world, **config)
-    await stays(world, caplog, LATEST)
-    await resized(world, 8)
-    state = await world.state(TOPIC, 5)
-    assert state.lineage[-1].losers == {1: 2} and world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    await merged(cluster, **config)
+    await stays(cluster, caplog, LATEST)
+    await resized(cluster, 8)
+    state = await cluster.state(TOPIC, 5)
+    assert state.lineage[-1].losers == {1: 2} and cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
 async def test_an_empty_marked_partition_of_a_compacted_topic_is_removed(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """An empty marked partition has no values to lose."""
-    await configure(world, cleanup_policy="compact")
-    await resized(world, 6)
-    await resized(world, 4)
-    await world.until(lambda: finished(world, 4))
+    await configure(cluster, cleanup_policy="compact")
+    await resized(cluster, 6)
+    await resized(cluster, 4)
+    await cluster.until(lambda: finished(cluster, 4))
 
 
 async def test_the_dry_run_and_the_response_report_whether_latest_values_are_lost(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await configure(world, cleanup_policy="compact")
-    assert await answered(world, 6, validate_only=True) == (0, None)
-    await resized(world, 6)
-    hold_records(world, range(4, 6), 40)
-    assert await answered(world, 4, validate_only=True) == (0, STAYS)
-    await configure(world, cleanup_policy="compact,delete")
+    await configure(cluster, cleanup_policy="compact")
+    assert await answered(cluster, 6, validate_only=True) == (0, None)
+    await resized(cluster, 6)
+    hold_records(cluster, range(4, 6), 40)
+    assert await answered(cluster, 4, validate_only=True) == (0, STAYS)
+    await configure(cluster, cleanup_policy="compact,delete")
     until = STAYS.replace("stay,", "stay until their records have expired,")
-    assert await answered(world, 4, validate_only=True) == (0, until)
-    await configure(world, delete_latest_values_when_drained="true")
-    assert await answered(world, 4, validate_only=True) == (0, LOST)
-    await configure(world, delete_latest_values_when_drained="false", cleanup_policy="compact")
-    assert await answered(world, 4) == (0, STAYS)
+    assert await answered(cluster, 4, validate_only=True) == (0, until)
+    await configure(cluster, delete_latest_values_when_drained="true")
+    assert await answered(cluster, 4, validate_only=True) == (0, LOST)
+    await configure(cluster, delete_latest_values_when_drained="false", cleanup_policy="compact")
+    assert await answered(cluster, 4) == (0, STAYS)
 
 
 async def test_if_the_loss_is_accepted_marked_partitions_are_removed_once_every_group_has_read_them(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    await merged(world, **COMPACT)
-    await stays(world, caplog, LATEST)
-    assert await configure(world, delete_latest_values_when_drained="true") == ErrorCode.NONE
-    await world.until(lambda: finished(world, 4))
+    await merged(cluster, **COMPACT)
+    await stays(cluster, caplog, LATEST)
+    assert await configure(cluster, delete_latest_values_when_drained="true") == ErrorCode.NONE
+    await cluster.until(lambda: finished(cluster, 4))
 
 
 # ---------------------------------------------------------------- the policy is altered while partitions drain
 
 
 async def test_a_topic_that_becomes_compacted_keeps_partitions_that_are_not_drained_yet(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """This holds too while a round of the drain is in progress, after the requests to the groups."""
     caplog.set_level(logging.INFO)
@@ -130,37 +130,37 @@ async def test_a_topic_that_becomes_compacted_keeps_partitions_that_are_not_drai
             broker.answering = trio.Event()
             asked.set()
 
-    world.received = hold
-    await merged(world, delete_records_when_drained="true")
+    cluster.received = hold
+    await merged(cluster, delete_records_when_drained="true")
     await asked.wait()
-    assert await configure(world, cleanup_policy="compact") == ErrorCode.NONE
-    world.brokers[2].answering.set()
-    await stays(world, caplog, LATEST)
+    assert await configure(cluster, cleanup_policy="compact") == ErrorCode.NONE
+    cluster.brokers[2].answering.set()
+    await stays(cluster, caplog, LATEST)
 
 
 async def test_a_topic_that_is_no_longer_compacted_is_drained_as_any_other(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    await merged(world, **COMPACT)
-    await stays(world, caplog, LATEST)
+    await merged(cluster, **COMPACT)
+    await stays(cluster, caplog, LATEST)
     for policy in ("compact,delete", "delete"):
-        assert await configure(world, cleanup_policy=policy) == ErrorCode.NONE
-        await stays(world, caplog, "their records to expire")
-    assert await configure(world, retention_ms="-1") == ErrorCode.NONE
-    await stays(world, caplog, "delete.records.when.drained=true: their records never expire")
-    assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
-    await world.until(lambda: finished(world, 4))
+        assert await configure(cluster, cleanup_policy=policy) == ErrorCode.NONE
+        await stays(cluster, caplog, "their records to expire")
+    assert await configure(cluster, retention_ms="-1") == ErrorCode.NONE
+    await stays(cluster, caplog, "delete.records.when.drained=true: their records never expire")
+    assert await configure(cluster, delete_records_when_drained="true") == ErrorCode.NONE
+    await cluster.until(lambda: finished(cluster, 4))
 
 
 async def test_the_loss_can_be_accepted_for_compacted_topics_only(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     why = f"{LOSS_KEY}: can only be true if the topic sets a cleanup.policy that includes compact"
-    assert why in await refusal_of(world, delete_latest_values_when_drained="true")
+    assert why in await refusal_of(cluster, delete_latest_values_when_drained="true")
     for policy in ("compact", "compact,delete"):
         both = {"delete_latest_values_when_drained": "true", "cleanup_policy": policy}
-        assert await configure(world, **both) == ErrorCode.NONE
-    assert why in await refusal_of(world, cleanup_policy="delete")
+        assert await configure(cluster, **both) == ErrorCode.NONE
+    assert why in await refusal_of(cluster, cleanup_policy="delete")
     both = {"delete_latest_values_when_drained": "false", "cleanup_policy": "delete"}
-    assert await configure(world, **both) == ErrorCode.NONE
+    assert await configure(cluster, **both) == ErrorCode.NONE

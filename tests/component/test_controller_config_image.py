@@ -30,67 +30,67 @@ PATH = paths.topic_config("t")
 UNCLEAN = "unclean.leader.election.enable"
 
 
-async def create(world: ControllerCluster, **config: str) -> None:
+async def create(cluster: ControllerCluster, **config: str) -> None:
     assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])
     configs = [CreatableTopicConfig(name=name.replace("_", "."), value=value) for name, value in config.items()]
     topic = CreatableTopic(
         name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment], configs=configs
     )
-    response = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
+    response = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=5000))
     assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
+async def cluster(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
     """A topic on two brokers."""
-    world = ControllerCluster(nursery)
-    await world.start_controller()
+    cluster = ControllerCluster(nursery)
+    await cluster.start_controller()
     for broker_id in (1, 2):
-        await world.start_broker(broker_id)
-    await world.until(lambda: any(len(r.live_brokers) == 2 for r in world.brokers[1].sent(UpdateMetadataRequest)))
-    await create(world)
-    return world
+        await cluster.start_broker(broker_id)
+    await cluster.until(lambda: any(len(r.live_brokers) == 2 for r in cluster.brokers[1].sent(UpdateMetadataRequest)))
+    await create(cluster)
+    return cluster
 
 
-async def alter(world: ControllerCluster, name: str, value: str) -> Any:
+async def alter(cluster: ControllerCluster, name: str, value: str) -> Any:
     change = AlterableConfig(name=name, config_operation=0, value=value)
     resource = AlterConfigsResource(resource_type=2, resource_name="t", configs=[change])
-    return (await world.request(IncrementalAlterConfigsRequest(resources=[resource]))).responses[0]
+    return (await cluster.request(IncrementalAlterConfigsRequest(resources=[resource]))).responses[0]
 
 
-async def edit(world: ControllerCluster, **config: str) -> None:
+async def edit(cluster: ControllerCluster, **config: str) -> None:
     """Edit the config by hand, without a notification."""
     names = {name.replace("_", "."): value for name, value in config.items()}
-    await world.store.set(PATH, ConfigZnode(names).encode())
+    await cluster.store.set(PATH, ConfigZnode(names).encode())
 
 
-async def notify(world: ControllerCluster) -> None:
+async def notify(cluster: ControllerCluster) -> None:
     change = ConfigChange("topics/t").encode()
-    await world.store.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
+    await cluster.store.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
 
 
-async def config(world: ControllerCluster) -> dict[str, str]:
-    return ConfigZnode.decode(PATH, (await world.store.get(PATH)).data).config
+async def config(cluster: ControllerCluster) -> dict[str, str]:
+    return ConfigZnode.decode(PATH, (await cluster.store.get(PATH)).data).config
 
 
-async def lose_in_sync(world: ControllerCluster) -> None:
+async def lose_in_sync(cluster: ControllerCluster) -> None:
     """Leave only the broker that was not in sync."""
-    world.brokers[2].leave()
-    await world.until(lambda: is_state(world, 1, [1]))
-    world.brokers[1].leave()
-    await world.until(lambda: is_state(world, -1, [1]))
-    await world.brokers[2].register()
-    await world.until(lambda: world.brokers[2].metadata().get(("t", 0)) is not None)
+    cluster.brokers[2].leave()
+    await cluster.until(lambda: is_state(cluster, 1, [1]))
+    cluster.brokers[1].leave()
+    await cluster.until(lambda: is_state(cluster, -1, [1]))
+    await cluster.brokers[2].register()
+    await cluster.until(lambda: cluster.brokers[2].metadata().get(("t", 0)) is not None)
 
 
-async def is_state(world: ControllerCluster, leader: int, isr: list[int]) -> bool:
-    state = await world.state("t", 0)
+async def is_state(cluster: ControllerCluster, leader: int, isr: list[int]) -> bool:
+    state = await cluster.state("t", 0)
     return (state.leader, state.isr) == (leader, isr)
 
 
-def without_notifications(world: ControllerCluster) -> None:
+def without_notifications(cluster: ControllerCluster) -> None:
     """Drop the notifications that the controller creates for configs."""
-    session = world.sessions[1000]
+    session = cluster.sessions[1000]
     create = session.create
 
     async def lost(path: str, *args: Any, **kwargs: Any) -> str:
@@ -103,106 +103,110 @@ def without_notifications(world: ControllerCluster) -> None:
 
 @pytest.mark.parametrize("kind", ["altered", "created"])
 async def test_the_controller_uses_configs_that_it_wrote_before_any_notification(
-    world: ControllerCluster, autojump_clock: object, kind: str
+    cluster: ControllerCluster, autojump_clock: object, kind: str
 ) -> None:
-    assert (await alter(world, UNCLEAN, "true")).error_code == ErrorCode.NONE
-    without_notifications(world)
+    assert (await alter(cluster, UNCLEAN, "true")).error_code == ErrorCode.NONE
+    without_notifications(cluster)
     if kind == "altered":
-        assert (await alter(world, UNCLEAN, "false")).error_code == ErrorCode.NONE
+        assert (await alter(cluster, UNCLEAN, "false")).error_code == ErrorCode.NONE
     else:
-        deleted = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5000))
+        deleted = await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5000))
         assert deleted.responses[0].error_code == ErrorCode.NONE
-        await create(world)
-    await lose_in_sync(world)
+        await create(cluster)
+    await lose_in_sync(cluster)
     await trio.sleep(20)  # virtual time: longer than anything waits
-    assert await is_state(world, -1, [1])
+    assert await is_state(cluster, -1, [1])
 
 
 async def test_an_edit_by_hand_takes_effect_when_a_notification_names_it(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await edit(world, unclean_leader_election_enable="true")
-    await lose_in_sync(world)
+    await edit(cluster, unclean_leader_election_enable="true")
+    await lose_in_sync(cluster)
     await trio.sleep(20)  # virtual time: longer than anything waits
-    assert await is_state(world, -1, [1])
-    await notify(world)
-    await world.until(lambda: is_state(world, 2, [2]))
+    assert await is_state(cluster, -1, [1])
+    await notify(cluster)
+    await cluster.until(lambda: is_state(cluster, 2, [2]))
 
 
 async def test_an_edit_by_hand_takes_effect_when_the_cluster_is_read_again(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await edit(world, unclean_leader_election_enable="true")
-    await lose_in_sync(world)
-    world.kill_controller(1000)
-    await world.start_controller(1001)
-    await world.until(lambda: is_state(world, 2, [2]))
+    await edit(cluster, unclean_leader_election_enable="true")
+    await lose_in_sync(cluster)
+    cluster.kill_controller(1000)
+    await cluster.start_controller(1001)
+    await cluster.until(lambda: is_state(cluster, 2, [2]))
 
 
 async def test_the_cluster_is_read_again_if_a_notification_was_removed_unread(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    assert (await alter(world, "retention.ms", "7")).error_code == ErrorCode.NONE
-    await lose_in_sync(world)
-    await edit(world, unclean_leader_election_enable="true")
-    for name in await world.store.children(paths.CONFIG_CHANGES):
-        await world.store.delete(f"{paths.CONFIG_CHANGES}/{name}")
-    await world.until(lambda: is_state(world, 2, [2]))
+    assert (await alter(cluster, "retention.ms", "7")).error_code == ErrorCode.NONE
+    await lose_in_sync(cluster)
+    await edit(cluster, unclean_leader_election_enable="true")
+    for name in await cluster.store.children(paths.CONFIG_CHANGES):
+        await cluster.store.delete(f"{paths.CONFIG_CHANGES}/{name}")
+    await cluster.until(lambda: is_state(cluster, 2, [2]))
 
 
 @pytest.mark.parametrize("is_expired", [False, True], ids=["connection lost", "session expired"])
 async def test_an_edit_whose_notification_came_while_disconnected_takes_effect(
-    world: ControllerCluster, autojump_clock: object, is_expired: bool
+    cluster: ControllerCluster, autojump_clock: object, is_expired: bool
 ) -> None:
-    await lose_in_sync(world)
-    session = world.sessions[1000]
+    await lose_in_sync(cluster)
+    session = cluster.sessions[1000]
     session.disconnect()
-    await edit(world, unclean_leader_election_enable="true")
-    await notify(world)
+    await edit(cluster, unclean_leader_election_enable="true")
+    await notify(cluster)
     if is_expired:
-        for name in await world.store.children(paths.CONFIG_CHANGES):
-            await world.store.delete(f"{paths.CONFIG_CHANGES}/{name}")
+        for name in await cluster.store.children(paths.CONFIG_CHANGES):
+            await cluster.store.delete(f"{paths.CONFIG_CHANGES}/{name}")
         session.expire()
     else:
         session.reconnect()
-    await world.until(lambda: is_state(world, 2, [2]))
+    await cluster.until(lambda: is_state(cluster, 2, [2]))
 
 
-async def test_a_request_keeps_an_edit_without_a_notification(world: ControllerCluster, autojump_clock: object) -> None:
-    await edit(world, segment_ms="9")
-    assert (await alter(world, "retention.ms", "7")).error_code == ErrorCode.NONE
-    assert await config(world) == {"segment.ms": "9", "retention.ms": "7"}
+async def test_a_request_keeps_an_edit_without_a_notification(
+    cluster: ControllerCluster, autojump_clock: object
+) -> None:
+    await edit(cluster, segment_ms="9")
+    assert (await alter(cluster, "retention.ms", "7")).error_code == ErrorCode.NONE
+    assert await config(cluster) == {"segment.ms": "9", "retention.ms": "7"}
 
 
 async def test_a_created_topic_replaces_a_config_that_was_left_behind(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    deleted = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5000))
+    deleted = await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=5000))
     assert deleted.responses[0].error_code == ErrorCode.NONE
-    await world.store.create(PATH, ConfigZnode({UNCLEAN: "true"}).encode())
-    await create(world, retention_ms="7")
-    assert await config(world) == {"retention.ms": "7"}
+    await cluster.store.create(PATH, ConfigZnode({UNCLEAN: "true"}).encode())
+    await create(cluster, retention_ms="7")
+    assert await config(cluster) == {"retention.ms": "7"}
 
 
 async def test_a_malformed_config_is_refused_and_can_be_repaired(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await world.store.set(PATH, b"{")
-    await notify(world)
-    await world.until(lambda: caplog.text.count(f"event=config.malformed path={PATH}") == 1)
-    answer = await alter(world, "retention.ms", "7")
+    await cluster.store.set(PATH, b"{")
+    await notify(cluster)
+    await cluster.until(lambda: caplog.text.count(f"event=config.malformed path={PATH}") == 1)
+    answer = await alter(cluster, "retention.ms", "7")
     assert answer.error_code == ErrorCode.INVALID_CONFIG
     assert PATH in answer.error_message
-    await edit(world, segment_ms="9")
-    await notify(world)
+    await edit(cluster, segment_ms="9")
+    await notify(cluster)
     await trio.sleep(1)  # virtual time: the notification is read
-    assert (await alter(world, "retention.ms", "7")).error_code == ErrorCode.NONE
-    assert await config(world) == {"segment.ms": "9", "retention.ms": "7"}
+    assert (await alter(cluster, "retention.ms", "7")).error_code == ErrorCode.NONE
+    assert await config(cluster) == {"segment.ms": "9", "retention.ms": "7"}
     assert caplog.text.count("event=config.malformed") == 1
 
 
-async def test_a_notification_that_names_no_config_is_ignored(world: ControllerCluster, autojump_clock: object) -> None:
-    session, get = world.sessions[1000], world.sessions[1000].get
+async def test_a_notification_that_names_no_config_is_ignored(
+    cluster: ControllerCluster, autojump_clock: object
+) -> None:
+    session, get = cluster.sessions[1000], cluster.sessions[1000].get
     read: list[str] = []
 
     async def recorded(path: str, watch: Any = None) -> Any:
@@ -211,16 +215,19 @@ async def test_a_notification_that_names_no_config_is_ignored(world: ControllerC
 
     session.get = recorded  # type: ignore[method-assign]
     change = ConfigChange("topics/..").encode()
-    await world.store.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
-    await edit(world, retention_ms="7")
-    await notify(world)
-    await world.until(lambda: PATH in read)
+    await cluster.store.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
+    await edit(cluster, retention_ms="7")
+    await notify(cluster)
+    await cluster.until(lambda: PATH in read)
     configs = [path for path in read if path.startswith(paths.CONFIG) and not path.startswith(paths.CONFIG_CHANGES)]
     assert set(configs) == {PATH}
 
 
 async def test_the_cluster_is_not_read_again_when_old_notifications_are_purged(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    cluster: ControllerCluster,
+    autojump_clock: object,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("anabranch.controller.config_writes.CHANGES_KEPT", 1)
     changes = [AlterableConfig(name="retention.ms", config_operation=0, value="7")]
@@ -230,9 +237,9 @@ async def test_the_cluster_is_not_read_again_when_old_notifications_are_purged(
     ]
     resources.append(AlterConfigsResource(resource_type=2, resource_name="t", configs=changes))
     for _ in range(34):  # every hundredth notification purges
-        answer = await world.request(IncrementalAlterConfigsRequest(resources=resources))
+        answer = await cluster.request(IncrementalAlterConfigsRequest(resources=resources))
         assert [one.error_code for one in answer.responses] == [ErrorCode.NONE] * 3, answer
     await trio.sleep(1)  # virtual time: the notifications are read
     assert "cluster.read_again" not in caplog.text
-    left = await world.store.children(paths.CONFIG_CHANGES)
+    left = await cluster.store.children(paths.CONFIG_CHANGES)
     assert len(left) < 100

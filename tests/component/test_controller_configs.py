@@ -20,59 +20,59 @@ TOPIC, BROKER, SET = 2, 4, 0
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
-    world = ControllerCluster(nursery)
-    await world.start_controller()
-    await world.start_broker(1)
-    await world.until(lambda: world.brokers[1].sent(UpdateMetadataRequest))
+async def cluster(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
+    cluster = ControllerCluster(nursery)
+    await cluster.start_controller()
+    await cluster.start_broker(1)
+    await cluster.until(lambda: cluster.brokers[1].sent(UpdateMetadataRequest))
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
-    assert (await world.request(CreateTopicsRequest(topics=[topic]))).topics[0].error_code == ErrorCode.NONE
-    return world
+    assert (await cluster.request(CreateTopicsRequest(topics=[topic]))).topics[0].error_code == ErrorCode.NONE
+    return cluster
 
 
-async def change(world: ControllerCluster, kind: int, name: str, *changes: tuple[str, int, str]) -> Any:
+async def change(cluster: ControllerCluster, kind: int, name: str, *changes: tuple[str, int, str]) -> Any:
     configs = [
         incremental_alter_configs.AlterableConfig(name=key, config_operation=operation, value=value)
         for key, operation, value in changes
     ]
     resource = incremental_alter_configs.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
     request = incremental_alter_configs.IncrementalAlterConfigsRequest(resources=[resource])
-    return (await world.request(request)).responses[0]
+    return (await cluster.request(request)).responses[0]
 
 
-async def config(world: ControllerCluster, path: str) -> dict[str, str]:
-    return ConfigZnode.decode(path, (await world.store.get(path)).data).config
+async def config(cluster: ControllerCluster, path: str) -> dict[str, str]:
+    return ConfigZnode.decode(path, (await cluster.store.get(path)).data).config
 
 
-async def notified(world: ControllerCluster) -> list[str]:
-    names = await world.store.children(paths.CONFIG_CHANGES)
+async def notified(cluster: ControllerCluster) -> list[str]:
+    names = await cluster.store.children(paths.CONFIG_CHANGES)
     found = [f"{paths.CONFIG_CHANGES}/{name}" for name in names]
-    return [ConfigChange.decode(path, (await world.store.get(path)).data).entity_path for path in found]
+    return [ConfigChange.decode(path, (await cluster.store.get(path)).data).entity_path for path in found]
 
 
-async def test_a_change_of_keys_is_written_and_notified(world: ControllerCluster, autojump_clock: object) -> None:
+async def test_a_change_of_keys_is_written_and_notified(cluster: ControllerCluster, autojump_clock: object) -> None:
     path = paths.topic_config("t")
-    assert (await change(world, TOPIC, "t", ("retention.ms", SET, "7"))).error_code == ErrorCode.NONE
-    await change(world, TOPIC, "t", ("segment.ms", SET, "9"))
-    assert await config(world, path) == {"retention.ms": "7", "segment.ms": "9"}
-    assert (await change(world, BROKER, "1", ("log.retention.ms", SET, "5"))).error_code == ErrorCode.NONE
-    assert (await change(world, BROKER, "", ("message.max.bytes", SET, "6"))).error_code == ErrorCode.NONE
-    assert await config(world, paths.broker_config(1)) == {"log.retention.ms": "5"}
-    assert await config(world, paths.broker_config(None)) == {"message.max.bytes": "6"}
-    assert await notified(world) == ["topics/t"] * 2 + ["brokers/1", "brokers/<default>"]
+    assert (await change(cluster, TOPIC, "t", ("retention.ms", SET, "7"))).error_code == ErrorCode.NONE
+    await change(cluster, TOPIC, "t", ("segment.ms", SET, "9"))
+    assert await config(cluster, path) == {"retention.ms": "7", "segment.ms": "9"}
+    assert (await change(cluster, BROKER, "1", ("log.retention.ms", SET, "5"))).error_code == ErrorCode.NONE
+    assert (await change(cluster, BROKER, "", ("message.max.bytes", SET, "6"))).error_code == ErrorCode.NONE
+    assert await config(cluster, paths.broker_config(1)) == {"log.retention.ms": "5"}
+    assert await config(cluster, paths.broker_config(None)) == {"message.max.bytes": "6"}
+    assert await notified(cluster) == ["topics/t"] * 2 + ["brokers/1", "brokers/<default>"]
 
 
-async def test_alter_configs_replaces_all(world: ControllerCluster, autojump_clock: object) -> None:
-    await change(world, TOPIC, "t", ("retention.ms", SET, "7"))
+async def test_alter_configs_replaces_all(cluster: ControllerCluster, autojump_clock: object) -> None:
+    await change(cluster, TOPIC, "t", ("retention.ms", SET, "7"))
     configs = [alter_configs.AlterableConfig(name="segment.ms", value="9")]
     resource = alter_configs.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=configs)
-    response = await world.request(alter_configs.AlterConfigsRequest(resources=[resource]))
+    response = await cluster.request(alter_configs.AlterConfigsRequest(resources=[resource]))
     assert response.responses[0].error_code == ErrorCode.NONE
-    assert await config(world, paths.topic_config("t")) == {"segment.ms": "9"}
+    assert await config(cluster, paths.topic_config("t")) == {"segment.ms": "9"}
 
 
-async def test_a_refused_change_is_answered_with_the_reason(world: ControllerCluster, autojump_clock: object) -> None:
-    response = await change(world, TOPIC, "none", ("retention.ms", SET, "1"))
+async def test_a_refused_change_is_answered_with_the_reason(cluster: ControllerCluster, autojump_clock: object) -> None:
+    response = await change(cluster, TOPIC, "none", ("retention.ms", SET, "1"))
     assert (response.error_code, response.resource_name) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "none")
     assert response.error_message
-    assert await notified(world) == []
+    assert await notified(cluster) == []

@@ -31,16 +31,16 @@ PARTITIONS = 130
 
 async def start(nursery: trio.Nursery) -> ControllerCluster:
     """One active controller, one standby, brokers that acknowledge all requests, and a topic ``t`` on 1, 2, 3."""
-    world = ControllerCluster(nursery)
-    await world.start_controller(1000)
-    await world.until(world.active)
-    await world.start_controller(1001)
+    cluster = ControllerCluster(nursery)
+    await cluster.start_controller(1000)
+    await cluster.until(cluster.active)
+    await cluster.start_controller(1001)
     for broker_id in BROKERS:
-        await world.start_broker(broker_id)
-    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
-    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == len(BROKERS))
-    await world.request(creation("t", 1))
-    return world
+        await cluster.start_broker(broker_id)
+    await cluster.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in cluster.brokers.values()))
+    await cluster.until(lambda: len(cluster.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == len(BROKERS))
+    await cluster.request(creation("t", 1))
+    return cluster
 
 
 def creation(name: str, partitions: int = PARTITIONS) -> CreateTopicsRequest:
@@ -49,9 +49,9 @@ def creation(name: str, partitions: int = PARTITIONS) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=[topic], timeout_ms=1000)
 
 
-def die_after(world: ControllerCluster, writes: int) -> trio.Event:
+def die_after(cluster: ControllerCluster, writes: int) -> trio.Event:
     """Kill controller 1000 as soon as its ``writes``-th multi from now is done; then set the event."""
-    session, dead = world.sessions[1000], trio.Event()
+    session, dead = cluster.sessions[1000], trio.Event()
     multi, done = session.multi, 0
 
     async def counted(ops: Sequence[ZkOp]) -> list[int]:
@@ -59,8 +59,8 @@ def die_after(world: ControllerCluster, writes: int) -> trio.Event:
         versions = await multi(ops)
         done += 1
         if done == writes:
-            world.kill_controller(1000)
-            world.zk.end_session(session.session_id)
+            cluster.kill_controller(1000)
+            cluster.zk.end_session(session.session_id)
             dead.set()
             await trio.sleep_forever()  # cancelled with the process
         return versions
@@ -69,97 +69,99 @@ def die_after(world: ControllerCluster, writes: int) -> trio.Event:
     return dead
 
 
-async def create(world: ControllerCluster) -> None:
-    await world.request(creation("new"), controller_id=1000)
+async def create(cluster: ControllerCluster) -> None:
+    await cluster.request(creation("new"), controller_id=1000)
 
 
-async def created(world: ControllerCluster) -> bool:
-    if await world.store.exists(paths.topic("new")) is None:
+async def created(cluster: ControllerCluster) -> bool:
+    if await cluster.store.exists(paths.topic("new")) is None:
         return False
     for index in range(PARTITIONS):
-        if await world.store.exists(paths.partition_state("new", index)) is None:
+        if await cluster.store.exists(paths.partition_state("new", index)) is None:
             return False
-    sent = world.brokers[4].metadata()
-    return sum(topic == "new" for topic, _ in sent) == PARTITIONS and ("new", PARTITIONS - 1) in world.brokers[1].led()
-
-
-async def delete(world: ControllerCluster) -> None:
-    request = DeleteTopicsRequest(topics=[DeleteTopicState(name="big")], timeout_ms=1000)
-    await world.request(request, controller_id=1000)
-
-
-async def deleted(world: ControllerCluster) -> bool:
-    left = [paths.topic("big"), paths.delete_topic("big"), paths.topic_config("big")]
-    return all([await world.store.exists(path) is None for path in left]) and (
-        world.brokers[1].metadata()["big", 0] == -2
+    sent = cluster.brokers[4].metadata()
+    return (
+        sum(topic == "new" for topic, _ in sent) == PARTITIONS and ("new", PARTITIONS - 1) in cluster.brokers[1].led()
     )
 
 
-async def move(world: ControllerCluster) -> None:
+async def delete(cluster: ControllerCluster) -> None:
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name="big")], timeout_ms=1000)
+    await cluster.request(request, controller_id=1000)
+
+
+async def deleted(cluster: ControllerCluster) -> bool:
+    left = [paths.topic("big"), paths.delete_topic("big"), paths.topic_config("big")]
+    return all([await cluster.store.exists(path) is None for path in left]) and (
+        cluster.brokers[1].metadata()["big", 0] == -2
+    )
+
+
+async def move(cluster: ControllerCluster) -> None:
     partition = ReassignablePartition(partition_index=0, replicas=[4, 2, 3])
     topics = [ReassignableTopic(name="t", partitions=[partition])]
-    await world.request(AlterPartitionReassignmentsRequest(topics=topics), controller_id=1000)
-    await world.alter_isr("t", 0, [1, 2, 3, 4])
+    await cluster.request(AlterPartitionReassignmentsRequest(topics=topics), controller_id=1000)
+    await cluster.alter_isr("t", 0, [1, 2, 3, 4])
 
 
-async def moved(world: ControllerCluster) -> bool:
+async def moved(cluster: ControllerCluster) -> bool:
     """Whether the move is done. Until then the ISR is requested again, as the leader's broker would."""
-    state = await world.state("t", 0)
-    topic = await world.topic("t")
-    if topic.adding_replicas and 4 not in state.isr and await active_knows(world):
-        await world.alter_isr("t", 0, [1, 2, 3, 4])
+    state = await cluster.state("t", 0)
+    topic = await cluster.topic("t")
+    if topic.adding_replicas and 4 not in state.isr and await active_knows(cluster):
+        await cluster.alter_isr("t", 0, [1, 2, 3, 4])
     return (
         (topic.partitions[0], topic.adding_replicas, topic.removing_replicas) == ([4, 2, 3], {}, {})
         and (state.leader, sorted(state.isr)) == (4, [2, 3, 4])
-        and world.brokers[2].led()["t", 0] == (4, state.leader_epoch)
-        and world.brokers[1].metadata()["t", 0] == 4
+        and cluster.brokers[2].led()["t", 0] == (4, state.leader_epoch)
+        and cluster.brokers[1].metadata()["t", 0] == 4
     )
 
 
-async def active_knows(world: ControllerCluster) -> bool:
+async def active_knows(cluster: ControllerCluster) -> bool:
     """Whether the successor has sent LeaderAndIsr to every broker."""
-    active = await world.active()
+    active = await cluster.active()
     return active is not None and all(
         any(request.controller_id == active.controller_id for request in broker.sent(LeaderAndIsrRequest))
-        for broker in world.brokers.values()
+        for broker in cluster.brokers.values()
     )
 
 
-async def elect(world: ControllerCluster) -> None:
-    await world.request(ElectLeadersRequest(topic_partitions=None, timeout_ms=1000), controller_id=1000)
+async def elect(cluster: ControllerCluster) -> None:
+    await cluster.request(ElectLeadersRequest(topic_partitions=None, timeout_ms=1000), controller_id=1000)
 
 
-async def elected(world: ControllerCluster) -> bool:
-    state = await world.state("t", 0)
-    return state.leader == 1 and world.brokers[2].led()["t", 0] == (1, state.leader_epoch)
+async def elected(cluster: ControllerCluster) -> bool:
+    state = await cluster.state("t", 0)
+    return state.leader == 1 and cluster.brokers[2].led()["t", 0] == (1, state.leader_epoch)
 
 
-async def lose_broker(world: ControllerCluster) -> None:
-    world.brokers[1].leave()
+async def lose_broker(cluster: ControllerCluster) -> None:
+    cluster.brokers[1].leave()
 
 
-async def shrunk(world: ControllerCluster) -> bool:
-    states = [await world.state("big", index) for index in range(PARTITIONS)]
+async def shrunk(cluster: ControllerCluster) -> bool:
+    states = [await cluster.state("big", index) for index in range(PARTITIONS)]
     return all((state.leader, state.isr, state.leader_epoch) == (2, [2, 3], 1) for state in states) and (
-        world.brokers[4].metadata()["big", PARTITIONS - 1] == 2
+        cluster.brokers[4].metadata()["big", PARTITIONS - 1] == 2
     )
 
 
-async def nothing(world: ControllerCluster) -> None:
+async def nothing(cluster: ControllerCluster) -> None:
     return None
 
 
-async def big_topic(world: ControllerCluster) -> None:
-    response = await world.request(creation("big"))
+async def big_topic(cluster: ControllerCluster) -> None:
+    response = await cluster.request(creation("big"))
     assert response.topics[0].error_code == ErrorCode.NONE
 
 
-async def another_leads(world: ControllerCluster) -> None:
-    world.brokers[1].leave()
-    await world.until(lambda: world.brokers[2].metadata()["t", 0] == 2)
-    await world.brokers[1].register()
-    await world.until(lambda: world.brokers[1].led().get(("t", 0)) == (2, 1))
-    assert await world.alter_isr("t", 0, [2, 3, 1]) == ErrorCode.NONE
+async def another_leads(cluster: ControllerCluster) -> None:
+    cluster.brokers[1].leave()
+    await cluster.until(lambda: cluster.brokers[2].metadata()["t", 0] == 2)
+    await cluster.brokers[1].register()
+    await cluster.until(lambda: cluster.brokers[1].led().get(("t", 0)) == (2, 1))
+    assert await cluster.alter_isr("t", 0, [2, 3, 1]) == ErrorCode.NONE
 
 
 Step = Callable[[ControllerCluster], Awaitable[Any]]
@@ -179,26 +181,26 @@ async def test_the_next_controller_finishes_an_operation_interrupted_after_any_w
     nursery: trio.Nursery, autojump_clock: object, operation: str, write: int
 ) -> None:
     before, work, finished, _ = OPERATIONS[operation]
-    world = await start(nursery)
-    await before(world)
-    dead = die_after(world, write)
+    cluster = await start(nursery)
+    await before(cluster)
+    dead = die_after(cluster, write)
 
     async def ask() -> None:
         try:
-            await work(world)
+            await work(cluster)
         except Exception:  # a client may get any error from a controller that dies
             return
 
     nursery.start_soon(ask)
     with trio.fail_after(60):
         await dead.wait()
-    await world.until(lambda: finished(world), within_s=120)
+    await cluster.until(lambda: finished(cluster), within_s=120)
 
     async def succeeded() -> bool:
-        active = await world.active()
+        active = await cluster.active()
         return active is not None and active.controller_id == 1001
 
-    await world.until(succeeded)
+    await cluster.until(succeeded)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -206,9 +208,9 @@ async def test_every_write_of_each_operation_is_interrupted(
     nursery: trio.Nursery, autojump_clock: object, operation: str
 ) -> None:
     before, work, finished, writes = OPERATIONS[operation]
-    world = await start(nursery)
-    await before(world)
-    session, done = world.sessions[1000], 0
+    cluster = await start(nursery)
+    await before(cluster)
+    session, done = cluster.sessions[1000], 0
     multi = session.multi
 
     async def counted(ops: Sequence[ZkOp]) -> list[int]:
@@ -217,6 +219,6 @@ async def test_every_write_of_each_operation_is_interrupted(
         return await multi(ops)
 
     session.multi = counted  # type: ignore[method-assign]
-    await work(world)
-    await world.until(lambda: finished(world), within_s=60)
+    await work(cluster)
+    await cluster.until(lambda: finished(cluster), within_s=60)
     assert done == writes

@@ -32,29 +32,29 @@ from tests.support.resize.resize_rules import (
 pytestmark = pytest.mark.trio
 
 
-async def marked_and_committed(world: ControllerCluster, *committed: tuple[str, int]) -> None:
+async def marked_and_committed(cluster: ControllerCluster, *committed: tuple[str, int]) -> None:
     """Close 4 and 5, which end at 40. Each group in ``committed`` has read all of 4, and 5 up to its offset."""
-    if await world.store.exists(paths.topic("__consumer_offsets")) is None:
-        await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
-    assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
-    await resized(world, 6)
-    hold_records(world, range(4, 6), 40)
-    await resized(world, 4)
-    incarnation = (await world.store.get(paths.partition_state(TOPIC, 5))).czxid
+    if await cluster.store.exists(paths.topic("__consumer_offsets")) is None:
+        await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
+    assert await configure(cluster, delete_records_when_drained="true") == ErrorCode.NONE
+    await resized(cluster, 6)
+    hold_records(cluster, range(4, 6), 40)
+    await resized(cluster, 4)
+    incarnation = (await cluster.store.get(paths.partition_state(TOPIC, 5))).czxid
     for name, offset in committed:
-        world.brokers[2].groups[name] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (offset, incarnation)}
+        cluster.brokers[2].groups[name] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (offset, incarnation)}
 
 
 async def test_a_partition_is_drained_once_every_group_has_read_it(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await marked_and_committed(world, ("fast", 40), ("slow", 39))
+    await marked_and_committed(cluster, ("fast", 40), ("slow", 39))
     await trio.sleep(10)  # virtual time: several polls
-    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
-    assert world.brokers[1].logs[TOPIC, 4].start_offset == 40
-    world.brokers[2].groups["slow"][TOPIC, 5] = (40, -1)
-    world.brokers[2].groups["elsewhere"] = {("other", 0): (1, -1)}
-    await world.until(lambda: finished(world, 4))
+    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
+    assert cluster.brokers[1].logs[TOPIC, 4].start_offset == 40
+    cluster.brokers[2].groups["slow"][TOPIC, 5] = (40, -1)
+    cluster.brokers[2].groups["elsewhere"] = {("other", 0): (1, -1)}
+    await cluster.until(lambda: finished(cluster, 4))
 
 
 WAITS = f"event=resize.waits topic={TOPIC} "
@@ -70,54 +70,54 @@ async def test_the_reason_that_delays_a_drain_is_logged_once(
 ) -> None:
     """The reason is logged once for as long as it lasts, however often the controller looks."""
     caplog.set_level(logging.INFO)
-    world = await started(nursery)
-    await marked_and_committed(world, ("g", 7))
-    group, lines = world.brokers[2].groups["g"], logged(caplog)
+    cluster = await started(nursery)
+    await marked_and_committed(cluster, ("g", 7))
+    group, lines = cluster.brokers[2].groups["g"], logged(caplog)
 
     async def logs_next(line: str) -> None:
-        await world.until(lambda: logged(caplog)[-1:] == [line])
+        await cluster.until(lambda: logged(caplog)[-1:] == [line])
         lines.append(line)
         await trio.sleep(10)  # virtual time: several polls
         assert logged(caplog) == lines
 
     await logs_next("partitions=5 group=g read=7 end=40 waits_for=its commits")
     group[TOPIC, 5] = (30, -1)
-    world.brokers[2].groups.clear()
+    cluster.brokers[2].groups.clear()
     await logs_next("partitions=5 waits_for=a group that reads the topic")
-    world.brokers[2].groups["g"] = group
-    world.brokers[2].positions["g"] = {(TOPIC, 5): 8}
+    cluster.brokers[2].groups["g"] = group
+    cluster.brokers[2].positions["g"] = {(TOPIC, 5): 8}
     await logs_next("partitions=5 group=g read=30 end=40 waits_for=its commits")
     group[TOPIC, 5] = (40, -1)
     await logs_next("partitions=5 group=g read=8 end=40 waits_for=its flush callback")
-    world.brokers[2].states["g"] = "PreparingRebalance"
+    cluster.brokers[2].states["g"] = "PreparingRebalance"
     await logs_next("partitions=5 group=g read=40 end=40 waits_for=the end of its rebalance")
-    await configure(world, delete_records_when_drained="false")
+    await configure(cluster, delete_records_when_drained="false")
     await logs_next("partitions=5 waits_for=their records to expire")
-    await configure(world, delete_records_when_drained="true")
-    world.brokers[3].leave()
-    world.brokers[2].states.clear()
-    world.brokers[2].positions.clear()
+    await configure(cluster, delete_records_when_drained="true")
+    cluster.brokers[3].leave()
+    cluster.brokers[2].states.clear()
+    cluster.brokers[2].positions.clear()
     await logs_next("partitions=4,5 waits_for=brokers 3 to delete their replicas")
 
 
 async def test_a_commit_does_not_count_before_the_flush_callback_returned(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """A periodic commit may precede the callback. A deletion would then release a member that awaits the position."""
-    await marked_and_committed(world, ("g", 40))
-    world.brokers[2].positions["g"] = {(TOPIC, 5): -1}
+    await marked_and_committed(cluster, ("g", 40))
+    cluster.brokers[2].positions["g"] = {(TOPIC, 5): -1}
     await trio.sleep(10)  # virtual time: several polls
-    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
-    world.brokers[2].positions["g"] = {(TOPIC, 5): 40}
-    await world.until(lambda: finished(world, 4))
+    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
+    cluster.brokers[2].positions["g"] = {(TOPIC, 5): 40}
+    await cluster.until(lambda: finished(cluster, 4))
 
 
 async def test_nothing_is_deleted_while_no_group_reads_the_topic(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await marked_and_committed(world)
+    await marked_and_committed(cluster)
     await trio.sleep(10)  # virtual time: several polls
-    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
 def subscription(*topics: str) -> bytes:
@@ -131,47 +131,47 @@ def assigned(topic: str) -> bytes:
 
 @pytest.mark.parametrize("state", ["PreparingRebalance", "CompletingRebalance", "Dead"])
 async def test_nothing_is_deleted_while_it_is_unknown_which_topics_a_group_reads(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, state: str
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, state: str
 ) -> None:
     """The group has committed nothing. A deletion of the group may fail, and then the group still exists."""
     caplog.set_level(logging.INFO)
-    await marked_and_committed(world, ("g", 40))
-    broker = world.brokers[3]
+    await marked_and_committed(cluster, ("g", 40))
+    broker = cluster.brokers[3]
     broker.states["h"], broker.members["h"], broker.groups["h"] = state, [(subscription(TOPIC), b"")], {}
     await trio.sleep(10)  # virtual time: several polls
-    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
     assert logged(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 waits_for=the end of its rebalance"
     broker.states["h"] = "Stable"
     await trio.sleep(10)  # virtual time: several polls
     assert logged(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 waits_for=its commits"
     broker.states["h"], broker.members["h"] = "Stable", [(subscription("other"), b"")]
-    await world.until(lambda: finished(world, 4))
+    await cluster.until(lambda: finished(cluster, 4))
 
 
 async def test_a_rebalancing_group_of_another_protocol_type_delays_no_drain(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await marked_and_committed(world, ("g", 40))
-    broker = world.brokers[3]
+    await marked_and_committed(cluster, ("g", 40))
+    broker = cluster.brokers[3]
     broker.states["workers"], broker.kinds["workers"], broker.groups["workers"] = "PreparingRebalance", "connect", {}
-    await world.until(lambda: finished(world, 4))
+    await cluster.until(lambda: finished(cluster, 4))
 
 
 @pytest.mark.parametrize(
     "of_group", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE]
 )
 async def test_nothing_is_deleted_while_a_coordinator_does_not_describe_a_group(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, of_group: ErrorCode
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, of_group: ErrorCode
 ) -> None:
     caplog.set_level(logging.INFO)
-    await marked_and_committed(world, ("g", 40))
-    world.brokers[3].group_errors["h"], world.brokers[3].groups["h"] = of_group, {}
+    await marked_and_committed(cluster, ("g", 40))
+    cluster.brokers[3].group_errors["h"], cluster.brokers[3].groups["h"] = of_group, {}
     await trio.sleep(10)  # virtual time: several polls
-    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
     why = f"its coordinator to report its members: {of_group.name}"
     assert logged(caplog)[-1] == f"partitions=4,5 group=h read=-1,-1 end=40,40 waits_for={why}"
-    world.brokers[3].group_errors.clear()
-    await world.until(lambda: finished(world, 4))
+    cluster.brokers[3].group_errors.clear()
+    await cluster.until(lambda: finished(cluster, 4))
 
 
 NONSENSE = b"\x00\x01\x7f\xff\xff\xff nonsense"
@@ -190,38 +190,38 @@ NONSENSE = b"\x00\x01\x7f\xff\xff\xff nonsense"
     ],
 )
 async def test_only_members_that_may_be_subscribed_to_the_topic_delay_its_drain(
-    world: ControllerCluster, autojump_clock: object, members: list[tuple[bytes, bytes]], holds: bool
+    cluster: ControllerCluster, autojump_clock: object, members: list[tuple[bytes, bytes]], holds: bool
 ) -> None:
-    await marked_and_committed(world, ("g", 40))
-    world.brokers[3].members["foreign"], world.brokers[3].groups["foreign"] = members, {}
+    await marked_and_committed(cluster, ("g", 40))
+    cluster.brokers[3].members["foreign"], cluster.brokers[3].groups["foreign"] = members, {}
     if not holds:
-        await world.until(lambda: finished(world, 4))
+        await cluster.until(lambda: finished(cluster, 4))
         return
     await trio.sleep(10)  # virtual time: several polls
-    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
 async def test_a_partition_that_cannot_be_drained_does_not_delay_another(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """The leader of 4 does not delete its records when requested. 5 is drained nevertheless."""
-    for broker in world.brokers.values():
+    for broker in cluster.brokers.values():
         broker.keeps.add((TOPIC, 4))
-    await marked_and_committed(world, ("g", 40))
-    await world.until(lambda: world.brokers[1].logs[TOPIC, 5].start_offset == 40)
+    await marked_and_committed(cluster, ("g", 40))
+    await cluster.until(lambda: cluster.brokers[1].logs[TOPIC, 5].start_offset == 40)
 
 
 async def test_groups_whose_members_may_report_are_asked_together(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """All groups are asked at once: a coordinator waits for a group's members from the first request on."""
-    await marked_and_committed(world, *((f"g-{number}", 40) for number in range(3)))
+    await marked_and_committed(cluster, *((f"g-{number}", 40) for number in range(3)))
     for number in range(3):
-        world.brokers[2].positions[f"g-{number}"] = {(TOPIC, 5): -1}
-    await world.until(lambda: world.brokers[1].logs[TOPIC, 4].start_offset == 40)
+        cluster.brokers[2].positions[f"g-{number}"] = {(TOPIC, 5): -1}
+    await cluster.until(lambda: cluster.brokers[1].logs[TOPIC, 4].start_offset == 40)
     asked = {
         request.group_id
-        for request in world.brokers[2].sent(ConsumerGroupPositionRequest)
+        for request in cluster.brokers[2].sent(ConsumerGroupPositionRequest)
         for topic in request.topics
         if any(p.partition_index == 5 for p in topic.partitions)
     }
@@ -229,61 +229,61 @@ async def test_groups_whose_members_may_report_are_asked_together(
 
 
 async def test_while_one_group_holds_a_partition_the_others_are_not_asked(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await marked_and_committed(world, ("slow", 39))
+    await marked_and_committed(cluster, ("slow", 39))
     for number in range(30):
-        world.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
-    await world.until(lambda: world.brokers[1].logs[TOPIC, 4].start_offset == 40)
+        cluster.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
+    await cluster.until(lambda: cluster.brokers[1].logs[TOPIC, 4].start_offset == 40)
     await trio.sleep(2)  # virtual time: one more poll finds that the group still holds 5
-    seen = {broker.id: len(broker.requests) for broker in world.brokers.values()}
+    seen = {broker.id: len(broker.requests) for broker in cluster.brokers.values()}
     await trio.sleep(10)  # virtual time: several polls
-    asked = [r for r in world.brokers[3].requests[seen[3] :] if isinstance(r, ListGroupsRequest | OffsetFetchRequest)]
+    asked = [r for r in cluster.brokers[3].requests[seen[3] :] if isinstance(r, ListGroupsRequest | OffsetFetchRequest)]
     assert not asked
-    of_holder = [r for r in world.brokers[2].requests[seen[2] :] if isinstance(r, OffsetFetchRequest)]
+    of_holder = [r for r in cluster.brokers[2].requests[seen[2] :] if isinstance(r, OffsetFetchRequest)]
     assert {group.group_id for request in of_holder for group in request.groups} == {"slow"}
-    del world.brokers[2].groups["slow"]
-    world.brokers[3].groups["other-0"][TOPIC, 5] = (40, -1)
-    await world.until(lambda: finished(world, 4))
+    del cluster.brokers[2].groups["slow"]
+    cluster.brokers[3].groups["other-0"][TOPIC, 5] = (40, -1)
+    await cluster.until(lambda: finished(cluster, 4))
 
 
 @pytest.mark.parametrize("refused", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
 async def test_a_group_that_held_a_partition_is_found_at_its_new_coordinator(
-    world: ControllerCluster, autojump_clock: object, refused: ErrorCode
+    cluster: ControllerCluster, autojump_clock: object, refused: ErrorCode
 ) -> None:
     """The group's earlier coordinator still runs, but does not list the group any more."""
-    await marked_and_committed(world, ("slow", 39))
-    await world.until(lambda: world.brokers[1].logs[TOPIC, 4].start_offset == 40)
+    await marked_and_committed(cluster, ("slow", 39))
+    await cluster.until(lambda: cluster.brokers[1].logs[TOPIC, 4].start_offset == 40)
     await trio.sleep(2)  # virtual time: one more poll finds that the group still holds 5
-    world.brokers[2].group_errors["slow"] = refused
-    world.brokers[1].groups["slow"] = {**world.brokers[2].groups.pop("slow"), (TOPIC, 5): (40, -1)}
-    await world.until(lambda: finished(world, 4))
+    cluster.brokers[2].group_errors["slow"] = refused
+    cluster.brokers[1].groups["slow"] = {**cluster.brokers[2].groups.pop("slow"), (TOPIC, 5): (40, -1)}
+    await cluster.until(lambda: finished(cluster, 4))
 
 
-async def test_an_offset_fetch_names_at_most_20_groups(world: ControllerCluster, autojump_clock: object) -> None:
+async def test_an_offset_fetch_names_at_most_20_groups(cluster: ControllerCluster, autojump_clock: object) -> None:
     """A response is decoded in one piece, so a request names only few groups."""
-    await marked_and_committed(world, ("g", 40))
+    await marked_and_committed(cluster, ("g", 40))
     for number in range(50):
-        world.brokers[3].groups[f"other-{number}"] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (40, -1)}
-    await world.until(lambda: finished(world, 4))
-    sizes = [len(request.groups) for request in world.brokers[3].sent(OffsetFetchRequest)]
+        cluster.brokers[3].groups[f"other-{number}"] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (40, -1)}
+    await cluster.until(lambda: finished(cluster, 4))
+    sizes = [len(request.groups) for request in cluster.brokers[3].sent(OffsetFetchRequest)]
     assert max(sizes) <= 20 and sum(sizes) >= 50
 
 
-async def test_groups_that_read_other_topics_are_not_asked(world: ControllerCluster, autojump_clock: object) -> None:
+async def test_groups_that_read_other_topics_are_not_asked(cluster: ControllerCluster, autojump_clock: object) -> None:
     """The controller does not ask these groups while no group reads the topic, nor about empty partitions."""
     for number in range(30):
-        world.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
-    await marked_and_committed(world)
-    for broker in world.brokers.values():
+        cluster.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
+    await marked_and_committed(cluster)
+    for broker in cluster.brokers.values():
         broker.logs[TOPIC, 4].start_offset = 40  # by retention
     await trio.sleep(10)  # virtual time: several polls
-    assert world.brokers[3].sent(ListGroupsRequest) and world.brokers[1].logs[TOPIC, 5].start_offset == 0
-    world.brokers[2].groups["g"] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (40, -1)}
-    await world.until(lambda: finished(world, 4))
+    assert cluster.brokers[3].sent(ListGroupsRequest) and cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
+    cluster.brokers[2].groups["g"] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (40, -1)}
+    await cluster.until(lambda: finished(cluster, 4))
     asked = [
         group.group_id
-        for broker in world.brokers.values()
+        for broker in cluster.brokers.values()
         for r in broker.sent(OffsetFetchRequest)
         for group in r.groups
     ]
@@ -291,37 +291,39 @@ async def test_groups_that_read_other_topics_are_not_asked(world: ControllerClus
 
 
 async def test_a_committed_offset_of_an_earlier_incarnation_does_not_count(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await marked_and_committed(world, ("g", 40))
-    world.brokers[2].groups["g"][TOPIC, 5] = (40, 1)
+    await marked_and_committed(cluster, ("g", 40))
+    cluster.brokers[2].groups["g"][TOPIC, 5] = (40, 1)
     await trio.sleep(10)  # virtual time: several polls
-    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
-async def test_nothing_is_deleted_while_a_coordinator_is_away(world: ControllerCluster, autojump_clock: object) -> None:
+async def test_nothing_is_deleted_while_a_coordinator_is_away(
+    cluster: ControllerCluster, autojump_clock: object
+) -> None:
     """The positions of its groups are unknown as long as it does not respond."""
-    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[3]}}')
-    await world.until(lambda: ("__consumer_offsets", 0) in world.brokers[3].led())
-    assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
-    await resized(world, 6)
-    hold_records(world, range(4, 6), 40)
-    await resized(world, 4)
-    world.brokers[2].groups["g"] = {(TOPIC, p): (40, -1) for p in (4, 5)}
-    world.brokers[3].leave()
+    await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[3]}}')
+    await cluster.until(lambda: ("__consumer_offsets", 0) in cluster.brokers[3].led())
+    assert await configure(cluster, delete_records_when_drained="true") == ErrorCode.NONE
+    await resized(cluster, 6)
+    hold_records(cluster, range(4, 6), 40)
+    await resized(cluster, 4)
+    cluster.brokers[2].groups["g"] = {(TOPIC, p): (40, -1) for p in (4, 5)}
+    cluster.brokers[3].leave()
     await trio.sleep(10)  # virtual time: several polls
-    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
-    await world.brokers[3].register()
-    await world.until(lambda: finished(world, 4))
+    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
+    await cluster.brokers[3].register()
+    await cluster.until(lambda: finished(cluster, 4))
 
 
 async def test_nothing_is_deleted_while_a_group_moves_to_another_coordinator(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """Broker 1 is asked before the group arrives, broker 2 after it has left; both respond without an error."""
-    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[2,1]}}')
-    await marked_and_committed(world, ("slow", 39))
-    groups = {broker.id: broker.groups for broker in world.brokers.values()}
+    await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[2,1]}}')
+    await marked_and_committed(cluster, ("slow", 39))
+    groups = {broker.id: broker.groups for broker in cluster.brokers.values()}
     incarnation = groups[2]["slow"][TOPIC, 5][1]
     groups[1]["fast"] = {(TOPIC, 5): (40, incarnation)}
 
@@ -331,20 +333,20 @@ async def test_nothing_is_deleted_while_a_group_moves_to_another_coordinator(
             broker.answering = trio.Event()
         elif "slow" in groups[2] and broker.led().get(("__consumer_offsets", 0), (2, 0))[0] == 1:
             groups[1]["slow"] = groups[2].pop("slow")
-            world.brokers[2].answering.set()
+            cluster.brokers[2].answering.set()
 
-    world.received = fail_over
+    cluster.received = fail_over
     await trio.sleep(10)  # virtual time: several polls
     assert "slow" in groups[1]
-    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
 async def test_a_recreated_partition_is_not_drained_in_place_of_the_old_one(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     """The topic is deleted and created again while the groups are asked."""
-    world = await started(nursery)
-    await marked_and_committed(world, ("g", 40))
+    cluster = await started(nursery)
+    await marked_and_committed(cluster, ("g", 40))
     asked, hold = trio.Event(), trio.Event()
 
     def hold_groups(broker: FakeBroker, request: object) -> None:
@@ -352,24 +354,24 @@ async def test_a_recreated_partition_is_not_drained_in_place_of_the_old_one(
             asked.set()
             broker.answering = hold
 
-    world.received = hold_groups
+    cluster.received = hold_groups
     await asked.wait()
     await trio.sleep(0.1)  # virtual time: the held request waits for its own event
-    world.brokers[3].answering = trio.Event()
-    world.brokers[3].answering.set()
-    await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=5000))
-    await world.request(creation(6, *BROKERS))
-    hold_records(world, range(4, 6), 50)
+    cluster.brokers[3].answering = trio.Event()
+    cluster.brokers[3].answering.set()
+    await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=5000))
+    await cluster.request(creation(6, *BROKERS))
+    hold_records(cluster, range(4, 6), 50)
     hold.set()
     await trio.sleep(10)  # virtual time: several polls
-    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
 async def test_nothing_is_deleted_from_a_partition_that_is_revived_meanwhile(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """The topic grows while the groups are asked: new readers need the records of a revived partition."""
-    await marked_and_committed(world, ("g", 40))
+    await marked_and_committed(cluster, ("g", 40))
     asked, hold = trio.Event(), trio.Event()
 
     def hold_groups(broker: FakeBroker, request: object) -> None:
@@ -377,28 +379,28 @@ async def test_nothing_is_deleted_from_a_partition_that_is_revived_meanwhile(
             asked.set()
             broker.answering = hold
 
-    world.received = hold_groups
+    cluster.received = hold_groups
     await asked.wait()
     await trio.sleep(0.1)  # virtual time: the held request waits for its own event
-    world.brokers[3].answering = trio.Event()
-    world.brokers[3].answering.set()
-    await resized(world, 6)
+    cluster.brokers[3].answering = trio.Event()
+    cluster.brokers[3].answering.set()
+    await resized(cluster, 6)
     hold.set()
     await trio.sleep(10)  # virtual time: several polls
-    assert [world.brokers[1].logs[TOPIC, p].start_offset for p in (4, 5)] == [0, 0]
-    assert not any(broker.sent(DeleteRecordsRequest) for broker in world.brokers.values())
+    assert [cluster.brokers[1].logs[TOPIC, p].start_offset for p in (4, 5)] == [0, 0]
+    assert not any(broker.sent(DeleteRecordsRequest) for broker in cluster.brokers.values())
 
 
 async def test_a_deletion_names_the_leader_epoch_of_the_closed_partition(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """A leader refuses a deletion that arrives after its partition was revived."""
-    await marked_and_committed(world, ("g", 40))
-    epoch = (await world.state(TOPIC, 5)).leader_epoch
-    await world.until(lambda: finished(world, 4))
+    await marked_and_committed(cluster, ("g", 40))
+    epoch = (await cluster.state(TOPIC, 5)).leader_epoch
+    await cluster.until(lambda: finished(cluster, 4))
     named = {
         (partition.partition_index, partition.leader_epoch, partition.offset)
-        for broker in world.brokers.values()
+        for broker in cluster.brokers.values()
         for request in broker.sent(DeleteRecordsRequest)
         for topic in request.topics
         for partition in topic.partitions
@@ -407,15 +409,15 @@ async def test_a_deletion_names_the_leader_epoch_of_the_closed_partition(
 
 
 async def warned(
-    world: ControllerCluster, caplog: pytest.LogCaptureFixture, offsets: dict[int, int], log: Log
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture, offsets: dict[int, int], log: Log
 ) -> list[str]:
     """The warnings of a few rounds, when a group has these offsets and all partitions have the log ``log``."""
-    if await world.store.exists(paths.topic("__consumer_offsets")) is None:
-        await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
-    for broker in world.brokers.values():
+    if await cluster.store.exists(paths.topic("__consumer_offsets")) is None:
+        await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
+    for broker in cluster.brokers.values():
         for index in offsets:
             broker.logs[TOPIC, index] = log
-    world.brokers[2].groups["g"] = {(TOPIC, index): (offset, -1) for index, offset in offsets.items()}
+    cluster.brokers[2].groups["g"] = {(TOPIC, index): (offset, -1) for index, offset in offsets.items()}
     caplog.clear()
     await trio.sleep(200)  # virtual time: three rounds
     lines = [message for message in caplog.messages if "event=retention.unread_expires" in message]
@@ -423,67 +425,67 @@ async def warned(
 
 
 async def test_a_warning_names_awaited_records_that_are_about_to_expire(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Hole 22: the operator gets a warning once a minute before retention removes awaited records, until they are read.
 
     Only 0 and 1 were split. Other partitions wait only for records of 0 and 1 from before the split.
     """
-    await resized(world, 6)
+    await resized(cluster, 6)
     offsets = dict.fromkeys(range(6), 30)
     log = Log(100, 100, 10, offset_of_time=60, epoch_ends={0: 50})
-    assert await warned(world, caplog, offsets | {1: 49}, log) == [
+    assert await warned(cluster, caplog, offsets | {1: 49}, log) == [
         "0 group=g read=30 expires_before=50",
         "1 group=g read=49 expires_before=50",
     ]
-    assert await warned(world, caplog, offsets | {0: 50, 1: 50}, log) == []
+    assert await warned(cluster, caplog, offsets | {0: 50, 1: 50}, log) == []
     late = Log(100, 100, 10, offset_of_time=40, epoch_ends={0: 50})
-    assert await warned(world, caplog, offsets | {1: 40}, late) == ["0 group=g read=30 expires_before=40"]
+    assert await warned(cluster, caplog, offsets | {1: 40}, late) == ["0 group=g read=30 expires_before=40"]
 
 
 async def test_the_warning_covers_a_marked_partition_up_to_its_end(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """4 and 5 are merged into 0 and 1, and still wait for the records of 0 and 1 from before the split."""
-    await resized(world, 6)
-    hold_records(world, range(4, 6), 100)
-    await resized(world, 4)
+    await resized(cluster, 6)
+    hold_records(cluster, range(4, 6), 100)
+    await resized(cluster, 4)
     log = Log(100, 100, 10, offset_of_time=-1, epoch_ends={0: 50})
-    assert await warned(world, caplog, {0: 50, 1: 49, 2: 0, 3: 0, 4: 99, 5: 100}, log) == [
+    assert await warned(cluster, caplog, {0: 50, 1: 49, 2: 0, 3: 0, 4: 99, 5: 100}, log) == [
         "1 group=g read=49 expires_before=50",
         "4 group=g read=99 expires_before=100",
     ]
 
 
 async def test_after_two_splits_the_warning_covers_records_up_to_the_later_one(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """0 was split into 4 at the end of one epoch, and into 8 at the end of a later one."""
-    await resized(world, 5)
-    await resized(world, 9)
-    second = (await world.state(TOPIC, 8)).lineage[0].losers[0]
+    await resized(cluster, 5)
+    await resized(cluster, 9)
+    second = (await cluster.state(TOPIC, 8)).lineage[0].losers[0]
     log = Log(100, 100, 10, offset_of_time=90, epoch_ends={0: 50, second: 70})
     assert second > 0
-    assert "0 group=g read=30 expires_before=70" in await warned(world, caplog, {0: 30, 4: 100}, log)
-    assert "0 group=g read=60 expires_before=70" in await warned(world, caplog, {0: 60, 4: 100}, log)
-    assert await warned(world, caplog, {0: 70, 4: 100}, log) == []
+    assert "0 group=g read=30 expires_before=70" in await warned(cluster, caplog, {0: 30, 4: 100}, log)
+    assert "0 group=g read=60 expires_before=70" in await warned(cluster, caplog, {0: 60, 4: 100}, log)
+    assert await warned(cluster, caplog, {0: 70, 4: 100}, log) == []
 
 
 async def test_no_warning_is_given_without_ordered_delivery(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert await configure(world, enable_ordered_delivery="false") == ErrorCode.NONE
-    await resized(world, 6)
+    assert await configure(cluster, enable_ordered_delivery="false") == ErrorCode.NONE
+    await resized(cluster, 6)
     log = Log(100, 100, 10, offset_of_time=60, epoch_ends={0: 50})
-    assert await warned(world, caplog, dict.fromkeys(range(6), 30), log) == []
+    assert await warned(cluster, caplog, dict.fromkeys(range(6), 30), log) == []
 
 
 async def test_steps_and_unfinished_resizes_are_counted_for_prometheus(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    world = await started(nursery, metrics_listener="controller1000:9100")
-    await resized(world, 6)
-    stream = await world.fabric.node("scraper").connect("controller1000", 9100)
+    cluster = await started(nursery, metrics_listener="controller1000:9100")
+    await resized(cluster, 6)
+    stream = await cluster.fabric.node("scraper").connect("controller1000", 9100)
     await stream.send([b"GET /metrics HTTP/1.0\r\n\r\n"])
     received, buffer = b"", memoryview(bytearray(65536))
     while count := await stream.receive_into(buffer):
@@ -497,50 +499,50 @@ async def test_steps_and_unfinished_resizes_are_counted_for_prometheus(
 # ---------------------------------------------------------------- expired partitions
 
 
-async def expired(world: ControllerCluster) -> None:
+async def expired(cluster: ControllerCluster) -> None:
     """4 and 5 are closed and end at 40, and retention has removed their records."""
-    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
-    await resized(world, 6)
-    hold_records(world, range(4, 6), 40)
-    await resized(world, 4)
-    hold_records(world, range(4, 6), 40, 40)
+    await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
+    await resized(cluster, 6)
+    hold_records(cluster, range(4, 6), 40)
+    await resized(cluster, 4)
+    hold_records(cluster, range(4, 6), 40, 40)
 
 
 async def test_an_expired_partition_is_removed_once_its_live_owner_has_processed_it(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The owner's application may have records of the partition that it has not flushed yet."""
     caplog.set_level(logging.INFO)
-    group = world.brokers[2]
+    group = cluster.brokers[2]
     group.groups["g"], group.members["g"] = {}, [(subscription(TOPIC), b"")]
     group.positions["g"] = {(TOPIC, 4): 40, (TOPIC, 5): 39}
-    await expired(world)
+    await expired(cluster)
     await trio.sleep(10)  # virtual time: several polls
-    assert sorted((await world.topic(TOPIC)).partitions) == list(range(6))
+    assert sorted((await cluster.topic(TOPIC)).partitions) == list(range(6))
     assert logged(caplog)[-1] == "partitions=5 group=g read=39 end=40 waits_for=its flush callback"
     group.positions["g"][TOPIC, 5] = 40
-    await world.until(lambda: finished(world, 4))
+    await cluster.until(lambda: finished(cluster, 4))
 
 
 async def test_the_removal_of_an_expired_partition_waits_for_the_end_of_a_rebalance(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """The positions of the group's members are unknown during a rebalance."""
-    group = world.brokers[2]
+    group = cluster.brokers[2]
     group.groups["g"], group.states["g"] = {(TOPIC, 5): (7, -1)}, "PreparingRebalance"
-    await expired(world)
+    await expired(cluster)
     await trio.sleep(10)  # virtual time: several polls
-    assert sorted((await world.topic(TOPIC)).partitions) == list(range(6))
+    assert sorted((await cluster.topic(TOPIC)).partitions) == list(range(6))
     group.states["g"] = "Empty"
-    await world.until(lambda: finished(world, 4))
+    await cluster.until(lambda: finished(cluster, 4))
 
 
 async def test_the_removal_of_an_expired_partition_waits_for_no_group_without_members(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    group = world.brokers[2]
+    group = cluster.brokers[2]
     group.groups["g"] = {(TOPIC, 5): (7, -1)}
     group.groups["elsewhere"], group.members["elsewhere"] = {}, [(subscription("other"), b"")]
     group.positions["elsewhere"] = {(TOPIC, 5): 3}
-    await expired(world)
-    await world.until(lambda: finished(world, 4))
+    await expired(cluster)
+    await cluster.until(lambda: finished(cluster, 4))

@@ -25,87 +25,87 @@ def creation(name: str) -> CreateTopicsRequest:
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
-    world = ControllerCluster(nursery)
-    await world.start_controller(1000)
-    await world.until(world.active)
-    await world.start_controller(1001)
-    await world.start_broker(1)
-    await world.until(lambda: world.brokers[1].sent(UpdateMetadataRequest))
-    return world
+async def cluster(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
+    cluster = ControllerCluster(nursery)
+    await cluster.start_controller(1000)
+    await cluster.until(cluster.active)
+    await cluster.start_controller(1001)
+    await cluster.start_broker(1)
+    await cluster.until(lambda: cluster.brokers[1].sent(UpdateMetadataRequest))
+    return cluster
 
 
-async def epoch(world: ControllerCluster) -> int:
-    return decode_controller_epoch(paths.CONTROLLER_EPOCH, (await world.store.get(paths.CONTROLLER_EPOCH)).data)
+async def epoch(cluster: ControllerCluster) -> int:
+    return decode_controller_epoch(paths.CONTROLLER_EPOCH, (await cluster.store.get(paths.CONTROLLER_EPOCH)).data)
 
 
-async def test_a_standby_controller_answers_not_controller(world: ControllerCluster, autojump_clock: object) -> None:
-    response = await world.request(creation("t"), controller_id=1001)
+async def test_a_standby_controller_answers_not_controller(cluster: ControllerCluster, autojump_clock: object) -> None:
+    response = await cluster.request(creation("t"), controller_id=1001)
     assert response.topics[0].error_code == ErrorCode.NOT_CONTROLLER
-    assert await world.store.children(paths.TOPICS) == []
+    assert await cluster.store.children(paths.TOPICS) == []
 
 
 async def test_the_standby_takes_over_and_sends_everything_under_a_higher_epoch(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    assert (await world.request(creation("t"))).topics[0].error_code == ErrorCode.NONE
-    assert await epoch(world) == 1
-    world.brokers[1].requests.clear()
-    world.kill_controller(1000)
-    await world.until(lambda: world.brokers[1].sent(LeaderAndIsrRequest))
-    active = await world.active()
+    assert (await cluster.request(creation("t"))).topics[0].error_code == ErrorCode.NONE
+    assert await epoch(cluster) == 1
+    cluster.brokers[1].requests.clear()
+    cluster.kill_controller(1000)
+    await cluster.until(lambda: cluster.brokers[1].sent(LeaderAndIsrRequest))
+    active = await cluster.active()
     assert active is not None and active.controller_id == 1001
-    sent = world.brokers[1].sent(LeaderAndIsrRequest)[0]
+    sent = cluster.brokers[1].sent(LeaderAndIsrRequest)[0]
     assert (sent.controller_id, sent.controller_epoch) == (1001, 2)
-    assert world.brokers[1].led() == {("t", 0): (1, 0), ("t", 1): (1, 0)}
-    await world.until(lambda: world.brokers[1].metadata() == {("t", 0): 1, ("t", 1): 1})
-    assert (await world.request(creation("u"))).topics[0].error_code == ErrorCode.NONE
+    assert cluster.brokers[1].led() == {("t", 0): (1, 0), ("t", 1): (1, 0)}
+    await cluster.until(lambda: cluster.brokers[1].metadata() == {("t", 0): 1, ("t", 1): 1})
+    assert (await cluster.request(creation("u"))).topics[0].error_code == ErrorCode.NONE
 
 
 async def test_a_controller_whose_session_expired_resigns_and_can_be_elected_again(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    world.sessions[1000].expire()
-    await world.until(lambda: any(r.controller_epoch == 2 for r in world.brokers[1].sent(UpdateMetadataRequest)))
-    active = await world.active()
+    cluster.sessions[1000].expire()
+    await cluster.until(lambda: any(r.controller_epoch == 2 for r in cluster.brokers[1].sent(UpdateMetadataRequest)))
+    active = await cluster.active()
     assert active is not None
     loser = 1000 if active.controller_id == 1001 else 1001
-    response = await world.request(creation("t"), controller_id=loser)
+    response = await cluster.request(creation("t"), controller_id=loser)
     assert response.topics[0].error_code == ErrorCode.NOT_CONTROLLER
-    world.sessions[active.controller_id].expire()
+    cluster.sessions[active.controller_id].expire()
 
     async def epoch_is_3() -> bool:
-        return await epoch(world) == 3
+        return await epoch(cluster) == 3
 
-    await world.until(epoch_is_3)
-    await world.until(world.active)
-    assert (await world.request(creation("t"))).topics[0].error_code == ErrorCode.NONE
+    await cluster.until(epoch_is_3)
+    await cluster.until(cluster.active)
+    assert (await cluster.request(creation("t"))).topics[0].error_code == ErrorCode.NONE
 
 
 async def test_a_broker_that_registers_during_a_lost_connection_is_seen_afterwards(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    world.sessions[1000].disconnect()
-    await world.start_broker(2)
-    world.sessions[1000].reconnect()
-    await world.until(lambda: world.brokers[2].sent(UpdateMetadataRequest))
-    assert await epoch(world) == 1
+    cluster.sessions[1000].disconnect()
+    await cluster.start_broker(2)
+    cluster.sessions[1000].reconnect()
+    await cluster.until(lambda: cluster.brokers[2].sent(UpdateMetadataRequest))
+    assert await epoch(cluster) == 1
 
 
 @pytest.mark.parametrize("lose", ["lose_next_request", "lose_next_answer"])
 async def test_a_write_whose_outcome_is_unknown_is_settled(
-    world: ControllerCluster, lose: str, autojump_clock: object
+    cluster: ControllerCluster, lose: str, autojump_clock: object
 ) -> None:
-    session = world.sessions[1000]
+    session = cluster.sessions[1000]
     getattr(session, lose)()
 
     async def reconnect() -> None:
-        await world.until(lambda: session.state.value == "suspended")
+        await cluster.until(lambda: session.state.value == "suspended")
         session.reconnect()
 
-    world.nursery.start_soon(reconnect)
-    assert (await world.request(creation("t"))).topics[0].error_code == ErrorCode.NONE
-    assert len((await world.topic("t")).partitions) == 2
+    cluster.nursery.start_soon(reconnect)
+    assert (await cluster.request(creation("t"))).topics[0].error_code == ErrorCode.NONE
+    assert len((await cluster.topic("t")).partitions) == 2
 
 
 async def test_kafka_6082_a_deposed_controller_cannot_write(autojump_clock: object) -> None:

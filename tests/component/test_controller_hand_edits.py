@@ -34,48 +34,48 @@ pytestmark = pytest.mark.trio
 
 
 @pytest.fixture
-async def world(world: ControllerCluster) -> ControllerCluster:
+async def cluster(cluster: ControllerCluster) -> ControllerCluster:
     """A topic that was resized from four partitions to six; every write is watched."""
-    await resized(world, 6)
-    return world
+    await resized(cluster, 6)
+    return cluster
 
 
-async def restored(world: ControllerCluster, before: TopicZnode) -> None:
+async def restored(cluster: ControllerCluster, before: TopicZnode) -> None:
     async def is_topic() -> bool:
-        return (await world.store.get(paths.topic(TOPIC))).data == before.encode()
+        return (await cluster.store.get(paths.topic(TOPIC))).data == before.encode()
 
-    await world.until(is_topic)
+    await cluster.until(is_topic)
 
 
 @pytest.mark.parametrize("is_seen", [True, False], ids=["live", "unseen"])
 async def test_an_edit_that_the_rules_refuse_is_undone(
-    world: ControllerCluster, autojump_clock: object, is_seen: bool, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, is_seen: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await configure(world, retention_ms="-1")
-    before = await world.topic(TOPIC)
+    await configure(cluster, retention_ms="-1")
+    before = await cluster.topic(TOPIC)
     if not is_seen:
-        world.kill_controller(1000)
-        world.zk.end_session(world.sessions[1000].session_id)
-    await edit(world, undeleted_partition_count=5)
+        cluster.kill_controller(1000)
+        cluster.zk.end_session(cluster.sessions[1000].session_id)
+    await edit(cluster, undeleted_partition_count=5)
     if not is_seen:
-        await world.start_controller(1001)
+        await cluster.start_controller(1001)
     undone = f"event=topic.edit_undone path={paths.topic(TOPIC)} reason=The topic's records never expire"
-    await world.until(lambda: undone in caplog.text)
-    await restored(world, before)
-    assert await finished(world, 6)
-    await resized(world, 7)
+    await cluster.until(lambda: undone in caplog.text)
+    await restored(cluster, before)
+    assert await finished(cluster, 6)
+    await resized(cluster, 7)
 
 
 async def test_of_two_edits_in_a_row_both_are_undone(
     nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The second edit comes while the first is undone. It must not count as an edit without an active controller."""
-    world = await started(nursery)
-    await resized(world, 6)
-    before = await world.topic(TOPIC)
-    await edit(world, initial_partition_count=2)
-    await world.store.set(paths.topic(TOPIC), b"{")
-    await restored(world, before)
+    cluster = await started(nursery)
+    await resized(cluster, 6)
+    before = await cluster.topic(TOPIC)
+    await edit(cluster, initial_partition_count=2)
+    await cluster.store.set(paths.topic(TOPIC), b"{")
+    await restored(cluster, before)
     assert "event=topic.malformed" not in caplog.text
 
 
@@ -83,87 +83,89 @@ async def test_of_two_edits_in_a_row_both_are_undone(
 
 
 async def test_a_state_that_cannot_be_read_holds_resizes_until_it_is_repaired(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """A new state would be another incarnation of the partition, and its log would be deleted."""
     path = paths.partition_state(TOPIC, 2)
-    intact = (await world.store.get(path)).data
-    world.kill_controller(1000)
-    world.zk.end_session(world.sessions[1000].session_id)
-    await world.store.set(path, b'{"leader":1}')
-    await world.start_controller(1001)
-    result = (await world.request(alter(8))).results[0]
+    intact = (await cluster.store.get(path)).data
+    cluster.kill_controller(1000)
+    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    await cluster.store.set(path, b'{"leader":1}')
+    await cluster.start_controller(1001)
+    result = (await cluster.request(alter(8))).results[0]
     assert result.error_code == ErrorCode.POLICY_VIOLATION
     assert result.error_message == "The states of partitions 2 cannot be read: see the log."
-    await world.store.set(path, b'{"leader":2}')
-    await world.store.set(path, intact)
-    await world.until(lambda: _accepts(world, 8))
-    await world.until(lambda: finished(world, 8))
+    await cluster.store.set(path, b'{"leader":2}')
+    await cluster.store.set(path, intact)
+    await cluster.until(lambda: _accepts(cluster, 8))
+    await cluster.until(lambda: finished(cluster, 8))
 
 
-async def _accepts(world: ControllerCluster, count: int) -> bool:
-    return bool((await world.request(alter(count))).results[0].error_code == ErrorCode.NONE)
+async def _accepts(cluster: ControllerCluster, count: int) -> bool:
+    return bool((await cluster.request(alter(count))).results[0].error_code == ErrorCode.NONE)
 
 
-async def test_a_deleted_partition_state_is_not_created_again(world: ControllerCluster, autojump_clock: object) -> None:
-    world.kill_controller(1000)
-    world.zk.end_session(world.sessions[1000].session_id)
-    await world.store.delete(paths.partition_state(TOPIC, 2))
-    await world.start_controller(1001)
-    result = (await world.request(alter(8))).results[0]
+async def test_a_deleted_partition_state_is_not_created_again(
+    cluster: ControllerCluster, autojump_clock: object
+) -> None:
+    cluster.kill_controller(1000)
+    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    await cluster.store.delete(paths.partition_state(TOPIC, 2))
+    await cluster.start_controller(1001)
+    result = (await cluster.request(alter(8))).results[0]
     assert result.error_message == "The states of partitions 2 cannot be read: see the log."
-    assert await world.store.exists(paths.partition_state(TOPIC, 2)) is None
+    assert await cluster.store.exists(paths.partition_state(TOPIC, 2)) is None
 
 
 async def test_a_topic_that_cannot_be_read_is_not_called_unknown(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    world.kill_controller(1000)
-    world.zk.end_session(world.sessions[1000].session_id)
-    intact = (await world.store.get(paths.topic(TOPIC))).data
-    await world.store.set(paths.topic(TOPIC), b"{}")
-    await world.start_controller(1001)
-    await world.until(world.active)
-    result = (await world.request(alter(8))).results[0]
+    cluster.kill_controller(1000)
+    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    intact = (await cluster.store.get(paths.topic(TOPIC))).data
+    await cluster.store.set(paths.topic(TOPIC), b"{}")
+    await cluster.start_controller(1001)
+    await cluster.until(cluster.active)
+    result = (await cluster.request(alter(8))).results[0]
     assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    await world.store.set(paths.topic(TOPIC), intact)
-    await world.until(lambda: _accepts(world, 8))
-    await world.until(lambda: finished(world, 8))
+    await cluster.store.set(paths.topic(TOPIC), intact)
+    await cluster.until(lambda: _accepts(cluster, 8))
+    await cluster.until(lambda: finished(cluster, 8))
 
 
 async def test_a_deletion_ends_although_the_topic_is_removed_by_hand_meanwhile(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     """The last broker responds after the topic's znodes are gone. The deletion ends nevertheless."""
-    world = await started(nursery)
-    world.brokers[3].answering = trio.Event()
-    await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100))
-    await world.until(lambda: world.brokers[1].sent(StopReplicaRequest))
+    cluster = await started(nursery)
+    cluster.brokers[3].answering = trio.Event()
+    await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100))
+    await cluster.until(lambda: cluster.brokers[1].sent(StopReplicaRequest))
     for index in range(4):
-        await world.store.delete(paths.partition_state(TOPIC, index))
-        await world.store.delete(paths.partition(TOPIC, index))
-    await world.store.delete(paths.partitions(TOPIC))
-    await world.store.delete(paths.topic(TOPIC))
+        await cluster.store.delete(paths.partition_state(TOPIC, index))
+        await cluster.store.delete(paths.partition(TOPIC, index))
+    await cluster.store.delete(paths.partitions(TOPIC))
+    await cluster.store.delete(paths.topic(TOPIC))
     await trio.sleep(1)  # virtual time: the controller has handled the removal
-    world.brokers[3].answering.set()
+    cluster.brokers[3].answering.set()
 
     async def is_over() -> bool:
-        return await world.store.exists(paths.delete_topic(TOPIC)) is None
+        return await cluster.store.exists(paths.delete_topic(TOPIC)) is None
 
-    await world.until(is_over)
-    assert (await world.request(creation(4, 1, 2, 3))).topics[0].error_code == ErrorCode.NONE
-    await resized(world, 6)
+    await cluster.until(is_over)
+    assert (await cluster.request(creation(4, 1, 2, 3))).topics[0].error_code == ErrorCode.NONE
+    await resized(cluster, 6)
 
 
 async def test_a_topic_znode_that_cannot_be_read_is_logged_once(
     nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error is not logged again when another topic is created or deleted."""
-    world = await started(nursery)
-    await world.store.create(paths.topic("bad"), b"{")
+    cluster = await started(nursery)
+    await cluster.store.create(paths.topic("bad"), b"{")
     for name in ("u", "v", "w"):
         other = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
-        await world.request(CreateTopicsRequest(topics=[other], timeout_ms=5000))
+        await cluster.request(CreateTopicsRequest(topics=[other], timeout_ms=5000))
     assert sum("/brokers/topics/bad" in record.message for record in caplog.records) == 1
 
 
@@ -189,57 +191,57 @@ async def test_random_edits_of_one_topic_do_not_stop_resizes_of_another(
 ) -> None:
     """The controller also does not write the edited znodes repeatedly."""
     rng = random.Random(seed)
-    world = await started(nursery)
+    cluster = await started(nursery)
     other = CreatableTopic(name="u", num_partitions=2, replication_factor=3)
-    await world.request(CreateTopicsRequest(topics=[other], timeout_ms=5000))
+    await cluster.request(CreateTopicsRequest(topics=[other], timeout_ms=5000))
     for count in rng.choice([(), (6,), (6, 5), (8, 6, 4), (8, 4, 6)]):
-        hold_records(world, range(count, 8), 40)
-        await resized(world, count)
-    known = await world.topic(TOPIC)
+        hold_records(cluster, range(count, 8), 40)
+        await resized(cluster, count)
+    known = await cluster.topic(TOPIC)
     is_seen = rng.random() < 0.5
     if not is_seen:
-        world.kill_controller(1000)
-        world.zk.end_session(world.sessions[1000].session_id)
+        cluster.kill_controller(1000)
+        cluster.zk.end_session(cluster.sessions[1000].session_id)
     for path in rng.choices([paths.topic(TOPIC), *(paths.partition_state(TOPIC, p) for p in known.partitions)], k=2):
-        data = (await world.store.get(path)).data
+        data = (await cluster.store.get(path)).data
         fields = json.loads(data) if data.startswith(b'{"') else {"x": 1}
         fields[rng.choice([*fields, *FIELDS])] = rng.choice(VALUES)
-        await world.store.set(path, rng.choice([json.dumps(fields).encode()] * 9 + [b"{"]))
+        await cluster.store.set(path, rng.choice([json.dumps(fields).encode()] * 9 + [b"{"]))
     if not is_seen:
-        await world.start_controller(1001)
-    await world.request(alter(rng.choice([4, 5, 6, 7, 9]), timeout_ms=5000))
-    world.brokers[2].leave()
+        await cluster.start_controller(1001)
+    await cluster.request(alter(rng.choice([4, 5, 6, 7, 9]), timeout_ms=5000))
+    cluster.brokers[2].leave()
     await trio.sleep(20)  # virtual time: longer than anything waits
-    await world.brokers[2].register()
+    await cluster.brokers[2].register()
     request = alter(4)
     request.topics[0].name = "u"
-    result = (await world.request(request)).results[0]
+    result = (await cluster.request(request)).results[0]
     assert result.error_code == ErrorCode.NONE, result.error_message
-    version = (await world.store.get(paths.topic(TOPIC))).version
+    version = (await cluster.store.get(paths.topic(TOPIC))).version
     await trio.sleep(20)  # virtual time: longer than anything waits
-    assert (await world.store.get(paths.topic(TOPIC))).version <= version + 1
+    assert (await cluster.store.get(paths.topic(TOPIC))).version <= version + 1
 
 
 # ---------------------------------------------------------------- enable.ordered.delivery
 
 
-async def edit_config(world: ControllerCluster, **config: str) -> None:
+async def edit_config(cluster: ControllerCluster, **config: str) -> None:
     """Write the config's znode, and the notification that brokers wait for."""
     path, names = paths.topic_config(TOPIC), {name.replace("_", "."): value for name, value in config.items()}
-    await world.store.set(path, ConfigZnode(names).encode())
+    await cluster.store.set(path, ConfigZnode(names).encode())
     change = ConfigChange(f"topics/{TOPIC}").encode()
-    await world.store.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
+    await cluster.store.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
 
 
-async def ordered(world: ControllerCluster) -> str | None:
+async def ordered(cluster: ControllerCluster) -> str | None:
     path = paths.topic_config(TOPIC)
-    return ConfigZnode.decode(path, (await world.store.get(path)).data).config.get("enable.ordered.delivery")
+    return ConfigZnode.decode(path, (await cluster.store.get(path)).data).config.get("enable.ordered.delivery")
 
 
-def sent(world: ControllerCluster) -> set[int]:
+def sent(cluster: ControllerCluster) -> set[int]:
     """The values of the topic's ordered delivery in the brokers' last requests, LeaderAndIsr and UpdateMetadata."""
-    orders = [topic for r in world.brokers[1].sent(LeaderAndIsrRequest) for topic in r.topic_states]
-    updates = [topic for r in world.brokers[1].sent(UpdateMetadataRequest) for topic in r.topic_states]
+    orders = [topic for r in cluster.brokers[1].sent(LeaderAndIsrRequest) for topic in r.topic_states]
+    updates = [topic for r in cluster.brokers[1].sent(UpdateMetadataRequest) for topic in r.topic_states]
     return {orders[-1].partition_states[-1].ordered_delivery, updates[-1].ordered_delivery}
 
 
@@ -247,22 +249,22 @@ def sent(world: ControllerCluster) -> set[int]:
 async def test_an_edit_of_ordered_delivery_of_a_resized_topic_is_undone(
     nursery: trio.Nursery, autojump_clock: object, settled: str, is_seen: bool
 ) -> None:
-    world = await started(nursery)
-    await configure(world, enable_ordered_delivery=settled)
-    assert sent(world) == {-1}
-    await resized(world, 6)
-    assert sent(world) == {int(settled == "true")}
+    cluster = await started(nursery)
+    await configure(cluster, enable_ordered_delivery=settled)
+    assert sent(cluster) == {-1}
+    await resized(cluster, 6)
+    assert sent(cluster) == {int(settled == "true")}
     if not is_seen:
-        world.kill_controller(1000)
-        world.zk.end_session(world.sessions[1000].session_id)
-    await edit_config(world, enable_ordered_delivery="true" if settled == "false" else "false", retention_ms="7")
+        cluster.kill_controller(1000)
+        cluster.zk.end_session(cluster.sessions[1000].session_id)
+    await edit_config(cluster, enable_ordered_delivery="true" if settled == "false" else "false", retention_ms="7")
     if not is_seen:
-        await world.start_controller(1001)
+        await cluster.start_controller(1001)
 
     async def is_restored() -> bool:
-        return await ordered(world) == settled
+        return await ordered(cluster) == settled
 
-    await world.until(is_restored)
-    await resized(world, 8)
-    assert sent(world) == {int(settled == "true")}
-    assert (await world.topic(TOPIC)).ordered_delivery is (settled == "true")
+    await cluster.until(is_restored)
+    await resized(cluster, 8)
+    assert sent(cluster) == {int(settled == "true")}
+    assert (await cluster.topic(TOPIC)).ordered_delivery is (settled == "true")

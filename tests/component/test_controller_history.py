@@ -25,32 +25,32 @@ INCREMENTAL, FULL = 1, 2
 
 async def start(nursery: trio.Nursery, *, controllers: int = 1) -> ControllerCluster:
     """Three brokers, and a topic ``t`` with one partition on all of them, led by 1."""
-    world = ControllerCluster(nursery)
-    await world.start_controller(1000)
-    await world.until(world.active)
+    cluster = ControllerCluster(nursery)
+    await cluster.start_controller(1000)
+    await cluster.until(cluster.active)
     for controller_id in range(1001, 1000 + controllers):
-        await world.start_controller(controller_id)
+        await cluster.start_controller(controller_id)
     for broker_id in (1, 2, 3):
-        await world.start_broker(broker_id)
-    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
-    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 3)
-    await create(world, "t", [1, 2, 3])
-    return world
+        await cluster.start_broker(broker_id)
+    await cluster.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in cluster.brokers.values()))
+    await cluster.until(lambda: len(cluster.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 3)
+    await create(cluster, "t", [1, 2, 3])
+    return cluster
 
 
-async def create(world: ControllerCluster, name: str, replicas: list[int]) -> None:
+async def create(cluster: ControllerCluster, name: str, replicas: list[int]) -> None:
     assignments = [CreatableReplicaAssignment(partition_index=0, broker_ids=replicas)]
     topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
-    response = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+    response = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
     assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
 
 
-async def led_by(world: ControllerCluster, leader: int, name: str = "t") -> Any:
+async def led_by(cluster: ControllerCluster, leader: int, name: str = "t") -> Any:
     async def led() -> Any:
-        state = await world.state(name, 0)
+        state = await cluster.state(name, 0)
         return state if state.leader == leader else None
 
-    return await world.until(led)
+    return await cluster.until(led)
 
 
 def last_full(broker: FakeBroker) -> dict[str, Any]:
@@ -63,52 +63,52 @@ async def test_kafka_7235_a_bounce_between_two_reads_counts_as_a_failure_and_a_r
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     """The set of broker ids is the same before and after; only the broker epoch shows the bounce."""
-    world = await start(nursery)
-    world.brokers[1].leave()
-    await world.brokers[1].register()
-    state = await led_by(world, 2)
+    cluster = await start(nursery)
+    cluster.brokers[1].leave()
+    await cluster.brokers[1].register()
+    state = await led_by(cluster, 2)
     assert (state.isr, state.leader_epoch) == ([2, 3], 1)
-    await world.until(lambda: world.brokers[1].led()["t", 0] == (2, 1))
+    await cluster.until(lambda: cluster.brokers[1].led()["t", 0] == (2, 1))
 
 
 async def test_kafka_7235_a_bounce_without_an_active_controller_counts_as_a_failure_too(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     """The leader may have lost records that it had not synced, so it must not stay leader in the same epoch."""
-    world = await start(nursery)
-    world.kill_controller(1000)
-    world.brokers[1].leave()
-    await world.brokers[1].register()
-    world.zk.end_session(world.sessions[1000].session_id)
-    await world.start_controller(1001)
-    state = await led_by(world, 2)
+    cluster = await start(nursery)
+    cluster.kill_controller(1000)
+    cluster.brokers[1].leave()
+    await cluster.brokers[1].register()
+    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    await cluster.start_controller(1001)
+    state = await led_by(cluster, 2)
     assert (state.isr, state.leader_epoch) == ([2, 3], 1)
 
 
 async def test_a_fail_over_without_a_bounce_changes_no_leader(nursery: trio.Nursery, autojump_clock: object) -> None:
-    world = await start(nursery)
-    assert await world.alter_isr("t", 0, [1, 2]) == ErrorCode.NONE
-    assert await world.alter_isr("t", 0, [1, 2, 3]) == ErrorCode.NONE
-    before = await world.store.get(paths.partition_state("t", 0))
-    world.kill_controller(1000)
-    world.zk.end_session(world.sessions[1000].session_id)
-    await world.start_controller(1001)
-    await world.until(lambda: world.brokers[1].sent(LeaderAndIsrRequest)[-1].controller_epoch == 2)
-    await world.until(lambda: world.brokers[3].sent(UpdateMetadataRequest)[-1].controller_epoch == 2)
-    assert (await world.store.get(paths.partition_state("t", 0))).version == before.version
+    cluster = await start(nursery)
+    assert await cluster.alter_isr("t", 0, [1, 2]) == ErrorCode.NONE
+    assert await cluster.alter_isr("t", 0, [1, 2, 3]) == ErrorCode.NONE
+    before = await cluster.store.get(paths.partition_state("t", 0))
+    cluster.kill_controller(1000)
+    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    await cluster.start_controller(1001)
+    await cluster.until(lambda: cluster.brokers[1].sent(LeaderAndIsrRequest)[-1].controller_epoch == 2)
+    await cluster.until(lambda: cluster.brokers[3].sent(UpdateMetadataRequest)[-1].controller_epoch == 2)
+    assert (await cluster.store.get(paths.partition_state("t", 0))).version == before.version
 
 
 async def test_kafka_9839_every_request_carries_the_epoch_of_the_registration_it_is_sent_to(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    world = await start(nursery)
-    broker = world.brokers[2]
+    cluster = await start(nursery)
+    broker = cluster.brokers[2]
     for _ in range(3):
         broker.requests.clear()
         broker.leave()
         await broker.register()
-        epoch = (await world.store.get(paths.broker_id(2))).czxid
-        await world.until(lambda: broker.sent(LeaderAndIsrRequest) and broker.sent(UpdateMetadataRequest))
+        epoch = (await cluster.store.get(paths.broker_id(2))).czxid
+        await cluster.until(lambda: broker.sent(LeaderAndIsrRequest) and broker.sent(UpdateMetadataRequest))
         sent = [request for request in broker.requests if request.broker_epoch == epoch]
         assert sent and sent == broker.requests[-len(sent) :]
 
@@ -116,13 +116,13 @@ async def test_kafka_9839_every_request_carries_the_epoch_of_the_registration_it
 async def test_kafka_13407_a_restarted_controller_waits_for_the_end_of_its_earlier_session(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    world = await start(nursery)
-    world.kill_controller(1000)
+    cluster = await start(nursery)
+    cluster.kill_controller(1000)
     await trio.testing.wait_all_tasks_blocked()  # its listener is closed
-    await world.start_controller(1000)
-    earlier = world.sessions[1000]
-    await world.until(lambda: world.brokers[1].sent(UpdateMetadataRequest)[-1].controller_epoch == 2, within_s=120)
-    znode = await world.store.get(paths.CONTROLLER)
+    await cluster.start_controller(1000)
+    earlier = cluster.sessions[1000]
+    await cluster.until(lambda: cluster.brokers[1].sent(UpdateMetadataRequest)[-1].controller_epoch == 2, within_s=120)
+    znode = await cluster.store.get(paths.CONTROLLER)
     assert znode.ephemeral_owner == earlier.session_id
 
 
@@ -130,32 +130,32 @@ async def test_kafka_14154_a_deposed_controller_answers_only_not_controller(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     """Its image is outdated, and the request needs no write: NONE and a refusal would both be wrong."""
-    world = await start(nursery)
-    raised = await world.store.get(paths.CONTROLLER_EPOCH)
+    cluster = await start(nursery)
+    raised = await cluster.store.get(paths.CONTROLLER_EPOCH)
     for isr in ([1, 2, 3], [1, 2]):
-        await world.store.set(paths.CONTROLLER_EPOCH, str(int(raised.data) + 10).encode())
-        assert await world.alter_isr("t", 0, isr) == ErrorCode.NOT_CONTROLLER
-    assert (await world.state("t", 0)).isr == [1, 2, 3]
+        await cluster.store.set(paths.CONTROLLER_EPOCH, str(int(raised.data) + 10).encode())
+        assert await cluster.alter_isr("t", 0, isr) == ErrorCode.NOT_CONTROLLER
+    assert (await cluster.state("t", 0)).isr == [1, 2, 3]
 
 
 async def test_kafka_12257_a_recreated_topic_has_a_new_id_and_incarnation_and_begins_at_epoch_0(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    world = await start(nursery)
-    world.brokers[1].leave()
-    await led_by(world, 2)
-    await world.brokers[1].register()
-    first, first_state = await world.topic("t"), await world.store.get(paths.partition_state("t", 0))
-    await world.until(lambda: ("t", 0) in world.brokers[1].led())
+    cluster = await start(nursery)
+    cluster.brokers[1].leave()
+    await led_by(cluster, 2)
+    await cluster.brokers[1].register()
+    first, first_state = await cluster.topic("t"), await cluster.store.get(paths.partition_state("t", 0))
+    await cluster.until(lambda: ("t", 0) in cluster.brokers[1].led())
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000)
-    assert (await world.request(request)).responses[0].error_code == ErrorCode.NONE
-    assert world.brokers[3].metadata()["t", 0] == -2
-    await create(world, "t", [3, 2, 1])
-    second, second_state = await world.topic("t"), await world.store.get(paths.partition_state("t", 0))
+    assert (await cluster.request(request)).responses[0].error_code == ErrorCode.NONE
+    assert cluster.brokers[3].metadata()["t", 0] == -2
+    await create(cluster, "t", [3, 2, 1])
+    second, second_state = await cluster.topic("t"), await cluster.store.get(paths.partition_state("t", 0))
     assert second.topic_id != first.topic_id and second_state.czxid > first_state.czxid
-    sent = world.brokers[3].sent(UpdateMetadataRequest)[-1].topic_states[0]
+    sent = cluster.brokers[3].sent(UpdateMetadataRequest)[-1].topic_states[0]
     assert (sent.topic_id, sent.partition_states[0].leader_epoch) == (second.topic_id, 0)
-    ordered = world.brokers[1].sent(LeaderAndIsrRequest)[-1].topic_states[0]
+    ordered = cluster.brokers[1].sent(LeaderAndIsrRequest)[-1].topic_states[0]
     assert (ordered.topic_id, ordered.partition_states[0].incarnation) == (second.topic_id, second_state.czxid)
 
 
@@ -163,30 +163,30 @@ async def test_kafka_14616_a_returning_replica_gets_the_new_id_of_a_topic_recrea
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     """The topic is deleted and created by hand, so that no deletion waits for the broker that is away."""
-    world = await start(nursery)
-    first = await world.topic("t")
-    world.brokers[3].leave()
-    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
+    cluster = await start(nursery)
+    first = await cluster.topic("t")
+    cluster.brokers[3].leave()
+    await cluster.until(lambda: len(cluster.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
     for path in (
         paths.partition_state("t", 0),
         paths.partition("t", 0),
         paths.partitions("t"),
         paths.topic("t"),
     ):
-        await world.store.delete(path)
-    await world.store.create(paths.topic("t"), b'{"version":3,"partitions":{"0":[2,3]}}')
+        await cluster.store.delete(path)
+    await cluster.store.create(paths.topic("t"), b'{"version":3,"partitions":{"0":[2,3]}}')
 
     async def made_again() -> TopicZnode | None:
-        if await world.store.exists(paths.partition_state("t", 0)) is None:
+        if await cluster.store.exists(paths.partition_state("t", 0)) is None:
             return None
-        return await world.topic("t")
+        return await cluster.topic("t")
 
-    second = await world.until(made_again)
+    second = await cluster.until(made_again)
     assert second.topic_id != first.topic_id
-    incarnation = (await world.store.get(paths.partition_state("t", 0))).czxid
-    await world.brokers[3].register()
-    await world.until(lambda: last_full(world.brokers[3]).get("t"))
-    sent = last_full(world.brokers[3])["t"]
+    incarnation = (await cluster.store.get(paths.partition_state("t", 0))).czxid
+    await cluster.brokers[3].register()
+    await cluster.until(lambda: last_full(cluster.brokers[3]).get("t"))
+    sent = last_full(cluster.brokers[3])["t"]
     assert (sent.topic_id, sent.partition_states[0].incarnation) == (second.topic_id, incarnation)
 
 
@@ -194,32 +194,32 @@ async def test_kafka_10548_a_broker_that_registers_gets_the_list_of_its_replicas
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     """Other logs on the broker's disk are of topics that were deleted while it was away."""
-    world = await start(nursery)
-    await create(world, "elsewhere", [1, 2])
-    await create(world, "here", [3])
-    world.brokers[3].leave()
-    await world.until(lambda: world.brokers[1].metadata()["here", 0] == -1)
+    cluster = await start(nursery)
+    await create(cluster, "elsewhere", [1, 2])
+    await create(cluster, "here", [3])
+    cluster.brokers[3].leave()
+    await cluster.until(lambda: cluster.brokers[1].metadata()["here", 0] == -1)
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=100)
-    await world.request(request)
-    world.brokers[3].requests.clear()
-    await world.brokers[3].register()
-    await world.until(lambda: last_full(world.brokers[3]))
-    assert set(last_full(world.brokers[3])) == {"here"}
-    await world.until(lambda: world.brokers[3].sent(StopReplicaRequest))
+    await cluster.request(request)
+    cluster.brokers[3].requests.clear()
+    await cluster.brokers[3].register()
+    await cluster.until(lambda: last_full(cluster.brokers[3]))
+    assert set(last_full(cluster.brokers[3])) == {"here"}
+    await cluster.until(lambda: cluster.brokers[3].sent(StopReplicaRequest))
 
     async def gone() -> bool:
-        return await world.store.exists(paths.topic("t")) is None
+        return await cluster.store.exists(paths.topic("t")) is None
 
-    await world.until(gone)
-
-
-async def repaired(world: ControllerCluster, intact: bytes) -> None:
-    await world.store.set(paths.topic("t"), intact)
+    await cluster.until(gone)
 
 
-async def removed(world: ControllerCluster, _intact: bytes) -> None:
+async def repaired(cluster: ControllerCluster, intact: bytes) -> None:
+    await cluster.store.set(paths.topic("t"), intact)
+
+
+async def removed(cluster: ControllerCluster, _intact: bytes) -> None:
     for path in (paths.partition_state("t", 0), paths.partition("t", 0), paths.partitions("t"), paths.topic("t")):
-        await world.store.delete(path)
+        await cluster.store.delete(path)
 
 
 @pytest.mark.parametrize("end", [repaired, removed])
@@ -227,21 +227,21 @@ async def test_a_list_of_replicas_is_not_sent_as_complete_while_a_znode_cannot_b
     nursery: trio.Nursery, autojump_clock: object, end: Callable[[ControllerCluster, bytes], Awaitable[None]]
 ) -> None:
     """KIP-570: a broker stops replicas that a full request does not name, so every znode must be readable first."""
-    world = await start(nursery)
-    await create(world, "fine", [3])
-    intact = (await world.store.get(paths.topic("t"))).data
-    await world.store.set(paths.topic("t"), b"{")
-    world.kill_controller(1000)
-    world.zk.end_session(world.sessions[1000].session_id)
-    await world.start_controller(1001)
+    cluster = await start(nursery)
+    await create(cluster, "fine", [3])
+    intact = (await cluster.store.get(paths.topic("t"))).data
+    await cluster.store.set(paths.topic("t"), b"{")
+    cluster.kill_controller(1000)
+    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    await cluster.start_controller(1001)
 
     def sent() -> LeaderAndIsrRequest | None:
-        last: LeaderAndIsrRequest = world.brokers[3].sent(LeaderAndIsrRequest)[-1]
+        last: LeaderAndIsrRequest = cluster.brokers[3].sent(LeaderAndIsrRequest)[-1]
         return last if last.controller_epoch == 2 else None
 
-    orders = await world.until(sent)
+    orders = await cluster.until(sent)
     assert ([topic.topic_name for topic in orders.topic_states], orders.type) == (["fine"], INCREMENTAL)
-    await end(world, intact)
-    await world.until(lambda: world.brokers[3].sent(LeaderAndIsrRequest)[-1].type == FULL)
-    again: LeaderAndIsrRequest = world.brokers[3].sent(LeaderAndIsrRequest)[-1]
+    await end(cluster, intact)
+    await cluster.until(lambda: cluster.brokers[3].sent(LeaderAndIsrRequest)[-1].type == FULL)
+    again: LeaderAndIsrRequest = cluster.brokers[3].sent(LeaderAndIsrRequest)[-1]
     assert again.controller_epoch == 2 and again.image_number > orders.image_number

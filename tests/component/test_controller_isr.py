@@ -20,60 +20,60 @@ pytestmark = pytest.mark.trio
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
+async def cluster(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
     """Three brokers, and a topic ``t`` whose partition 0 is on all of them, led by 1."""
-    world = ControllerCluster(nursery)
-    await world.start_controller()
+    cluster = ControllerCluster(nursery)
+    await cluster.start_controller()
     for broker_id in (1, 2, 3):
-        await world.start_broker(broker_id)
-    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
+        await cluster.start_broker(broker_id)
+    await cluster.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in cluster.brokers.values()))
     assignments = [CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2, 3])]
     topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assignments)
-    response = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+    response = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
     assert response.topics[0].error_code == ErrorCode.NONE
-    return world
+    return cluster
 
 
-async def ask(world: ControllerCluster, isr: Sequence[int]) -> Any:
+async def ask(cluster: ControllerCluster, isr: Sequence[int]) -> Any:
     """Have the leader request an ISR for partition 0. Returns the partition's result."""
-    broker_epoch = (await world.store.get(paths.broker_id(1))).czxid
+    broker_epoch = (await cluster.store.get(paths.broker_id(1))).czxid
     asked = PartitionData(partition_index=0, leader_epoch=0, new_isr=list(isr), current_isr_version=0)
     topics = [TopicData(name="t", partitions=[asked])]
-    response = await world.request(AlterPartitionRequest(broker_id=1, broker_epoch=broker_epoch, topics=topics))
+    response = await cluster.request(AlterPartitionRequest(broker_id=1, broker_epoch=broker_epoch, topics=topics))
     return response.topics[0].partitions[0]
 
 
 async def test_a_new_isr_is_written_and_sent_by_update_metadata_only(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    orders = {id: len(broker.sent(LeaderAndIsrRequest)) for id, broker in world.brokers.items()}
-    answer = await ask(world, [1, 2])
+    orders = {id: len(broker.sent(LeaderAndIsrRequest)) for id, broker in cluster.brokers.items()}
+    answer = await ask(cluster, [1, 2])
     assert (answer.error_code, answer.leader_id, answer.leader_epoch) == (ErrorCode.NONE, 1, 0)
     assert (answer.isr, answer.current_isr_version) == ([1, 2], 1)
-    state = await world.state("t", 0)
+    state = await cluster.state("t", 0)
     assert (state.isr, state.leader, state.leader_epoch) == ([1, 2], 1, 0)
 
     def sent() -> bool:
-        last = world.brokers[3].sent(UpdateMetadataRequest)[-1].topic_states
+        last = cluster.brokers[3].sent(UpdateMetadataRequest)[-1].topic_states
         return bool(last) and last[0].partition_states[0].isr == [1, 2]
 
-    await world.until(sent)
-    assert {id: len(broker.sent(LeaderAndIsrRequest)) for id, broker in world.brokers.items()} == orders
+    await cluster.until(sent)
+    assert {id: len(broker.sent(LeaderAndIsrRequest)) for id, broker in cluster.brokers.items()} == orders
 
 
 async def test_a_leader_that_proposes_the_isr_without_itself_is_replaced(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """A leader whose disk is full resigns in this way (docs/adr/0025)."""
-    answer = await ask(world, [2, 3])
+    answer = await ask(cluster, [2, 3])
     assert (answer.error_code, answer.leader_id, answer.leader_epoch) == (ErrorCode.NONE, 2, 1)
-    state = await world.state("t", 0)
+    state = await cluster.state("t", 0)
     assert (state.leader, state.leader_epoch, state.isr) == (2, 1, [2, 3])
 
     def sent() -> bool:
-        orders = [broker.sent(LeaderAndIsrRequest)[-1].topic_states for broker in world.brokers.values()]
+        orders = [broker.sent(LeaderAndIsrRequest)[-1].topic_states for broker in cluster.brokers.values()]
         return all(order and order[0].partition_states[0].leader == 2 for order in orders)
 
-    await world.until(sent)
-    again = await ask(world, [2, 3])
+    await cluster.until(sent)
+    again = await ask(cluster, [2, 3])
     assert again.error_code == ErrorCode.FENCED_LEADER_EPOCH

@@ -27,33 +27,33 @@ async def start(
     nursery: trio.Nursery, *, brokers: int = 3, replicas: list[list[int]], **keys: object
 ) -> ControllerCluster:
     """Start brokers 1 to ``brokers``, and create a topic ``t``."""
-    world = ControllerCluster(nursery)
-    await world.start_controller(**keys)
+    cluster = ControllerCluster(nursery)
+    await cluster.start_controller(**keys)
     for broker_id in range(1, brokers + 1):
-        await world.start_broker(broker_id)
-    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
-    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == brokers)
+        await cluster.start_broker(broker_id)
+    await cluster.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in cluster.brokers.values()))
+    await cluster.until(lambda: len(cluster.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == brokers)
     assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=ids) for i, ids in enumerate(replicas)]
     topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assignments)
-    response = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+    response = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
     assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
-    return world
+    return cluster
 
 
-async def leader_is(world: ControllerCluster, leader: int, partition: int = 0) -> Any:
+async def leader_is(cluster: ControllerCluster, leader: int, partition: int = 0) -> Any:
     """Wait until a partition has that leader. Returns its state."""
 
     async def led() -> Any:
-        state = await world.state("t", partition)
+        state = await cluster.state("t", partition)
         return state if state.leader == leader else None
 
-    return await world.until(led)
+    return await cluster.until(led)
 
 
-async def elect(world: ControllerCluster, election_type: int, partitions: list[int] | None) -> dict[int, int]:
+async def elect(cluster: ControllerCluster, election_type: int, partitions: list[int] | None) -> dict[int, int]:
     wanted = None if partitions is None else [TopicPartitions(topic="t", partitions=partitions)]
     request = ElectLeadersRequest(election_type=election_type, topic_partitions=wanted, timeout_ms=10_000)
-    response = await world.request(request)
+    response = await cluster.request(request)
     assert response.error_code == ErrorCode.NONE
     return {
         partition.partition_id: partition.error_code
@@ -62,98 +62,98 @@ async def elect(world: ControllerCluster, election_type: int, partitions: list[i
     }
 
 
-async def allow_unclean(world: ControllerCluster, resource_type: int, name: str, value: str = "true") -> None:
+async def allow_unclean(cluster: ControllerCluster, resource_type: int, name: str, value: str = "true") -> None:
     change = AlterableConfig(name="unclean.leader.election.enable", config_operation=0, value=value)
     resource = AlterConfigsResource(resource_type=resource_type, resource_name=name, configs=[change])
-    response = await world.request(IncrementalAlterConfigsRequest(resources=[resource]))
+    response = await cluster.request(IncrementalAlterConfigsRequest(resources=[resource]))
     assert response.responses[0].error_code == ErrorCode.NONE
 
 
-async def stop(world: ControllerCluster, *broker_ids: int) -> None:
+async def stop(cluster: ControllerCluster, *broker_ids: int) -> None:
     """Stop brokers one after the other. Each stops once the previous one has left every ISR that it can leave."""
     for broker_id in broker_ids:
-        world.brokers[broker_id].leave()
+        cluster.brokers[broker_id].leave()
 
         async def noticed(gone: int = broker_id) -> bool:
-            state = await world.state("t", 0)
+            state = await cluster.state("t", 0)
             return state.leader != gone and (gone not in state.isr or state.leader == -1)
 
-        await world.until(noticed)
+        await cluster.until(noticed)
 
 
 @pytest.mark.parametrize(("resource_type", "name"), [(2, "t"), (4, "")])
 async def test_an_unclean_leader_is_elected_once_the_config_allows_it(
     nursery: trio.Nursery, autojump_clock: object, resource_type: int, name: str
 ) -> None:
-    world = await start(nursery, replicas=[[1, 2, 3]])
-    await stop(world, 1, 2, 3)
-    await world.brokers[1].register()
-    await world.until(lambda: world.brokers[1].metadata().get(("t", 0)) == -1)
-    await allow_unclean(world, resource_type, name)
-    state = await leader_is(world, 1)
+    cluster = await start(nursery, replicas=[[1, 2, 3]])
+    await stop(cluster, 1, 2, 3)
+    await cluster.brokers[1].register()
+    await cluster.until(lambda: cluster.brokers[1].metadata().get(("t", 0)) == -1)
+    await allow_unclean(cluster, resource_type, name)
+    state = await leader_is(cluster, 1)
     assert state.isr == [1]
 
 
 async def test_the_preferred_leader_is_elected_on_request(nursery: trio.Nursery, autojump_clock: object) -> None:
-    world = await start(nursery, replicas=[[1, 2], [2, 1], [3, 1]], auto_leader_rebalance_enable=False)
-    before = (await world.state("t", 0)).leader_epoch
-    assert await elect(world, PREFERRED, [0, 7]) == {
+    cluster = await start(nursery, replicas=[[1, 2], [2, 1], [3, 1]], auto_leader_rebalance_enable=False)
+    before = (await cluster.state("t", 0)).leader_epoch
+    assert await elect(cluster, PREFERRED, [0, 7]) == {
         0: ErrorCode.ELECTION_NOT_NEEDED,
         7: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
-    await stop(world, 1)
-    assert await elect(world, PREFERRED, [0]) == {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
-    await world.brokers[1].register()
-    await world.until(lambda: world.brokers[1].led().get(("t", 0)))
-    assert await elect(world, PREFERRED, [0]) == {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
-    assert await world.alter_isr("t", 0, [2, 1]) == ErrorCode.NONE
-    assert await elect(world, PREFERRED, None) == {0: ErrorCode.NONE}
-    state = await world.state("t", 0)
+    await stop(cluster, 1)
+    assert await elect(cluster, PREFERRED, [0]) == {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+    await cluster.brokers[1].register()
+    await cluster.until(lambda: cluster.brokers[1].led().get(("t", 0)))
+    assert await elect(cluster, PREFERRED, [0]) == {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+    assert await cluster.alter_isr("t", 0, [2, 1]) == ErrorCode.NONE
+    assert await elect(cluster, PREFERRED, None) == {0: ErrorCode.NONE}
+    state = await cluster.state("t", 0)
     assert (state.leader, state.isr, state.leader_epoch) == (1, [2, 1], before + 2)
-    assert world.brokers[3].metadata()["t", 0] == 1
-    assert world.brokers[2].led()["t", 0] == (1, state.leader_epoch)
+    assert cluster.brokers[3].metadata()["t", 0] == 1
+    assert cluster.brokers[2].led()["t", 0] == (1, state.leader_epoch)
 
 
 async def test_preferred_leaders_are_elected_again_without_a_request(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    world = await start(nursery, replicas=[[1, 2], [2, 1]])
-    await stop(world, 1)
-    await world.brokers[1].register()
-    await world.until(lambda: world.brokers[1].led().get(("t", 0)))
-    assert (await world.state("t", 0)).leader == 2
-    assert await world.alter_isr("t", 0, [2, 1]) == ErrorCode.NONE
+    cluster = await start(nursery, replicas=[[1, 2], [2, 1]])
+    await stop(cluster, 1)
+    await cluster.brokers[1].register()
+    await cluster.until(lambda: cluster.brokers[1].led().get(("t", 0)))
+    assert (await cluster.state("t", 0)).leader == 2
+    assert await cluster.alter_isr("t", 0, [2, 1]) == ErrorCode.NONE
 
     async def leads() -> bool:
-        return (await world.state("t", 0)).leader == 1
+        return (await cluster.state("t", 0)).leader == 1
 
-    await world.until(leads, within_s=400)
+    await cluster.until(leads, within_s=400)
 
 
 async def test_a_replica_on_a_failed_disk_does_not_lead_until_its_broker_registers_again(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    world = await start(nursery, replicas=[[1, 2], [1, 2]])
-    world.brokers[2].errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
-    world.brokers[1].leave()
-    await leader_is(world, -1)
-    assert (await world.state("t", 1)).leader == 2
-    world.brokers[2].errors.clear()
-    world.brokers[2].leave()
-    await world.brokers[2].register()
-    assert (await leader_is(world, 2)).isr == [2]
+    cluster = await start(nursery, replicas=[[1, 2], [1, 2]])
+    cluster.brokers[2].errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
+    cluster.brokers[1].leave()
+    await leader_is(cluster, -1)
+    assert (await cluster.state("t", 1)).leader == 2
+    cluster.brokers[2].errors.clear()
+    cluster.brokers[2].leave()
+    await cluster.brokers[2].register()
+    assert (await leader_is(cluster, 2)).isr == [2]
 
 
 async def test_kafka_6361_three_quick_leader_changes_are_three_epochs_within_the_isr(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    world = await start(nursery, brokers=4, replicas=[[1, 2, 3, 4]])
+    cluster = await start(nursery, brokers=4, replicas=[[1, 2, 3, 4]])
     for broker_id in (1, 2, 3):
-        world.brokers[broker_id].leave()
-        await world.until(lambda gone=broker_id: world.brokers[4].metadata()["t", 0] == gone + 1)
+        cluster.brokers[broker_id].leave()
+        await cluster.until(lambda gone=broker_id: cluster.brokers[4].metadata()["t", 0] == gone + 1)
     sent = [
         (state.leader, state.leader_epoch, state.isr)
-        for request in world.brokers[4].sent(LeaderAndIsrRequest)
+        for request in cluster.brokers[4].sent(LeaderAndIsrRequest)
         for topic in request.topic_states
         for state in topic.partition_states
     ]

@@ -52,33 +52,33 @@ LIST_KEY = "leader.replication.throttled.replicas"
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
+async def cluster(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
     """Two brokers and the topic ``t`` with one partition on each of them."""
-    world = ControllerCluster(nursery)
-    await world.start_controller()
+    cluster = ControllerCluster(nursery)
+    await cluster.start_controller()
     for broker_id in (1, 2):
-        await world.start_broker(broker_id)
-    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
-    assert await create(world, "t", 2) == DONE
-    return world
+        await cluster.start_broker(broker_id)
+    await cluster.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in cluster.brokers.values()))
+    assert await create(cluster, "t", 2) == DONE
+    return cluster
 
 
 async def create(
-    world: ControllerCluster, name: str, partitions: int, replicas: int = 1, **keys: Any
+    cluster: ControllerCluster, name: str, partitions: int, replicas: int = 1, **keys: Any
 ) -> tuple[int, str]:
     validate_only = keys.pop("validate_only", False)
     configs = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in keys.items()]
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas, configs=configs)
     request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000, validate_only=validate_only)
-    result = (await world.request(request)).topics[0]
+    result = (await cluster.request(request)).topics[0]
     return result.error_code, result.error_message or ""
 
 
-async def alter(world: ControllerCluster, name: str, value: str, *, validate_only: bool = False) -> tuple[int, str]:
+async def alter(cluster: ControllerCluster, name: str, value: str, *, validate_only: bool = False) -> tuple[int, str]:
     configs = [AlterableConfig(name=LIST_KEY, config_operation=0, value=value)]
     resource = AlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=configs)
     request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
-    result = (await world.request(request)).responses[0]
+    result = (await cluster.request(request)).responses[0]
     return result.error_code, result.error_message or ""
 
 
@@ -91,48 +91,50 @@ async def reached(condition: Callable[[], Awaitable[object]]) -> None:
     raise AssertionError("not reached")
 
 
-async def is_served(world: ControllerCluster) -> bool:
-    return bool((await world.request(ListPartitionReassignmentsRequest())).error_code == ErrorCode.NONE)
+async def is_served(cluster: ControllerCluster) -> bool:
+    return bool((await cluster.request(ListPartitionReassignmentsRequest())).error_code == ErrorCode.NONE)
 
 
 def throttled(length: int) -> str:
     return ",".join(["1:1"] * (length // 4))
 
 
-async def test_a_config_too_large_for_zookeeper_is_refused_with_the_limit(world: ControllerCluster) -> None:
+async def test_a_config_too_large_for_zookeeper_is_refused_with_the_limit(cluster: ControllerCluster) -> None:
     """A server closes the connection on a longer request, so a retry would never get a response."""
     for validate_only in (True, False):
-        code, message = await alter(world, "t", throttled(1_200_000), validate_only=validate_only)
+        code, message = await alter(cluster, "t", throttled(1_200_000), validate_only=validate_only)
         assert code == ErrorCode.INVALID_CONFIG
         assert f"{LIST_KEY} with 1199999 characters" in message
         assert f"ZooKeeper accepts {DEFAULT_MAX_REQUEST_BYTES} (jute.maxbuffer)" in message
-    assert await alter(world, "t", throttled(900_000)) == DONE
-    assert await is_served(world)
+    assert await alter(cluster, "t", throttled(900_000)) == DONE
+    assert await is_served(cluster)
 
 
 async def test_a_topic_znode_that_cannot_be_rewritten_is_left_alone(
-    world: ControllerCluster, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """ZooKeeper accepted the topic of another writer, but not with the fields that the controller adds."""
     path, data = paths.topic("u"), b'{"version":1,"partitions":{"0":[1]},"padding":"PADDING"}'
     free = DEFAULT_MAX_REQUEST_BYTES - request_bytes([CreateOp(path, data)])
-    await world.store.create(path, data.replace(b"PADDING", b"x" * free))
-    await world.until(lambda: any("event=step.given_up step=loading topic u" in message for message in caplog.messages))
-    assert await create(world, "v", 1) == DONE
-    assert await is_served(world)
+    await cluster.store.create(path, data.replace(b"PADDING", b"x" * free))
+    await cluster.until(
+        lambda: any("event=step.given_up step=loading topic u" in message for message in caplog.messages)
+    )
+    assert await create(cluster, "v", 1) == DONE
+    assert await is_served(cluster)
 
 
 async def test_a_write_that_always_breaks_the_connection_is_given_up(
-    world: ControllerCluster, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server does this when its own limit is below the limit that the controller knows."""
-    session, broken = world.sessions[1000], 0
+    session, broken = cluster.sessions[1000], 0
 
     def again(state: SessionState) -> None:
         nonlocal broken
         if state is SessionState.SUSPENDED:
             broken += 1
-            world.nursery.start_soon(reconnect)
+            cluster.nursery.start_soon(reconnect)
 
     async def reconnect() -> None:
         if broken < MAX_ATTEMPTS:
@@ -141,13 +143,13 @@ async def test_a_write_that_always_breaks_the_connection_is_given_up(
 
     session.on_state(again)
     session.lose_next_request()
-    code, message = await alter(world, "t", "1:1")
+    code, message = await alter(cluster, "t", "1:1")
     assert code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert f"not written in {MAX_ATTEMPTS} attempts" in message
     assert broken == MAX_ATTEMPTS
-    assert await alter(world, "t", "1:1") == DONE
+    assert await alter(cluster, "t", "1:1") == DONE
     again_read = "event=cluster.read_again reason=a step was given up"
-    await world.until(lambda: any(again_read in record.getMessage() for record in caplog.records))
+    await cluster.until(lambda: any(again_read in record.getMessage() for record in caplog.records))
 
 
 REQUESTS: tuple[Any, ...] = (
@@ -186,7 +188,7 @@ BY_NAME = {
     ids=["too large", "not written", "a bug"],
 )
 async def test_a_request_that_fails_unexpectedly_is_answered_with_an_error(
-    world: ControllerCluster, error: Exception, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+    cluster: ControllerCluster, error: Exception, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message of an unexpected error goes only to the controller's log."""
     assert {request.API_KEY for request in REQUESTS} == HANDLERS.keys()
@@ -198,10 +200,10 @@ async def test_a_request_that_fails_unexpectedly_is_answered_with_an_error(
     for request in REQUESTS:
         with monkeypatch.context() as patches:
             patches.setitem(HANDLERS, request.API_KEY, fail)
-            answers = answers_of(await world.request(request))
+            answers = answers_of(await cluster.request(request))
         expected = [(code, message)] * (2 if type(request) in BY_NAME else 1)
         assert [(answer.error_code, getattr(answer, "error_message", message)) for answer in answers] == expected
-    assert await is_served(world), "the controller is still active and handles requests"
+    assert await is_served(cluster), "the controller is still active and handles requests"
 
 
 def answers_of(response: Any) -> list[Any]:
@@ -216,49 +218,49 @@ def answers_of(response: Any) -> list[Any]:
 # ---------------------------------------------------------------- long work
 
 
-async def test_a_broker_failure_and_other_requests_do_not_wait_for_a_large_topic(world: ControllerCluster) -> None:
+async def test_a_broker_failure_and_other_requests_do_not_wait_for_a_large_topic(cluster: ControllerCluster) -> None:
     partitions, order = 2_000, []
 
     async def creation() -> None:
-        assert await create(world, "large", partitions) == DONE
+        assert await create(cluster, "large", partitions) == DONE
         order.append("created")
 
     async def begun() -> int:
-        return len(await world.store.children(paths.partitions("large"))) if await exists(world, "large") else 0
+        return len(await cluster.store.children(paths.partitions("large"))) if await exists(cluster, "large") else 0
 
     async with trio.open_nursery() as nursery:
-        world.brokers[1].answering = trio.Event()  # the creation ends only when the test lets it end
+        cluster.brokers[1].answering = trio.Event()  # the creation ends only when the test lets it end
         nursery.start_soon(creation)
         await reached(begun)
-        world.brokers[2].leave()
-        await reached(lambda: elected(world))
+        cluster.brokers[2].leave()
+        await reached(lambda: elected(cluster))
         led = await begun()
         order.append("elected")
-        assert await is_served(world)
+        assert await is_served(cluster)
         order.append("answered")
-        await world.brokers[2].register()
-        world.brokers[1].answering.set()
+        await cluster.brokers[2].register()
+        cluster.brokers[1].answering.set()
     assert led < partitions
     assert order == ["elected", "answered", "created"]
 
 
-async def exists(world: ControllerCluster, topic: str) -> bool:
-    return await world.store.exists(paths.partitions(topic)) is not None
+async def exists(cluster: ControllerCluster, topic: str) -> bool:
+    return await cluster.store.exists(paths.partitions(topic)) is not None
 
 
-async def elected(world: ControllerCluster) -> bool:
+async def elected(cluster: ControllerCluster) -> bool:
     """Whether broker 2 leads no partition of ``t`` any more."""
-    return 2 not in [(await world.state("t", index)).leader for index in (0, 1)]
+    return 2 not in [(await cluster.state("t", index)).leader for index in (0, 1)]
 
 
 async def test_other_requests_are_answered_between_the_topics_of_a_large_create_topics(
-    world: ControllerCluster,
+    cluster: ControllerCluster,
 ) -> None:
     order: list[str] = []
     topics = [CreatableTopic(name=f"u{number}", num_partitions=1, replication_factor=1) for number in range(200)]
 
     async def creation() -> None:
-        response = await world.request(CreateTopicsRequest(topics=[*topics, topics[7]], timeout_ms=60_000))
+        response = await cluster.request(CreateTopicsRequest(topics=[*topics, topics[7]], timeout_ms=60_000))
         errors = {topic.name: topic.error_code for topic in response.topics}
         assert errors == {topic.name: ErrorCode.NONE for topic in topics} | {"u7": ErrorCode.INVALID_REQUEST}
         assert [topic.name for topic in response.topics] == [topic.name for topic in topics]
@@ -266,28 +268,30 @@ async def test_other_requests_are_answered_between_the_topics_of_a_large_create_
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(creation)
-        await reached(lambda: exists_topic(world, "u0"))
-        assert await is_served(world)
+        await reached(lambda: exists_topic(cluster, "u0"))
+        assert await is_served(cluster)
         order.append("answered")
-        assert not await exists_topic(world, "u199")
+        assert not await exists_topic(cluster, "u199")
     assert order == ["answered", "created"]
 
 
-async def exists_topic(world: ControllerCluster, topic: str) -> bool:
-    return await world.store.exists(paths.topic(topic)) is not None
+async def exists_topic(cluster: ControllerCluster, topic: str) -> bool:
+    return await cluster.store.exists(paths.topic(topic)) is not None
 
 
-async def test_a_large_topic_is_deleted_while_others_are_served(world: ControllerCluster) -> None:
-    assert await create(world, "large", 1_000) == DONE
+async def test_a_large_topic_is_deleted_while_others_are_served(cluster: ControllerCluster) -> None:
+    assert await create(cluster, "large", 1_000) == DONE
     order: list[str] = []
 
     async def deletion() -> None:
-        response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="large")], timeout_ms=60_000))
+        response = await cluster.request(
+            DeleteTopicsRequest(topics=[DeleteTopicState(name="large")], timeout_ms=60_000)
+        )
         assert response.responses[0].error_code == ErrorCode.NONE
         order.append("deleted")
 
     async def left() -> int:
-        return len(await world.store.children(paths.partitions("large")))
+        return len(await cluster.store.children(paths.partitions("large")))
 
     async def begun() -> bool:
         return await left() < 1_000
@@ -295,21 +299,21 @@ async def test_a_large_topic_is_deleted_while_others_are_served(world: Controlle
     async with trio.open_nursery() as nursery:
         nursery.start_soon(deletion)
         await reached(begun)
-        assert await is_served(world)
+        assert await is_served(cluster)
         order.append("answered")
         assert await left() > 0
     assert order == ["answered", "deleted"]
-    assert await world.store.children(paths.TOPICS) == ["t"]
+    assert await cluster.store.children(paths.TOPICS) == ["t"]
 
 
 class Writes:
     """Counts the partition states that each event writes, and submits another request during the first event."""
 
-    def __init__(self, world: ControllerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, cluster: ControllerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
         self.of_events: list[int] = [0]
         self.before_other = -1
         """The number of states written before the other request is decided."""
-        waited_s, session = EventQueue.waited_s, world.sessions[1000]
+        waited_s, session = EventQueue.waited_s, cluster.sessions[1000]
         multi = session.multi
         queues: list[EventQueue] = []
         others: list[AdminCall] = []
@@ -342,84 +346,84 @@ class Writes:
 LARGE = 2 * MAX_OPERATIONS + 3
 
 
-async def create_on(world: ControllerCluster, *brokers: int) -> None:
+async def create_on(cluster: ControllerCluster, *brokers: int) -> None:
     """Create a large topic with these replicas."""
     given = [CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers)) for index in range(LARGE)]
     topic = CreatableTopic(name="large", num_partitions=-1, replication_factor=-1, assignments=given)
-    response = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
+    response = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
     assert response.topics[0].error_code == ErrorCode.NONE
 
 
-async def join(world: ControllerCluster, leader: int, isr: list[int]) -> None:
+async def join(cluster: ControllerCluster, leader: int, isr: list[int]) -> None:
     """Request this ISR as the leader of all partitions of the large topic, in its second epoch."""
     joining = [
         PartitionData(partition_index=index, leader_epoch=1, new_isr=isr, current_isr_version=1)
         for index in range(LARGE)
     ]
-    epoch = (await world.store.get(paths.broker_id(leader))).czxid
+    epoch = (await cluster.store.get(paths.broker_id(leader))).czxid
     topics = [TopicData(name="large", partitions=joining)]
     request = AlterPartitionRequest(broker_id=leader, broker_epoch=epoch, topics=topics)
-    answered = (await world.request(request)).topics[0].partitions
+    answered = (await cluster.request(request)).topics[0].partitions
     assert [(found.partition_index, found.error_code) for found in answered] == [(i, 0) for i in range(LARGE)]
 
 
-async def led_by_second(world: ControllerCluster) -> None:
+async def led_by_second(cluster: ControllerCluster) -> None:
     """Create a topic whose partitions broker 2 leads, while their first replica, broker 1, is in sync."""
-    await create_on(world, 1, 2)
-    world.brokers[1].leave()
-    await world.until(lambda: world.brokers[2].led()["large", LARGE - 1] == (2, 1))
-    await world.brokers[1].register()
-    await world.until(lambda: world.brokers[1].led()["large", LARGE - 1] == (2, 1))
-    await join(world, 2, [2, 1])
+    await create_on(cluster, 1, 2)
+    cluster.brokers[1].leave()
+    await cluster.until(lambda: cluster.brokers[2].led()["large", LARGE - 1] == (2, 1))
+    await cluster.brokers[1].register()
+    await cluster.until(lambda: cluster.brokers[1].led()["large", LARGE - 1] == (2, 1))
+    await join(cluster, 2, [2, 1])
 
 
 async def test_other_requests_are_decided_while_all_partitions_elect_leaders(
-    world: ControllerCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ControllerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await led_by_second(world)
-    writes = Writes(world, monkeypatch)
-    response = await world.request(ElectLeadersRequest(topic_partitions=None, timeout_ms=60_000))
+    await led_by_second(cluster)
+    writes = Writes(cluster, monkeypatch)
+    response = await cluster.request(ElectLeadersRequest(topic_partitions=None, timeout_ms=60_000))
     results = {topic.topic: topic.partition_result for topic in response.replica_election_results}
     assert results.keys() == {"large"}, "t already has its preferred leaders"
     assert [(found.partition_id, found.error_code) for found in results["large"]] == [(i, 0) for i in range(LARGE)]
     writes.check(LARGE)
-    assert (await world.state("large", LARGE - 1)).leader == 1
+    assert (await cluster.state("large", LARGE - 1)).leader == 1
 
 
 async def test_other_requests_are_decided_while_preferred_leaders_are_elected_again(
-    world: ControllerCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ControllerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await led_by_second(world)
-    writes = Writes(world, monkeypatch)
-    await world.until(lambda: world.brokers[2].led()["large", LARGE - 1][0] == 1, within_s=600)
+    await led_by_second(cluster)
+    writes = Writes(cluster, monkeypatch)
+    await cluster.until(lambda: cluster.brokers[2].led()["large", LARGE - 1][0] == 1, within_s=600)
     writes.check(LARGE)
 
 
 async def test_other_requests_are_decided_while_a_large_topic_is_resized(
-    world: ControllerCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ControllerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert await create(world, "large", LARGE, segment_bytes="1048576") == DONE
-    writes = Writes(world, monkeypatch)
-    assert await grow(world, 2 * LARGE, name="large") == DONE
+    assert await create(cluster, "large", LARGE, segment_bytes="1048576") == DONE
+    writes = Writes(cluster, monkeypatch)
+    assert await grow(cluster, 2 * LARGE, name="large") == DONE
     writes.check(2 * LARGE)  # the bumps, then the new partitions
     monkeypatch.undo()
-    writes = Writes(world, monkeypatch)
-    assert await grow(world, LARGE, name="large") == DONE
-    await world.until(lambda: sum(writes.of_events) >= 3 * LARGE)
+    writes = Writes(cluster, monkeypatch)
+    assert await grow(cluster, LARGE, name="large") == DONE
+    await cluster.until(lambda: sum(writes.of_events) >= 3 * LARGE)
     writes.check(3 * LARGE)  # the bumps, then the partitions whose removal begins
 
 
 async def test_other_requests_are_decided_while_many_reassignments_end(
-    world: ControllerCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ControllerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await create_on(world, 1)
+    await create_on(cluster, 1)
     moves = [ReassignablePartition(partition_index=index, replicas=[2]) for index in range(LARGE)]
     request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="large", partitions=moves)])
-    answered = (await world.request(request)).responses[0].partitions
+    answered = (await cluster.request(request)).responses[0].partitions
     assert [(found.partition_index, found.error_code) for found in answered] == [(i, 0) for i in range(LARGE)]
-    writes = Writes(world, monkeypatch)
-    await join(world, 1, [1, 2])
-    await world.until(lambda: world.brokers[2].led()["large", LARGE - 1][0] == 2)
+    writes = Writes(cluster, monkeypatch)
+    await join(cluster, 1, [1, 2])
+    await cluster.until(lambda: cluster.brokers[2].led()["large", LARGE - 1][0] == 2)
     writes.check(2 * LARGE)  # the ISRs, then the ends
 
 
@@ -427,9 +431,9 @@ async def test_other_requests_are_decided_while_many_reassignments_end(
 
 
 async def grow(
-    world: ControllerCluster, count: int, *, name: str = "t", validate_only: bool = False
+    cluster: ControllerCluster, count: int, *, name: str = "t", validate_only: bool = False
 ) -> tuple[int, str]:
     topics = [CreatePartitionsTopic(name=name, count=count, assignments=None)]
     request = CreatePartitionsRequest(topics=topics, timeout_ms=60_000, validate_only=validate_only)
-    result = (await world.request(request)).results[0]
+    result = (await cluster.request(request)).results[0]
     return result.error_code, result.error_message or ""

@@ -19,48 +19,48 @@ pytestmark = pytest.mark.trio
 async def test_a_broker_that_cannot_serve_a_replica_loses_its_leadership(
     nursery: trio.Nursery, autojump_clock: object, notice: bytes
 ) -> None:
-    world = ControllerCluster(nursery)
-    await world.start_controller()
+    cluster = ControllerCluster(nursery)
+    await cluster.start_controller()
     for broker_id in (1, 2):
-        await world.start_broker(broker_id)
-    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
+        await cluster.start_broker(broker_id)
+    await cluster.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in cluster.brokers.values()))
     assignments = [CreatableReplicaAssignment(partition_index=index, broker_ids=[1, 2]) for index in range(2)]
     topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assignments)
-    await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
-    world.brokers[1].errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
-    await world.store.create(paths.LOG_DIR_EVENT_PREFIX, notice, sequence=True)
+    await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+    cluster.brokers[1].errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
+    await cluster.store.create(paths.LOG_DIR_EVENT_PREFIX, notice, sequence=True)
 
     async def read() -> bool:
-        return not await world.store.children(paths.LOG_DIR_EVENTS)
+        return not await cluster.store.children(paths.LOG_DIR_EVENTS)
 
-    await world.until(read)
+    await cluster.until(read)
     if notice != LogDirEvent(1).encode():
-        assert (await world.state("t", 0)).leader == 1
+        assert (await cluster.state("t", 0)).leader == 1
         return
 
     async def moved() -> bool:
-        return (await world.state("t", 0)).leader == 2
+        return (await cluster.state("t", 0)).leader == 2
 
-    await world.until(moved)
-    assert (await world.state("t", 0)).isr == [2]
-    assert ((await world.state("t", 1)).leader, (await world.state("t", 1)).isr) == (1, [1, 2])
+    await cluster.until(moved)
+    assert (await cluster.state("t", 0)).isr == [2]
+    assert ((await cluster.state("t", 1)).leader, (await cluster.state("t", 1)).isr) == (1, [1, 2])
 
 
 async def test_a_replica_that_is_served_again_may_lead(nursery: trio.Nursery, autojump_clock: object) -> None:
     """The replica could not be created or opened on a full disk, and the disk has space again."""
-    world = ControllerCluster(nursery)
-    await world.start_controller()
-    await world.start_broker(1)
-    await world.until(lambda: bool(world.brokers[1].sent(UpdateMetadataRequest)))
-    world.brokers[1].errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
-    await world.request(
+    cluster = ControllerCluster(nursery)
+    await cluster.start_controller()
+    await cluster.start_broker(1)
+    await cluster.until(lambda: bool(cluster.brokers[1].sent(UpdateMetadataRequest)))
+    cluster.brokers[1].errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
+    await cluster.request(
         CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000)
     )
 
     async def led_by(leader: int) -> bool:
-        return (await world.state("t", 0)).leader == leader
+        return (await cluster.state("t", 0)).leader == leader
 
-    await world.until(lambda: led_by(-1))
-    world.brokers[1].errors.clear()
-    await world.store.create(paths.LOG_DIR_EVENT_PREFIX, LogDirEvent(1).encode(), sequence=True)
-    await world.until(lambda: led_by(1))
+    await cluster.until(lambda: led_by(-1))
+    cluster.brokers[1].errors.clear()
+    await cluster.store.create(paths.LOG_DIR_EVENT_PREFIX, LogDirEvent(1).encode(), sequence=True)
+    await cluster.until(lambda: led_by(1))

@@ -30,51 +30,51 @@ def restored() -> Iterator[None]:
     logging.getLogger(NAME).setLevel(logging.NOTSET)
 
 
-async def level(world: ControllerCluster, controller: int) -> str:
+async def level(cluster: ControllerCluster, controller: int) -> str:
     resource = DescribeConfigsResource(resource_type=LOGGER, resource_name=str(controller), configuration_keys=[NAME])
-    (result,) = (await world.request(DescribeConfigsRequest(resources=[resource]), None, controller)).results
+    (result,) = (await cluster.request(DescribeConfigsRequest(resources=[resource]), None, controller)).results
     (config,) = result.configs
     return str(config.value)
 
 
-async def alter(world: ControllerCluster, controller: int, name: str, value: str, kind: int = LOGGER) -> Any:
+async def alter(cluster: ControllerCluster, controller: int, name: str, value: str, kind: int = LOGGER) -> Any:
     config = AlterableConfig(name=NAME, config_operation=0, value=value)
     resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
     request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
-    (answer,) = (await world.request(request, None, controller)).responses
+    (answer,) = (await cluster.request(request, None, controller)).responses
     return answer
 
 
 async def test_levels_are_set_and_read_on_the_active_and_on_a_standby_controller(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await world.start_controller(STANDING_BY)
+    await cluster.start_controller(STANDING_BY)
     for controller, value in ((IN_OFFICE, "DEBUG"), (STANDING_BY, "ERROR")):
-        answer = await alter(world, controller, str(controller), value)
+        answer = await alter(cluster, controller, str(controller), value)
         assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
-        assert await level(world, controller) == value
+        assert await level(cluster, controller) == value
     assert not logging.getLogger(NAME).isEnabledFor(logging.WARNING)
 
 
 async def test_another_process_an_unknown_level_and_a_topic_are_refused(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    before = await level(world, IN_OFFICE)
+    before = await level(cluster, IN_OFFICE)
     for name, value, code in (
         ("1", "DEBUG", ErrorCode.INVALID_REQUEST),
         ("1000", "LOUD", ErrorCode.INVALID_CONFIG),
     ):
-        assert (await alter(world, IN_OFFICE, name, value)).error_code == code
-    assert await level(world, IN_OFFICE) == before
+        assert (await alter(cluster, IN_OFFICE, name, value)).error_code == code
+    assert await level(cluster, IN_OFFICE) == before
     resource = DescribeConfigsResource(resource_type=TOPIC, resource_name="t")
-    (result,) = (await world.request(DescribeConfigsRequest(resources=[resource]))).results
+    (result,) = (await cluster.request(DescribeConfigsRequest(resources=[resource]))).results
     assert result.error_code == ErrorCode.INVALID_REQUEST and "ask a broker" in result.error_message
 
 
 async def test_topic_configs_are_altered_by_the_active_controller_only(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """They belong to the cluster, so a standby refuses them, although it accepts levels by the same request."""
-    await world.start_controller(STANDING_BY)
-    answer = await alter(world, STANDING_BY, "t", "1", kind=TOPIC)
+    await cluster.start_controller(STANDING_BY)
+    answer = await alter(cluster, STANDING_BY, "t", "1", kind=TOPIC)
     assert answer.error_code == ErrorCode.NOT_CONTROLLER

@@ -32,19 +32,19 @@ pytestmark = pytest.mark.trio
 QUEUED = "The resize begins when the one before it is done: "
 
 
-async def ask(world: ControllerCluster, count: int) -> CreatePartitionsTopicResult:
-    result: CreatePartitionsTopicResult = (await world.request(alter(count, timeout_ms=100))).results[0]
+async def ask(cluster: ControllerCluster, count: int) -> CreatePartitionsTopicResult:
+    result: CreatePartitionsTopicResult = (await cluster.request(alter(count, timeout_ms=100))).results[0]
     return result
 
 
-async def queued(world: ControllerCluster, count: int) -> str:
+async def queued(cluster: ControllerCluster, count: int) -> str:
     """Queue a resize. Returns the reason of the wait in the response; a dry run has the same and writes nothing."""
-    before = await counts(world)
-    dry = (await world.request(alter(count, validate_only=True))).results[0]
-    assert await counts(world) == before
-    result = await ask(world, count)
+    before = await counts(cluster)
+    dry = (await cluster.request(alter(count, validate_only=True))).results[0]
+    assert await counts(cluster) == before
+    result = await ask(cluster, count)
     assert (result.error_code, dry.error_code) == (ErrorCode.NONE, ErrorCode.NONE)
-    assert (await counts(world))[3] == count
+    assert (await counts(cluster))[3] == count
     message = str(result.error_message)
     assert message.startswith(QUEUED)
     assert message.removeprefix(QUEUED).split(";")[0] in str(dry.error_message)
@@ -55,165 +55,167 @@ async def queued(world: ControllerCluster, count: int) -> str:
 
 
 async def test_the_old_count_cancels_a_grow_while_no_gainer_is_created(
-    world: ControllerCluster, autojump_clock: object, nursery: trio.Nursery
+    cluster: ControllerCluster, autojump_clock: object, nursery: trio.Nursery
 ) -> None:
     """No partition loses or gains keys. The same write removes the uncreated partitions from the assignment."""
-    silence(world, 1)
+    silence(cluster, 1)
     answers: list[Any] = []
 
     async def first() -> None:
-        answers.append((await world.request(alter(6, timeout_ms=10**6))).results[0])
+        answers.append((await cluster.request(alter(6, timeout_ms=10**6))).results[0])
 
     nursery.start_soon(first)
-    await world.until(lambda: has_layout(world, 0, 6, 1))
-    await ask(world, 4)
-    assert await counts(world) == (4, 2, 4, None)
-    assert sorted((await world.topic(TOPIC)).partitions) == [0, 1, 2, 3]
-    await world.until(lambda: answers)
+    await cluster.until(lambda: has_layout(cluster, 0, 6, 1))
+    await ask(cluster, 4)
+    assert await counts(cluster) == (4, 2, 4, None)
+    assert sorted((await cluster.topic(TOPIC)).partitions) == [0, 1, 2, 3]
+    await cluster.until(lambda: answers)
     assert answers[0].error_code == ErrorCode.POLICY_VIOLATION
     assert answers[0].error_message.startswith("The resize was taken back by another request")
-    release(world)
-    await world.until(lambda: finished(world, 4))
-    assert await lineages(world, range(4)) == dict.fromkeys(range(4), ())
-    assert await epochs(world, range(4)) == [2] * 4
+    release(cluster)
+    await cluster.until(lambda: finished(cluster, 4))
+    assert await lineages(cluster, range(4)) == dict.fromkeys(range(4), ())
+    assert await epochs(cluster, range(4)) == [2] * 4
 
 
 async def test_the_old_count_cancels_a_shrink_while_no_survivor_is_bumped(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await world.request(placed(6, 2, [2, 1, 3]))
-    hold_records(world, range(4, 6), 40)
-    silence(world, 2)
-    await ask(world, 4)
-    await world.until(lambda: has_layout(world, 5, 4, 2))
-    await ask(world, 6)
-    assert await counts(world) == (6, 3, 6, None)
-    release(world)
-    await world.until(lambda: finished(world, 6))
-    assert (await lineages(world, range(2))) == {0: (), 1: ()}
+    await cluster.request(placed(6, 2, [2, 1, 3]))
+    hold_records(cluster, range(4, 6), 40)
+    silence(cluster, 2)
+    await ask(cluster, 4)
+    await cluster.until(lambda: has_layout(cluster, 5, 4, 2))
+    await ask(cluster, 6)
+    assert await counts(cluster) == (6, 3, 6, None)
+    release(cluster)
+    await cluster.until(lambda: finished(cluster, 6))
+    assert (await lineages(cluster, range(2))) == {0: (), 1: ()}
 
 
 async def test_once_a_gainer_is_created_the_old_count_is_a_new_resize(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """Hole 12: the gainers have the keys. The new resize begins when their leaders have responded."""
-    silence(world, 3)
+    silence(cluster, 3)
     request = placed(6, 2, [3, 2, 1])
     request.timeout_ms = 100
-    await world.request(request)
-    assert await led_by(world, 4, 3) and await led_by(world, 5, 3)
-    assert await queued(world, 4) == (
+    await cluster.request(request)
+    assert await led_by(cluster, 4, 3) and await led_by(cluster, 5, 3)
+    assert await queued(cluster, 4) == (
         "partitions 4, 5 have the layout, and their leaders have not answered; 4 partitions are requested next."
     )
     await trio.sleep(5)  # virtual time: longer than anything waits
-    assert await counts(world) == (6, 1, 4, 4)
-    hold_records(world, range(4, 6), 40)
-    release(world)
-    await world.until(lambda: is_settled(world, 4, 2, 6, None))
-    assert await lineages(world, (0, 1)) == {0: (LineageEntry(2, {4: 0}),), 1: (LineageEntry(2, {5: 0}),)}
+    assert await counts(cluster) == (6, 1, 4, 4)
+    hold_records(cluster, range(4, 6), 40)
+    release(cluster)
+    await cluster.until(lambda: is_settled(cluster, 4, 2, 6, None))
+    assert await lineages(cluster, (0, 1)) == {0: (LineageEntry(2, {4: 0}),), 1: (LineageEntry(2, {5: 0}),)}
 
 
 async def test_a_cancel_during_the_write_of_a_gainer_is_judged_after_the_write(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """A request that comes during the write of the first gainer is judged after the write."""
-    write, answers = world.sessions[1000].multi, list[Any]()
+    write, answers = cluster.sessions[1000].multi, list[Any]()
 
     async def cancel() -> None:
-        answers.append(await ask(world, 4))
+        answers.append(await ask(cluster, 4))
 
     async def slow(ops: Sequence[ZkOp]) -> list[int]:
         if any(op.path == paths.partition_state(TOPIC, 4) for op in ops) and not answers:
-            world.nursery.start_soon(cancel)
+            cluster.nursery.start_soon(cancel)
             await trio.sleep(0.05)  # virtual time: the request waits in the queue
         return await write(ops)
 
-    world.sessions[1000].multi = slow  # type: ignore[method-assign]
-    hold_records(world, range(4, 6), 40)
-    await world.request(alter(6, timeout_ms=100))
-    await world.until(lambda: is_settled(world, 4, 2, 6, None))
-    assert (await lineages(world, (0,)))[0] == (LineageEntry(2, {4: 0}),)
+    cluster.sessions[1000].multi = slow  # type: ignore[method-assign]
+    hold_records(cluster, range(4, 6), 40)
+    await cluster.request(alter(6, timeout_ms=100))
+    await cluster.until(lambda: is_settled(cluster, 4, 2, 6, None))
+    assert (await lineages(cluster, (0,)))[0] == (LineageEntry(2, {4: 0}),)
 
 
 async def test_a_request_for_a_cancelled_count_is_queued_as_a_new_resize(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """A cancel moves no keys, so a request for the cancelled count is a new resize, not another cancel."""
-    await begun(world, 6)
-    await ask(world, 4)
-    await queued(world, 6)
-    assert await counts(world) == (4, 2, 4, 6)
-    release(world)
-    await world.until(lambda: finished(world, 6))
-    assert await counts(world) == (6, 3, 4, None)
-    assert await lineages(world, (4, 5)) == {4: (LineageEntry(0, {0: 2}),), 5: (LineageEntry(0, {1: 2}),)}
+    await begun(cluster, 6)
+    await ask(cluster, 4)
+    await queued(cluster, 6)
+    assert await counts(cluster) == (4, 2, 4, 6)
+    release(cluster)
+    await cluster.until(lambda: finished(cluster, 6))
+    assert await counts(cluster) == (6, 3, 4, None)
+    assert await lineages(cluster, (4, 5)) == {4: (LineageEntry(0, {0: 2}),), 5: (LineageEntry(0, {1: 2}),)}
 
 
-async def test_draining_partitions_still_drain_after_a_cancel(world: ControllerCluster, autojump_clock: object) -> None:
+async def test_draining_partitions_still_drain_after_a_cancel(
+    cluster: ControllerCluster, autojump_clock: object
+) -> None:
     """4 and 5 drain when 8 partitions are requested. After the cancel they still drain, in another layout version."""
-    await resized(world, 6)
-    hold_records(world, range(4, 6), 40)
-    await resized(world, 4)
-    await begun(world, 8)
-    await ask(world, 4)
-    assert await counts(world) == (4, 4, 4, None)
-    assert sorted((await world.topic(TOPIC)).partitions) == list(range(6))
-    release(world)
-    await world.until(lambda: is_settled(world, 4, 4, 4, None))
-    hold_records(world, range(4, 6), 40, 40)
-    await world.until(lambda: finished(world, 4))
-    assert (await world.topic(TOPIC)).last_offsets == {4: 40, 5: 40}
+    await resized(cluster, 6)
+    hold_records(cluster, range(4, 6), 40)
+    await resized(cluster, 4)
+    await begun(cluster, 8)
+    await ask(cluster, 4)
+    assert await counts(cluster) == (4, 4, 4, None)
+    assert sorted((await cluster.topic(TOPIC)).partitions) == list(range(6))
+    release(cluster)
+    await cluster.until(lambda: is_settled(cluster, 4, 4, 4, None))
+    hold_records(cluster, range(4, 6), 40, 40)
+    await cluster.until(lambda: finished(cluster, 4))
+    assert (await cluster.topic(TOPIC)).last_offsets == {4: 40, 5: 40}
 
 
 async def test_a_cancel_that_a_controller_did_not_finish_is_finished_by_the_next(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await begun(world, 6)
-    await ask(world, 4)
-    vacate(world)
-    release(world)
-    await world.start_controller(1001)
-    await world.until(lambda: finished(world, 4))
-    assert await counts(world) == (4, 2, 4, None)
+    await begun(cluster, 6)
+    await ask(cluster, 4)
+    vacate(cluster)
+    release(cluster)
+    await cluster.start_controller(1001)
+    await cluster.until(lambda: finished(cluster, 4))
+    assert await counts(cluster) == (4, 2, 4, None)
 
 
 # ---------------------------------------------------------------- the queue
 
 
 async def test_only_the_last_count_requested_during_a_resize_is_done(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await begun(world, 6)
+    await begun(cluster, 6)
     for count in (5, 12, 7):
-        await queued(world, count)
-    release(world)
-    await world.until(lambda: finished(world, 7))
-    assert await counts(world) == (7, 2, 6, None)
+        await queued(cluster, count)
+    release(cluster)
+    await cluster.until(lambda: finished(cluster, 7))
+    assert await counts(cluster) == (7, 2, 6, None)
 
 
 async def test_a_request_for_the_count_in_progress_removes_the_queued_one(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await begun(world, 6)
-    await queued(world, 9)
-    await ask(world, 6)
-    assert await counts(world) == (6, 1, 4, None)
-    release(world)
-    await world.until(lambda: finished(world, 6))
+    await begun(cluster, 6)
+    await queued(cluster, 9)
+    await ask(cluster, 6)
+    assert await counts(cluster) == (6, 1, 4, None)
+    release(cluster)
+    await cluster.until(lambda: finished(cluster, 6))
     await trio.sleep(5)  # virtual time: longer than anything waits
-    assert await counts(world) == (6, 1, 4, None)
+    assert await counts(cluster) == (6, 1, 4, None)
 
 
 async def test_of_two_concurrent_requests_the_second_is_queued(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """The second is judged right after the write of the first, before any of its steps."""
     answers: dict[int, CreatePartitionsTopicResult] = {}
-    session = world.sessions[1000]
+    session = cluster.sessions[1000]
     multi = session.multi
 
     async def ask_for(count: int) -> None:
-        answers[count] = (await world.request(alter(count))).results[0]
+        answers[count] = (await cluster.request(alter(count))).results[0]
 
     async with trio.open_nursery() as both:
 
@@ -226,22 +228,22 @@ async def test_of_two_concurrent_requests_the_second_is_queued(
         session.multi = slow  # type: ignore[method-assign]
         both.start_soon(ask_for, 6)
     assert {count: answer.error_code for count, answer in answers.items()} == {6: 0, 9: 0}
-    await world.until(lambda: finished(world, 9))
-    assert await counts(world) == (9, 2, 6, None)
+    await cluster.until(lambda: finished(cluster, 9))
+    assert await counts(cluster) == (9, 2, 6, None)
 
 
 async def test_a_dry_run_names_the_resize_in_progress_and_the_queued_and_replaced_counts(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     async def dry(count: int) -> str:
-        return str((await world.request(alter(count, validate_only=True))).results[0].error_message)
+        return str((await cluster.request(alter(count, validate_only=True))).results[0].error_message)
 
-    await begun(world, 6)
+    await begun(cluster, 6)
     progress = "a resize from 4 to 6 partitions is in progress; "
     assert (await dry(9)).startswith(progress)
     assert (await dry(9)).endswith("; 9 partitions would be queued")
     assert (await dry(4)).endswith("; 4 partitions would take back the resize to 6")
-    await queued(world, 9)
+    await queued(cluster, 9)
     for count, effect in (
         (12, "12 partitions would be queued in place of the queued 9"),
         (9, "9 partitions are queued"),
@@ -250,165 +252,167 @@ async def test_a_dry_run_names_the_resize_in_progress_and_the_queued_and_replace
     ):
         message = await dry(count)
         assert message.startswith(progress) and message.endswith(f"; 9 partitions are requested next; {effect}")
-    assert await counts(world) == (6, 1, 4, 9)
-    release(world)
+    assert await counts(cluster) == (6, 1, 4, 9)
+    release(cluster)
 
 
 async def test_replicas_cannot_be_given_for_a_resize_that_has_to_wait(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """The queue keeps only a count."""
-    await begun(world, 6)
-    result = (await world.request(placed(7, 1, [3, 2, 1]))).results[0]
+    await begun(cluster, 6)
+    result = (await cluster.request(placed(7, 1, [3, 2, 1]))).results[0]
     assert result.error_code == ErrorCode.POLICY_VIOLATION
     assert "Only a count can be queued: repeat the request then" in result.error_message
-    assert await counts(world) == (6, 1, 4, None)
-    release(world)
+    assert await counts(cluster) == (6, 1, 4, None)
+    release(cluster)
 
 
-async def test_a_queued_count_is_done_by_the_next_controller(world: ControllerCluster, autojump_clock: object) -> None:
-    await begun(world, 6)
-    await queued(world, 8)
-    vacate(world)
-    release(world)
-    await world.start_controller(1001)
-    await world.until(lambda: finished(world, 8))
-    assert await counts(world) == (8, 2, 6, None)
+async def test_a_queued_count_is_done_by_the_next_controller(
+    cluster: ControllerCluster, autojump_clock: object
+) -> None:
+    await begun(cluster, 6)
+    await queued(cluster, 8)
+    vacate(cluster)
+    release(cluster)
+    await cluster.start_controller(1001)
+    await cluster.until(lambda: finished(cluster, 8))
+    assert await counts(cluster) == (8, 2, 6, None)
 
 
 async def test_a_queued_count_that_became_impossible_is_dropped_and_logged(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A queued count is judged again when it could begin."""
-    await resized(world, 6)
-    await begun(world, 9)
-    await queued(world, 5)
-    await configure(world, retention_ms="-1")
-    release(world)
-    await world.until(lambda: is_settled(world, 9, 2, 6, None))
+    await resized(cluster, 6)
+    await begun(cluster, 9)
+    await queued(cluster, 5)
+    await configure(cluster, retention_ms="-1")
+    release(cluster)
+    await cluster.until(lambda: is_settled(cluster, 9, 2, 6, None))
     assert "event=resize.dropped topic=t wanted=5 reason=The topic's records never expire" in caplog.text
 
 
 async def test_a_queued_count_waits_while_a_broker_is_missing_and_is_then_done(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With one of three brokers away there is no broker for the third replica.
 
     The reason is logged once, and again when it occurs again. A request that would begin at once is refused. A queued
     one is not.
     """
-    await begun(world, 6)
-    await queued(world, 8)
-    world.brokers[3].leave()
-    await queued(world, 9)
-    release(world)
-    await world.until(lambda: is_settled(world, 6, 1, 4, 9))
+    await begun(cluster, 6)
+    await queued(cluster, 8)
+    cluster.brokers[3].leave()
+    await queued(cluster, 9)
+    release(cluster)
+    await cluster.until(lambda: is_settled(cluster, 6, 1, 4, 9))
     waits = "its resize to 9 partitions waits: Replication factor: 3 larger than available brokers: 2."
-    await world.until(lambda: waits in caplog.text)
-    refused = await ask(world, 7)
+    await cluster.until(lambda: waits in caplog.text)
+    refused = await ask(cluster, 7)
     assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
-    await world.start_broker(4)
-    world.brokers[2].leave()
+    await cluster.start_broker(4)
+    cluster.brokers[2].leave()
     await trio.sleep(10)  # virtual time: many events
-    assert await counts(world) == (6, 1, 4, 9)
+    assert await counts(cluster) == (6, 1, 4, 9)
     assert caplog.text.count(waits) == 1
-    await world.brokers[3].register()
-    await world.brokers[2].register()
-    await world.until(lambda: finished(world, 9))
+    await cluster.brokers[3].register()
+    await cluster.brokers[2].register()
+    await cluster.until(lambda: finished(cluster, 9))
 
 
 @pytest.mark.parametrize(("count", "asked"), [(4, 6), (6, 5)], ids=["grow", "shrink"])
 async def test_a_resize_waits_for_the_leader_of_a_partition_that_has_none(
-    world: ControllerCluster, autojump_clock: object, count: int, asked: int
+    cluster: ControllerCluster, autojump_clock: object, count: int, asked: int
 ) -> None:
     """Until it is back, no new partition would be led, and no leader would take the keys of healthy partitions."""
-    await world.start_broker(4)
+    await cluster.start_broker(4)
     if count > 4:
-        await resized(world, count)
-    leader = (await world.state(TOPIC, 3)).leader
-    assert await world.alter_isr(TOPIC, 3, [leader]) == ErrorCode.NONE
-    world.brokers[leader].leave()
-    await world.until(lambda: led_by(world, 3, -1))
-    assert "partitions 3 have the layout, and their leaders have not answered" in await queued(world, asked)
-    await world.brokers[leader].register()
-    await world.until(lambda: finished(world, asked))
+        await resized(cluster, count)
+    leader = (await cluster.state(TOPIC, 3)).leader
+    assert await cluster.alter_isr(TOPIC, 3, [leader]) == ErrorCode.NONE
+    cluster.brokers[leader].leave()
+    await cluster.until(lambda: led_by(cluster, 3, -1))
+    assert "partitions 3 have the layout, and their leaders have not answered" in await queued(cluster, asked)
+    await cluster.brokers[leader].register()
+    await cluster.until(lambda: finished(cluster, asked))
 
 
 # ---------------------------------------------------------------- partitions that are being removed
 
 
-async def removal_held(world: ControllerCluster) -> None:
+async def removal_held(cluster: ControllerCluster) -> None:
     """Begin the removal of 4 and 5. Broker 3 has replicas of them and is away."""
-    await resized(world, 6)
-    hold_records(world, range(4, 6), 40)
-    await resized(world, 4)
-    world.brokers[3].leave()
-    hold_records(world, range(4, 6), 40, 40)
-    await world.until(lambda: is_leaving(world, 4))
+    await resized(cluster, 6)
+    hold_records(cluster, range(4, 6), 40)
+    await resized(cluster, 4)
+    cluster.brokers[3].leave()
+    hold_records(cluster, range(4, 6), 40, 40)
+    await cluster.until(lambda: is_leaving(cluster, 4))
 
 
-async def is_leaving(world: ControllerCluster, partition: int) -> bool:
-    return (await world.state(TOPIC, partition)).being_removed
+async def is_leaving(cluster: ControllerCluster, partition: int) -> bool:
+    return (await cluster.state(TOPIC, partition)).being_removed
 
 
 async def test_a_count_that_includes_a_partition_being_removed_waits_and_names_the_brokers(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """Rule 6: the keys of a partition that is being removed would have no leader.
 
     After the removal the number is used again. The new partition begins above the last leader epoch of the old one, and
     at the end offset of its log. Leader epochs went up by one when broker 3 left the ISRs.
     """
-    await removal_held(world)
-    before = (await world.store.get(paths.partition_state(TOPIC, 5))).czxid
+    await removal_held(cluster)
+    before = (await cluster.store.get(paths.partition_state(TOPIC, 5))).czxid
     for broker in (1, 2):
-        assert world.brokers[broker].metadata()[TOPIC, 5] < 0
-    assert await queued(world, 6) == (
+        assert cluster.brokers[broker].metadata()[TOPIC, 5] < 0
+    assert await queued(cluster, 6) == (
         "partitions 4, 5 are being removed, and brokers 3 have replicas of them; 6 partitions are requested next."
     )
     await trio.sleep(10)  # virtual time: several polls
-    assert await counts(world) == (4, 2, 6, 6)
-    await world.brokers[3].register()
-    await world.until(lambda: finished(world, 6))
-    topic, state = await world.topic(TOPIC), await world.state(TOPIC, 5)
+    assert await counts(cluster) == (4, 2, 6, 6)
+    await cluster.brokers[3].register()
+    await cluster.until(lambda: finished(cluster, 6))
+    topic, state = await cluster.topic(TOPIC), await cluster.state(TOPIC, 5)
     assert (state.leader_epoch, state.layout, state.lineage) == (3, Layout(6, 3), (LineageEntry(3, {1: 3}),))
     assert (topic.last_leader_epochs, topic.last_offsets) == ({4: 2, 5: 2}, {4: 40, 5: 40})
-    assert (await world.store.get(paths.partition_state(TOPIC, 5))).czxid > before
+    assert (await cluster.store.get(paths.partition_state(TOPIC, 5))).czxid > before
 
 
 async def test_a_count_below_the_partitions_being_removed_begins_at_once(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await resized(world, 6)
-    hold_records(world, range(4, 6), 40)
-    await resized(world, 4)
-    world.brokers[3].leave()
-    hold_records(world, range(5, 6), 40, 40)
-    await world.until(lambda: is_leaving(world, 5))
-    await resized(world, 5)
-    assert (await counts(world), await is_leaving(world, 5)) == ((5, 3, 4, None), True)
-    assert (await lineages(world, (4,)))[4] == (LineageEntry(0, {0: 0}), LineageEntry(3, {0: 3}))
-    await world.brokers[3].register()
-    await world.until(lambda: finished(world, 5))
+    await resized(cluster, 6)
+    hold_records(cluster, range(4, 6), 40)
+    await resized(cluster, 4)
+    cluster.brokers[3].leave()
+    hold_records(cluster, range(5, 6), 40, 40)
+    await cluster.until(lambda: is_leaving(cluster, 5))
+    await resized(cluster, 5)
+    assert (await counts(cluster), await is_leaving(cluster, 5)) == ((5, 3, 4, None), True)
+    assert (await lineages(cluster, (4,)))[4] == (LineageEntry(0, {0: 0}), LineageEntry(3, {0: 3}))
+    await cluster.brokers[3].register()
+    await cluster.until(lambda: finished(cluster, 5))
 
 
 async def test_a_partition_that_the_queued_count_includes_does_not_begin_to_be_removed(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """6 and 7 have drained before the shrink to 5 is done, and the queued grow revives them."""
-    await resized(world, 8)
-    hold_records(world, range(5, 8), 40)
-    await resized(world, 6)
-    incarnations = await _incarnations(world)
-    await begun(world, 5)
-    await queued(world, 8)
-    hold_records(world, range(5, 8), 40, 40)
+    await resized(cluster, 8)
+    hold_records(cluster, range(5, 8), 40)
+    await resized(cluster, 6)
+    incarnations = await _incarnations(cluster)
+    await begun(cluster, 5)
+    await queued(cluster, 8)
+    hold_records(cluster, range(5, 8), 40, 40)
     await trio.sleep(10)  # virtual time: several polls
-    release(world)
-    await world.until(lambda: finished(world, 8))
-    assert await _incarnations(world) == incarnations
-    assert (await world.topic(TOPIC)).last_leader_epochs == {}
+    release(cluster)
+    await cluster.until(lambda: finished(cluster, 8))
+    assert await _incarnations(cluster) == incarnations
+    assert (await cluster.topic(TOPIC)).last_leader_epochs == {}
 
 
-async def _incarnations(world: ControllerCluster) -> list[int]:
-    return [(await world.store.get(paths.partition_state(TOPIC, p))).czxid for p in range(5, 8)]
+async def _incarnations(cluster: ControllerCluster) -> list[int]:
+    return [(await cluster.store.get(paths.partition_state(TOPIC, p))).czxid for p in range(5, 8)]

@@ -28,39 +28,41 @@ pytestmark = pytest.mark.trio
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
+async def cluster(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
     """Six brokers; topic ``t``, partition 0 on 1, 2, 3 and partition 1 on 2, 3, 1."""
-    world = ControllerCluster(nursery)
-    await world.start_controller()
+    cluster = ControllerCluster(nursery)
+    await cluster.start_controller()
     for broker_id in range(1, 7):
-        await world.start_broker(broker_id)
-    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
-    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 6)
-    await create(world, "t", [[1, 2, 3], [2, 3, 1]])
-    return world
+        await cluster.start_broker(broker_id)
+    await cluster.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in cluster.brokers.values()))
+    await cluster.until(lambda: len(cluster.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 6)
+    await create(cluster, "t", [[1, 2, 3], [2, 3, 1]])
+    return cluster
 
 
-async def create(world: ControllerCluster, name: str, replicas: list[list[int]]) -> None:
+async def create(cluster: ControllerCluster, name: str, replicas: list[list[int]]) -> None:
     assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=ids) for i, ids in enumerate(replicas)]
     topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=assignments)
-    response = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+    response = await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
     assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
 
 
-async def move(world: ControllerCluster, targets: dict[int, list[int] | None], topic: str = "t") -> dict[int, int]:
+async def move(cluster: ControllerCluster, targets: dict[int, list[int] | None], topic: str = "t") -> dict[int, int]:
     """Request the moves. Returns the error code of each partition."""
     partitions = [ReassignablePartition(partition_index=i, replicas=target) for i, target in targets.items()]
     request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name=topic, partitions=partitions)])
-    response = await world.request(request)
+    response = await cluster.request(request)
     assert response.error_code == ErrorCode.NONE
     return {p.partition_index: p.error_code for p in response.responses[0].partitions}
 
 
-async def under_way(world: ControllerCluster, named: dict[str, list[int]] | None = None) -> dict[tuple[str, int], Any]:
+async def under_way(
+    cluster: ControllerCluster, named: dict[str, list[int]] | None = None
+) -> dict[tuple[str, int], Any]:
     topics = None
     if named is not None:
         topics = [ListPartitionReassignmentsTopics(name=n, partition_indexes=p) for n, p in named.items()]
-    response = await world.request(ListPartitionReassignmentsRequest(topics=topics))
+    response = await cluster.request(ListPartitionReassignmentsRequest(topics=topics))
     return {
         (topic.name, p.partition_index): (p.replicas, p.adding_replicas, p.removing_replicas)
         for topic in response.topics
@@ -68,26 +70,26 @@ async def under_way(world: ControllerCluster, named: dict[str, list[int]] | None
     }
 
 
-async def settled(world: ControllerCluster) -> None:
+async def settled(cluster: ControllerCluster) -> None:
     async def nothing() -> bool:
-        return not await under_way(world)
+        return not await under_way(cluster)
 
-    await world.until(nothing)
+    await cluster.until(nothing)
 
 
-def stops(world: ControllerCluster, broker_id: int) -> list[tuple[str, int, int, bool]]:
+def stops(cluster: ControllerCluster, broker_id: int) -> list[tuple[str, int, int, bool]]:
     return [
         (topic.topic_name, state.partition_index, state.leader_epoch, state.delete_partition)
-        for request in world.brokers[broker_id].sent(StopReplicaRequest)
+        for request in cluster.brokers[broker_id].sent(StopReplicaRequest)
         for topic in request.topic_states
         for state in topic.partition_states
     ]
 
 
-def orders(world: ControllerCluster, broker_id: int, partition: int = 0) -> list[Any]:
+def orders(cluster: ControllerCluster, broker_id: int, partition: int = 0) -> list[Any]:
     return [
         state
-        for request in world.brokers[broker_id].sent(LeaderAndIsrRequest)
+        for request in cluster.brokers[broker_id].sent(LeaderAndIsrRequest)
         for topic in request.topic_states
         for state in topic.partition_states
         if (topic.topic_name, state.partition_index) == ("t", partition)
@@ -95,59 +97,59 @@ def orders(world: ControllerCluster, broker_id: int, partition: int = 0) -> list
 
 
 async def test_a_move_names_all_replicas_until_the_target_is_in_sync(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    assert await move(world, {0: [4, 5, 6]}) == {0: ErrorCode.NONE}
-    assert await under_way(world) == {("t", 0): ([4, 5, 6, 1, 2, 3], [4, 5, 6], [1, 2, 3])}
-    assert await under_way(world, {"t": [1], "u": [0]}) == {}
-    topic, state = await world.topic("t"), await world.state("t", 0)
+    assert await move(cluster, {0: [4, 5, 6]}) == {0: ErrorCode.NONE}
+    assert await under_way(cluster) == {("t", 0): ([4, 5, 6, 1, 2, 3], [4, 5, 6], [1, 2, 3])}
+    assert await under_way(cluster, {"t": [1], "u": [0]}) == {}
+    topic, state = await cluster.topic("t"), await cluster.state("t", 0)
     assert topic.partitions == {0: [4, 5, 6, 1, 2, 3], 1: [2, 3, 1]}
     assert (state.leader, state.leader_epoch, state.isr) == (1, 1, [1, 2, 3])
     for broker_id in range(1, 7):
-        await world.until(lambda id=broker_id: orders(world, id)[-1:] and orders(world, id)[-1].leader_epoch == 1)
-        sent = orders(world, broker_id)[-1]
+        await cluster.until(lambda id=broker_id: orders(cluster, id)[-1:] and orders(cluster, id)[-1].leader_epoch == 1)
+        sent = orders(cluster, broker_id)[-1]
         assert (sent.adding_replicas, sent.removing_replicas) == ([4, 5, 6], [1, 2, 3])
-    assert await world.alter_isr("t", 0, [1, 2, 3, 4, 5]) == ErrorCode.NONE
-    assert await under_way(world) != {}
-    assert await world.alter_isr("t", 0, [1, 2, 3, 4, 5, 6]) == ErrorCode.NONE
-    await settled(world)
-    topic, state = await world.topic("t"), await world.state("t", 0)
+    assert await cluster.alter_isr("t", 0, [1, 2, 3, 4, 5]) == ErrorCode.NONE
+    assert await under_way(cluster) != {}
+    assert await cluster.alter_isr("t", 0, [1, 2, 3, 4, 5, 6]) == ErrorCode.NONE
+    await settled(cluster)
+    topic, state = await cluster.topic("t"), await cluster.state("t", 0)
     assert (topic.partitions[0], topic.adding_replicas, topic.removing_replicas) == ([4, 5, 6], {}, {})
     assert (state.leader, state.leader_epoch, state.isr) == (4, 2, [4, 5, 6])
     for broker_id in (1, 2, 3):
-        await world.until(lambda id=broker_id: stops(world, id) == [("t", 0, 2, True)])
-        assert orders(world, broker_id)[-1].leader_epoch == 1
+        await cluster.until(lambda id=broker_id: stops(cluster, id) == [("t", 0, 2, True)])
+        assert orders(cluster, broker_id)[-1].leader_epoch == 1
     for broker_id in (4, 5, 6):
-        await world.until(lambda id=broker_id: orders(world, id)[-1].leader_epoch == 2)
-        assert stops(world, broker_id) == []
+        await cluster.until(lambda id=broker_id: orders(cluster, id)[-1].leader_epoch == 2)
+        assert stops(cluster, broker_id) == []
 
 
 async def test_kafka_9212_clients_get_every_leader_epoch_that_replicas_get(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await move(world, {0: [1, 2, 4]})
-    await world.alter_isr("t", 0, [1, 2, 3, 4])
-    await settled(world)
+    await move(cluster, {0: [1, 2, 4]})
+    await cluster.alter_isr("t", 0, [1, 2, 3, 4])
+    await settled(cluster)
 
     def sent(broker_id: int) -> list[int]:
         return [
             state.leader_epoch
-            for request in world.brokers[broker_id].sent(UpdateMetadataRequest)
+            for request in cluster.brokers[broker_id].sent(UpdateMetadataRequest)
             for topic in request.topic_states
             for state in topic.partition_states
             if state.partition_index == 0
         ]
 
-    await world.until(lambda: sent(6)[-1] == 2)
+    await cluster.until(lambda: sent(6)[-1] == 2)
     assert sent(6) == [0, 1, 1, 2]
-    assert [state.leader_epoch for state in orders(world, 1)] == [0, 1, 2]
+    assert [state.leader_epoch for state in orders(cluster, 1)] == [0, 1, 2]
 
 
 async def test_a_topic_is_deleted_with_the_replicas_being_added(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await move(world, {0: [4, 2, 3]})
-    response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
+    await move(cluster, {0: [4, 2, 3]})
+    response = await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
     assert response.responses[0].error_code == ErrorCode.NONE
-    assert [stop[:2] for stop in stops(world, 4)] == [("t", 0)]
-    assert await under_way(world) == {}
+    assert [stop[:2] for stop in stops(cluster, 4)] == [("t", 0)]
+    assert await under_way(cluster) == {}

@@ -24,18 +24,18 @@ pytestmark = pytest.mark.trio
 async def test_a_refused_request_is_sent_again_unless_the_controller_epoch_is_stale(
     nursery: trio.Nursery, autojump_clock: object, code: ErrorCode, again: bool
 ) -> None:
-    world = ControllerCluster(nursery)
-    await world.start_controller()
-    broker = await world.start_broker(1)
+    cluster = ControllerCluster(nursery)
+    await cluster.start_controller()
+    broker = await cluster.start_broker(1)
     broker.errors["t", 0] = code
-    await world.until(lambda: broker.requests)
+    await cluster.until(lambda: broker.requests)
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
-    await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=100))
+    await cluster.request(CreateTopicsRequest(topics=[topic], timeout_ms=100))
 
     def orders() -> int:
         return sum(bool(request.topic_states) for request in broker.sent(LeaderAndIsrRequest))
 
-    await world.until(lambda: orders() == 1)
+    await cluster.until(lambda: orders() == 1)
     await trio.sleep(30)  # virtual time: many pauses
     assert (orders() > 1) is again
     broker.errors.clear()

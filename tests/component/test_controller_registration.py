@@ -25,12 +25,12 @@ async def registered_port(session: FakeSession) -> int:
 
 
 async def test_active_and_standby_controllers_register_and_leave(nursery: trio.Nursery, autojump_clock: object) -> None:
-    world = ControllerCluster(nursery)
-    await world.start_controller(1000)
-    await world.start_controller(1001)
+    cluster = ControllerCluster(nursery)
+    await cluster.start_controller(1000)
+    await cluster.start_controller(1001)
 
     async def registered() -> list[str]:
-        return await world.store.children(paths.CONTROLLERS)
+        return await cluster.store.children(paths.CONTROLLERS)
 
     async def both() -> bool:
         return await registered() == ["1000", "1001"]
@@ -38,10 +38,10 @@ async def test_active_and_standby_controllers_register_and_leave(nursery: trio.N
     async def one() -> bool:
         return await registered() == ["1001"]
 
-    await world.until(world.active)
-    await world.until(both)
-    world.kill_controller(1000)
-    await world.until(one)
+    await cluster.until(cluster.active)
+    await cluster.until(both)
+    cluster.kill_controller(1000)
+    await cluster.until(one)
 
 
 async def test_a_controller_registers_again_after_an_expiry(nursery: trio.Nursery, autojump_clock: object) -> None:

@@ -47,26 +47,26 @@ pytestmark = pytest.mark.trio
 
 
 async def test_the_worked_example_has_its_lineages_and_leader_epochs(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """4 -> 6 -> 4 -> 8 with the epochs of the worked example: the last grow revives 4 and 5, which drain (hole 26).
 
     Each resize bumps each partition once.
     """
-    await resized(world, 6)
-    assert await lineages(world, (0, 1, 4, 5)) == {0: (), 1: (), 4: _entries(0, {0: 0}), 5: _entries(0, {1: 0})}
-    assert (await layouts(world, range(6)), await epochs(world, range(6))) == ({Layout(6, 1)}, [1, 1, 1, 1, 0, 0])
-    hold_records(world, range(4, 6), 40)
-    await resized(world, 4)
-    assert await lineages(world, (1, 5)) == {1: _entries(2, {5: 0}), 5: _entries(0, {1: 0})}
-    assert await befores(world, (1, 5)) == {1: Before(Layout(6, 1), 1), 5: Before(Layout(6, 1), 0)}
-    assert (await layouts(world, range(6)), await epochs(world, range(6))) == ({Layout(4, 2)}, [2, 2, 2, 2, 1, 1])
-    await resized(world, 8)
-    assert await counts(world) == (8, 3, 4, None)
-    assert (await lineages(world, (5,)))[5] == (*_entries(0, {1: 0}), *_entries(2, {1: 2}))
-    assert await befores(world, (1, 5)) == {1: Before(Layout(4, 2), 2), 5: Before(Layout(4, 2), 1)}
-    assert await layouts(world, range(8)) == {Layout(8, 3)}
-    assert await epochs(world, range(8)) == [3, 3, 3, 3, 2, 2, 0, 0]
+    await resized(cluster, 6)
+    assert await lineages(cluster, (0, 1, 4, 5)) == {0: (), 1: (), 4: _entries(0, {0: 0}), 5: _entries(0, {1: 0})}
+    assert (await layouts(cluster, range(6)), await epochs(cluster, range(6))) == ({Layout(6, 1)}, [1, 1, 1, 1, 0, 0])
+    hold_records(cluster, range(4, 6), 40)
+    await resized(cluster, 4)
+    assert await lineages(cluster, (1, 5)) == {1: _entries(2, {5: 0}), 5: _entries(0, {1: 0})}
+    assert await befores(cluster, (1, 5)) == {1: Before(Layout(6, 1), 1), 5: Before(Layout(6, 1), 0)}
+    assert (await layouts(cluster, range(6)), await epochs(cluster, range(6))) == ({Layout(4, 2)}, [2, 2, 2, 2, 1, 1])
+    await resized(cluster, 8)
+    assert await counts(cluster) == (8, 3, 4, None)
+    assert (await lineages(cluster, (5,)))[5] == (*_entries(0, {1: 0}), *_entries(2, {1: 2}))
+    assert await befores(cluster, (1, 5)) == {1: Before(Layout(4, 2), 2), 5: Before(Layout(4, 2), 1)}
+    assert await layouts(cluster, range(8)) == {Layout(8, 3)}
+    assert await epochs(cluster, range(8)) == [3, 3, 3, 3, 2, 2, 0, 0]
 
 
 def _entries(epoch: int, losers: dict[int, int]) -> tuple[LineageEntry, ...]:
@@ -74,74 +74,74 @@ def _entries(epoch: int, losers: dict[int, int]) -> tuple[LineageEntry, ...]:
 
 
 async def test_the_goal_is_written_first_and_gainers_are_created_when_their_losers_have_answered(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """Rules 1 and 3. A partition that neither loses nor gains keys does not wait."""
-    await begun(world, 5)
-    assert await counts(world) == (5, 1, 4, None)
-    assert (await layouts(world, range(4)), await epochs(world, range(4))) == ({Layout(5, 1)}, [1] * 4)
+    await begun(cluster, 5)
+    assert await counts(cluster) == (5, 1, 4, None)
+    assert (await layouts(cluster, range(4)), await epochs(cluster, range(4))) == ({Layout(5, 1)}, [1] * 4)
     await trio.sleep(5)  # virtual time: longer than anything waits
-    assert await world.store.exists(paths.partition_state(TOPIC, 4)) is None
-    release(world)
-    await world.until(lambda: finished(world, 5))
+    assert await cluster.store.exists(paths.partition_state(TOPIC, 4)) is None
+    release(cluster)
+    await cluster.until(lambda: finished(cluster, 5))
 
 
 async def test_a_gainer_without_a_live_replica_gets_its_leader_when_one_comes(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await begun(world, 5)
-    for broker in world.brokers.values():
+    await begun(cluster, 5)
+    for broker in cluster.brokers.values():
         broker.leave()
-    release(world)
-    await world.until(lambda: _no_brokers(world))
-    for broker in world.brokers.values():
+    release(cluster)
+    await cluster.until(lambda: _no_brokers(cluster))
+    for broker in cluster.brokers.values():
         await broker.register()
-    await world.until(lambda: finished(world, 5))
+    await cluster.until(lambda: finished(cluster, 5))
 
 
-async def _no_brokers(world: ControllerCluster) -> bool:
-    return not await world.store.children(paths.BROKER_IDS)
+async def _no_brokers(cluster: ControllerCluster) -> bool:
+    return not await cluster.store.children(paths.BROKER_IDS)
 
 
 async def test_an_unclean_election_never_leads_a_partition_before_its_losers_answered(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """A partition that is not created yet has no ISR. It must not count as one whose ISR is lost."""
-    assert await configure(world, unclean_leader_election_enable="true") == ErrorCode.NONE
-    await begun(world, 6)
-    world.brokers[3].leave()
-    await world.until(lambda: 3 not in _led_brokers(world))
-    assert await world.store.exists(paths.partition_state(TOPIC, 4)) is None
-    release(world)
-    await world.brokers[3].register()
-    await world.until(lambda: finished(world, 6))
+    assert await configure(cluster, unclean_leader_election_enable="true") == ErrorCode.NONE
+    await begun(cluster, 6)
+    cluster.brokers[3].leave()
+    await cluster.until(lambda: 3 not in _led_brokers(cluster))
+    assert await cluster.store.exists(paths.partition_state(TOPIC, 4)) is None
+    release(cluster)
+    await cluster.brokers[3].register()
+    await cluster.until(lambda: finished(cluster, 6))
 
 
-def _led_brokers(world: ControllerCluster) -> set[int]:
-    return {broker.id for broker in world.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers}
+def _led_brokers(cluster: ControllerCluster) -> set[int]:
+    return {broker.id for broker in cluster.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers}
 
 
-async def is_goal(world: ControllerCluster, count: int, version: int) -> bool:
-    return (await counts(world))[:2] == (count, version)
+async def is_goal(cluster: ControllerCluster, count: int, version: int) -> bool:
+    return (await counts(cluster))[:2] == (count, version)
 
 
 async def test_a_waiting_resize_request_is_answered_at_once_when_the_topic_is_deleted(
-    world: ControllerCluster, autojump_clock: object, nursery: trio.Nursery
+    cluster: ControllerCluster, autojump_clock: object, nursery: trio.Nursery
 ) -> None:
-    silence(world, 1)
+    silence(cluster, 1)
     answers: list[Any] = []
 
     async def ask() -> None:
-        answers.append((await world.request(alter(6, timeout_ms=10**6))).results[0])
+        answers.append((await cluster.request(alter(6, timeout_ms=10**6))).results[0])
 
     nursery.start_soon(ask)
-    await world.until(lambda: world.brokers[2].led()[TOPIC, 0] == (1, 1))
-    await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100))
-    await world.until(lambda: answers, within_s=5)
+    await cluster.until(lambda: cluster.brokers[2].led()[TOPIC, 0] == (1, 1))
+    await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100))
+    await cluster.until(lambda: answers, within_s=5)
     assert answers[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert "was deleted before" in answers[0].error_message
-    release(world)
-    await world.until(lambda: is_gone(world))
+    release(cluster)
+    await cluster.until(lambda: is_gone(cluster))
 
 
 # ---------------------------------------------------------------- refusals
@@ -149,114 +149,114 @@ async def test_a_waiting_resize_request_is_answered_at_once_when_the_topic_is_de
 
 @pytest.mark.parametrize(("before", "count"), [(4, 6), (6, 4)], ids=["grow", "shrink"])
 async def test_a_repeated_request_waits_for_the_resize_under_way(
-    world: ControllerCluster, autojump_clock: object, nursery: trio.Nursery, before: int, count: int
+    cluster: ControllerCluster, autojump_clock: object, nursery: trio.Nursery, before: int, count: int
 ) -> None:
     """A client does this when its response was lost. There is only one resize."""
     if before > 4:
-        await resized(world, before)
-    version = (await world.topic(TOPIC)).layout_version
-    silence(world, 1)
+        await resized(cluster, before)
+    version = (await cluster.topic(TOPIC)).layout_version
+    silence(cluster, 1)
     answers: list[int] = []
 
     async def ask() -> None:
-        answers.append((await world.request(alter(count, timeout_ms=10**6))).results[0].error_code)
+        answers.append((await cluster.request(alter(count, timeout_ms=10**6))).results[0].error_code)
 
     for _ in range(2):
         nursery.start_soon(ask)
-    await world.until(lambda: is_goal(world, count, version + 1))
-    dry = (await world.request(alter(count, validate_only=True))).results[0]
+    await cluster.until(lambda: is_goal(cluster, count, version + 1))
+    dry = (await cluster.request(alter(count, validate_only=True))).results[0]
     assert (answers, dry.error_code) == ([], ErrorCode.NONE)
     assert "have not answered" in dry.error_message
-    release(world)
-    await world.until(lambda: len(answers) == 2)
+    release(cluster)
+    await cluster.until(lambda: len(answers) == 2)
     assert answers == [ErrorCode.NONE] * 2
-    await world.until(lambda: finished(world, count))
-    assert (await world.topic(TOPIC)).layout_version == version + 1
-    code, message = await refused(world, count)
+    await cluster.until(lambda: finished(cluster, count))
+    assert (await cluster.topic(TOPIC)).layout_version == version + 1
+    code, message = await refused(cluster, count)
     assert (code, message) == (ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partitions.")
 
 
 async def test_an_accepted_resize_is_not_undone_when_leaders_move_at_once(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """A second check, as for an edit, would refuse it: leaders have not responded in their new epochs by then."""
-    await resized(world, 6)
-    session = world.sessions[1000]
+    await resized(cluster, 6)
+    session = cluster.sessions[1000]
     multi = session.multi
 
     async def slow(ops: Sequence[ZkOp]) -> list[int]:
         session.multi = multi  # type: ignore[method-assign]
-        world.nursery.start_soon(world.request, ControlledShutdownRequest(broker_id=1, broker_epoch=-1))
+        cluster.nursery.start_soon(cluster.request, ControlledShutdownRequest(broker_id=1, broker_epoch=-1))
         await trio.sleep(1)  # virtual time: the request waits in the queue
         return await multi(ops)
 
     session.multi = slow  # type: ignore[method-assign]
-    await resized(world, 5)
-    assert (await world.topic(TOPIC)).undeleted_partition_count == 5
+    await resized(cluster, 5)
+    assert (await cluster.topic(TOPIC)).undeleted_partition_count == 5
 
 
 # ---------------------------------------------------------------- edits by hand
 
 
-async def test_an_edit_by_hand_splits_and_merges(world: ControllerCluster, autojump_clock: object) -> None:
+async def test_an_edit_by_hand_splits_and_merges(cluster: ControllerCluster, autojump_clock: object) -> None:
     """As KIP-253 proposes: the edit raises the assignment or the count, or lowers the count, and keeps the version."""
     partitions = {str(index): list(BROKERS) for index in range(6)}
-    await edit(world, partitions=partitions)
-    await world.until(lambda: finished(world, 6))
-    assert await counts(world) == (6, 1, 4, None)
-    await edit(world, undeleted_partition_count=4)
-    await world.until(lambda: finished(world, 4))
-    assert await counts(world) == (4, 2, 6, None)
-    await edit(world, undeleted_partition_count=8)
-    await world.until(lambda: finished(world, 8))
-    assert await counts(world) == (8, 3, 4, None)
+    await edit(cluster, partitions=partitions)
+    await cluster.until(lambda: finished(cluster, 6))
+    assert await counts(cluster) == (6, 1, 4, None)
+    await edit(cluster, undeleted_partition_count=4)
+    await cluster.until(lambda: finished(cluster, 4))
+    assert await counts(cluster) == (4, 2, 6, None)
+    await edit(cluster, undeleted_partition_count=8)
+    await cluster.until(lambda: finished(cluster, 8))
+    assert await counts(cluster) == (8, 3, 4, None)
 
 
-async def is_wanted(world: ControllerCluster, count: int | None) -> bool:
-    return (await counts(world))[3] == count
+async def is_wanted(cluster: ControllerCluster, count: int | None) -> bool:
+    return (await counts(cluster))[3] == count
 
 
 async def test_a_malformed_edit_is_undone(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await resized(world, 6)
-    before = await world.topic(TOPIC)
-    await edit(world, partitions={"0": "one"})
-    await world.until(lambda: "event=topic.edit_undone" in caplog.text)
-    await world.until(lambda: _is_topic(world, before))
-    assert await finished(world, 6)
+    await resized(cluster, 6)
+    before = await cluster.topic(TOPIC)
+    await edit(cluster, partitions={"0": "one"})
+    await cluster.until(lambda: "event=topic.edit_undone" in caplog.text)
+    await cluster.until(lambda: _is_topic(cluster, before))
+    assert await finished(cluster, 6)
 
 
-async def _is_topic(world: ControllerCluster, expected: object) -> bool:
-    return await world.topic(TOPIC) == expected
+async def _is_topic(cluster: ControllerCluster, expected: object) -> bool:
+    return await cluster.topic(TOPIC) == expected
 
 
 @pytest.mark.parametrize("before", [(), (5,)], ids=["never-resized", "grown"])
 async def test_partitions_assigned_without_an_active_controller_become_a_queued_count(
-    world: ControllerCluster, autojump_clock: object, before: tuple[int, ...], caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, before: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     """No leader has responded to a new controller yet, and only a queued count can wait for the leaders."""
     for count in before:
-        await resized(world, count)
-    known = await world.topic(TOPIC)
-    vacate(world)
+        await resized(cluster, count)
+    known = await cluster.topic(TOPIC)
+    vacate(cluster)
     partitions = {str(index): known.partitions.get(index, list(BROKERS)) for index in range(6)}
-    await edit(world, partitions=partitions, undeleted_partition_count=6)
-    await world.start_controller(1001)
-    await world.until(lambda: finished(world, 6))
-    assert await counts(world) == (6, known.layout_version + 1, len(known.partitions), None)
+    await edit(cluster, partitions=partitions, undeleted_partition_count=6)
+    await cluster.start_controller(1001)
+    await cluster.until(lambda: finished(cluster, 6))
+    assert await counts(cluster) == (6, known.layout_version + 1, len(known.partitions), None)
     line = "event=topic.edit_taken_in_part path=/brokers/topics/t reason=The resize to 6 partitions is queued;"
     assert line in caplog.text
 
 
 async def test_partitions_assigned_while_a_resize_is_unfinished_become_a_queued_count(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await begun(world, 6)
-    known = (await world.topic(TOPIC)).partitions
-    await edit(world, partitions={str(index): known.get(index, list(BROKERS)) for index in range(7)})
-    await world.until(lambda: is_wanted(world, 7))
-    assert await counts(world) == (6, 1, 4, 7) and len((await world.topic(TOPIC)).partitions) == 6
+    await begun(cluster, 6)
+    known = (await cluster.topic(TOPIC)).partitions
+    await edit(cluster, partitions={str(index): known.get(index, list(BROKERS)) for index in range(7)})
+    await cluster.until(lambda: is_wanted(cluster, 7))
+    assert await counts(cluster) == (6, 1, 4, 7) and len((await cluster.topic(TOPIC)).partitions) == 6
     assert "The resize to 7 partitions is queued; the replicas of new ones are chosen when it begins." in caplog.text
-    release(world)
-    await world.until(lambda: is_settled(world, 7, 2, 6, None))
+    release(cluster)
+    await cluster.until(lambda: is_settled(cluster, 7, 2, 6, None))

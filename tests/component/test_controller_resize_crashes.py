@@ -43,29 +43,29 @@ def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
 async def start(nursery: trio.Nursery, operation: str) -> tuple[ControllerCluster, Rules]:
     """Two controllers, three brokers, and a topic with the partitions that the operation begins with."""
     created, *earlier, after = OPERATIONS[operation]
-    world = ControllerCluster(nursery)
-    rules = Rules(world)
-    await world.start_controller(1000)
-    await world.until(world.active)
-    await world.start_controller(1001)
+    cluster = ControllerCluster(nursery)
+    rules = Rules(cluster)
+    await cluster.start_controller(1000)
+    await cluster.until(cluster.active)
+    await cluster.start_controller(1001)
     for broker_id in BROKERS:
-        await world.start_broker(broker_id)
-    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
-    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == len(BROKERS))
-    await world.request(creation(created, *BROKERS))
+        await cluster.start_broker(broker_id)
+    await cluster.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in cluster.brokers.values()))
+    await cluster.until(lambda: len(cluster.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == len(BROKERS))
+    await cluster.request(creation(created, *BROKERS))
     rules.watch(1000)
     rules.watch(1001)
     for count in earlier:
-        for broker in world.brokers.values():
+        for broker in cluster.brokers.values():
             broker.logs = {(TOPIC, index): Log(7, 7, 0) for index in range(count, 8)}
-        assert (await world.request(alter(count))).results[0].error_code == 0
-    for broker in world.brokers.values():
+        assert (await cluster.request(alter(count))).results[0].error_code == 0
+    for broker in cluster.brokers.values():
         broker.logs = {(TOPIC, index): Log(7, 7, 7) for index in range(after, 8)}
     rules.writes = 0
-    return world, rules
+    return cluster, rules
 
 
-async def resize(world: ControllerCluster, nursery: trio.Nursery, operation: str) -> None:
+async def resize(cluster: ControllerCluster, nursery: trio.Nursery, operation: str) -> None:
     """Request the resize; if the controller dies before its response, request it from the successor."""
     count = OPERATIONS[operation][-1]
 
@@ -73,22 +73,22 @@ async def resize(world: ControllerCluster, nursery: trio.Nursery, operation: str
         while True:
             for controller_id in (1000, 1001):
                 with contextlib.suppress(Exception):  # a client may get any error from a controller that dies
-                    answer = await world.request(alter(count), controller_id=controller_id)
+                    answer = await cluster.request(alter(count), controller_id=controller_id)
                     if answer.results[0].error_code == ErrorCode.NONE:
                         return
             await trio.sleep(0.1)  # polls: virtual time
 
     nursery.start_soon(ask)
-    await world.until(lambda: finished(world, count), within_s=120)
+    await cluster.until(lambda: finished(cluster, count), within_s=120)
 
 
-def kill_active(world: ControllerCluster) -> None:
-    world.kill_controller(1000)
-    world.zk.end_session(world.sessions[1000].session_id)
+def kill_active(cluster: ControllerCluster) -> None:
+    cluster.kill_controller(1000)
+    cluster.zk.end_session(cluster.sessions[1000].session_id)
 
 
-def broken(world: ControllerCluster, rules: Rules) -> list[str]:
-    sent = layouts_sent(world).items()
+def broken(cluster: ControllerCluster, rules: Rules) -> list[str]:
+    sent = layouts_sent(cluster).items()
     return rules.broken + [f"{key} was sent with {layouts}" for key, layouts in sent if len(layouts) > 1]
 
 
@@ -104,7 +104,7 @@ def disturb_at_write(rules: Rules, number: int, disturb: Callable[[], None]) -> 
     return done
 
 
-def disturb_at_request(world: ControllerCluster, number: int, disturb: Callable[[], None]) -> trio.Event:
+def disturb_at_request(cluster: ControllerCluster, number: int, disturb: Callable[[], None]) -> trio.Event:
     done, seen = trio.Event(), 0
 
     def received(_broker: Any, request: Any) -> None:
@@ -114,7 +114,7 @@ def disturb_at_request(world: ControllerCluster, number: int, disturb: Callable[
             done.set()
             disturb()
 
-    world.received = received
+    cluster.received = received
     return done
 
 
@@ -122,31 +122,31 @@ Arm = Callable[[ControllerCluster, Rules, int, trio.Nursery], trio.Event]
 """Prepares a disturbance at the n-th point of a resize; the event is set when it has happened."""
 
 
-def kill_at_write(world: ControllerCluster, rules: Rules, number: int, _nursery: trio.Nursery) -> trio.Event:
-    return disturb_at_write(rules, number, lambda: kill_active(world))
+def kill_at_write(cluster: ControllerCluster, rules: Rules, number: int, _nursery: trio.Nursery) -> trio.Event:
+    return disturb_at_write(rules, number, lambda: kill_active(cluster))
 
 
-def kill_at_request(world: ControllerCluster, _rules: Rules, number: int, _nursery: trio.Nursery) -> trio.Event:
-    return disturb_at_request(world, number, lambda: kill_active(world))
+def kill_at_request(cluster: ControllerCluster, _rules: Rules, number: int, _nursery: trio.Nursery) -> trio.Event:
+    return disturb_at_request(cluster, number, lambda: kill_active(cluster))
 
 
-async def bounce(world: ControllerCluster) -> None:
+async def bounce(cluster: ControllerCluster) -> None:
     """Stop the broker that leads everything, wait until another broker knows it, and start it again."""
-    world.brokers[1].leave()
-    await world.until(lambda: len(world.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
-    await world.brokers[1].register()
+    cluster.brokers[1].leave()
+    await cluster.until(lambda: len(cluster.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
+    await cluster.brokers[1].register()
 
 
-def bounce_at_write(world: ControllerCluster, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
-    return disturb_at_write(rules, number, lambda: nursery.start_soon(bounce, world))
+def bounce_at_write(cluster: ControllerCluster, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
+    return disturb_at_write(rules, number, lambda: nursery.start_soon(bounce, cluster))
 
 
-def kill_both_at_write(world: ControllerCluster, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
+def kill_both_at_write(cluster: ControllerCluster, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
     """Holes 2 and 3: the next controller first elects leaders, and their leader epochs are not those of bumps."""
 
     def both() -> None:
-        kill_active(world)
-        nursery.start_soon(bounce, world)
+        kill_active(cluster)
+        nursery.start_soon(bounce, cluster)
 
     return disturb_at_write(rules, number, both)
 
@@ -158,11 +158,11 @@ async def broken_at_any_point(operation: str, arm: Arm) -> list[str]:
     """
     for number in range(1, MOST_POINTS):
         async with trio.open_nursery() as nursery:
-            world, rules = await start(nursery, operation)
-            happened = arm(world, rules, number, nursery)
-            await resize(world, nursery, operation)
+            cluster, rules = await start(nursery, operation)
+            happened = arm(cluster, rules, number, nursery)
+            await resize(cluster, nursery, operation)
             nursery.cancel_scope.cancel()
-        if found := broken(world, rules):
+        if found := broken(cluster, rules):
             return found
         if not happened.is_set():
             assert number > 5
@@ -209,33 +209,33 @@ async def test_a_leader_whose_session_expired_has_not_acknowledged(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     """Hole 8: an expired leader may still serve. Gainers of its keys wait for the response of the next leader."""
-    world, rules = await start(nursery, "grow")
-    world.brokers[1].answering = trio.Event()  # leads everything, and does not respond
-    nursery.start_soon(world.request, alter(6))
-    await world.until(lambda: rules.writes >= 5)
-    assert not await exist(world, 4, 5)
-    world.brokers[2].answering = trio.Event()
-    world.brokers[1].leave()
-    await world.until(lambda: any(leader == 2 for leader, _ in world.brokers[3].led().values()))
+    cluster, rules = await start(nursery, "grow")
+    cluster.brokers[1].answering = trio.Event()  # leads everything, and does not respond
+    nursery.start_soon(cluster.request, alter(6))
+    await cluster.until(lambda: rules.writes >= 5)
+    assert not await exist(cluster, 4, 5)
+    cluster.brokers[2].answering = trio.Event()
+    cluster.brokers[1].leave()
+    await cluster.until(lambda: any(leader == 2 for leader, _ in cluster.brokers[3].led().values()))
     await trio.sleep(5)  # virtual time: longer than anything the controller waits for
-    assert not await exist(world, 4, 5)
-    world.brokers[2].answering.set()
-    await world.until(lambda: finished(world, 6))
-    assert broken(world, rules) == []
-    assert world.brokers[2].sent(LeaderAndIsrRequest)
+    assert not await exist(cluster, 4, 5)
+    cluster.brokers[2].answering.set()
+    await cluster.until(lambda: finished(cluster, 6))
+    assert broken(cluster, rules) == []
+    assert cluster.brokers[2].sent(LeaderAndIsrRequest)
 
 
-async def exist(world: ControllerCluster, *partitions: int) -> bool:
+async def exist(cluster: ControllerCluster, *partitions: int) -> bool:
     """Whether any of these partitions has a state."""
-    return any([await world.store.exists(paths.partition_state(TOPIC, p)) is not None for p in partitions])
+    return any([await cluster.store.exists(paths.partition_state(TOPIC, p)) is not None for p in partitions])
 
 
 async def test_a_check_fails_when_gainers_do_not_wait_for_losers(
     nursery: trio.Nursery, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     off.losers_need_not_answer(monkeypatch)
-    world, rules = await start(nursery, "grow")
-    world.brokers[1].answering = trio.Event()  # leads everything
-    nursery.start_soon(world.request, alter(6))
-    await world.until(lambda: exist(world, 5))
-    assert any("gains keys before 0 has acknowledged" in found for found in broken(world, rules))
+    cluster, rules = await start(nursery, "grow")
+    cluster.brokers[1].answering = trio.Event()  # leads everything
+    nursery.start_soon(cluster.request, alter(6))
+    await cluster.until(lambda: exist(cluster, 5))
+    assert any("gains keys before 0 has acknowledged" in found for found in broken(cluster, rules))

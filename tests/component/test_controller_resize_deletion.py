@@ -25,46 +25,46 @@ def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def deleted(
-    world: ControllerCluster, nursery: trio.Nursery, operation: str, number: int, *, killed: bool
+    cluster: ControllerCluster, nursery: trio.Nursery, operation: str, number: int, *, killed: bool
 ) -> bool:
     """Delete the topic when the n-th request of a resize arrives. Returns False when the resize has fewer requests."""
-    before = (await world.store.get(paths.topic(TOPIC))).czxid
+    before = (await cluster.store.get(paths.topic(TOPIC))).czxid
 
     async def delete() -> None:
-        await world.store.create(paths.delete_topic(TOPIC), DeleteTopic(TOPIC).encode(), make_parents=True)
+        await cluster.store.create(paths.delete_topic(TOPIC), DeleteTopic(TOPIC).encode(), make_parents=True)
 
     def disturb() -> None:
         nursery.start_soon(delete)
         if killed:
-            kill_active(world)
+            kill_active(cluster)
 
     async def ask() -> None:
         try:
-            await world.request(alter(OPERATIONS[operation][-1]), controller_id=1000)
+            await cluster.request(alter(OPERATIONS[operation][-1]), controller_id=1000)
         except Exception:  # a client may get any error from a controller that dies
             return
 
     async def is_gone() -> bool:
-        found = await world.store.exists(paths.topic(TOPIC))
+        found = await cluster.store.exists(paths.topic(TOPIC))
         return found is None or found.czxid != before
 
-    happened = disturb_at_request(world, number, disturb)
+    happened = disturb_at_request(cluster, number, disturb)
     nursery.start_soon(ask)
     with trio.move_on_after(30):
         await happened.wait()
     if happened.is_set():
-        await world.until(is_gone)
+        await cluster.until(is_gone)
     return happened.is_set()
 
 
-async def created_again(world: ControllerCluster) -> None:
+async def created_again(cluster: ControllerCluster) -> None:
     """Request the topic until it is created: it cannot be created while the old one is being deleted."""
 
     async def is_created() -> bool:
-        response: CreateTopicsResponse = await world.request(creation(4, 1, 2, 3))
+        response: CreateTopicsResponse = await cluster.request(creation(4, 1, 2, 3))
         return response.topics[0].error_code == ErrorCode.NONE
 
-    await world.until(is_created)
+    await cluster.until(is_created)
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["", "controller-killed"])
@@ -74,19 +74,19 @@ async def test_a_topic_deleted_at_any_point_of_a_resize_is_created_again_as_a_ne
 ) -> None:
     for number in range(1, MOST_POINTS):
         async with trio.open_nursery() as nursery:
-            world, _ = await start(nursery, operation)
-            if not await deleted(world, nursery, operation, number, killed=killed):
+            cluster, _ = await start(nursery, operation)
+            if not await deleted(cluster, nursery, operation, number, killed=killed):
                 assert number > 8
                 nursery.cancel_scope.cancel()
                 return
-            await created_again(world)  # with four partitions, whatever the old topic had
-            await resized(world, 6)
-            assert await finished(world, 6)
-            states = [await world.state(TOPIC, index) for index in range(6)]
+            await created_again(cluster)  # with four partitions, whatever the old topic had
+            await resized(cluster, 6)
+            assert await finished(cluster, 6)
+            states = [await cluster.state(TOPIC, index) for index in range(6)]
             assert [state.layout for state in states] == [Layout(6, 1)] * 6
             entries = [LineageEntry(0, {0: 0}), LineageEntry(0, {1: 0})]
             assert [state.lineage for state in states] == [(), (), (), (), *((entry,) for entry in entries)]
-            assert (await world.topic(TOPIC)).last_leader_epochs == {}
-            assert (await world.topic(TOPIC)).last_offsets == {}
+            assert (await cluster.topic(TOPIC)).last_leader_epochs == {}
+            assert (await cluster.topic(TOPIC)).last_offsets == {}
             nursery.cancel_scope.cancel()
     raise AssertionError(f"{operation} has more than {MOST_POINTS} points")

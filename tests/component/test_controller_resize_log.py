@@ -37,70 +37,70 @@ def steps(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_each_step_of_a_grow_and_of_a_shrink_is_logged(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    await resized(world, 6)
+    await resized(cluster, 6)
     assert steps(caplog) == GROW
-    hold_records(world, range(4, 6), 40)
-    await resized(world, 4)
+    hold_records(cluster, range(4, 6), 40)
+    await resized(cluster, 4)
     assert steps(caplog) == GROW + SHRINK
-    hold_records(world, range(4, 6), 40, start=40)
-    await world.until(lambda: finished(world, 4))
-    await world.until(lambda: len(steps(caplog)) == len(GROW + SHRINK + REMOVAL))
+    hold_records(cluster, range(4, 6), 40, start=40)
+    await cluster.until(lambda: finished(cluster, 4))
+    await cluster.until(lambda: len(steps(caplog)) == len(GROW + SHRINK + REMOVAL))
     assert steps(caplog) == GROW + SHRINK + REMOVAL
 
 
 async def test_the_end_is_logged_once_when_the_last_leader_has_acknowledged(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Leaders also acknowledge after every election, and to every new controller."""
     caplog.set_level(logging.INFO)
-    world.brokers[1].answering = trio.Event()
-    await world.request(alter(6, timeout_ms=100))
+    cluster.brokers[1].answering = trio.Event()
+    await cluster.request(alter(6, timeout_ms=100))
     await trio.sleep(10)  # virtual time: longer than anything waits
     assert steps(caplog) == GROW[:2]
-    world.brokers[1].answering.set()
-    await world.until(lambda: finished(world, 6))
+    cluster.brokers[1].answering.set()
+    await cluster.until(lambda: finished(cluster, 6))
     await trio.sleep(10)  # virtual time: longer than anything waits
     assert steps(caplog) == GROW
-    world.brokers[1].leave()
-    await world.until(lambda: led_by(world, 3, 2))
-    await world.brokers[1].register()
+    cluster.brokers[1].leave()
+    await cluster.until(lambda: led_by(cluster, 3, 2))
+    await cluster.brokers[1].register()
     await trio.sleep(10)  # virtual time: longer than anything waits
-    world.kill_controller(1000)
-    world.zk.end_session(world.sessions[1000].session_id)
-    await world.start_controller(1001)
+    cluster.kill_controller(1000)
+    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    await cluster.start_controller(1001)
     await trio.sleep(10)  # virtual time: longer than anything waits
     assert steps(caplog) == GROW
-    await resized(world, 7)
+    await resized(cluster, 7)
     assert [step.partition(" initial=")[0] for step in steps(caplog)[len(GROW) :]] == [
         step.partition(" initial=")[0] for step in GROW
     ]
 
 
 async def test_a_controller_that_continues_a_resize_logs_its_end(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    world.brokers[1].answering = trio.Event()
-    await world.request(alter(6, timeout_ms=100))
-    world.kill_controller(1000)
-    world.zk.end_session(world.sessions[1000].session_id)
-    world.brokers[1].answering.set()
-    await world.start_controller(1001)
-    await world.until(lambda: steps(caplog) == GROW)
+    cluster.brokers[1].answering = trio.Event()
+    await cluster.request(alter(6, timeout_ms=100))
+    cluster.kill_controller(1000)
+    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    cluster.brokers[1].answering.set()
+    await cluster.start_controller(1001)
+    await cluster.until(lambda: steps(caplog) == GROW)
 
 
 async def test_queued_and_cancelled_counts_are_logged(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    await begun(world, 6)
+    await begun(cluster, 6)
     for count in (9, 6, 4):
-        await world.request(alter(count, timeout_ms=100))
-    release(world)
-    await world.until(lambda: steps(caplog)[-1].startswith("finished"))
+        await cluster.request(alter(count, timeout_ms=100))
+    release(cluster)
+    await cluster.until(lambda: steps(caplog)[-1].startswith("finished"))
     assert steps(caplog)[2:] == [
         "queued initial=4 undeleted=6 assigned=6 layout_version=1 partitions=",
         "unqueued initial=4 undeleted=6 assigned=6 layout_version=1 partitions=",

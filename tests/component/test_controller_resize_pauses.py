@@ -24,56 +24,56 @@ class Held(NamedTuple):
     release: Callable[[], None]
 
 
-async def held_before_gainers_are_led(world: ControllerCluster) -> Held:
-    world.brokers[1].answering = trio.Event()
-    await world.request(alter(6, timeout_ms=100))
-    return Held(6, world.brokers[1].answering.set)
+async def held_before_gainers_are_led(cluster: ControllerCluster) -> Held:
+    cluster.brokers[1].answering = trio.Event()
+    await cluster.request(alter(6, timeout_ms=100))
+    return Held(6, cluster.brokers[1].answering.set)
 
 
-async def held_before_survivors_gain(world: ControllerCluster) -> Held:
-    await resized(world, 6)
-    leader = world.brokers[(await world.state(TOPIC, 5)).leader]
+async def held_before_survivors_gain(cluster: ControllerCluster) -> Held:
+    await resized(cluster, 6)
+    leader = cluster.brokers[(await cluster.state(TOPIC, 5)).leader]
     leader.answering = trio.Event()
-    await world.request(alter(4, timeout_ms=100))
+    await cluster.request(alter(4, timeout_ms=100))
     return Held(4, leader.answering.set)
 
 
-async def held_while_it_drains(world: ControllerCluster) -> Held:
-    await resized(world, 6)
-    hold_records(world, range(4, 6), 40)
-    await resized(world, 4)
-    return Held(4, lambda: hold_records(world, range(4, 6), 40, start=40))
+async def held_while_it_drains(cluster: ControllerCluster) -> Held:
+    await resized(cluster, 6)
+    hold_records(cluster, range(4, 6), 40)
+    await resized(cluster, 4)
+    return Held(4, lambda: hold_records(cluster, range(4, 6), 40, start=40))
 
 
 @pytest.mark.parametrize("hold", [held_before_gainers_are_led, held_before_survivors_gain, held_while_it_drains])
 async def test_a_resize_continues_without_a_broker_that_does_not_support_resizes(
-    world: ControllerCluster,
+    cluster: ControllerCluster,
     autojump_clock: object,
     caplog: pytest.LogCaptureFixture,
     hold: Callable[[ControllerCluster], Awaitable[Held]],
 ) -> None:
     """KIP-584: the controller refuses its registration, and it leads nothing. With another release it is accepted."""
-    await world.start_broker(STRANGER)
-    await world.until(lambda: is_live(world))
-    stranger = world.brokers[STRANGER]
+    await cluster.start_broker(STRANGER)
+    await cluster.until(lambda: is_live(cluster))
+    stranger = cluster.brokers[STRANGER]
     stranger.leave()
-    await world.until(lambda: not is_live(world))
-    held = await hold(world)
+    await cluster.until(lambda: not is_live(cluster))
+    held = await hold(cluster)
     stranger.requests.clear()
     stranger.features = {}
     await stranger.register()
     held.release()
-    await world.until(lambda: finished(world, held.count))
-    assert not is_live(world) and stranger.requests == []
+    await cluster.until(lambda: finished(cluster, held.count))
+    assert not is_live(cluster) and stranger.requests == []
     line = f"event=broker.refused broker={STRANGER} reason=consumer_offsets_topic_schema is finalized at level 2, "
     assert caplog.text.count(line) == 1
     stranger.leave()
-    stranger.features = world.brokers[1].features
+    stranger.features = cluster.brokers[1].features
     await stranger.register()
-    await world.until(lambda: is_live(world))
+    await cluster.until(lambda: is_live(cluster))
 
 
-def is_live(world: ControllerCluster) -> bool:
+def is_live(cluster: ControllerCluster) -> bool:
     """Whether the controller's last UpdateMetadata has the stranger among the live brokers."""
-    sent = world.brokers[2].sent(UpdateMetadataRequest)[-1]
+    sent = cluster.brokers[2].sent(UpdateMetadataRequest)[-1]
     return STRANGER in {broker.id for broker in sent.live_brokers}

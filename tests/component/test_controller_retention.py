@@ -21,155 +21,159 @@ SPLIT = Log(100, 100, 10, offset_of_time=60, epoch_ends={0: 50})
 READ = 50
 
 
-async def split(world: ControllerCluster, **offsets: int) -> None:
+async def split(cluster: ControllerCluster, **offsets: int) -> None:
     """Split 0 and 1 into 4 and 5. Each group has committed the same offset in all partitions."""
-    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[2]}}')
-    assert await configure(world, ordered_delivery_retention_waits="true") == ErrorCode.NONE
-    await resized(world, 6)
-    for broker in world.brokers.values():
+    await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[2]}}')
+    assert await configure(cluster, ordered_delivery_retention_waits="true") == ErrorCode.NONE
+    await resized(cluster, 6)
+    for broker in cluster.brokers.values():
         for index in range(6):
             broker.logs[TOPIC, index] = SPLIT
     for name, offset in offsets.items():
-        commit(world, name, offset)
+        commit(cluster, name, offset)
 
 
-def commit(world: ControllerCluster, group: str, offset: int, *partitions: int) -> None:
-    committed = world.brokers[2].groups.setdefault(group, {})
+def commit(cluster: ControllerCluster, group: str, offset: int, *partitions: int) -> None:
+    committed = cluster.brokers[2].groups.setdefault(group, {})
     committed.update({(TOPIC, index): (offset, -1) for index in partitions or range(6)})
 
 
-async def held(world: ControllerCluster, rounds: int = 2) -> dict[int, set[tuple[int, str]]]:
+async def held(cluster: ControllerCluster, rounds: int = 2) -> dict[int, set[tuple[int, str]]]:
     """The holds that leaders get in ``rounds`` rounds, by partition, as (offset, group)."""
-    before = {broker: len(world.brokers[broker].requests) for broker in BROKERS}
+    before = {broker: len(cluster.brokers[broker].requests) for broker in BROKERS}
     await trio.sleep(rounds * ROUND_S)  # virtual time: rounds
     found: dict[int, set[tuple[int, str]]] = {}
     for broker in BROKERS:
-        for request in world.brokers[broker].requests[before[broker] :]:
+        for request in cluster.brokers[broker].requests[before[broker] :]:
             for topic in request.topic_states if isinstance(request, UpdateMetadataRequest) else ():
                 for state in topic.partition_states:
                     if state.held is not None:
                         assert (topic.topic_name, state.leader, state.held.held_ms) == (TOPIC, broker, HELD_MS)
-                        assert state.leader_epoch == (await world.state(TOPIC, state.partition_index)).leader_epoch
+                        assert state.leader_epoch == (await cluster.state(TOPIC, state.partition_index)).leader_epoch
                         found.setdefault(state.partition_index, set()).add((state.held.offset, state.held.group_id))
     return found
 
 
 async def test_leaders_of_split_partitions_hold_records_that_a_group_has_not_read(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """Only 0 and 1 were split, and no partition waits for their later records."""
-    await split(world, slow=30, fast=READ)
-    assert await held(world) == {0: {(30, "slow")}, 1: {(30, "slow")}}
-    commit(world, "slow", READ, 1)
-    assert await held(world) == {0: {(30, "slow")}}
-    commit(world, "slow", READ)
-    assert await held(world) == {}
+    await split(cluster, slow=30, fast=READ)
+    assert await held(cluster) == {0: {(30, "slow")}, 1: {(30, "slow")}}
+    commit(cluster, "slow", READ, 1)
+    assert await held(cluster) == {0: {(30, "slow")}}
+    commit(cluster, "slow", READ)
+    assert await held(cluster) == {}
 
 
-async def test_holds_are_sent_again_in_each_round(world: ControllerCluster, autojump_clock: object) -> None:
+async def test_holds_are_sent_again_in_each_round(cluster: ControllerCluster, autojump_clock: object) -> None:
     """A hold ends unless it is sent again."""
-    await split(world, slow=30)
+    await split(cluster, slow=30)
     for _ in range(5):
-        assert await held(world, 1) == {0: {(30, "slow")}, 1: {(30, "slow")}}
+        assert await held(cluster, 1) == {0: {(30, "slow")}, 1: {(30, "slow")}}
 
 
-async def test_a_deleted_group_holds_nothing(world: ControllerCluster, autojump_clock: object) -> None:
-    await split(world, slow=30)
-    assert await held(world)
-    del world.brokers[2].groups["slow"]
-    assert await held(world) == {}
+async def test_a_deleted_group_holds_nothing(cluster: ControllerCluster, autojump_clock: object) -> None:
+    await split(cluster, slow=30)
+    assert await held(cluster)
+    del cluster.brokers[2].groups["slow"]
+    assert await held(cluster) == {}
 
 
 @pytest.mark.parametrize("error", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE])
 async def test_everything_is_held_while_a_coordinator_does_not_answer(
-    world: ControllerCluster, autojump_clock: object, error: ErrorCode
+    cluster: ControllerCluster, autojump_clock: object, error: ErrorCode
 ) -> None:
-    await split(world, done=READ)
-    assert await held(world) == {}
-    world.brokers[3].group_errors["h"], world.brokers[3].groups["h"] = error, {}
-    assert await held(world) == {0: {(0, "")}, 1: {(0, "")}}
-    world.brokers[3].group_errors.clear()
-    assert await held(world) == {}
+    await split(cluster, done=READ)
+    assert await held(cluster) == {}
+    cluster.brokers[3].group_errors["h"], cluster.brokers[3].groups["h"] = error, {}
+    assert await held(cluster) == {0: {(0, "")}, 1: {(0, "")}}
+    cluster.brokers[3].group_errors.clear()
+    assert await held(cluster) == {}
 
 
 async def test_a_group_in_its_first_rebalance_holds_everything(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await split(world, done=READ)
-    broker = world.brokers[3]
+    await split(cluster, done=READ)
+    broker = cluster.brokers[3]
     broker.groups["new"], broker.members["new"], broker.states["new"] = {}, [], "PreparingRebalance"
-    assert await held(world) == {0: {(0, "")}, 1: {(0, "")}}
+    assert await held(cluster) == {0: {(0, "")}, 1: {(0, "")}}
     broker.states["new"] = "Stable"
     broker.groups["new"] = {(TOPIC, index): (20, -1) for index in range(6)}
-    assert await held(world) == {0: {(20, "new")}, 1: {(20, "new")}}
+    assert await held(cluster) == {0: {(20, "new")}, 1: {(20, "new")}}
 
 
 async def test_everything_is_held_while_a_leader_does_not_report_its_offsets(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    await split(world, done=READ)
-    leader = world.brokers[(await world.state(TOPIC, 0)).leader]
+    await split(cluster, done=READ)
+    leader = cluster.brokers[(await cluster.state(TOPIC, 0)).leader]
     leader.errors[TOPIC, 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert await held(world) == {0: {(0, "")}}
+    assert await held(cluster) == {0: {(0, "")}}
     leader.errors.clear()
-    assert await held(world) == {}
+    assert await held(cluster) == {}
 
 
 async def test_all_unread_records_are_held_while_the_end_of_an_epoch_is_unknown(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """The leader gives the end of an epoch only after the ISR has followed it."""
-    await split(world, g=READ)
-    for broker in world.brokers.values():
+    await split(cluster, g=READ)
+    for broker in cluster.brokers.values():
         broker.logs[TOPIC, 0] = Log(100, 100, 10, offset_of_time=60)
-    assert await held(world) == {0: {(READ, "g")}}
+    assert await held(cluster) == {0: {(READ, "g")}}
 
 
-async def test_the_next_controller_sends_the_holds_again(world: ControllerCluster, autojump_clock: object) -> None:
-    await split(world, slow=30)
-    assert await held(world)
-    await world.start_controller(1001)
-    world.kill_controller(1000)
+async def test_the_next_controller_sends_the_holds_again(cluster: ControllerCluster, autojump_clock: object) -> None:
+    await split(cluster, slow=30)
+    assert await held(cluster)
+    await cluster.start_controller(1001)
+    cluster.kill_controller(1000)
     await trio.sleep(ROUND_S)  # virtual time: it takes office
-    assert await held(world) == {0: {(30, "slow")}, 1: {(30, "slow")}}
+    assert await held(cluster) == {0: {(30, "slow")}, 1: {(30, "slow")}}
 
 
-async def test_another_leader_gets_the_hold_in_its_own_epoch(world: ControllerCluster, autojump_clock: object) -> None:
-    await split(world, slow=30)
-    before = await world.state(TOPIC, 0)
-    world.brokers[before.leader].leave()
+async def test_another_leader_gets_the_hold_in_its_own_epoch(
+    cluster: ControllerCluster, autojump_clock: object
+) -> None:
+    await split(cluster, slow=30)
+    before = await cluster.state(TOPIC, 0)
+    cluster.brokers[before.leader].leave()
     await trio.sleep(ROUND_S)  # virtual time: its session ends, another is elected
-    after = await world.state(TOPIC, 0)
+    after = await cluster.state(TOPIC, 0)
     assert after.leader != before.leader and after.leader_epoch > before.leader_epoch
-    assert (await held(world))[0] == {(30, "slow")}
+    assert (await held(cluster))[0] == {(30, "slow")}
 
 
-async def test_no_hold_is_sent_where_retention_does_not_wait(world: ControllerCluster, autojump_clock: object) -> None:
-    await split(world, slow=30)
-    assert await configure(world, ordered_delivery_retention_waits="false") == ErrorCode.NONE
-    assert await held(world) == {}
+async def test_no_hold_is_sent_where_retention_does_not_wait(
+    cluster: ControllerCluster, autojump_clock: object
+) -> None:
+    await split(cluster, slow=30)
+    assert await configure(cluster, ordered_delivery_retention_waits="false") == ErrorCode.NONE
+    assert await held(cluster) == {}
 
 
-async def test_a_marked_partition_is_held_as_a_whole(world: ControllerCluster, autojump_clock: object) -> None:
-    await split(world, slow=READ)
-    await resized(world, 4)
-    assert await held(world) == {4: {(READ, "slow")}, 5: {(READ, "slow")}}
+async def test_a_marked_partition_is_held_as_a_whole(cluster: ControllerCluster, autojump_clock: object) -> None:
+    await split(cluster, slow=READ)
+    await resized(cluster, 4)
+    assert await held(cluster) == {4: {(READ, "slow")}, 5: {(READ, "slow")}}
 
 
 async def test_a_warning_comes_before_the_bound_ends(
-    world: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The bound counts when the records are older than ``retention.ms``: then only the hold keeps them."""
     asked: list[int] = []
-    world.received = lambda _broker, request: asked.extend(
+    cluster.received = lambda _broker, request: asked.extend(
         partition.timestamp
         for topic in getattr(request, "topics", [])
         for partition in getattr(topic, "partitions", [])
         if getattr(partition, "timestamp", -1) > 0
     )
-    await split(world, slow=30)
+    await split(cluster, slow=30)
     bound = {"retention_ms": "1000", "ordered_delivery_retention_waits_max_ms": "3600000"}
-    assert await configure(world, **bound) == ErrorCode.NONE
+    assert await configure(cluster, **bound) == ErrorCode.NONE
     asked.clear()
     await trio.sleep(ROUND_S)  # virtual time: rounds
     lines = [message for message in caplog.messages if "event=retention.unread_expires" in message]

@@ -44,123 +44,125 @@ def creation(name: str, partitions: int = 3, replication_factor: int = 1, **more
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
-    world = ControllerCluster(nursery)
-    await world.start_controller()
+async def cluster(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
+    cluster = ControllerCluster(nursery)
+    await cluster.start_controller()
     for broker_id in (1, 2, 3):
-        await world.start_broker(broker_id)
-    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
-    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 3)
-    return world
+        await cluster.start_broker(broker_id)
+    await cluster.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in cluster.brokers.values()))
+    await cluster.until(lambda: len(cluster.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 3)
+    return cluster
 
 
-async def create(world: ControllerCluster, name: str, partitions: int = 3) -> TopicZnode:
-    response = await world.request(creation(name, partitions))
+async def create(cluster: ControllerCluster, name: str, partitions: int = 3) -> TopicZnode:
+    response = await cluster.request(creation(name, partitions))
     assert response.topics[0].error_code == ErrorCode.NONE, response.topics[0].error_message
-    return await world.topic(name)
+    return await cluster.topic(name)
 
 
 async def test_a_created_topic_is_served_by_every_broker_when_the_answer_comes(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     configs = [CreatableTopicConfig(name="retention.ms", value="5000")]
-    response = await world.request(creation("events", 6, configs=configs))
+    response = await cluster.request(creation("events", 6, configs=configs))
     result = response.topics[0]
     assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.NONE, 6, 1)
     shown = {config.name: (config.value, config.config_source) for config in result.configs}
     assert shown["retention.ms"] == ("5000", 1)
     assert shown["segment.bytes"] == ("1073741824", 5)
-    topic = await world.topic("events")
+    topic = await cluster.topic("events")
     assert topic.topic_id == result.topic_id
     assert (topic.initial_partition_count, topic.undeleted_partition_count, topic.layout_version) == (6, 6, 0)
     leaders = {replicas[0] for replicas in topic.partitions.values()}
     assert leaders == {1, 2, 3}
-    for broker in world.brokers.values():
+    for broker in cluster.brokers.values():
         assert {index for name, index in broker.metadata() if name == "events"} == set(range(6))
         assert set(broker.led()) == {("events", i) for i, replicas in topic.partitions.items() if broker.id in replicas}
-    state_znode = await world.store.get(paths.partition_state("events", 0))
-    sent = world.brokers[topic.partitions[0][0]].sent(LeaderAndIsrRequest)[-1].topic_states[0].partition_states[0]
+    state_znode = await cluster.store.get(paths.partition_state("events", 0))
+    sent = cluster.brokers[topic.partitions[0][0]].sent(LeaderAndIsrRequest)[-1].topic_states[0].partition_states[0]
     assert (sent.initial_partition_count, sent.undeleted_partition_count, sent.layout_version) == (6, 6, 0)
     assert (sent.incarnation, sent.zk_version, sent.is_new) == (state_znode.czxid, 0, True)
 
 
 async def test_a_broker_that_does_not_answer_makes_the_request_time_out(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    world.brokers[2].answering = trio.Event()
-    response = await world.request(creation("slow", timeout_ms=1000))
+    cluster.brokers[2].answering = trio.Event()
+    response = await cluster.request(creation("slow", timeout_ms=1000))
     assert response.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert (await world.topic("slow")).partitions.keys() == {0, 1, 2}
+    assert (await cluster.topic("slow")).partitions.keys() == {0, 1, 2}
 
 
 async def test_a_topic_written_by_hand_comes_online_and_is_completed(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     path = paths.topic("by-hand")
-    await world.store.create(path, b'{"version":1,"partitions":{"0":[1],"1":[2]},"note":"kept"}')
-    await world.until(lambda: ("by-hand", 0) in world.brokers[1].led() and ("by-hand", 1) in world.brokers[2].led())
-    topic = await world.topic("by-hand")
+    await cluster.store.create(path, b'{"version":1,"partitions":{"0":[1],"1":[2]},"note":"kept"}')
+    await cluster.until(
+        lambda: ("by-hand", 0) in cluster.brokers[1].led() and ("by-hand", 1) in cluster.brokers[2].led()
+    )
+    topic = await cluster.topic("by-hand")
     assert topic.topic_id != NO_ID
     assert not topic.absent
     assert topic.extra == {"note": "kept"}
 
 
 async def test_a_malformed_topic_is_logged_with_path_and_field_and_others_are_created(
-    world: ControllerCluster, caplog: pytest.LogCaptureFixture, autojump_clock: object
+    cluster: ControllerCluster, caplog: pytest.LogCaptureFixture, autojump_clock: object
 ) -> None:
     with caplog.at_level(logging.ERROR):
-        await world.store.create(paths.topic("broken"), b'{"partitions":{"0":"one"}}')
-        await create(world, "sound")
+        await cluster.store.create(paths.topic("broken"), b'{"partitions":{"0":"one"}}')
+        await create(cluster, "sound")
     assert any("/brokers/topics/broken: field partitions.0" in record.message for record in caplog.records)
 
 
-async def test_create_partitions_splits_the_topic(world: ControllerCluster, autojump_clock: object) -> None:
-    before = await create(world, "t", 2)
+async def test_create_partitions_splits_the_topic(cluster: ControllerCluster, autojump_clock: object) -> None:
+    before = await create(cluster, "t", 2)
     request = CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name="t", count=5, assignments=None)], timeout_ms=30_000
     )
-    assert (await world.request(request)).results[0].error_code == ErrorCode.NONE
-    after = await world.topic("t")
+    assert (await cluster.request(request)).results[0].error_code == ErrorCode.NONE
+    after = await cluster.topic("t")
     assert len(after.partitions) == after.undeleted_partition_count == 5
     assert (after.initial_partition_count, after.layout_version) == (2, 1)
     assert after.topic_id == before.topic_id
-    assert {index for name, index in world.brokers[1].metadata()} == set(range(5))
+    assert {index for name, index in cluster.brokers[1].metadata()} == set(range(5))
 
 
 async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_id(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    first = await create(world, "t")
-    response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
+    first = await create(cluster, "t")
+    response = await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
     assert (response.responses[0].error_code, response.responses[0].topic_id) == (ErrorCode.NONE, first.topic_id)
-    assert await world.store.children(paths.TOPICS) == []
-    assert await world.store.children(paths.DELETE_TOPICS) == []
-    assert await world.store.children(paths.TOPIC_CONFIGS) == []
-    for broker in world.brokers.values():
+    assert await cluster.store.children(paths.TOPICS) == []
+    assert await cluster.store.children(paths.DELETE_TOPICS) == []
+    assert await cluster.store.children(paths.TOPIC_CONFIGS) == []
+    for broker in cluster.brokers.values():
         assert broker.metadata()["t", 0] == -2
         stops = [state for r in broker.sent(StopReplicaRequest) for t in r.topic_states for state in t.partition_states]
         assert {(stop.leader_epoch, stop.delete_partition) for stop in stops} == {(-2, True)}
-    second = await create(world, "t")
+    second = await create(cluster, "t")
     assert second.topic_id != first.topic_id
 
 
 async def test_a_deletion_with_an_unreadable_state_does_not_delete_the_successor(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """KIP-570: the replica's incarnation is unknown, so the incarnation of the deletion request replaces it."""
-    await create(world, "t")
-    await world.store.set(paths.partition_state("t", 0), b"{", -1)
-    world.kill_controller(1000)
-    world.zk.end_session(world.sessions[1000].session_id)
-    await world.start_controller(1001)
-    await world.until(world.active)
-    response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
+    await create(cluster, "t")
+    await cluster.store.set(paths.partition_state("t", 0), b"{", -1)
+    cluster.kill_controller(1000)
+    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    await cluster.start_controller(1001)
+    await cluster.until(cluster.active)
+    response = await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
     assert response.responses[0].error_code == ErrorCode.NONE
-    await create(world, "t")
-    successor = await world.store.get(paths.partition_state("t", 0))
+    await create(cluster, "t")
+    successor = await cluster.store.get(paths.partition_state("t", 0))
     stops = [
         (state.leader_epoch, state.delete_partition, 0 <= state.incarnation < successor.czxid)
-        for broker in world.brokers.values()
+        for broker in cluster.brokers.values()
         for request in broker.sent(StopReplicaRequest)
         for topic in request.topic_states
         for state in topic.partition_states
@@ -169,43 +171,43 @@ async def test_a_deletion_with_an_unreadable_state_does_not_delete_the_successor
 
 
 async def test_a_topic_that_the_controller_has_not_read_yet_is_deleted(
-    world: ControllerCluster, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    cluster: ControllerCluster, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch's event is queued by then, and the request is decided after it."""
 
     async def create_before(context: Context, request: Any, version: int) -> Outcome:
         monkeypatch.setitem(HANDLERS, ApiKey.DELETE_TOPICS, delete_topics)
-        await world.store.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1]}}')
+        await cluster.store.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1]}}')
         return await delete_topics(context, request, version)
 
     monkeypatch.setitem(HANDLERS, ApiKey.DELETE_TOPICS, create_before)
-    response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
+    response = await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
     assert response.responses[0].error_code == ErrorCode.NONE
     assert response.responses[0].topic_id != ZERO_UUID
-    assert await world.store.children(paths.TOPICS) == await world.store.children(paths.DELETE_TOPICS) == []
+    assert await cluster.store.children(paths.TOPICS) == await cluster.store.children(paths.DELETE_TOPICS) == []
 
 
 async def test_deletion_waits_for_a_broker_that_is_away_and_resumes_with_a_new_controller(
-    world: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    topic = await create(world, "t")
-    world.brokers[2].leave()
-    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
-    response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000))
+    topic = await create(cluster, "t")
+    cluster.brokers[2].leave()
+    await cluster.until(lambda: len(cluster.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
+    response = await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000))
     assert response.responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert (await world.topic("t")).topic_id == topic.topic_id
-    refused = await world.request(creation("t"))
+    assert (await cluster.topic("t")).topic_id == topic.topic_id
+    refused = await cluster.request(creation("t"))
     assert refused.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
-    world.kill_controller(1000)
-    await world.start_controller(1001)
-    await world.brokers[2].register()
+    cluster.kill_controller(1000)
+    await cluster.start_controller(1001)
+    await cluster.brokers[2].register()
 
     async def gone() -> bool:
         try:
-            await world.store.get(paths.topic("t"))
+            await cluster.store.get(paths.topic("t"))
         except NoNodeError:
-            return await world.store.children(paths.DELETE_TOPICS) == []
+            return await cluster.store.children(paths.DELETE_TOPICS) == []
         return False
 
-    await world.until(gone)
-    assert any(request.topic_states for request in world.brokers[2].sent(StopReplicaRequest))
+    await cluster.until(gone)
+    assert any(request.topic_states for request in cluster.brokers[2].sent(StopReplicaRequest))

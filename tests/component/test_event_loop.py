@@ -104,21 +104,21 @@ def count_headers(patches: pytest.MonkeyPatch, probe: LoopProbe) -> None:
     patches.setattr(LogSegment, "batches", counted)
 
 
-async def search_unsorted_times(world: LogFixture, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
+async def search_unsorted_times(log_fixture: LogFixture, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
     """Search by time among equal timestamps, where no index helps."""
-    log = world.create()
+    log = log_fixture.create()
     for _ in range(3000):
         log.append_as_leader(batch(b"v"), 3)
     log.append_as_leader(batch(b"late", timestamp=START_MS + 50), 3)
     count_headers(patches, probe)
     search = TimeSearch(log, START_MS + 1)
-    await search.finish(world.clock)
+    await search.finish(log_fixture.clock)
     assert search.found == (START_MS + 50, 3000, 3)
     return 3000
 
 
-async def truncate_a_large_segment(world: LogFixture, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
-    log = world.create()
+async def truncate_a_large_segment(log_fixture: LogFixture, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
+    log = log_fixture.create()
     for number in range(3000):
         log.append_as_leader(idempotent(number // 100, producer_id=number % 100), 0)
     count_headers(patches, probe)
@@ -129,12 +129,12 @@ async def truncate_a_large_segment(world: LogFixture, patches: pytest.MonkeyPatc
     await catch_up(log)
     assert log.rebuild is None
     patches.undo()  # further reads are not counted
-    assert sorted(log.producers.snapshot()) == sorted((await world.reopen()).producers.snapshot())
+    assert sorted(log.producers.snapshot()) == sorted((await log_fixture.reopen()).producers.snapshot())
     return 2990
 
 
-async def snapshot_many_producers(world: LogFixture, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
-    log = world.create()
+async def snapshot_many_producers(log_fixture: LogFixture, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
+    log = log_fixture.create()
     one = RecordBatch(idempotent(0))
     log.append_as_leader(idempotent(0), 0)
     for one.producer_id in range(100_000):
@@ -149,23 +149,23 @@ async def snapshot_many_producers(world: LogFixture, patches: pytest.MonkeyPatch
 
     patches.setattr(ProducerCapture, "step", counted)
     log.roll()
-    await log.snapshots.write_begun(world.env.clock)
+    await log.snapshots.write_begun(log_fixture.env.clock)
     assert log.snapshots.offsets == [log.log_end_offset]
     return 100_000
 
 
-async def take_a_large_answer(_world: LogFixture, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
+async def take_a_large_answer(_log_fixture: LogFixture, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
     """Append 10 MiB from a leader, in small batches."""
-    world = ReplicaCluster()
-    world.elect(1, 0, [1, 2])
-    fetcher = ReplicaFetcher(1, FETCHER, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
-    follower = world[2].partition
+    cluster = ReplicaCluster()
+    cluster.elect(1, 0, [1, 2])
+    fetcher = ReplicaFetcher(1, FETCHER, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    follower = cluster[2].partition
     follower.log.update_config(LogConfig())
     fetcher.follow(follower)
     fetcher._plan.request(fetcher._followed, FETCHER, 1, 0)
     one = batch(bytes(900))
     count = (10 << 20) // len(one)
-    answer = world.ask(2, 1)
+    answer = cluster.ask(2, 1)
     answer.records = bytearray(one) * count
     for number in range(count):
         set_base_offset(memoryview(answer.records)[number * len(one) :], number, 0)
@@ -177,11 +177,13 @@ async def take_a_large_answer(_world: LogFixture, patches: pytest.MonkeyPatch, p
     return count
 
 
-async def compact_a_batch_of_many_records(world: LogFixture, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
+async def compact_a_batch_of_many_records(
+    log_fixture: LogFixture, patches: pytest.MonkeyPatch, probe: LoopProbe
+) -> int:
     """Compact a batch in which each key occurs twice: every second record stays."""
     many = 200_000
     config = LogConfig(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0, max_message_bytes=1 << 30)
-    manager = LogManager(LogManagerConfig(1, "c", (str(world.root / "d"),), config), world.env)
+    manager = LogManager(LogManagerConfig(1, "c", (str(log_fixture.root / "d"),), config), log_fixture.env)
     await manager.start()
     log = manager.create(T, TOPIC_ID, 1, config)
     log.append_as_leader(batch(*[b"1"] * many, keys=[b"%d" % (number // 2) for number in range(many)]), 0)
@@ -236,17 +238,17 @@ def record(number: int) -> bytearray:
     return idempotent(number, keys=[b"%d" % (number % 7)], timestamp=START_MS + 1000 * number)
 
 
-async def cold_logs(world: LogFixture, disk: ColdDisk) -> LogManager:
+async def cold_logs(log_fixture: LogFixture, disk: ColdDisk) -> LogManager:
     """A started manager of one log with several segments, none of which is in the page cache."""
-    dirs = (str(world.root / "d"), str(world.root / "e"))
-    manager = LogManager(LogManagerConfig(1, "c", dirs, SMALL_SEGMENTS), world.env)
+    dirs = (str(log_fixture.root / "d"), str(log_fixture.root / "e"))
+    manager = LogManager(LogManagerConfig(1, "c", dirs, SMALL_SEGMENTS), log_fixture.env)
     await manager.start()
     log = manager.create(T, TOPIC_ID, 1, SMALL_SEGMENTS)
     for number in range(BATCHES):
         log.append_as_leader(record(number), 0)
     log.advance_high_watermark(log.log_end_offset)
     await manager.shutdown()
-    manager = LogManager(LogManagerConfig(1, "c", dirs, SMALL_SEGMENTS), world.env)
+    manager = LogManager(LogManagerConfig(1, "c", dirs, SMALL_SEGMENTS), log_fixture.env)
     await manager.start()
     disk.drop()
     return manager
@@ -459,9 +461,9 @@ def whole_partition() -> FetchPartition:
 async def test_a_compressed_batch_is_compacted_and_found_by_time_in_slices_and_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = LogFixture(tmp_path)
+    log_fixture = LogFixture(tmp_path)
     config = LogConfig(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0, max_message_bytes=1 << 30)
-    manager = LogManager(LogManagerConfig(1, "c", (str(tmp_path / "d"),), config), world.env)
+    manager = LogManager(LogManagerConfig(1, "c", (str(tmp_path / "d"),), config), log_fixture.env)
     await manager.start()
     log = manager.create(T, TOPIC_ID, 1, config)
     for data in (of_many_records(CompressionType.ZSTD), of_many_bytes(CompressionType.ZSTD)):
@@ -474,7 +476,7 @@ async def test_a_compressed_batch_is_compacted_and_found_by_time_in_slices_and_t
     with watch.probe.watching():
         search = TimeSearch(log, START_MS + RECORDS - 1)
         search.advance(1000)
-        await search.finish(world.clock)
+        await search.finish(log_fixture.clock)
         assert search.found == (START_MS + RECORDS - 1, RECORDS - 1, 0)
         assert watch.probe.most_steps <= RECORDS_AT_ONCE
         assert await manager.cleaner.clean_dirtiest()

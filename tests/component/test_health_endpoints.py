@@ -119,8 +119,8 @@ async def test_a_broker_answers_within_the_limits_of_its_configuration(tmp_path:
 async def test_a_controller_answers_within_the_limits_of_its_configuration(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    world = await started(nursery, metrics_listener="controller1000:9100", metrics_http_max_head_bytes=1024)
-    stream = await world.fabric.node("probe").connect("controller1000", 9100)
+    cluster = await started(nursery, metrics_listener="controller1000:9100", metrics_http_max_head_bytes=1024)
+    stream = await cluster.fabric.node("probe").connect("controller1000", 9100)
     await stream.send([b"GET /health/live HTTP/1.0\r\na: %s\r\n\r\n" % (b"x" * 1024)])
     buffer = memoryview(bytearray(64))
     assert bytes(buffer[: await stream.receive_into(buffer)]).startswith(b"HTTP/1.1 431 ")
@@ -180,10 +180,10 @@ async def test_a_broker_whose_event_loop_was_held_up_is_not_ready(tmp_path: Path
 
 
 async def test_a_controller_without_zookeeper_is_not_ready(nursery: trio.Nursery, autojump_clock: object) -> None:
-    world = await started(nursery, metrics_listener="controller1000:9100")
+    cluster = await started(nursery, metrics_listener="controller1000:9100")
 
     async def status() -> tuple[str, list[str]]:
-        stream = await world.fabric.node("probe").connect("controller1000", 9100)
+        stream = await cluster.fabric.node("probe").connect("controller1000", 9100)
         await stream.send([b"GET /health/ready HTTP/1.0\r\n\r\n"])
         received, buffer = b"", memoryview(bytearray(65536))
         while count := await stream.receive_into(buffer):
@@ -192,7 +192,7 @@ async def test_a_controller_without_zookeeper_is_not_ready(nursery: trio.Nursery
         return head.split(" ")[1], [problem["kind"] for problem in json.loads(body)["problems"]]
 
     assert await status() == ("200", [])
-    world.sessions[1000].disconnect(server_down=True)
+    cluster.sessions[1000].disconnect(server_down=True)
     assert await status() == ("503", ["zookeeper"])
-    world.sessions[1000].reconnect()
+    cluster.sessions[1000].reconnect()
     assert await status() == ("200", [])

@@ -19,38 +19,38 @@ TOPIC_BYTES = 65_536
 async def test_znodes_stay_small_in_a_split_into_two_thousand_partitions_and_back(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    world = await started(nursery)
-    await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=30_000))
-    await world.until(lambda: is_gone(world))
-    await world.request(creation(1_000, *BROKERS))
-    await resized(world, 2_000)
-    await world.until(lambda: has_count(world, 2_000), within_s=600)
-    assert await largest(world) < PARTITION_BYTES
-    assert len((await world.store.get(paths.topic(TOPIC))).data) < TOPIC_BYTES
-    hold_records(world, range(1_000, 2_000), 2**62)
-    await resized(world, 1_000)
-    await world.until(lambda: is_closed(world, range(1_000, 2_000)), within_s=600)
-    assert await largest(world) < PARTITION_BYTES
-    hold_records(world, range(1_000, 2_000), 2**62, 2**62)
-    await world.until(lambda: has_count(world, 1_000), within_s=600)
-    assert len((await world.topic(TOPIC)).last_leader_epochs) == 1_000
-    assert len((await world.store.get(paths.topic(TOPIC))).data) < TOPIC_BYTES
+    cluster = await started(nursery)
+    await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=30_000))
+    await cluster.until(lambda: is_gone(cluster))
+    await cluster.request(creation(1_000, *BROKERS))
+    await resized(cluster, 2_000)
+    await cluster.until(lambda: has_count(cluster, 2_000), within_s=600)
+    assert await largest(cluster) < PARTITION_BYTES
+    assert len((await cluster.store.get(paths.topic(TOPIC))).data) < TOPIC_BYTES
+    hold_records(cluster, range(1_000, 2_000), 2**62)
+    await resized(cluster, 1_000)
+    await cluster.until(lambda: is_closed(cluster, range(1_000, 2_000)), within_s=600)
+    assert await largest(cluster) < PARTITION_BYTES
+    hold_records(cluster, range(1_000, 2_000), 2**62, 2**62)
+    await cluster.until(lambda: has_count(cluster, 1_000), within_s=600)
+    assert len((await cluster.topic(TOPIC)).last_leader_epochs) == 1_000
+    assert len((await cluster.store.get(paths.topic(TOPIC))).data) < TOPIC_BYTES
 
 
-async def largest(world: ControllerCluster) -> int:
+async def largest(cluster: ControllerCluster) -> int:
     """The bytes of the largest partition state."""
-    count = len((await world.topic(TOPIC)).partitions)
-    return max([len((await world.store.get(paths.partition_state(TOPIC, index))).data) for index in range(count)])
+    count = len((await cluster.topic(TOPIC)).partitions)
+    return max([len((await cluster.store.get(paths.partition_state(TOPIC, index))).data) for index in range(count)])
 
 
-async def has_count(world: ControllerCluster, count: int) -> bool:
-    topic = await world.topic(TOPIC)
+async def has_count(cluster: ControllerCluster, count: int) -> bool:
+    topic = await cluster.topic(TOPIC)
     if len(topic.partitions) != count or topic.undeleted_partition_count != count:
         return False
-    return (await world.state(TOPIC, count - 1)).leader >= 0
+    return (await cluster.state(TOPIC, count - 1)).leader >= 0
 
 
-async def is_closed(world: ControllerCluster, partitions: range) -> bool:
+async def is_closed(cluster: ControllerCluster, partitions: range) -> bool:
     """Whether each of these partitions has a layout that marks it."""
-    layouts = [(await world.state(TOPIC, index)).layout for index in partitions]
+    layouts = [(await cluster.state(TOPIC, index)).layout for index in partitions]
     return all(layout is not None and layout.undeleted_partition_count == partitions.start for layout in layouts)

@@ -64,7 +64,7 @@ class NetworkFixture:
 
 
 @pytest.fixture(params=["trio", "asyncio", "simulated"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> NetworkFixture:
+def network_fixture(request: pytest.FixtureRequest, tmp_path: Path) -> NetworkFixture:
     return NetworkFixture(request.param, tmp_path)
 
 
@@ -110,8 +110,8 @@ async def receive_exactly(stream: Stream, length: int) -> bytes:
     return bytes(buffer)
 
 
-def test_bytes_arrive_whole_and_in_order_both_ways(world: NetworkFixture) -> None:
-    async def scenario(world: NetworkFixture, network: Network) -> None:
+def test_bytes_arrive_whole_and_in_order_both_ways(network_fixture: NetworkFixture) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         there, back = random.Random(1).randbytes(700_000), random.Random(2).randbytes(300_000)
         received: dict[str, bytes] = {}
@@ -133,14 +133,14 @@ def test_bytes_arrive_whole_and_in_order_both_ways(world: NetworkFixture) -> Non
         assert received["there"] == there
         server.close()
 
-    world.run(scenario)
+    network_fixture.run(scenario)
 
 
-def test_file_ranges_small_and_large_are_sent_among_buffers(world: NetworkFixture) -> None:
-    async def scenario(world: NetworkFixture, network: Network) -> None:
+def test_file_ranges_small_and_large_are_sent_among_buffers(network_fixture: NetworkFixture) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         content = random.Random(3).randbytes(600_000)
-        file = world.file(content)
+        file = network_fixture.file(content)
         parts: list[Any] = [
             b"header",
             file.range(0, 0),
@@ -154,25 +154,25 @@ def test_file_ranges_small_and_large_are_sent_among_buffers(world: NetworkFixtur
         expected = b"".join([b"header", content[10:4106], b"middle", content[5:500_005], content[599_999:], b"tail"])
         assert await sent_whole(client, parts, server) == expected
 
-    world.run(scenario)
+    network_fixture.run(scenario)
 
 
-def test_many_small_parts_arrive_whole_and_in_order(world: NetworkFixture) -> None:
-    async def scenario(world: NetworkFixture, network: Network) -> None:
+def test_many_small_parts_arrive_whole_and_in_order(network_fixture: NetworkFixture) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         await client.send([bytes([n % 256]) * (n % 5) for n in range(500)])
         client.close()
         assert await receive_all(server) == b"".join(bytes([n % 256]) * (n % 5) for n in range(500))
         server.close()
 
-    world.run(scenario)
+    network_fixture.run(scenario)
 
 
 @pytest.mark.parametrize("length", [1000, 100_000])
-def test_sending_a_range_of_a_truncated_file_is_an_error(world: NetworkFixture, length: int) -> None:
-    async def scenario(world: NetworkFixture, network: Network) -> None:
+def test_sending_a_range_of_a_truncated_file_is_an_error(network_fixture: NetworkFixture, length: int) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
-        file = world.file(bytes(length))
+        file = network_fixture.file(bytes(length))
         part = file.range(0, length)
         file.truncate(length // 2)
         with pytest.raises(OSError, match="file ends"):
@@ -180,28 +180,28 @@ def test_sending_a_range_of_a_truncated_file_is_an_error(world: NetworkFixture, 
         client.close()
         server.close()
 
-    world.run(scenario)
+    network_fixture.run(scenario)
 
 
-def test_send_now_sends_without_waiting_and_returns_the_rest(world: NetworkFixture) -> None:
-    async def scenario(world: NetworkFixture, network: Network) -> None:
+def test_send_now_sends_without_waiting_and_returns_the_rest(network_fixture: NetworkFixture) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         client, server = await connected(network, send_buffer_bytes=100_000)
         assert not server.send_now([b"at", b"", b" once"])
         assert await receive_exactly(client, 7) == b"at once"
         content = random.Random(4).randbytes(9_000_000)
-        file = world.file(content)
+        file = network_fixture.file(content)
         parts: list[Any] = [b"header", file.range(0, 10), content[10:3_000_000], file.range(3_000_000, 6_000_000)]
         rest = server.send_now(parts)
         assert 0 < sum(map(len, rest)) < len(content), "some bytes are sent before the peer reads"
         assert await sent_whole(server, rest, client) == b"header" + content
 
-    world.run(scenario)
+    network_fixture.run(scenario)
 
 
-def test_an_error_of_send_now_is_raised_by_the_later_send(world: NetworkFixture) -> None:
-    async def scenario(world: NetworkFixture, network: Network) -> None:
+def test_an_error_of_send_now_is_raised_by_the_later_send(network_fixture: NetworkFixture) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
-        file = world.file(bytes(100_000))
+        file = network_fixture.file(bytes(100_000))
         part = file.range(0, 100_000)
         file.truncate(0)
         rest = client.send_now([part])
@@ -211,13 +211,13 @@ def test_an_error_of_send_now_is_raised_by_the_later_send(world: NetworkFixture)
         assert list(client.send_now([b"late"])) == [b"late"]
         server.close()
 
-    world.run(scenario)
+    network_fixture.run(scenario)
 
 
-def test_a_range_can_be_sent_after_its_file_is_closed(world: NetworkFixture) -> None:
-    async def scenario(world: NetworkFixture, network: Network) -> None:
+def test_a_range_can_be_sent_after_its_file_is_closed(network_fixture: NetworkFixture) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
-        file = world.file(b"x" * 5000)
+        file = network_fixture.file(b"x" * 5000)
         part = file.range(1, 4999)
         file.close()
         await client.send([part])
@@ -225,11 +225,11 @@ def test_a_range_can_be_sent_after_its_file_is_closed(world: NetworkFixture) -> 
         assert await receive_all(server) == b"x" * 4999
         server.close()
 
-    world.run(scenario)
+    network_fixture.run(scenario)
 
 
-def test_wait_readable_returns_for_data_and_at_the_end_of_the_stream(world: NetworkFixture) -> None:
-    async def scenario(world: NetworkFixture, network: Network) -> None:
+def test_wait_readable_returns_for_data_and_at_the_end_of_the_stream(network_fixture: NetworkFixture) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         woken = []
 
@@ -248,11 +248,11 @@ def test_wait_readable_returns_for_data_and_at_the_end_of_the_stream(world: Netw
         assert await server.receive_into(memoryview(bytearray(1))) == 0
         server.close()
 
-    world.run(scenario)
+    network_fixture.run(scenario)
 
 
-def test_closing_wakes_the_tasks_that_wait_on_the_stream(world: NetworkFixture) -> None:
-    async def scenario(world: NetworkFixture, network: Network) -> None:
+def test_closing_wakes_the_tasks_that_wait_on_the_stream(network_fixture: NetworkFixture) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         errors: list[str] = []
 
@@ -284,11 +284,11 @@ def test_closing_wakes_the_tasks_that_wait_on_the_stream(world: NetworkFixture) 
         server.close()
         other.close()
 
-    world.run(scenario)
+    network_fixture.run(scenario)
 
 
-def test_sending_to_a_closed_peer_fails_eventually(world: NetworkFixture) -> None:
-    async def scenario(world: NetworkFixture, network: Network) -> None:
+def test_sending_to_a_closed_peer_fails_eventually(network_fixture: NetworkFixture) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         server.close()
 
@@ -300,11 +300,11 @@ def test_sending_to_a_closed_peer_fails_eventually(world: NetworkFixture) -> Non
             await send_much()
         client.close()
 
-    world.run(scenario)
+    network_fixture.run(scenario)
 
 
-def test_a_sender_waits_for_a_slow_reader(world: NetworkFixture) -> None:
-    async def scenario(world: NetworkFixture, network: Network) -> None:
+def test_a_sender_waits_for_a_slow_reader(network_fixture: NetworkFixture) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         sent = []
 
@@ -322,11 +322,11 @@ def test_a_sender_waits_for_a_slow_reader(world: NetworkFixture) -> None:
         client.close()
         server.close()
 
-    world.run(scenario)
+    network_fixture.run(scenario)
 
 
-def test_a_connection_to_a_port_without_a_listener_is_refused(world: NetworkFixture) -> None:
-    async def scenario(world: NetworkFixture, network: Network) -> None:
+def test_a_connection_to_a_port_without_a_listener_is_refused(network_fixture: NetworkFixture) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         listener = await network.listen(HOST, 0)
         port = listener.port
         listener.close()
@@ -335,11 +335,11 @@ def test_a_connection_to_a_port_without_a_listener_is_refused(world: NetworkFixt
         with pytest.raises(OSError):
             await network.connect("no-such-host.invalid", port)
 
-    world.run(scenario)
+    network_fixture.run(scenario)
 
 
-def test_a_port_has_one_listener_and_is_free_after_its_close(world: NetworkFixture) -> None:
-    async def scenario(world: NetworkFixture, network: Network) -> None:
+def test_a_port_has_one_listener_and_is_free_after_its_close(network_fixture: NetworkFixture) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         listener = await network.listen(HOST, 0)
         assert listener.port > 0
         with pytest.raises(OSError):
@@ -349,11 +349,11 @@ def test_a_port_has_one_listener_and_is_free_after_its_close(world: NetworkFixtu
         assert again.port == listener.port
         again.close()
 
-    world.run(scenario)
+    network_fixture.run(scenario)
 
 
-def test_closing_a_listener_wakes_the_task_that_accepts(world: NetworkFixture) -> None:
-    async def scenario(world: NetworkFixture, network: Network) -> None:
+def test_closing_a_listener_wakes_the_task_that_accepts(network_fixture: NetworkFixture) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         listener = await network.listen(HOST, 0)
         errors: list[OSError] = []
 
@@ -371,11 +371,11 @@ def test_closing_a_listener_wakes_the_task_that_accepts(world: NetworkFixture) -
         with pytest.raises(OSError):
             await listener.accept()
 
-    world.run(scenario)
+    network_fixture.run(scenario)
 
 
-def test_peers_are_named_host_and_port(world: NetworkFixture) -> None:
-    async def scenario(world: NetworkFixture, network: Network) -> None:
+def test_peers_are_named_host_and_port(network_fixture: NetworkFixture) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         listener = await network.listen(HOST, 0)
         client = await network.connect(HOST, listener.port)
         server = await listener.accept()
@@ -385,11 +385,11 @@ def test_peers_are_named_host_and_port(world: NetworkFixture) -> None:
         for end in (client, server, listener):
             end.close()
 
-    world.run(scenario)
+    network_fixture.run(scenario)
 
 
-def test_a_busy_stream_lets_other_tasks_run(world: NetworkFixture) -> None:
-    async def scenario(world: NetworkFixture, network: Network) -> None:
+def test_a_busy_stream_lets_other_tasks_run(network_fixture: NetworkFixture) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         await client.send([bytes(1000)])
         await server.wait_readable()  # from here on virtual time stands still, because some task always runs
@@ -410,4 +410,4 @@ def test_a_busy_stream_lets_other_tasks_run(world: NetworkFixture) -> None:
         client.close()
         server.close()
 
-    world.run(scenario)
+    network_fixture.run(scenario)

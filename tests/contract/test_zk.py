@@ -95,7 +95,7 @@ class SimulatedServer:
 
 
 @pytest.fixture(params=["real", "simulated"])
-def world(request: pytest.FixtureRequest) -> RealServer | SimulatedServer:
+def server(request: pytest.FixtureRequest) -> RealServer | SimulatedServer:
     if request.param == "simulated":
         return SimulatedServer()
     return RealServer(request.getfixturevalue("zookeeper_root"))
@@ -123,8 +123,8 @@ class Signals:
 
 
 @pytest.mark.trio
-async def test_a_znode_is_created_read_written_and_deleted(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_a_znode_is_created_read_written_and_deleted(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         assert await zk.create("/a", b"one") == "/a"
         first = await zk.get("/a")
         assert (first.data, first.version, first.ephemeral_owner) == (b"one", 0, 0)
@@ -139,8 +139,8 @@ async def test_a_znode_is_created_read_written_and_deleted(world: RealServer | S
 
 
 @pytest.mark.trio
-async def test_exists_gives_the_stat_without_the_data(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_exists_gives_the_stat_without_the_data(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         await zk.create("/a", b"one")
         found = await zk.exists("/a")
         assert found is not None
@@ -149,8 +149,8 @@ async def test_exists_gives_the_stat_without_the_data(world: RealServer | Simula
 
 
 @pytest.mark.trio
-async def test_a_recreated_znode_has_a_greater_czxid(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_a_recreated_znode_has_a_greater_czxid(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         await zk.create("/a", b"")
         first = (await zk.get("/a")).czxid
         await zk.delete("/a")
@@ -161,16 +161,16 @@ async def test_a_recreated_znode_has_a_greater_czxid(world: RealServer | Simulat
 
 
 @pytest.mark.trio
-async def test_children_are_sorted(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_children_are_sorted(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         for name in ("b", "a10", "a9", "c"):
             await zk.create(f"/t/{name}", b"", make_parents=True)
         assert await zk.children("/t") == ["a10", "a9", "b", "c"]
 
 
 @pytest.mark.trio
-async def test_every_error_has_its_type_and_names_the_path(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_every_error_has_its_type_and_names_the_path(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         await zk.create("/a", b"")
         await zk.create("/a/b", b"")
         cases: list[tuple[Any, type[ZkError]]] = [
@@ -195,11 +195,11 @@ async def test_every_error_has_its_type_and_names_the_path(world: RealServer | S
 
 @pytest.mark.trio
 async def test_an_ephemeral_is_deleted_with_its_session_and_has_no_children(
-    world: RealServer | SimulatedServer,
+    server: RealServer | SimulatedServer,
 ) -> None:
-    async with world.session() as watcher:
+    async with server.session() as watcher:
         gone = Signals()
-        async with world.session() as zk:
+        async with server.session() as zk:
             await zk.create("/e", b"", ephemeral=True)
             assert (await zk.get("/e")).ephemeral_owner == zk.session_id != 0
             with pytest.raises(ZkError):
@@ -210,8 +210,8 @@ async def test_an_ephemeral_is_deleted_with_its_session_and_has_no_children(
 
 
 @pytest.mark.trio
-async def test_sequence_numbers_grow_and_are_not_given_twice(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_sequence_numbers_grow_and_are_not_given_twice(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         await zk.create("/s", b"")
         paths = [await zk.create("/s/n_", b"", sequence=True) for _ in range(3)]
         await zk.delete(paths[-1])
@@ -224,8 +224,8 @@ async def test_sequence_numbers_grow_and_are_not_given_twice(world: RealServer |
 
 
 @pytest.mark.trio
-async def test_multi_applies_all_and_returns_versions(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_multi_applies_all_and_returns_versions(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         await zk.create("/a", b"")
         await zk.create("/b", b"")
         ops = [SetOp("/a", b"1", 0), CheckOp("/a", 1), CreateOp("/c", b"c"), CreateOp("/c/d", b""), DeleteOp("/b", 0)]
@@ -251,9 +251,9 @@ async def test_multi_applies_all_and_returns_versions(world: RealServer | Simula
 )
 @pytest.mark.trio
 async def test_multi_applies_nothing_when_one_op_fails(
-    world: RealServer | SimulatedServer, bad: Any, error: type[ZkError]
+    server: RealServer | SimulatedServer, bad: Any, error: type[ZkError]
 ) -> None:
-    async with world.session() as zk:
+    async with server.session() as zk:
         await zk.create("/a", b"before")
         await zk.create("/a/x", b"x")
         before = await zk.get("/a")
@@ -268,8 +268,8 @@ async def test_multi_applies_nothing_when_one_op_fails(
 
 
 @pytest.mark.trio
-async def test_a_failed_multi_fires_no_watch(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_a_failed_multi_fires_no_watch(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         await zk.create("/a", b"")
         fired = Signals()
         await zk.get("/a", fired)
@@ -282,8 +282,8 @@ async def test_a_failed_multi_fires_no_watch(world: RealServer | SimulatedServer
 
 
 @pytest.mark.trio
-async def test_ephemerals_can_be_made_in_a_multi(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_ephemerals_can_be_made_in_a_multi(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         await zk.multi([CreateOp("/e", b"", ephemeral=True), CreateOp("/p", b"")])
         assert (await zk.get("/e")).ephemeral_owner == zk.session_id
         assert (await zk.get("/p")).ephemeral_owner == 0
@@ -293,8 +293,8 @@ async def test_ephemerals_can_be_made_in_a_multi(world: RealServer | SimulatedSe
 
 
 @pytest.mark.trio
-async def test_a_data_watch_fires_once(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk, world.session() as other:
+async def test_a_data_watch_fires_once(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk, server.session() as other:
         await zk.create("/a", b"")
         fired = Signals()
         await zk.get("/a", fired)
@@ -307,8 +307,8 @@ async def test_a_data_watch_fires_once(world: RealServer | SimulatedServer) -> N
 
 
 @pytest.mark.trio
-async def test_an_exists_watch_fires_on_creation_and_deletion(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_an_exists_watch_fires_on_creation_and_deletion(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         fired = Signals()
         assert await zk.exists("/a", fired) is None
         await zk.create("/a", b"")
@@ -319,8 +319,8 @@ async def test_an_exists_watch_fires_on_creation_and_deletion(world: RealServer 
 
 
 @pytest.mark.trio
-async def test_a_children_watch_sees_names_not_data(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_a_children_watch_sees_names_not_data(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         await zk.create("/p", b"")
         await zk.create("/p/a", b"")
         fired = Signals()
@@ -337,8 +337,8 @@ async def test_a_children_watch_sees_names_not_data(world: RealServer | Simulate
 
 
 @pytest.mark.trio
-async def test_a_watch_has_fired_before_its_change_can_be_read(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk, world.session() as other:
+async def test_a_watch_has_fired_before_its_change_can_be_read(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk, server.session() as other:
         await zk.create("/a", b"")
         fired = Signals()
         await zk.get("/a", fired)
@@ -349,8 +349,8 @@ async def test_a_watch_has_fired_before_its_change_can_be_read(world: RealServer
 
 
 @pytest.mark.trio
-async def test_reading_again_with_the_same_watch_does_not_add_one(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_reading_again_with_the_same_watch_does_not_add_one(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         await zk.create("/a", b"")
         fired = Signals()
         for _ in range(5):
@@ -362,8 +362,8 @@ async def test_reading_again_with_the_same_watch_does_not_add_one(world: RealSer
 
 
 @pytest.mark.trio
-async def test_watches_of_two_callers_both_fire(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_watches_of_two_callers_both_fire(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         await zk.create("/a", b"")
         first, second = Signals(), Signals()
         await zk.get("/a", first)
@@ -377,8 +377,8 @@ async def test_watches_of_two_callers_both_fire(world: RealServer | SimulatedSer
 
 
 @pytest.mark.trio
-async def test_expiry_is_reported_and_a_new_session_follows(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk, world.session() as other:
+async def test_expiry_is_reported_and_a_new_session_follows(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk, server.session() as other:
         states = Signals()
         zk.on_state(states)
         first = zk.session_id
@@ -386,7 +386,7 @@ async def test_expiry_is_reported_and_a_new_session_follows(world: RealServer | 
         gone, watch = Signals(), Signals()
         await other.exists("/e", gone)
         await zk.get("/e", watch)
-        await world.expire(zk)
+        await server.expire(zk)
         await states.until(lambda seen: SessionState.LOST in seen and seen[-1] is SessionState.CONNECTED)
         assert states.seen == [SessionState.SUSPENDED, SessionState.LOST, SessionState.CONNECTED]
         assert zk.state is SessionState.CONNECTED
@@ -398,14 +398,14 @@ async def test_expiry_is_reported_and_a_new_session_follows(world: RealServer | 
 
 
 @pytest.mark.trio
-async def test_a_broken_connection_keeps_session_and_ephemerals(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk, world.session() as other:
+async def test_a_broken_connection_keeps_session_and_ephemerals(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk, server.session() as other:
         states, watch = Signals(), Signals()
         first = zk.session_id
         await zk.create("/e", b"", ephemeral=True)
         await zk.get("/e", watch)
         zk.on_state(states)
-        world.break_connection(zk)
+        server.break_connection(zk)
         await states.until(lambda seen: len(seen) == 2)
         assert states.seen == [SessionState.SUSPENDED, SessionState.CONNECTED]
         assert zk.session_id == first
@@ -414,8 +414,8 @@ async def test_a_broken_connection_keeps_session_and_ephemerals(world: RealServe
 
 
 @pytest.mark.trio
-async def test_a_call_without_a_connection_fails_at_once(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_a_call_without_a_connection_fails_at_once(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         outcome: list[type[BaseException]] = []
         done = trio.Event()
 
@@ -433,28 +433,28 @@ async def test_a_call_without_a_connection_fails_at_once(world: RealServer | Sim
                     nursery.start_soon(try_to_write)
 
             zk.on_state(on_state)
-            world.break_connection(zk)
+            server.break_connection(zk)
             with trio.fail_after(DEADLINE_S):
                 await done.wait()
         assert outcome == [ZkConnectionError]
 
 
 @pytest.mark.trio
-async def test_an_unregistered_state_callback_is_not_called(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_an_unregistered_state_callback_is_not_called(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         kept, dropped = Signals(), Signals()
         unregister = zk.on_state(dropped)
         zk.on_state(kept)
         unregister()
         unregister()
-        world.break_connection(zk)
+        server.break_connection(zk)
         await kept.count(2)
         assert dropped.seen == []
 
 
 @pytest.mark.trio
-async def test_a_cancelled_call_leaves_the_session_usable(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_a_cancelled_call_leaves_the_session_usable(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         await zk.create("/a", b"")
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
@@ -466,8 +466,8 @@ async def test_a_cancelled_call_leaves_the_session_usable(world: RealServer | Si
 
 
 @pytest.mark.trio
-async def test_calls_of_one_session_are_applied_in_order(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as zk:
+async def test_calls_of_one_session_are_applied_in_order(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as zk:
         await zk.create("/a", b"0")
         started: list[int] = []
 
@@ -482,10 +482,10 @@ async def test_calls_of_one_session_are_applied_in_order(world: RealServer | Sim
 
 
 @pytest.mark.trio
-async def test_a_closed_store_is_silent_and_refuses_calls(world: RealServer | SimulatedServer) -> None:
-    async with world.session() as other:
+async def test_a_closed_store_is_silent_and_refuses_calls(server: RealServer | SimulatedServer) -> None:
+    async with server.session() as other:
         calls = Signals()
-        async with world.session() as zk:
+        async with server.session() as zk:
             await zk.create("/a", b"")
             await zk.get("/a", calls)
             await zk.children("/", calls)
@@ -500,13 +500,13 @@ async def test_a_closed_store_is_silent_and_refuses_calls(world: RealServer | Si
 
 @pytest.mark.trio
 async def test_a_request_of_the_largest_size_is_accepted_and_a_larger_one_is_not_sent(
-    world: RealServer | SimulatedServer,
+    server: RealServer | SimulatedServer,
 ) -> None:
-    async with world.session() as zk:
+    async with server.session() as zk:
         states = Signals()
         zk.on_state(states)
         await zk.create("/a", b"")
-        free = zk.max_request_bytes - request_bytes([SetOp("/a", b"")], world.chroot)
+        free = zk.max_request_bytes - request_bytes([SetOp("/a", b"")], server.chroot)
         assert await zk.set("/a", bytes(free)) == 1
         session_id = zk.session_id
         for call in (
@@ -525,9 +525,9 @@ async def test_a_request_of_the_largest_size_is_accepted_and_a_larger_one_is_not
 
 
 @pytest.mark.trio
-async def test_a_response_may_be_larger_than_the_largest_request(world: RealServer | SimulatedServer) -> None:
+async def test_a_response_may_be_larger_than_the_largest_request(server: RealServer | SimulatedServer) -> None:
     names = [f"{'n' * 240}{number:04}" for number in range(5_000)]
-    async with world.session() as zk:
+    async with server.session() as zk:
         for first in range(0, len(names), 1_000):
             await zk.multi([CreateOp(f"/{name}", b"") for name in names[first : first + 1_000]])
         assert len("".join(names)) > zk.max_request_bytes

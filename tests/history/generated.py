@@ -169,12 +169,18 @@ def correct_history(seed: int, steps: int = 60, *, seeks: bool = False) -> list[
 
     With ``seeks`` members also seek, so records may stay undelivered, and there is no ``Drained`` event.
     """
-    world = _Generator(random.Random(seed))
-    world.rebalance()
-    weighted = [(world.send, 8), (world.poll, 6), (world.commit, 4), (world.look, 3), (world.rebalance, 1)]
-    weighted += [(world.fail_over, 1), *([(world.seek, 2)] if seeks else [])]
+    generator = _Generator(random.Random(seed))
+    generator.rebalance()
+    weighted = [
+        (generator.send, 8),
+        (generator.poll, 6),
+        (generator.commit, 4),
+        (generator.look, 3),
+        (generator.rebalance, 1),
+    ]
+    weighted += [(generator.fail_over, 1), *([(generator.seek, 2)] if seeks else [])]
     actions = [action for action, weight in weighted for _ in range(weight)]
     for _ in range(steps):
-        world.rng.choice(actions)()
-    world.end()
-    return [event for event in world.events if not (seeks and isinstance(event, Drained))]
+        generator.rng.choice(actions)()
+    generator.end()
+    return [event for event in generator.events if not (seeks and isinstance(event, Drained))]

@@ -357,13 +357,25 @@ def correct_resized_history(seed: int, steps: int = 150, *, expires: bool = Fals
 
     With ``expires`` retention removes records, some of them unread.
     """
-    world = _Generator(random.Random(seed))
-    world.begin()
-    weighted = [(world.send, 10), (world.poll, 8), (world.commit, 4), (world.look, 2), (world.rebalance, 1)]
-    weighted += [(world.fail_over, 1), (world.crash, 1), (world.grow, 2), (world.shrink, 1), (world.remove, 3)]
-    weighted += [(world.name_another_layout, 1), *([(world.expire, 2)] if expires else [])]
+    generator = _Generator(random.Random(seed))
+    generator.begin()
+    weighted = [
+        (generator.send, 10),
+        (generator.poll, 8),
+        (generator.commit, 4),
+        (generator.look, 2),
+        (generator.rebalance, 1),
+    ]
+    weighted += [
+        (generator.fail_over, 1),
+        (generator.crash, 1),
+        (generator.grow, 2),
+        (generator.shrink, 1),
+        (generator.remove, 3),
+    ]
+    weighted += [(generator.name_another_layout, 1), *([(generator.expire, 2)] if expires else [])]
     actions = [action for action, weight in weighted for _ in range(weight)]
     for _ in range(steps):
-        world.rng.choice(actions)()
-    world.end()
-    return world.events
+        generator.rng.choice(actions)()
+    generator.end()
+    return generator.events

@@ -33,8 +33,8 @@ SETTLED_S = 2.0
 class Recorder:
     """Runs a script on its own cluster and records the outcomes."""
 
-    def __init__(self, world: ControllerCluster) -> None:
-        self.world = world
+    def __init__(self, cluster: ControllerCluster) -> None:
+        self.cluster = cluster
         self.lines: list[str] = []
         self._writes: list[str] = []
         self._read: dict[int, int] = {}
@@ -46,14 +46,14 @@ class Recorder:
         await trio.sleep(SETTLED_S)  # virtual time: until all work has settled
         self.lines += [f"  {line}" for line in self._writes]
         self._writes.clear()
-        for broker in self.world.brokers.values():
+        for broker in self.cluster.brokers.values():
             new = broker.requests[self._read.get(broker.id, 0) :]
             self._read[broker.id] = len(broker.requests)
             self.lines += [f"  broker {broker.id} <- {line}" for request in new for line in sent(request)]
 
     async def do_controller(self, controller_id: str) -> None:
-        await self.world.start_controller(int(controller_id))
-        session = self.world.sessions[int(controller_id)]
+        await self.cluster.start_controller(int(controller_id))
+        session = self.cluster.sessions[int(controller_id)]
         multi = session.multi
 
         async def recorded(ops: Sequence[ZkOp]) -> list[int]:
@@ -65,18 +65,18 @@ class Recorder:
         session.multi = recorded  # type: ignore[method-assign]
 
     async def do_kill(self, controller_id: str) -> None:
-        self.world.kill_controller(int(controller_id))
-        self.world.zk.end_session(self.world.sessions[int(controller_id)].session_id)
+        self.cluster.kill_controller(int(controller_id))
+        self.cluster.zk.end_session(self.cluster.sessions[int(controller_id)].session_id)
 
     async def do_up(self, broker_id: str) -> None:
-        known = self.world.brokers.get(int(broker_id))
+        known = self.cluster.brokers.get(int(broker_id))
         if known is None:
-            await self.world.start_broker(int(broker_id))
+            await self.cluster.start_broker(int(broker_id))
         else:
             await known.register()
 
     async def do_down(self, broker_id: str) -> None:
-        self.world.brokers[int(broker_id)].leave()
+        self.cluster.brokers[int(broker_id)].leave()
 
     async def do_fail(self, broker_id: str, topic: str, partition: str) -> None:
         self._broker(broker_id).errors[topic, int(partition)] = ErrorCode.KAFKA_STORAGE_ERROR
@@ -87,17 +87,17 @@ class Recorder:
             for index, broker in enumerate(replicas)
         ]
         wanted = CreatableTopic(name=topic, num_partitions=-1, replication_factor=-1, assignments=assignments)
-        response = await self.world.request(CreateTopicsRequest(topics=[wanted], timeout_ms=1000))
+        response = await self.cluster.request(CreateTopicsRequest(topics=[wanted], timeout_ms=1000))
         self.lines.append(f"  answer {ErrorCode(response.topics[0].error_code).name}")
 
     async def do_delete(self, topic: str) -> None:
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=1000)
-        response = await self.world.request(request)
+        response = await self.cluster.request(request)
         self.lines.append(f"  answer {ErrorCode(response.responses[0].error_code).name}")
 
     async def do_alter(self, topic: str, count: str) -> None:
         wanted = CreatePartitionsTopic(name=topic, count=int(count), assignments=None)
-        response = await self.world.request(CreatePartitionsRequest(topics=[wanted], timeout_ms=1000))
+        response = await self.cluster.request(CreatePartitionsRequest(topics=[wanted], timeout_ms=1000))
         result = response.results[0]
         self.lines.append(f"  answer {ErrorCode(result.error_code).name} {result.error_message or ''}".rstrip())
 
@@ -105,13 +105,13 @@ class Recorder:
         self._broker(broker_id).logs[topic, int(partition)] = Log(*map(int, offsets))
 
     async def do_write(self, path: str, data: str) -> None:
-        if await self.world.store.exists(path) is None:
-            await self.world.store.create(path, data.encode())
+        if await self.cluster.store.exists(path) is None:
+            await self.cluster.store.create(path, data.encode())
         else:
-            await self.world.store.set(path, data.encode())
+            await self.cluster.store.set(path, data.encode())
 
     def _broker(self, broker_id: str) -> FakeBroker:
-        return self.world.brokers[int(broker_id)]
+        return self.cluster.brokers[int(broker_id)]
 
 
 def written(op: ZkOp) -> str:

@@ -61,28 +61,28 @@ def test_recovery_keeps_every_whole_batch_before_the_damage_and_none_after(
     sizes: list[int], codec: CompressionType, target: float, damage: list[tuple[str, float, bytes]], losses: set[str]
 ) -> None:
     with tempfile.TemporaryDirectory() as root:
-        world = LogFixture(Path(root))
-        log = world.create(segment_bytes=SEGMENT_BYTES, index_interval_bytes=100)
+        log_fixture = LogFixture(Path(root))
+        log = log_fixture.create(segment_bytes=SEGMENT_BYTES, index_interval_bytes=100)
         for number, size in enumerate(sizes):
             data = batch(*[b"%d" % number * 20] * size, compression=codec, timestamp=START_MS + number)
             log.append_as_leader(data, number // 5)
         originals = [bytes(each.buffer) for each in read_all(log)]
         log.close_files()
 
-        logs = world.names(".log")
+        logs = log_fixture.names(".log")
         victim = int(target * len(logs))
-        path = world.file(logs[victim])
+        path = log_fixture.file(logs[victim])
         before = path.read_bytes()
         after = before
         for kind, where, noise in damage:
             after = apply_damage(after, kind, where, noise)
         path.write_bytes(after)
-        for name in world.names():
+        for name in log_fixture.names():
             if any(name.endswith(suffix) for suffix in losses):
-                world.file(name).unlink()
+                log_fixture.file(name).unlink()
 
         async def reopen() -> list[bytes]:
-            again = await world.reopen(checkpoints=Checkpoints(), index_interval_bytes=100)
+            again = await log_fixture.reopen(checkpoints=Checkpoints(), index_interval_bytes=100)
             found = [bytes(each.buffer) for each in read_all(again)]
             end = int.from_bytes(found[-1][:8], "big") + RecordBatch(found[-1]).last_offset_delta + 1 if found else 0
             assert again.append_as_leader(batch(b"next"), 99).base_offset == end
@@ -132,16 +132,16 @@ operations = st.lists(
 @settings(max_examples=60)
 @given(operations)
 def test_compaction_keeps_the_last_value_of_each_key_for_a_reader_of_the_whole_log(steps: list) -> None:  # type: ignore[type-arg]
-    async def run(world: LogFixture) -> None:
+    async def run(log_fixture: LogFixture) -> None:
         config = {"cleanup_policy": ("compact",), "min_cleanable_dirty_ratio": 0.0, "delete_retention_ms": 1000}
-        log = world.create(**config)
+        log = log_fixture.create(**config)
         expected: dict[bytes, bytes | None] = {}
         written: dict[int, tuple[bytes, bytes | None]] = {}
 
         def cleaner() -> LogCleaner:
-            logs, directory = CurrentLogs(), LogDirectory(world.storage, str(world.root))
+            logs, directory = CurrentLogs(), LogDirectory(log_fixture.storage, str(log_fixture.root))
             logs.add(log, directory)
-            made = LogCleaner(world.env, LogManagerConfig(1, "c", (str(world.root),)), logs)
+            made = LogCleaner(log_fixture.env, LogManagerConfig(1, "c", (str(log_fixture.root),)), logs)
             made.load_checkpoint(directory)
             return made
 
@@ -154,13 +154,13 @@ def test_compaction_keeps_the_last_value_of_each_key_for_a_reader_of_the_whole_l
             elif name == "roll":
                 log.roll()
             elif name == "wait":
-                world.clock.ms += 1001
+                log_fixture.clock.ms += 1001
             elif name == "clean":
                 await cleaner().clean_dirtiest()
             else:
                 end = log.log_end_offset
                 log.close_files()
-                log = await world.reopen(checkpoints=Checkpoints(high_watermark=end), **config)
+                log = await log_fixture.reopen(checkpoints=Checkpoints(high_watermark=end), **config)
                 assert log.log_end_offset == end
         found = values(log)
         assert [offset for offset, _, _ in found] == sorted({offset for offset, _, _ in found})

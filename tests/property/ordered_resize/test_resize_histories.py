@@ -28,14 +28,14 @@ LIMIT = 1500
 def histories(first: int, count: int, *, is_edited: bool = False, seen: set[VerdictKind] | None = None) -> list[str]:
     """Return the first failure in histories with these seeds. ``seen`` collects the judgements of edits by hand."""
     for seed in range(first, first + count):
-        world = LineageModel(seed)
-        world.is_edited = is_edited
+        model = LineageModel(seed)
+        model.is_edited = is_edited
         try:
-            world.run()
+            model.run()
         except (AssertionError, LookupError, IllegalTransitionError, RecursionError) as error:
             return [f"history {seed}: {type(error).__name__}: {error}"]
         if seen is not None:
-            seen.update(world.judged)
+            seen.update(model.judged)
     return []
 
 
@@ -84,101 +84,101 @@ def test_a_rule_switched_off_is_noticed(rule: Mutation, first: int, monkeypatch:
 # ---------------------------------------------------------------- histories by hand for rare cases
 
 
-def newest(world: LineageModel, key: int) -> None:
-    world.producers[key].metadata = len(world.metadata) - 1
+def newest(model: LineageModel, key: int) -> None:
+    model.producers[key].metadata = len(model.metadata) - 1
 
 
-def put(world: LineageModel, key: int) -> None:
+def put(model: LineageModel, key: int) -> None:
     """Write the key's next record, placed by its producer's metadata."""
-    world.send(key)
-    world.send(key)
-    assert world.producers[key].batch is None
+    model.send(key)
+    model.send(key)
+    assert model.producers[key].batch is None
 
 
-def settle(world: LineageModel) -> None:
+def settle(model: LineageModel) -> None:
     """Carry out the resize without reads and removals."""
-    world.retains = True
-    while world.advance() or any(world.order_one(p) for p in list(world.states)):
+    model.retains = True
+    while model.advance() or any(model.order_one(p) for p in list(model.states)):
         pass
 
 
-def read(world: LineageModel, p: int) -> None:
+def read(model: LineageModel, p: int) -> None:
     for _ in range(30):
-        world.look(p)
+        model.look(p)
 
 
-def resized(world: LineageModel, count: int) -> None:
-    world.request(count)
-    settle(world)
+def resized(model: LineageModel, count: int) -> None:
+    model.request(count)
+    settle(model)
 
 
-def an_election_between_goal_and_bump(world: LineageModel) -> None:
+def an_election_between_goal_and_bump(model: LineageModel) -> None:
     """1 -> 2, key 1: the loser has two leader epochs under the old layout, and the records of both count."""
-    world.request(2)
-    world.elect(0)
-    world.order_one(0)
-    put(world, 1)
-    settle(world)
-    newest(world, 1)
-    put(world, 1)
-    read(world, 1)
+    model.request(2)
+    model.elect(0)
+    model.order_one(0)
+    put(model, 1)
+    settle(model)
+    newest(model, 1)
+    put(model, 1)
+    read(model, 1)
 
 
-def an_empty_loser_in_between(world: LineageModel) -> None:
+def an_empty_loser_in_between(model: LineageModel) -> None:
     """1 -> 2 -> 4, key 3: partition 1 had the key without a record of it, and partition 0 is unread."""
-    put(world, 3)
+    put(model, 3)
     for count in (2, 4):
-        resized(world, count)
-    newest(world, 3)
-    put(world, 3)
-    read(world, 1)
-    read(world, 3)
+        resized(model, count)
+    newest(model, 3)
+    put(model, 3)
+    read(model, 1)
+    read(model, 3)
 
 
-def an_answer_older_than_the_required_epoch(world: LineageModel) -> None:
+def an_answer_older_than_the_required_epoch(model: LineageModel) -> None:
     """2 -> 1 -> 2 -> 4, key 3: the reader of 3 has a lineage of 1 from before 1 gained the key from 0."""
-    resized(world, 1)
-    newest(world, 3)
-    put(world, 3)
+    resized(model, 1)
+    newest(model, 3)
+    put(model, 3)
     for count in (2, 4):
-        resized(world, count)
-    newest(world, 3)
-    put(world, 3)
-    world.readers[3].gate.facts.on_lineage(1, world.ages[1][0])
-    read(world, 1)
-    read(world, 3)
+        resized(model, count)
+    newest(model, 3)
+    put(model, 3)
+    model.readers[3].gate.facts.on_lineage(1, model.ages[1][0])
+    read(model, 1)
+    read(model, 3)
 
 
-def a_batch_of_the_first_layout_under_the_third(world: LineageModel) -> None:
+def a_batch_of_the_first_layout_under_the_third(model: LineageModel) -> None:
     """2 -> 1 -> 2, key 1: a copy of a batch of the first layout arrives under the third."""
-    world.send(1)
-    late = world.producers[1].batch
+    model.send(1)
+    late = model.producers[1].batch
     assert late is not None
-    resized(world, 1)
-    newest(world, 1)
-    world.send(1)
-    put(world, 1)
-    resized(world, 2)
-    world.produce(late)
+    resized(model, 1)
+    newest(model, 1)
+    model.send(1)
+    put(model, 1)
+    resized(model, 2)
+    model.produce(late)
 
 
-def a_leader_two_layouts_behind(world: LineageModel) -> None:
+def a_leader_two_layouts_behind(model: LineageModel) -> None:
     """2 -> 1, then 2 again before partition 0 has answered; key 1 moves to 0 and back."""
-    world.request(1)
-    world.advance()
-    world.order_one(1)
-    world.advance()
-    late_order = (0, world.incarnations[0], world.states[0])
-    newest(world, 1)
-    world.send(1)
-    late = world.producers[1].batch
+    model.request(1)
+    model.advance()
+    model.order_one(1)
+    model.advance()
+    late_order = (0, model.incarnations[0], model.states[0])
+    newest(model, 1)
+    model.send(1)
+    late = model.producers[1].batch
     assert late is not None
-    world.request(2)
-    world.advance()
-    newest(world, 1)
-    world.send(1)  # the batch is refused, and for ever if a newer layout is known
-    world.order(*late_order)
-    world.produce(late)
+    model.request(2)
+    model.advance()
+    newest(model, 1)
+    model.send(1)  # the batch is refused, and for ever if a newer layout is known
+    model.order(*late_order)
+    model.produce(late)
 
 
 SCENES = {
@@ -192,9 +192,9 @@ SCENES = {
 
 def acted(scene: Callable[[LineageModel], None]) -> None:
     counts, key, _ = SCENES[scene]
-    world = LineageModel(0, records=3, counts=counts, keys=[key], calm=True)
-    scene(world)
-    world.finish()
+    model = LineageModel(0, records=3, counts=counts, keys=[key], calm=True)
+    scene(model)
+    model.finish()
 
 
 @pytest.mark.parametrize("scene", SCENES)
@@ -219,21 +219,21 @@ ASKED = {0: 5, 2: 2, 4: 6, 8: 3, 9: 9, 10: 4, 20: 8, 24: 3, 30: 7, 31: 3}
 
 def carried_out(crash_after: int) -> tuple[object, list[str]]:
     """Return the final topic and partitions, and all writes. A controller stops after the write ``crash_after``."""
-    world = LineageModel(0, records=2, counts=(2, 2), keys=[1, 5, 6], calm=True)
-    world.crash_after = crash_after
+    model = LineageModel(0, records=2, counts=(2, 2), keys=[1, 5, 6], calm=True)
+    model.crash_after = crash_after
     asked = dict(ASKED)
     while asked:
         at = min(asked)
-        if at <= world.writes or (
-            not world.advance(first=True) and not any(world.order_one(p) for p in list(world.states))
+        if at <= model.writes or (
+            not model.advance(first=True) and not any(model.order_one(p) for p in list(model.states))
         ):
-            world.request(asked.pop(at))
-        for key in world.producers:
-            newest(world, key)
-            world.send(key)
-    world.finish()
-    states = {p: (s.leader_epoch, s.layout, s.before, s.lineage, s.floor) for p, s in world.states.items()}
-    return (world.topic.replace(topic_id=uuid.UUID(int=0)), states), world.done
+            model.request(asked.pop(at))
+        for key in model.producers:
+            newest(model, key)
+            model.send(key)
+    model.finish()
+    states = {p: (s.leader_epoch, s.layout, s.before, s.lineage, s.floor) for p, s in model.states.items()}
+    return (model.topic.replace(topic_id=uuid.UUID(int=0)), states), model.done
 
 
 def test_a_controller_crash_after_any_write_leads_to_the_same_end() -> None:

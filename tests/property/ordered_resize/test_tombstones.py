@@ -29,12 +29,12 @@ def histories(first: int, count: int) -> tuple[list[str], int]:
     """Return the first failure in histories with these seeds, and the number of removed tombstones."""
     removed = 0
     for seed in range(first, first + count):
-        world = CompactedModel(seed)
+        model = CompactedModel(seed)
         try:
-            world.run()
+            model.run()
         except BrokenError as error:
             return [f"history {seed}: {error}"], removed
-        removed += world.removed
+        removed += model.removed
     return [], removed
 
 

@@ -34,7 +34,7 @@ class RandomWorkload:
     """The replicas, and a controller with a state znode."""
 
     def __init__(self, seed: int) -> None:
-        self.world = ReplicaCluster(min_insync_replicas=2, seed=seed)
+        self.cluster = ReplicaCluster(min_insync_replicas=2, seed=seed)
         self.leader, self.epoch, self.isr = 1, 0, [1, 2, 3]
         self.down: dict[int, None] = {}
         self.delivered: dict[int, int] = {}
@@ -44,7 +44,7 @@ class RandomWorkload:
         self.exposed = 0
         """The highest offset up to which a consumer could have read."""
         self.number = 0
-        self.world.elect(1, 0, self.isr)
+        self.cluster.elect(1, 0, self.isr)
         self.delivered = dict.fromkeys(REPLICAS, 0)
 
     # ------------------------------------------------------------ events
@@ -55,45 +55,45 @@ class RandomWorkload:
         self.number += 1
         value = b"%d" % self.number
         try:
-            offset = self.world.append(self.leader, value, all_in_sync=True)
+            offset = self.cluster.append(self.leader, value, all_in_sync=True)
         except KafkaError:
             return
-        partition = self.world[self.leader].partition
+        partition = self.cluster[self.leader].partition
         awaited = AwaitedAppend(partition, offset + 1, PartitionProduceResponse(), all_in_sync=True)
         self.sent.append(Sent(value, offset, awaited))
 
     def fetch(self, which: int) -> None:
         follower = REPLICAS[which % 3]
-        leader = self.world[follower].partition.leader_id
+        leader = self.cluster[follower].partition.leader_id
         if follower in self.down or leader in self.down or leader in (-1, follower):
             return
-        self.world.fetch(follower, leader)
+        self.cluster.fetch(follower, leader)
 
     def shrink(self, which: int) -> None:
-        self.world.clock.seconds += LAG_S + 1
-        self.world[REPLICAS[which % 3]].partition.review_isr()
+        self.cluster.clock.seconds += LAG_S + 1
+        self.cluster[REPLICAS[which % 3]].partition.review_isr()
 
     def alter_partition(self, which: int) -> None:
         """Let the controller handle a leader's proposed ISR; the response may be lost."""
         broker = REPLICAS[which % 3]
-        partition = self.world[broker].partition
+        partition = self.cluster[broker].partition
         pending = partition.pending_isr
         if pending is None or broker in self.down:
             return
         if not self._write_isr(broker, pending):
             return  # stale: the leader continues to wait for a LeaderAndIsr
         if which < 6:
-            partition.isr_committed(self.isr, self.world.version)
+            partition.isr_committed(self.isr, self.cluster.version)
 
     def _write_isr(self, broker: int, pending: PendingIsr) -> bool:
         if broker != self.leader or pending.leader_epoch != self.epoch:
             return False
         if list(pending.isr) == self.isr:
             return True  # the request was answered before, and the answer was lost
-        if pending.partition_epoch != self.world.version or any(replica in self.down for replica in pending.isr):
+        if pending.partition_epoch != self.cluster.version or any(replica in self.down for replica in pending.isr):
             return False
         self.isr = list(pending.isr)
-        self.world.version += 1
+        self.cluster.version += 1
         return True
 
     def elect(self, which: int) -> None:
@@ -111,9 +111,9 @@ class RandomWorkload:
         broker = REPLICAS[which % 3]
         if self.down:
             return
-        await self.world[broker].restart(power_failure=which >= 6 and broker not in self.isr)
+        await self.cluster[broker].restart(power_failure=which >= 6 and broker not in self.isr)
         self.down[broker] = None
-        self.world.live.pop(broker)
+        self.cluster.live.pop(broker)
         self.delivered.pop(broker, None)
         left = [replica for replica in self.isr if replica != broker]
         if left:
@@ -122,7 +122,7 @@ class RandomWorkload:
     def come_back(self, _: int) -> None:
         for broker in list(self.down):
             del self.down[broker]
-            self.world.live[broker] = None
+            self.cluster.live[broker] = None
             if self.isr == [broker] or self.leader == broker:
                 self._new_epoch(broker, self.isr)
             self._deliver(broker)
@@ -131,12 +131,12 @@ class RandomWorkload:
 
     def _new_epoch(self, leader: int, isr: list[int]) -> None:
         self.leader, self.epoch, self.isr = leader, self.epoch + 1, list(isr)
-        self.world.version += 1
+        self.cluster.version += 1
         self._deliver(leader)
 
     def _deliver(self, broker: int) -> None:
         if broker not in self.down and self.delivered.get(broker) != self.epoch:
-            self.world.deliver(broker, self.leader, self.epoch, self.isr)
+            self.cluster.deliver(broker, self.leader, self.epoch, self.isr)
             self.delivered[broker] = self.epoch
 
     def look(self) -> None:
@@ -145,7 +145,7 @@ class RandomWorkload:
             if sent.awaited.is_done() and not sent.awaited.answer.error_code:
                 self.acknowledged[sent.offset] = sent.value
         self.sent = [sent for sent in self.sent if not sent.awaited.is_done()]
-        leader = self.world[self.leader]
+        leader = self.cluster[self.leader]
         if (
             self.leader not in self.down
             and leader.partition.is_leader
@@ -156,7 +156,7 @@ class RandomWorkload:
             found = {offset: value for offset, _, value in leader.records()}
             for offset, value in self.acknowledged.items():
                 assert found.get(offset) == value, f"offset {offset} was acknowledged"
-        up = [self.world[broker] for broker in REPLICAS if broker not in self.down]
+        up = [self.cluster[broker] for broker in REPLICAS if broker not in self.down]
         for one, other in pairwise(up):
             both = min(one.log.high_watermark, other.log.high_watermark)
             assert one.records(both) == other.records(both)
@@ -167,10 +167,10 @@ class RandomWorkload:
         for broker in REPLICAS:
             self._deliver(broker)
         followers = [broker for broker in REPLICAS if broker != self.leader]
-        self.world.catch_up(self.leader, *followers)
+        self.cluster.catch_up(self.leader, *followers)
         self.look()
-        whole = self.world[self.leader].records()
-        assert all(self.world[broker].records() == whole for broker in followers)
+        whole = self.cluster[self.leader].records()
+        assert all(self.cluster[broker].records() == whole for broker in followers)
 
 
 ACTIONS = (

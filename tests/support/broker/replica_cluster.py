@@ -44,17 +44,17 @@ LAG_S = 30.0
 class Services:
     """``PartitionServices`` that record the calls."""
 
-    def __init__(self, world: ReplicaCluster, flushes_on_ack: bool) -> None:
-        self.clock = world.clock
+    def __init__(self, cluster: ReplicaCluster, flushes_on_ack: bool) -> None:
+        self.clock = cluster.clock
         self.max_lag_s = LAG_S
         self.flushes_on_ack = flushes_on_ack
-        self._world = world
+        self._cluster = cluster
         self.proposed: list[Partition] = []
         self.storage_failures = 0
         self.to_flush: list[Partition] = []
 
     def is_live(self, broker_id: int) -> bool:
-        return broker_id in self._world.live
+        return broker_id in self._cluster.live
 
     def propose_isr(self, partition: Partition) -> None:
         self.proposed.append(partition)
@@ -69,20 +69,20 @@ class Services:
 class Replica:
     """One broker's replica. ``partition`` exists while the broker runs."""
 
-    def __init__(self, world: ReplicaCluster, broker_id: int, flushes_on_ack: bool) -> None:
+    def __init__(self, cluster: ReplicaCluster, broker_id: int, flushes_on_ack: bool) -> None:
         self.id = broker_id
-        self._world = world
-        self.disk = SimDisk(world.rng, clock=world.clock)
+        self._cluster = cluster
+        self.disk = SimDisk(cluster.rng, clock=cluster.clock)
         self.storage = self.disk.mount()
-        self.services = Services(world, flushes_on_ack)
+        self.services = Services(cluster, flushes_on_ack)
         self.followed: FollowedPartition | None = None
         log = create_log(
-            self._env(), "/t-0", KEY, PartitionMetadata(uuid.UUID(int=1), 1), world.config, ProducerState()
+            self._env(), "/t-0", KEY, PartitionMetadata(uuid.UUID(int=1), 1), cluster.config, ProducerState()
         )
-        self.partition = Partition(KEY, broker_id, log, world.min_insync_replicas, self.services)
+        self.partition = Partition(KEY, broker_id, log, cluster.min_insync_replicas, self.services)
 
     def _env(self) -> Env:
-        return Env(self._world.clock, RealNetwork(), self._world.rng, self.storage)
+        return Env(self._cluster.clock, RealNetwork(), self._cluster.rng, self.storage)
 
     @property
     def log(self) -> PartitionLog:
@@ -122,8 +122,8 @@ class Replica:
             self.disk.kill(self.storage)
         self.storage = self.disk.mount()
         checkpoints = Checkpoints(0, 0, 0)
-        log = await open_log(self._env(), "/t-0", KEY, self._world.config, checkpoints, clean=False)
-        self.partition = Partition(KEY, self.id, log, self._world.min_insync_replicas, self.services)
+        log = await open_log(self._env(), "/t-0", KEY, self._cluster.config, checkpoints, clean=False)
+        self.partition = Partition(KEY, self.id, log, self._cluster.min_insync_replicas, self.services)
         self.services.proposed.clear()
         self.services.to_flush.clear()
         self.followed = None

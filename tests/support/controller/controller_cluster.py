@@ -84,7 +84,7 @@ BROKER_PORT = 9092
 class FakeBroker:
     """A fake broker for the controller. ``requests`` has the received requests, in order."""
 
-    def __init__(self, world: ControllerCluster, broker_id: int, rack: str | None) -> None:
+    def __init__(self, cluster: ControllerCluster, broker_id: int, rack: str | None) -> None:
         self.id = broker_id
         self.requests: list[Any] = []
         self.answered: list[Any] = []
@@ -112,16 +112,16 @@ class FakeBroker:
         """``{topic: (ms since a stock producer wrote, ms since one placed a key by the old count)}``"""
         self.appended: dict[str, int] = {}
         """The bytes appended to topics since the broker's start."""
-        self.features = dict(world.features)
+        self.features = dict(cluster.features)
         self.answering = trio.Event()
         self.answering.set()
-        self._world = world
+        self._cluster = cluster
         self._rack = rack
         self.session: FakeSession | None = None
 
     async def register(self) -> None:
         """Take a new ZooKeeper session and register in it."""
-        self.session = self._world.zk.session()
+        self.session = self._cluster.zk.session()
         endpoints = [Endpoint("PLAINTEXT", f"broker{self.id}", BROKER_PORT)]
         registration = BrokerRegistration(endpoints, rack=self._rack, features=self.features)
         path = paths.broker_id(self.id)
@@ -153,7 +153,7 @@ class FakeBroker:
         }
 
     async def serve(self, task_status: trio.TaskStatus[None]) -> None:
-        listener = await self._world.fabric.node(f"broker{self.id}").listen(f"broker{self.id}", BROKER_PORT)
+        listener = await self._cluster.fabric.node(f"broker{self.id}").listen(f"broker{self.id}", BROKER_PORT)
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
@@ -170,9 +170,9 @@ class FakeBroker:
                 frames.received(received)
                 while (request := frames.next_request()) is not None:
                     self.requests.append(request.body)
-                    self._world.received(self, request.body)
+                    self._cluster.received(self, request.body)
                     await self.answering.wait()
-                    self._world.changed()
+                    self._cluster.changed()
                     header, body = request.header, self._answer(request.body)
                     await stream.send(encode_response(header.api_key, header.api_version, header.correlation_id, body))
                     self.answered.append(request.body)
@@ -308,7 +308,7 @@ class FakeBroker:
             for asked in topic.partitions:
                 if (topic.name, asked.partition_index) in self.keeps:
                     raise OSError("closed")
-                for broker in self._world.brokers.values():
+                for broker in self._cluster.brokers.values():
                     broker.logs[topic.name, asked.partition_index].start_offset = asked.offset
                 results.append(DeleteRecordsPartitionResult(partition_index=asked.partition_index))
             topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))

@@ -46,34 +46,34 @@ def alter(count: int, *, validate_only: bool = False, timeout_ms: int = 30_000) 
 
 async def started(nursery: trio.Nursery, **keys: object) -> ControllerCluster:
     """A controller with the configuration ``keys``, three brokers, and a topic with four partitions."""
-    world = ControllerCluster(nursery)
-    await world.start_controller(1000, **keys)
+    cluster = ControllerCluster(nursery)
+    await cluster.start_controller(1000, **keys)
     for broker_id in BROKERS:
-        await world.start_broker(broker_id)
-    await world.until(lambda: any(len(r.live_brokers) == 3 for r in world.brokers[1].sent(UpdateMetadataRequest)))
-    await world.request(creation(4, *BROKERS))
-    return world
+        await cluster.start_broker(broker_id)
+    await cluster.until(lambda: any(len(r.live_brokers) == 3 for r in cluster.brokers[1].sent(UpdateMetadataRequest)))
+    await cluster.request(creation(4, *BROKERS))
+    return cluster
 
 
-async def resized(world: ControllerCluster, count: int) -> None:
-    result = (await world.request(alter(count))).results[0]
+async def resized(cluster: ControllerCluster, count: int) -> None:
+    result = (await cluster.request(alter(count))).results[0]
     assert result.error_code == ErrorCode.NONE, result.error_message
 
 
-async def configure(world: ControllerCluster, **config: str) -> int:
+async def configure(cluster: ControllerCluster, **config: str) -> int:
     """Alter the topic's configs, and return the error code. Names of keys have underscores for dots."""
     configs = [
         AlterableConfig(name=name.replace("_", "."), config_operation=0, value=value) for name, value in config.items()
     ]
     resource = AlterConfigsResource(resource_type=2, resource_name=TOPIC, configs=configs)
-    response = await world.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
+    response = await cluster.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
     return int(response.responses[0].error_code)
 
 
 def hold_records(
-    world: ControllerCluster, partitions: range, end: int, start: int = 0, watermark: int | None = None
+    cluster: ControllerCluster, partitions: range, end: int, start: int = 0, watermark: int | None = None
 ) -> None:
-    for broker in world.brokers.values():
+    for broker in cluster.brokers.values():
         for index in partitions:
             broker.logs[TOPIC, index] = Log(end, end if watermark is None else watermark, start)
 
@@ -81,8 +81,8 @@ def hold_records(
 class Rules:
     """Checks each multi of ``watch``ed controllers. ``broken`` has the violations, in order."""
 
-    def __init__(self, world: ControllerCluster) -> None:
-        self.world = world
+    def __init__(self, cluster: ControllerCluster) -> None:
+        self.cluster = cluster
         self.broken: list[str] = []
         self.writes = 0
         self.after_write: Callable[[int], None] = lambda _number: None
@@ -92,7 +92,7 @@ class Rules:
         """The test's own writes, None for a deletion. They are not checked while the znode has this content."""
         self._decoded: dict[int, tuple[bytes, PartitionState]] = {}
         for name in ("set", "delete"):
-            setattr(world.store, name, self._noting(getattr(world.store, name)))
+            setattr(cluster.store, name, self._noting(getattr(cluster.store, name)))
 
     def _noting(self, write: Callable[..., Any]) -> Callable[..., Any]:
         async def edit(path: str, data: bytes | None = None, *version: int) -> Any:
@@ -103,7 +103,7 @@ class Rules:
         return edit
 
     def watch(self, controller_id: int) -> None:
-        session = self.world.sessions[controller_id]
+        session = self.cluster.sessions[controller_id]
         multi = session.multi
 
         async def checked(ops: Sequence[ZkOp]) -> list[int]:
@@ -141,7 +141,7 @@ class Rules:
 
     async def _read(self, path: str) -> bytes | None:
         try:
-            return (await self.world.store.get(path)).data
+            return (await self.cluster.store.get(path)).data
         except NoNodeError:
             return None
 
@@ -273,7 +273,7 @@ class Rules:
 
     def _acknowledged(self, topic: TopicZnode, index: int, state: PartitionState) -> bool:
         """Whether the leader has acknowledged a LeaderAndIsr with the stored epoch and layout."""
-        broker = self.world.brokers.get(state.leader)
+        broker = self.cluster.brokers.get(state.leader)
         return broker is not None and any(
             sent.partition_index == index
             and sent.leader_epoch == state.leader_epoch
@@ -288,7 +288,7 @@ class Rules:
     def _deleted(self, broker_id: int, index: int) -> bool:
         return any(
             stopped.partition_index == index and stopped.delete_partition
-            for request in self.world.brokers[broker_id].answered
+            for request in self.cluster.brokers[broker_id].answered
             if isinstance(request, StopReplicaRequest)
             for topic in request.topic_states
             for stopped in topic.partition_states
@@ -320,10 +320,10 @@ def _losers(initial: int, before: int, after: int) -> dict[int, list[int]]:
     return found
 
 
-def layouts_sent(world: ControllerCluster) -> dict[tuple[int, int], set[tuple[int, int]]]:
+def layouts_sent(cluster: ControllerCluster) -> dict[tuple[int, int], set[tuple[int, int]]]:
     """``{(partition, leader epoch): layouts}`` from every LeaderAndIsr that any broker has received."""
     sent: dict[tuple[int, int], set[tuple[int, int]]] = {}
-    for broker in world.brokers.values():
+    for broker in cluster.brokers.values():
         for request in broker.sent(LeaderAndIsrRequest):
             for topic in request.topic_states:
                 for state in topic.partition_states if topic.topic_name == TOPIC else ():
@@ -332,17 +332,17 @@ def layouts_sent(world: ControllerCluster) -> dict[tuple[int, int], set[tuple[in
     return sent
 
 
-async def finished(world: ControllerCluster, count: int) -> bool:
+async def finished(cluster: ControllerCluster, count: int) -> bool:
     """Whether the topic has ``count`` partitions under one layout, and every broker with features has their leaders."""
-    topic = await world.topic(TOPIC)
-    live = await world.store.children(paths.BROKER_IDS)
-    metadata = [broker.metadata() for id in live if (broker := world.brokers[int(id)]).features]
+    topic = await cluster.topic(TOPIC)
+    live = await cluster.store.children(paths.BROKER_IDS)
+    metadata = [broker.metadata() for id in live if (broker := cluster.brokers[int(id)]).features]
     if len(topic.partitions) != count or topic.undeleted_partition_count != count:
         return False
     for index in range(count):
-        if await world.store.exists(paths.partition_state(TOPIC, index)) is None:
+        if await cluster.store.exists(paths.partition_state(TOPIC, index)) is None:
             return False
-        state = await world.state(TOPIC, index)
+        state = await cluster.state(TOPIC, index)
         if state.layout is None or tuple(state.layout) != (count, topic.layout_version) or state.leader < 0:
             return False
         if any(leaders.get((TOPIC, index)) != state.leader for leaders in metadata):
@@ -350,37 +350,37 @@ async def finished(world: ControllerCluster, count: int) -> bool:
     return True
 
 
-async def refused(world: ControllerCluster, count: int) -> tuple[ErrorCode, str]:
+async def refused(cluster: ControllerCluster, count: int) -> tuple[ErrorCode, str]:
     """The error of a refused resize. A dry run must have the same error, and neither may write."""
-    before = [await _znodes(world)]
-    results = [(await world.request(alter(count, validate_only=dry))).results[0] for dry in (True, False)]
-    assert [await _znodes(world)] == before
+    before = [await _znodes(cluster)]
+    results = [(await cluster.request(alter(count, validate_only=dry))).results[0] for dry in (True, False)]
+    assert [await _znodes(cluster)] == before
     assert results[0] == results[1]
     return ErrorCode(results[0].error_code), results[0].error_message or ""
 
 
-async def _znodes(world: ControllerCluster) -> list[Any]:
-    states = [await world.store.get(paths.partition_state(TOPIC, index)) for index in range(4)]
-    return [(await world.store.get(paths.topic(TOPIC))).data, *(state.data for state in states)]
+async def _znodes(cluster: ControllerCluster) -> list[Any]:
+    states = [await cluster.store.get(paths.partition_state(TOPIC, index)) for index in range(4)]
+    return [(await cluster.store.get(paths.topic(TOPIC))).data, *(state.data for state in states)]
 
 
-async def led_by(world: ControllerCluster, partition: int, leader: int) -> bool:
+async def led_by(cluster: ControllerCluster, partition: int, leader: int) -> bool:
     """Whether this broker is the partition's leader; with -1, whether there is no leader."""
-    return (await world.state(TOPIC, partition)).leader == leader
+    return (await cluster.state(TOPIC, partition)).leader == leader
 
 
-async def is_gone(world: ControllerCluster) -> bool:
+async def is_gone(cluster: ControllerCluster) -> bool:
     """Whether the topic's znode has been deleted."""
-    return await world.store.exists(paths.topic(TOPIC)) is None
+    return await cluster.store.exists(paths.topic(TOPIC)) is None
 
 
-async def edit(world: ControllerCluster, **changes: object) -> None:
+async def edit(cluster: ControllerCluster, **changes: object) -> None:
     """Edit the topic's znode as an operator with ``zkCli`` does."""
     path = paths.topic(TOPIC)
-    fields = json.loads((await world.store.get(path)).data)
+    fields = json.loads((await cluster.store.get(path)).data)
     for name, value in changes.items():
         if value is None:
             fields.pop(name)
         else:
             fields[name] = value
-    await world.store.set(path, json.dumps(fields).encode())
+    await cluster.store.set(path, json.dumps(fields).encode())

@@ -46,10 +46,10 @@ def test_an_error_has_empty_records_never_null() -> None:
     assert partition.records == b""
 
 
-def read_by(world: ReplicaCluster, session: FetchSession, replica_id: int = -1) -> FetchRead:
+def read_by(cluster: ReplicaCluster, session: FetchSession, replica_id: int = -1) -> FetchRead:
     limits = ReadLimits(replica_id, -1, 1 << 20, read_committed=False, full=False, reports_divergence=True)
-    replicas: Any = world[1]
-    return FetchRead(replicas, world.throttle, world.metrics, session, limits)
+    replicas: Any = cluster[1]
+    return FetchRead(replicas, cluster.throttle, cluster.metrics, session, limits)
 
 
 def ask_from(session: FetchSession, offset: int) -> None:
@@ -62,39 +62,39 @@ def test_a_held_fetch_that_is_answered_early_includes_an_undelivered_change() ->
 
     The change is delivered in the next turn of the loop. A follower that misses it holds up every acks=all.
     """
-    world = ReplicaCluster(1)
-    world.elect(1, 1, [1])
-    session = FetchSession(Purgatory(world.clock), 7, 0.0)
+    cluster = ReplicaCluster(1)
+    cluster.elect(1, 1, [1])
+    session = FetchSession(Purgatory(cluster.clock), 7, 0.0)
     ask_from(session, 0)
-    read = read_by(world, session)
+    read = read_by(cluster, session)
     read.run()
     answers: list[FetchResponse] = []
-    DelayedFetch.park(Purgatory(world.clock), 10.0, read, 1).then(answers.append)
-    world.append(1, b"a")
+    DelayedFetch.park(Purgatory(cluster.clock), 10.0, read, 1).then(answers.append)
+    cluster.append(1, b"a")
     session.answer_held()
     assert [len(found.records or b"") > 0 for found in answers[0].responses[0].partitions] == [True]
 
 
 def test_offsets_in_answers_to_consumers_are_counted_once_and_those_to_followers_are_not() -> None:
-    world = ReplicaCluster(2)
-    world.elect(1, 1, [1, 2])
-    world.append(1, b"a", b"b")
-    world.append(1, b"c")
-    traffic = world.metrics.traffic("t")
-    world.catch_up(1, 2)
-    assert (world[1].log.high_watermark, traffic.messages_out) == (3, 0)
-    session = FetchSession(Purgatory(world.clock), 7, 0.0)
+    cluster = ReplicaCluster(2)
+    cluster.elect(1, 1, [1, 2])
+    cluster.append(1, b"a", b"b")
+    cluster.append(1, b"c")
+    traffic = cluster.metrics.traffic("t")
+    cluster.catch_up(1, 2)
+    assert (cluster[1].log.high_watermark, traffic.messages_out) == (3, 0)
+    session = FetchSession(Purgatory(cluster.clock), 7, 0.0)
     for offset, expected in [(0, 3), (1, 5), (3, 5)]:
         ask_from(session, offset)
-        read = read_by(world, session)
+        read = read_by(cluster, session)
         read.run()
         read.run()
         read.response()
         assert traffic.messages_out == expected
     ask_from(session, 0)
-    read = read_by(world, session)
+    read = read_by(cluster, session)
     read.run()
-    world.elect(2, 2, [1, 2])
+    cluster.elect(2, 2, [1, 2])
     read.run()
     assert read.response().responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert traffic.messages_out == 5
@@ -116,32 +116,32 @@ def size_of(response: FetchResponse) -> int:
 
 
 def test_appends_visit_an_idle_session_once_and_a_reading_session_after_each_read() -> None:
-    world = ReplicaCluster(1)
-    world.elect(1, 1, [1])
+    cluster = ReplicaCluster(1)
+    cluster.elect(1, 1, [1])
     CountingSession.visits = 0
-    sessions = [CountingSession(Purgatory(world.clock), id, 0.0) for id in range(1, 101)]
+    sessions = [CountingSession(Purgatory(cluster.clock), id, 0.0) for id in range(1, 101)]
     for session in sessions:
         ask_from(session, 0)
-        read = read_by(world, session)
+        read = read_by(cluster, session)
         read.run()
         assert not size_of(read.response())
     for _ in range(10):
-        world.append(1, b"a")
+        cluster.append(1, b"a")
     assert CountingSession.visits == len(sessions), (
         "the first append marks the partition in each session, the other appends in none"
     )
     reader = sessions[0]
     for offset in range(10, 13):
         ask_from(reader, offset)
-        read = read_by(world, reader)
+        read = read_by(cluster, reader)
         read.run()
         assert not size_of(read.response())
-        world.append(1, b"b")
+        cluster.append(1, b"b")
         assert list(reader.dirty) == [TopicPartition("t", 0)]
     assert CountingSession.visits == len(sessions) + 3
     for session in sessions:
         session.close()
-    assert not world[1].partition.readers
+    assert not cluster[1].partition.readers
 
 
 def test_a_change_between_the_read_and_its_answer_is_read_by_the_sessions_next_fetch() -> None:
@@ -149,15 +149,15 @@ def test_a_change_between_the_read_and_its_answer_is_read_by_the_sessions_next_f
 
     A fetch of many partitions suspends in between. If the mark is lost there, nothing sets it again.
     """
-    world = ReplicaCluster(1)
-    world.elect(1, 1, [1])
-    session = FetchSession(Purgatory(world.clock), 7, 0.0)
+    cluster = ReplicaCluster(1)
+    cluster.elect(1, 1, [1])
+    session = FetchSession(Purgatory(cluster.clock), 7, 0.0)
     ask_from(session, 0)
-    read = read_by(world, session)
+    read = read_by(cluster, session)
     read.run()
-    world.append(1, b"a")
+    cluster.append(1, b"a")
     assert not size_of(read.response())
-    read = read_by(world, session)
+    read = read_by(cluster, session)
     read.run()
     assert size_of(read.response())
 
@@ -167,19 +167,19 @@ def test_a_follower_whose_fetch_moves_the_watermark_is_notified_of_the_next_appe
 
     A change that the fetch itself causes marks the session, too, and only once until the session reads again.
     """
-    world = ReplicaCluster(2)
-    world.elect(1, 1, [1, 2])
-    session = FetchSession(Purgatory(world.clock), 7, 0.0, is_follower=True)
+    cluster = ReplicaCluster(2)
+    cluster.elect(1, 1, [1, 2])
+    session = FetchSession(Purgatory(cluster.clock), 7, 0.0, is_follower=True)
     ask_from(session, 0)
-    read_by(world, session, 2).run()
-    world.append(1, b"a")
+    read_by(cluster, session, 2).run()
+    cluster.append(1, b"a")
     ask_from(session, 1)
-    read = read_by(world, session, 2)
+    read = read_by(cluster, session, 2)
     read.run()
-    assert world[1].log.high_watermark == 1
+    assert cluster[1].log.high_watermark == 1
     read.response()
     assert not session.dirty
-    world.append(1, b"b")
+    cluster.append(1, b"b")
     assert list(session.dirty) == [TopicPartition("t", 0)]
 
 
@@ -188,27 +188,27 @@ def test_partitions_without_room_in_one_response_are_in_the_next_one() -> None:
 
     An incremental fetch names only partitions whose records arrived, so no other request names these partitions.
     """
-    worlds = [ReplicaCluster(1) for _ in range(3)]
-    for index, world in enumerate(worlds):
-        world.elect(1, 1, [1])
-        world[1].partition.key = TopicPartition("t", index)
+    clusters = [ReplicaCluster(1) for _ in range(3)]
+    for index, cluster in enumerate(clusters):
+        cluster.elect(1, 1, [1])
+        cluster[1].partition.key = TopicPartition("t", index)
         for _ in range(2):
-            world.append(1, b"x" * 400)
+            cluster.append(1, b"x" * 400)
 
     class Replicas:
         def leader(self, key: TopicPartition, current_leader_epoch: int) -> Any:
-            return worlds[key.partition][1].partition
+            return clusters[key.partition][1].partition
 
         hosted = leader
 
     replicas: Any = Replicas()
-    session = FetchSession(Purgatory(worlds[0].clock), 7, 0.0)
+    session = FetchSession(Purgatory(clusters[0].clock), 7, 0.0)
     limits = ReadLimits(-1, -1, 500, read_committed=False, full=False, reports_divergence=True)
     partitions = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20) for index in range(3)]
     session.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=partitions)]))
     read_order = []
     for _ in range(6):
-        read = FetchRead(replicas, worlds[0].throttle, worlds[0].metrics, session, limits)
+        read = FetchRead(replicas, clusters[0].throttle, clusters[0].metrics, session, limits)
         read.run()
         (found,) = [part for topic in read.response().responses for part in topic.partitions if part.records]
         read_order.append(found.partition_index)
@@ -216,5 +216,5 @@ def test_partitions_without_room_in_one_response_are_in_the_next_one() -> None:
         asked.fetch_offset = read_order.count(found.partition_index)
         session.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=[asked])]))
     assert read_order == [0, 1, 2, 0, 1, 2]
-    FetchRead(replicas, worlds[0].throttle, worlds[0].metrics, session, limits).run()
+    FetchRead(replicas, clusters[0].throttle, clusters[0].metrics, session, limits).run()
     assert not session.dirty

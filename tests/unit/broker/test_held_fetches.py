@@ -19,125 +19,127 @@ HOLD = DeliveryRules(legacy_consumers=LegacyConsumers.HOLD)
 RESIZED = Layout(2, 1, 1)
 
 
-def world_of_two_epochs() -> ReplicaCluster:
+def cluster_of_two_epochs() -> ReplicaCluster:
     """Offsets 0 to 2 are of epoch 1; offsets 3 and 4 are of epoch 2, in which the topic was resized."""
-    world = ReplicaCluster(1)
-    world.elect(1, 1, [1])
-    world.append(1, b"a", b"b", b"c")
-    world[1].partition.layout = RESIZED
-    world[1].partition.delivery = HOLD
-    world.elect(1, 2, [1])
-    world.append(1, b"d", b"e")
-    return world
+    cluster = ReplicaCluster(1)
+    cluster.elect(1, 1, [1])
+    cluster.append(1, b"a", b"b", b"c")
+    cluster[1].partition.layout = RESIZED
+    cluster[1].partition.delivery = HOLD
+    cluster.elect(1, 2, [1])
+    cluster.append(1, b"d", b"e")
+    return cluster
 
 
-def serve(world: ReplicaCluster, epoch: int, until: float = math.inf, at_least: int = -1) -> None:
-    world[1].partition.stock_cap = StockCap(epoch, until, at_least)
+def serve(cluster: ReplicaCluster, epoch: int, until: float = math.inf, at_least: int = -1) -> None:
+    cluster[1].partition.stock_cap = StockCap(epoch, until, at_least)
 
 
-def session_of(world: ReplicaCluster, offset: int) -> FetchSession:
-    session = FetchSession(Purgatory(world.clock), 7, 0.0)
+def session_of(cluster: ReplicaCluster, offset: int) -> FetchSession:
+    session = FetchSession(Purgatory(cluster.clock), 7, 0.0)
     asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
     session.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=[asked])]))
     return session
 
 
-def read_of(world: ReplicaCluster, session: FetchSession, replica_id: int = -1, **limits: Any) -> FetchRead:
+def read_of(cluster: ReplicaCluster, session: FetchSession, replica_id: int = -1, **limits: Any) -> FetchRead:
     given = {"read_committed": False, "full": True, "reports_divergence": True, "is_stock": replica_id == -1, **limits}
-    replicas: Any = world[1]
-    read = FetchRead(replicas, world.throttle, world.metrics, session, ReadLimits(replica_id, -1, 1 << 20, **given))
+    replicas: Any = cluster[1]
+    read = FetchRead(replicas, cluster.throttle, cluster.metrics, session, ReadLimits(replica_id, -1, 1 << 20, **given))
     read.run()
     return read
 
 
-def fetched(world: ReplicaCluster, offset: int = 0, **limits: Any) -> tuple[int, PartitionData]:
+def fetched(cluster: ReplicaCluster, offset: int = 0, **limits: Any) -> tuple[int, PartitionData]:
     """Return how many bytes of records the response has, and the response."""
-    answer = read_of(world, session_of(world, offset), **limits).response().responses[0].partitions[0]
+    answer = read_of(cluster, session_of(cluster, offset), **limits).response().responses[0].partitions[0]
     return len(answer.records or b""), answer
 
 
 def test_a_held_consumer_is_given_batches_up_to_the_cap() -> None:
-    world = world_of_two_epochs()
-    all_of_it, _ = fetched(world, is_stock=False)
-    assert fetched(world)[0] == 0, "the cap is not known yet"
-    serve(world, 1)
-    first, answer = fetched(world)
+    cluster = cluster_of_two_epochs()
+    all_of_it, _ = fetched(cluster, is_stock=False)
+    assert fetched(cluster)[0] == 0, "the cap is not known yet"
+    serve(cluster, 1)
+    first, answer = fetched(cluster)
     assert 0 < first < all_of_it
     assert (answer.high_watermark, answer.last_stable_offset, answer.error_code) == (3, 3, 0)
-    serve(world, 2)
-    whole, answer = fetched(world)
+    serve(cluster, 2)
+    whole, answer = fetched(cluster)
     assert whole == all_of_it and answer.high_watermark == 5
 
 
 def test_a_held_consumer_with_read_committed_is_given_the_same_batches() -> None:
-    world = world_of_two_epochs()
-    serve(world, 1)
-    size, answer = fetched(world, read_committed=True)
-    assert size == fetched(world)[0] and answer.last_stable_offset == 3
+    cluster = cluster_of_two_epochs()
+    serve(cluster, 1)
+    size, answer = fetched(cluster, read_committed=True)
+    assert size == fetched(cluster)[0] and answer.last_stable_offset == 3
 
 
 def test_an_expired_cap_serves_only_records_that_no_group_can_wait_for() -> None:
-    world = world_of_two_epochs()
-    serve(world, 2, until=world.clock.monotonic() + 3, at_least=1)
-    assert fetched(world)[1].high_watermark == 5
-    world.clock.seconds += 3
-    assert fetched(world)[1].high_watermark == 3
+    cluster = cluster_of_two_epochs()
+    serve(cluster, 2, until=cluster.clock.monotonic() + 3, at_least=1)
+    assert fetched(cluster)[1].high_watermark == 5
+    cluster.clock.seconds += 3
+    assert fetched(cluster)[1].high_watermark == 3
 
 
 def test_the_high_watermark_is_not_below_a_reader_above_the_cap() -> None:
-    world = world_of_two_epochs()
-    serve(world, 1)
-    size, answer = fetched(world, offset=4)
+    cluster = cluster_of_two_epochs()
+    serve(cluster, 1)
+    size, answer = fetched(cluster, offset=4)
     assert (size, answer.error_code, answer.high_watermark) == (0, 0, 4)
 
 
 def test_anabranch_consumers_followers_and_debugging_consumers_are_not_held() -> None:
-    world = world_of_two_epochs()
-    assert fetched(world, is_stock=False)[1].high_watermark == 5
+    cluster = cluster_of_two_epochs()
+    assert fetched(cluster, is_stock=False)[1].high_watermark == 5
     for replica_id in (1, -2):
-        assert len(read_of(world, session_of(world, 0), replica_id).response().responses[0].partitions[0].records) > 0
+        assert (
+            len(read_of(cluster, session_of(cluster, 0), replica_id).response().responses[0].partitions[0].records) > 0
+        )
 
 
 def test_only_resized_topics_with_the_hold_config_hold_consumers() -> None:
-    world = world_of_two_epochs()
-    partition = world[1].partition
+    cluster = cluster_of_two_epochs()
+    partition = cluster[1].partition
     partition.layout = Layout(1, 0, 1)
-    assert fetched(world)[1].high_watermark == 5
+    assert fetched(cluster)[1].high_watermark == 5
     partition.layout, partition.delivery = RESIZED, DeliveryRules()
-    assert fetched(world)[1].high_watermark == 5
+    assert fetched(cluster)[1].high_watermark == 5
     partition.delivery, partition.ordered_delivery = HOLD, False
-    assert fetched(world)[1].high_watermark == 5
+    assert fetched(cluster)[1].high_watermark == 5
     partition.ordered_delivery = True
-    assert fetched(world)[1].high_watermark == 0
+    assert fetched(cluster)[1].high_watermark == 0
 
 
 def test_a_held_fetch_waits_and_is_answered_when_the_cap_moves() -> None:
-    world = world_of_two_epochs()
-    serve(world, 1)
-    purgatory = Purgatory(world.clock)
-    session = session_of(world, 3)
-    read = read_of(world, session)
+    cluster = cluster_of_two_epochs()
+    serve(cluster, 1)
+    purgatory = Purgatory(cluster.clock)
+    session = session_of(cluster, 3)
+    read = read_of(cluster, session)
     assert read.held == {KEY} and read.size_bytes == 0
     answers: list[FetchResponse] = []
     DelayedFetch.park(purgatory, 10.0, read, 1).then(answers.append)
-    serve(world, 2)
-    world[1].partition.notify()
+    serve(cluster, 2)
+    cluster[1].partition.notify()
     session.answer_held()
     assert len(answers[0].responses[0].partitions[0].records or b"") > 0 and not read.held
 
 
 def test_a_reader_at_the_end_of_the_log_is_not_held() -> None:
-    world = world_of_two_epochs()
-    serve(world, 2)
-    assert not read_of(world, session_of(world, 5)).held
+    cluster = cluster_of_two_epochs()
+    serve(cluster, 2)
+    assert not read_of(cluster, session_of(cluster, 5)).held
 
 
 def test_a_leader_keeps_its_cap_in_its_next_epoch_and_loses_it_as_a_follower() -> None:
-    world = world_of_two_epochs()
-    serve(world, 2)
-    world.elect(1, 3, [1])
-    world.append(1, b"f")
-    assert fetched(world)[1].high_watermark == 5, "the cap of the new epoch is not known"
-    world[1].partition.make_follower(2, 4, [2], [1, 2])
-    world[1].partition.make_leader(5, [1], [1])
-    assert world[1].partition.stock_cap == NOTHING
+    cluster = cluster_of_two_epochs()
+    serve(cluster, 2)
+    cluster.elect(1, 3, [1])
+    cluster.append(1, b"f")
+    assert fetched(cluster)[1].high_watermark == 5, "the cap of the new epoch is not known"
+    cluster[1].partition.make_follower(2, 4, [2], [1, 2])
+    cluster[1].partition.make_leader(5, [1], [1])
+    assert cluster[1].partition.stock_cap == NOTHING

@@ -116,191 +116,193 @@ def answer_of(answer: PartitionAnswer | None) -> tuple[int, int, int, list[tuple
 
 
 async def test_the_answer_is_the_lineage_in_the_znodes() -> None:
-    world = LineageFixture()
-    await world.create()
-    assert answer_of(await world.ask()) == (2, -1, -1, [(0, {1: 0}), (2, {1: 2})])
-    await world.controller.set(STATE, state(4, LINEAGE[1:], 0).encode())
-    await world.controller.set(TOPIC, resized({5: 0, 7: 3}).encode())
-    assert answer_of(await world.ask()) == (4, 0, 0, [(2, {1: 2})]), (
+    lineage_fixture = LineageFixture()
+    await lineage_fixture.create()
+    assert answer_of(await lineage_fixture.ask()) == (2, -1, -1, [(0, {1: 0}), (2, {1: 2})])
+    await lineage_fixture.controller.set(STATE, state(4, LINEAGE[1:], 0).encode())
+    await lineage_fixture.controller.set(TOPIC, resized({5: 0, 7: 3}).encode())
+    assert answer_of(await lineage_fixture.ask()) == (4, 0, 0, [(2, {1: 2})]), (
         "``over`` is also set for a partition that exists again"
     )
-    assert answer_of(await world.ask(TopicPartition("t", 7))) == (-1, 3, -1, []), (
+    assert answer_of(await lineage_fixture.ask(TopicPartition("t", 7))) == (-1, 3, -1, []), (
         "``over`` is also set for a partition that no longer exists"
     )
 
 
 async def test_the_answer_has_the_end_offset_of_a_removed_partition() -> None:
     """A log without records has no entry in the topic's znode."""
-    world = LineageFixture()
-    await world.create()
-    never_removed = await world.ask()
+    lineage_fixture = LineageFixture()
+    await lineage_fixture.create()
+    never_removed = await lineage_fixture.ask()
     assert never_removed is not None and never_removed.over_end_offset == -1
-    await world.controller.set(TOPIC, resized({5: 0, 6: 2, 7: 3}).replace(last_offsets={5: 40, 7: 9}).encode())
+    await lineage_fixture.controller.set(
+        TOPIC, resized({5: 0, 6: 2, 7: 3}).replace(last_offsets={5: 40, 7: 9}).encode()
+    )
     for number, end in {5: 40, 6: 0, 7: 9}.items():
-        answer = await world.ask(TopicPartition("t", number))
+        answer = await lineage_fixture.ask(TopicPartition("t", number))
         assert answer is not None and (number, answer.over_end_offset) == (number, end)
 
 
 async def test_a_partition_that_never_existed_is_unknown_and_causes_no_read() -> None:
-    world = LineageFixture()
-    await world.create()
-    await world.ask()
-    world.zk.reads.clear()
+    lineage_fixture = LineageFixture()
+    await lineage_fixture.create()
+    await lineage_fixture.ask()
+    lineage_fixture.zk.reads.clear()
     for partition in (6, 2**31 - 1, -1):
-        answer = await world.ask(TopicPartition("t", partition))
+        answer = await lineage_fixture.ask(TopicPartition("t", partition))
         assert answer is not None and answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    answer = await world.ask(TopicPartition("../config", 0))
+    answer = await lineage_fixture.ask(TopicPartition("../config", 0))
     assert answer is not None and answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert world.zk.reads == []
+    assert lineage_fixture.zk.reads == []
 
 
 async def test_before_the_first_update_metadata_an_unknown_partition_may_exist() -> None:
-    world = LineageFixture()
-    world.metadata.brokers.clear()
-    assert await world.ask(TopicPartition("u", 0)) is None
+    lineage_fixture = LineageFixture()
+    lineage_fixture.metadata.brokers.clear()
+    assert await lineage_fixture.ask(TopicPartition("u", 0)) is None
 
 
 async def test_an_assigned_partition_that_is_not_created_yet_gets_no_answer() -> None:
-    world = LineageFixture()
-    await world.create(p1=state())
-    assert await world.ask() is None
-    await world.controller.create(STATE, state(0, LINEAGE[:1]).encode(), make_parents=True)
-    assert answer_of(await world.ask())[0] == 0
+    lineage_fixture = LineageFixture()
+    await lineage_fixture.create(p1=state())
+    assert await lineage_fixture.ask() is None
+    await lineage_fixture.controller.create(STATE, state(0, LINEAGE[:1]).encode(), make_parents=True)
+    assert answer_of(await lineage_fixture.ask())[0] == 0
 
 
 async def test_a_partition_that_was_never_led_gets_no_answer() -> None:
-    world = LineageFixture()
-    await world.create(p5=PartitionState(1, -1, -1, []))
-    assert await world.ask() is None
+    lineage_fixture = LineageFixture()
+    await lineage_fixture.create(p5=PartitionState(1, -1, -1, []))
+    assert await lineage_fixture.ask() is None
 
 
 @pytest.mark.parametrize("before", [TOPIC, STATE])
 async def test_a_partition_removed_during_the_read_is_answered_with_its_last_epoch(before: str) -> None:
     """An answer with neither state nor last epoch would mean "gone, and nothing is known of it"."""
-    world = LineageFixture()
-    await world.create()
-    world.zk.before[before] = lambda: world.remove(resized({5: 2}))
-    assert answer_of(await world.ask()) == (-1, 2, -1, [])
+    lineage_fixture = LineageFixture()
+    await lineage_fixture.create()
+    lineage_fixture.zk.before[before] = lambda: lineage_fixture.remove(resized({5: 2}))
+    assert answer_of(await lineage_fixture.ask()) == (-1, 2, -1, [])
 
 
 async def test_a_partition_that_is_created_again_is_read_again() -> None:
-    world = LineageFixture()
-    await world.create()
-    await world.ask()
-    await world.remove(resized({5: 2}))
-    assert answer_of(await world.ask()) == (-1, 2, -1, [])
-    await world.controller.create(STATE, state(3, (LineageEntry(3, {1: 4}),)).encode())
-    assert answer_of(await world.ask()) == (3, 2, -1, [(3, {1: 4})])
+    lineage_fixture = LineageFixture()
+    await lineage_fixture.create()
+    await lineage_fixture.ask()
+    await lineage_fixture.remove(resized({5: 2}))
+    assert answer_of(await lineage_fixture.ask()) == (-1, 2, -1, [])
+    await lineage_fixture.controller.create(STATE, state(3, (LineageEntry(3, {1: 4}),)).encode())
+    assert answer_of(await lineage_fixture.ask()) == (3, 2, -1, [(3, {1: 4})])
 
 
 async def test_repeated_requests_read_each_znode_once_after_a_sync() -> None:
-    world = LineageFixture()
-    await world.create()
+    lineage_fixture = LineageFixture()
+    await lineage_fixture.create()
     for _ in range(3):
-        await world.ask()
-    assert (world.zk.syncs, world.zk.reads) == (1, [TOPIC, STATE])
+        await lineage_fixture.ask()
+    assert (lineage_fixture.zk.syncs, lineage_fixture.zk.reads) == (1, [TOPIC, STATE])
 
 
 async def test_concurrent_requests_share_one_read() -> None:
-    world = LineageFixture()
-    await world.create()
+    lineage_fixture = LineageFixture()
+    await lineage_fixture.create()
     async with trio.open_nursery() as nursery:
         for _ in range(3):
-            nursery.start_soon(world.ask)
-    assert world.zk.reads == [TOPIC, STATE]
+            nursery.start_soon(lineage_fixture.ask)
+    assert lineage_fixture.zk.reads == [TOPIC, STATE]
 
 
 async def test_a_new_topic_of_the_same_name_never_gets_the_lineage_of_the_old_one() -> None:
-    world = LineageFixture()
-    first = await world.create()
-    answer = await world.ask(topic_incarnation=first)
-    assert (answer_of(answer)[0], world.lineages.topic_incarnation("t")) == (2, first)
-    assert await world.ask(topic_incarnation=first + 1) is None, "the metadata of this broker is behind"
+    lineage_fixture = LineageFixture()
+    first = await lineage_fixture.create()
+    answer = await lineage_fixture.ask(topic_incarnation=first)
+    assert (answer_of(answer)[0], lineage_fixture.lineages.topic_incarnation("t")) == (2, first)
+    assert await lineage_fixture.ask(topic_incarnation=first + 1) is None, "the metadata of this broker is behind"
     for path in (STATE, STATE.removesuffix("/state"), f"{TOPIC}/partitions", TOPIC):
-        await world.controller.delete(path)
-    assert await world.ask() is None
-    second = await world.create(p5=state(0, LINEAGE[:1]))
-    assert answer_of(await world.ask(topic_incarnation=second)) == (0, -1, -1, [(0, {1: 0})])
-    assert world.lineages.topic_incarnation("t") == second
+        await lineage_fixture.controller.delete(path)
+    assert await lineage_fixture.ask() is None
+    second = await lineage_fixture.create(p5=state(0, LINEAGE[:1]))
+    assert answer_of(await lineage_fixture.ask(topic_incarnation=second)) == (0, -1, -1, [(0, {1: 0})])
+    assert lineage_fixture.lineages.topic_incarnation("t") == second
 
 
 async def test_a_topic_created_again_between_two_reads_gives_no_mixture_of_both() -> None:
-    world = LineageFixture()
-    await world.create(p5=state(7))
+    lineage_fixture = LineageFixture()
+    await lineage_fixture.create(p5=state(7))
 
     async def again() -> None:
         for path in (STATE, STATE.removesuffix("/state"), f"{TOPIC}/partitions", TOPIC):
-            await world.controller.delete(path)
-        await world.create(resized({5: 9}), p5=state(10))
+            await lineage_fixture.controller.delete(path)
+        await lineage_fixture.create(resized({5: 9}), p5=state(10))
 
-    world.zk.before[STATE] = again
-    assert answer_of(await world.ask())[:2] == (10, 9)
+    lineage_fixture.zk.before[STATE] = again
+    assert answer_of(await lineage_fixture.ask())[:2] == (10, 9)
 
 
 async def test_without_zookeeper_a_lineage_that_may_have_changed_gets_no_answer() -> None:
-    world = LineageFixture()
-    await world.create()
-    await world.ask()
-    world.own.disconnect()
-    assert world.own.state is SessionState.SUSPENDED
-    assert await world.ask() is None
-    world.own.reconnect()
-    assert answer_of(await world.ask())[0] == 2
+    lineage_fixture = LineageFixture()
+    await lineage_fixture.create()
+    await lineage_fixture.ask()
+    lineage_fixture.own.disconnect()
+    assert lineage_fixture.own.state is SessionState.SUSPENDED
+    assert await lineage_fixture.ask() is None
+    lineage_fixture.own.reconnect()
+    assert answer_of(await lineage_fixture.ask())[0] == 2
 
 
 @pytest.mark.parametrize("path", [TOPIC, STATE])
 async def test_a_malformed_znode_is_named_and_read_once_until_it_is_repaired(path: str) -> None:
-    world = LineageFixture()
-    await world.create()
-    intact = (await world.controller.get(path)).data
-    await world.controller.set(path, b"{")
+    lineage_fixture = LineageFixture()
+    await lineage_fixture.create()
+    intact = (await lineage_fixture.controller.get(path)).data
+    await lineage_fixture.controller.set(path, b"{")
     for _ in range(3):
-        answer = await world.ask()
+        answer = await lineage_fixture.ask()
         assert answer is not None and answer.error_code == NOT_YET
         assert str(answer.error_message).startswith(f"znode {path}: ")
-    assert world.zk.reads.count(path) == 1
-    await world.controller.set(path, intact)
-    assert answer_of(await world.ask())[0] == 2
+    assert lineage_fixture.zk.reads.count(path) == 1
+    await lineage_fixture.controller.set(path, intact)
+    assert answer_of(await lineage_fixture.ask())[0] == 2
 
 
 async def test_a_lineage_whose_epochs_do_not_ascend_gets_leader_not_available() -> None:
     """The entries descend, as after an edit by hand."""
-    world = LineageFixture()
-    await world.create(p5=state(lineage=(LineageEntry(2, {1: 2}), LineageEntry(0, {1: 0}))))
-    answer = await world.ask()
+    lineage_fixture = LineageFixture()
+    await lineage_fixture.create(p5=state(lineage=(LineageEntry(2, {1: 2}), LineageEntry(0, {1: 0}))))
+    answer = await lineage_fixture.ask()
     assert answer is not None and answer.error_code == NOT_YET
 
 
 async def test_a_partition_with_a_later_layout_and_no_lineage_gets_no_answer() -> None:
     """A partition without stored entries may have waits: the controller writes them with the next leader epoch."""
-    world = LineageFixture()
+    lineage_fixture = LineageFixture()
     older = PartitionState(1, 1, 2, [1], Layout(6, 1), leader_epoch_after_creation={1: 0})
-    await world.create(p5=older, p1=PartitionState(1, 1, 2, [1]))
-    assert await world.ask() is None
-    assert answer_of(await world.ask(T1)) == (2, -1, -1, []), "the partition still has the first layout"
+    await lineage_fixture.create(p5=older, p1=PartitionState(1, 1, 2, [1]))
+    assert await lineage_fixture.ask() is None
+    assert answer_of(await lineage_fixture.ask(T1)) == (2, -1, -1, []), "the partition still has the first layout"
 
 
 async def test_the_cache_stays_within_its_limit_and_every_partition_is_answered() -> None:
-    world = LineageFixture(max_bytes=2_000)
-    await world.create(**{f"p{number}": state(number, ()) for number in range(6)})
+    lineage_fixture = LineageFixture(max_bytes=2_000)
+    await lineage_fixture.create(**{f"p{number}": state(number, ()) for number in range(6)})
     questions = [Question(TopicPartition("t", number)) for number in range(6)]
-    read = await world.lineages.read(questions)
-    kept = sum(known.size for known in world.lineages._known.values())
-    assert 0 < world.lineages.size_bytes == kept <= 2_000
+    read = await lineage_fixture.lineages.read(questions)
+    kept = sum(known.size for known in lineage_fixture.lineages._known.values())
+    assert 0 < lineage_fixture.lineages.size_bytes == kept <= 2_000
     for number, question in enumerate(questions):
-        assert answer_of(world.lineages.answer(question, read))[0] == number
-        assert answer_of(await world.ask(question.tp))[0] == number
+        assert answer_of(lineage_fixture.lineages.answer(question, read))[0] == number
+        assert answer_of(await lineage_fixture.ask(question.tp))[0] == number
 
 
 async def test_version_0_is_answered_only_for_topics_that_were_never_resized() -> None:
     """Consumers of version 0 know only one ancestor and one survivor of a partition."""
-    world = LineageFixture()
-    await world.create(resized(version=0), p1=PartitionState(1, 1, 0, [1]))
-    answer = await world.ask_v0(T1, 101)
+    lineage_fixture = LineageFixture()
+    await lineage_fixture.create(resized(version=0), p1=PartitionState(1, 1, 0, [1]))
+    answer = await lineage_fixture.ask_v0(T1, 101)
     assert answer is not None and (answer.error_code, answer.incarnation, answer.created_from) == (0, 101, -1)
-    assert await world.ask_v0(T1, 102) is None, "the metadata of this broker is behind"
-    await world.controller.set(TOPIC, resized(version=1).encode())
-    assert await world.ask_v0(T1, 101) is None
+    assert await lineage_fixture.ask_v0(T1, 102) is None, "the metadata of this broker is behind"
+    await lineage_fixture.controller.set(TOPIC, resized(version=1).encode())
+    assert await lineage_fixture.ask_v0(T1, 101) is None
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -309,8 +311,8 @@ async def test_an_answer_is_one_consistent_state_of_both_znodes_during_writes(
 ) -> None:
     """Each answer is the state of both znodes at one time, while partition 5 is bumped, removed and created again."""
     rng = random.Random(seed)
-    world = LineageFixture(latency_s=lambda: rng.random() * 0.02)
-    await world.create(p5=state(0, ()))
+    lineage_fixture = LineageFixture(latency_s=lambda: rng.random() * 0.02)
+    await lineage_fixture.create(p5=state(0, ()))
     states = {(0, -1)}
     epoch, over, exists = 0, -1, True
     answers: list[tuple[int, int]] = []
@@ -319,19 +321,19 @@ async def test_an_answer_is_one_consistent_state_of_both_znodes_during_writes(
         nonlocal epoch, over, exists
         if not exists:
             epoch, exists = over + 1, True
-            await world.controller.create(STATE, state(epoch, ()).encode())
+            await lineage_fixture.controller.create(STATE, state(epoch, ()).encode())
         elif rng.random() < 0.5:
             epoch += 1
-            await world.controller.set(STATE, state(epoch, ()).encode())
+            await lineage_fixture.controller.set(STATE, state(epoch, ()).encode())
         else:
             over, exists = epoch, False
-            await world.remove(resized({5: over}))
+            await lineage_fixture.remove(resized({5: over}))
         states.add((epoch if exists else -1, over))
 
     async def ask() -> None:
         for _ in range(40):
             await trio.sleep(rng.random() * 0.03)  # virtual time: at any moment of a write
-            if (answer := await world.ask()) is not None:
+            if (answer := await lineage_fixture.ask()) is not None:
                 answers.append(answer_of(answer)[:2])
 
     async with trio.open_nursery() as nursery:
@@ -343,29 +345,31 @@ async def test_an_answer_is_one_consistent_state_of_both_znodes_during_writes(
     assert set(answers) <= states
     assert len(set(answers)) > 10
     with trio.fail_after(5):  # the watch event of the last write is under way
-        while (last := await world.ask()) is None or answer_of(last)[:2] != (epoch if exists else -1, over):
+        while (last := await lineage_fixture.ask()) is None or answer_of(last)[:2] != (epoch if exists else -1, over):
             await trio.sleep(0.01)  # polls: virtual time
 
 
 async def test_the_first_kept_epoch_moves_past_entries_whose_ancestors_are_removed() -> None:
-    world = LineageFixture()
-    await world.create(p5=state(4))
-    assert await world.lineages.first_kept_epoch(T5) == 0
-    reads = len(world.zk.reads)
-    assert await world.lineages.first_kept_epoch(T5) == 0
-    assert len(world.zk.reads) == reads, "a watched znode is not read again"
+    lineage_fixture = LineageFixture()
+    await lineage_fixture.create(p5=state(4))
+    assert await lineage_fixture.lineages.first_kept_epoch(T5) == 0
+    reads = len(lineage_fixture.zk.reads)
+    assert await lineage_fixture.lineages.first_kept_epoch(T5) == 0
+    assert len(lineage_fixture.zk.reads) == reads, "a watched znode is not read again"
     for removed, kept_from in (({1: 0}, 2), ({1: 2}, 5)):
-        await world.controller.set(TOPIC, resized(removed).encode())
-        assert await world.lineages.first_kept_epoch(T5) == kept_from
+        await lineage_fixture.controller.set(TOPIC, resized(removed).encode())
+        assert await lineage_fixture.lineages.first_kept_epoch(T5) == kept_from
 
 
 async def test_all_tombstones_stay_while_the_lineage_is_not_known() -> None:
-    world = LineageFixture()
-    assert await world.lineages.first_kept_epoch(T5) == BELOW_EVERY_EPOCH, "there is no znode"
-    await world.create(p1=state(-1, ()), p5=state().replace(initial_partition_count=None))
-    assert await world.lineages.first_kept_epoch(T1) == BELOW_EVERY_EPOCH, "the partition was never led"
-    assert await world.lineages.first_kept_epoch(T5) == BELOW_EVERY_EPOCH, "the state is of a release without lineages"
-    assert await world.lineages.first_kept_epoch(TopicPartition("other", 0)) == BELOW_EVERY_EPOCH
-    await world.controller.set(STATE, state().encode())
-    world.own.expire()
-    assert await world.lineages.first_kept_epoch(T5) == BELOW_EVERY_EPOCH, "ZooKeeper does not answer"
+    lineage_fixture = LineageFixture()
+    assert await lineage_fixture.lineages.first_kept_epoch(T5) == BELOW_EVERY_EPOCH, "there is no znode"
+    await lineage_fixture.create(p1=state(-1, ()), p5=state().replace(initial_partition_count=None))
+    assert await lineage_fixture.lineages.first_kept_epoch(T1) == BELOW_EVERY_EPOCH, "the partition was never led"
+    assert await lineage_fixture.lineages.first_kept_epoch(T5) == BELOW_EVERY_EPOCH, (
+        "the state is of a release without lineages"
+    )
+    assert await lineage_fixture.lineages.first_kept_epoch(TopicPartition("other", 0)) == BELOW_EVERY_EPOCH
+    await lineage_fixture.controller.set(STATE, state().encode())
+    lineage_fixture.own.expire()
+    assert await lineage_fixture.lineages.first_kept_epoch(T5) == BELOW_EVERY_EPOCH, "ZooKeeper does not answer"

@@ -27,19 +27,19 @@ class Coordinator:
     """Broker 1's offsets log over three replicas; ``tick`` delivers the changes of the partition."""
 
     def __init__(self, *, replicas: int = 3, min_insync_replicas: int = 1) -> None:
-        self.world = ReplicaCluster(replicas, min_insync_replicas=min_insync_replicas)
-        self.purgatory = Purgatory(self.world.clock)
+        self.cluster = ReplicaCluster(replicas, min_insync_replicas=min_insync_replicas)
+        self.purgatory = Purgatory(self.cluster.clock)
         values = {"offsets.load.buffer.size": BUFFER_BYTES, "offsets.topic.compression.codec": 0}
-        found: Any = self.world[1]
-        self.log = ReplicatedOffsetsLog(found, self.purgatory, self.world.clock, values)
-        self.isr = list(self.world.replicas)
-        self.world.elect(1, 5, self.isr)
+        found: Any = self.cluster[1]
+        self.log = ReplicatedOffsetsLog(found, self.purgatory, self.cluster.clock, values)
+        self.isr = list(self.cluster.replicas)
+        self.cluster.elect(1, 5, self.isr)
 
     def tick(self) -> None:
         self.purgatory._deliver()
 
     def followers_fetch(self, *followers: int) -> None:
-        self.world.catch_up(1, *(followers or self.isr[1:]))
+        self.cluster.catch_up(1, *(followers or self.isr[1:]))
         self.tick()
 
     def append(self, epoch: int = 5, record: KeyValue = RECORD) -> Deferred[KafkaError | None]:
@@ -50,7 +50,7 @@ class Coordinator:
 
     @property
     def end_offset(self) -> int:
-        return self.world[1].log.log_end_offset
+        return self.cluster[1].log.log_end_offset
 
 
 def fate(deferred: Deferred[KafkaError | None]) -> ErrorCode | None:
@@ -88,14 +88,14 @@ async def test_an_append_of_an_earlier_leadership_never_counts_as_committed() ->
     watermark.
     """
     coordinator = Coordinator()
-    world = coordinator.world
+    cluster = coordinator.cluster
     appended = coordinator.append()
-    world.elect(2, 6, [2, 3])
-    world.append(2, b"theirs")
-    world.catch_up(2, 1, 3)
-    world.elect(1, 7, [1, 2, 3])
-    world.catch_up(1, 2, 3)
-    assert world[1].log.high_watermark == 1
+    cluster.elect(2, 6, [2, 3])
+    cluster.append(2, b"theirs")
+    cluster.catch_up(2, 1, 3)
+    cluster.elect(1, 7, [1, 2, 3])
+    cluster.catch_up(1, 2, 3)
+    assert cluster[1].log.high_watermark == 1
     coordinator.tick()
     assert fate(appended) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -103,7 +103,7 @@ async def test_an_append_of_an_earlier_leadership_never_counts_as_committed() ->
 async def test_an_append_does_not_fail_when_the_leader_continues_in_the_next_epoch() -> None:
     coordinator = Coordinator()
     appended = coordinator.append()
-    coordinator.world.elect(1, 6, coordinator.isr)
+    coordinator.cluster.elect(1, 6, coordinator.isr)
     coordinator.tick()
     assert fate(appended) is None
     coordinator.followers_fetch()
@@ -117,7 +117,7 @@ async def test_an_append_never_times_out() -> None:
     """
     coordinator = Coordinator()
     appended = coordinator.append()
-    coordinator.world.clock.seconds += 3600
+    coordinator.cluster.clock.seconds += 3600
     coordinator.purgatory._expire()
     assert fate(appended) is None
     coordinator.followers_fetch()
@@ -126,11 +126,11 @@ async def test_an_append_never_times_out() -> None:
 
 async def test_too_few_replicas_are_reported_before_and_after_the_append() -> None:
     coordinator = Coordinator(min_insync_replicas=2)
-    world = coordinator.world
+    cluster = coordinator.cluster
     appended = coordinator.append()
-    world.live.clear()  # the ISR then waits for no follower
-    world.version += 1
-    world[1].partition.isr_committed([1], world.version)
+    cluster.live.clear()  # the ISR then waits for no follower
+    cluster.version += 1
+    cluster[1].partition.isr_committed([1], cluster.version)
     coordinator.tick()
     assert fate(appended) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert fate(coordinator.append()) is ErrorCode.NOT_ENOUGH_REPLICAS
@@ -138,9 +138,9 @@ async def test_too_few_replicas_are_reported_before_and_after_the_append() -> No
 
 async def test_a_load_waits_for_the_watermark_to_reach_the_log_end(nursery: Any) -> None:
     coordinator = Coordinator()
-    world = coordinator.world
-    world.append(1, b"one")
-    world.elect(1, 6, coordinator.isr)
+    cluster = coordinator.cluster
+    cluster.append(1, b"one")
+    cluster.elect(1, 6, coordinator.isr)
     waited: list[str] = []
 
     async def wait() -> None:
@@ -159,20 +159,20 @@ async def test_a_load_waits_for_the_watermark_to_reach_the_log_end(nursery: Any)
 
 async def test_a_load_that_is_given_up_leaves_no_watcher(nursery: Any) -> None:
     coordinator = Coordinator()
-    coordinator.world.append(1, b"one")
+    coordinator.cluster.append(1, b"one")
     with trio.CancelScope() as scope:
         nursery.start_soon(trio.testing.wait_all_tasks_blocked)
         async with trio.open_nursery() as inner:
             inner.start_soon(coordinator.log.wait_until_committed, 0, 5)
             await trio.testing.wait_all_tasks_blocked()
-            assert len(coordinator.world[1].partition.watchers) == 1
+            assert len(coordinator.cluster[1].partition.watchers) == 1
             scope.cancel()
-    assert not coordinator.world[1].partition.watchers
+    assert not coordinator.cluster[1].partition.watchers
 
 
 async def test_a_load_that_waits_fails_when_the_leadership_ends(nursery: Any) -> None:
     coordinator = Coordinator()
-    coordinator.world.append(1, b"one")
+    coordinator.cluster.append(1, b"one")
     errors: list[ErrorCode] = []
 
     async def wait() -> None:
@@ -183,7 +183,7 @@ async def test_a_load_that_waits_fails_when_the_leadership_ends(nursery: Any) ->
 
     nursery.start_soon(wait)
     await trio.testing.wait_all_tasks_blocked()
-    coordinator.world.elect(2, 6, [2, 3])
+    coordinator.cluster.elect(2, 6, [2, 3])
     coordinator.tick()
     await trio.testing.wait_all_tasks_blocked()
     assert errors == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -196,23 +196,23 @@ async def test_leadership_is_confirmed_by_fetches_of_followers_after_the_request
     assert fate(confirmed) is None
     coordinator.followers_fetch()
     assert fate(confirmed) is ErrorCode.NONE
-    assert all(value is None for value in coordinator.world[1].values())  # a tombstone, which compaction removes
+    assert all(value is None for value in coordinator.cluster[1].values())  # a tombstone, which compaction removes
 
 
 async def test_a_leader_alone_in_the_isr_confirms_itself_and_writes_nothing() -> None:
     coordinator = Coordinator(min_insync_replicas=2)
-    coordinator.world.elect(1, 6, [1])
+    coordinator.cluster.elect(1, 6, [1])
     assert fate(coordinator.log.confirm_leadership(0, 6)) is ErrorCode.NONE
     assert coordinator.end_offset == 0
 
 
 async def test_a_deposed_leader_is_never_confirmed() -> None:
     coordinator = Coordinator()
-    coordinator.world.elect(2, 6, [2, 3], deliver=[2, 3])
+    coordinator.cluster.elect(2, 6, [2, 3], deliver=[2, 3])
     confirmed = coordinator.log.confirm_leadership(0, 5)
     coordinator.tick()
     assert fate(confirmed) is None
-    coordinator.world.deliver(1, 2, 6, [2, 3])
+    coordinator.cluster.deliver(1, 2, 6, [2, 3])
     coordinator.tick()
     assert fate(confirmed) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -240,6 +240,6 @@ async def test_records_without_a_key_are_left_out() -> None:
     coordinator = Coordinator(replicas=1)
     coordinator.append()
     no_key = bytearray(build_batch([(None, b"value", (), START_MS)]))
-    coordinator.world[1].partition.append(memoryview(no_key), all_in_sync=False)
+    coordinator.cluster[1].partition.append(memoryview(no_key), all_in_sync=False)
     coordinator.append()
     assert await coordinator.read() == [RECORD, RECORD]

@@ -32,19 +32,19 @@ EVERYTHING = 0
 class Broker:
     """The only replica of a partition: four segments with two records each, all older than ``retention.ms``."""
 
-    def __init__(self, world: LogFixture, **config: Any) -> None:
+    def __init__(self, log_fixture: LogFixture, **config: Any) -> None:
         values = {
             "ordered_delivery_retention_waits": True,
             "ordered_delivery_retention_waits_max_ms": BOUND_MS,
             "retention_ms": RETENTION_MS,
             "segment_bytes": len(batch(b"a", b"b")),
         } | config
-        self.clock = world.clock
-        self.log = world.create(**values)
+        self.clock = log_fixture.clock
+        self.log = log_fixture.create(**values)
         for _ in range(4):
-            self.log.append_as_leader(batch(b"a", b"b", timestamp=world.clock.ms), 0)
+            self.log.append_as_leader(batch(b"a", b"b", timestamp=log_fixture.clock.ms), 0)
         self.log.advance_high_watermark(8)
-        world.clock.ms += RETENTION_MS + 2  # the second record of a batch is 1 ms younger
+        log_fixture.clock.ms += RETENTION_MS + 2  # the second record of a batch is 1 ms younger
         self.partition = Partition(self.log.partition, 1, self.log, 1, Services(self, flushes_on_ack=False))  # type: ignore[arg-type]
         self.hosted: Partition | None = self.partition
         self.metrics = BrokerMetrics()
@@ -79,8 +79,8 @@ class Broker:
 
 
 @pytest.fixture
-def broker(world: LogFixture) -> Broker:
-    return Broker(world)
+def broker(log_fixture: LogFixture) -> Broker:
+    return Broker(log_fixture)
 
 
 @pytest.fixture
@@ -150,18 +150,18 @@ def test_records_past_the_bound_are_removed_even_before_a_role_is_given(broker: 
     assert broker.apply_retention() == 8
 
 
-def test_a_topic_whose_retention_does_not_wait_is_not_held(world: LogFixture) -> None:
-    broker = Broker(world, ordered_delivery_retention_waits=False)
+def test_a_topic_whose_retention_does_not_wait_is_not_held(log_fixture: LogFixture) -> None:
+    broker = Broker(log_fixture, ordered_delivery_retention_waits=False)
     broker.partition.make_follower(2, 3, [1, 2], [1, 2])
     assert broker.apply_retention() == 8
 
 
-def test_a_topic_whose_retention_begins_to_wait_is_held_for_a_lease(world: LogFixture) -> None:
+def test_a_topic_whose_retention_begins_to_wait_is_held_for_a_lease(log_fixture: LogFixture) -> None:
     """A topic gets a lease when its config makes retention wait.
 
     It gets the lease even after an earlier hold has ended. The controller sends the next hold in its next round.
     """
-    broker = Broker(world)
+    broker = Broker(log_fixture)
     broker.lead(3)
     broker.send(4, held_ms=0)
     on = broker.log.config
@@ -182,8 +182,8 @@ def test_held_records_that_the_bound_removes_cause_a_warning_and_are_counted(lea
     assert leader.metrics.held_records_removed.values == {("t", "slow"): 5}
 
 
-def test_held_records_that_retention_by_size_removes_cause_a_warning_and_are_counted(world: LogFixture) -> None:
-    leader = Broker(world, retention_ms=-1, retention_bytes=2 * len(batch(b"a", b"b")))
+def test_held_records_that_retention_by_size_removes_cause_a_warning_and_are_counted(log_fixture: LogFixture) -> None:
+    leader = Broker(log_fixture, retention_ms=-1, retention_bytes=2 * len(batch(b"a", b"b")))
     leader.lead(3)
     leader.send(2, group="slow")
     assert leader.apply_retention() == 4

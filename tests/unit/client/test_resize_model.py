@@ -24,48 +24,48 @@ from tests.unit.client.resize_model import INITIAL, NODES, ProducerModel
 KEYS = [b"k%d" % n for n in range(8)]
 
 
-def wander(world: ProducerModel, rng: random.Random, steps: int) -> None:
+def wander(model: ProducerModel, rng: random.Random, steps: int) -> None:
     """Take that many random steps. Then stop all faults until every record is acknowledged or failed."""
     for _ in range(steps):
         node = rng.randrange(NODES)
         choice = rng.randrange(26)
         if choice < 6:
-            world.send(rng.choice(KEYS))
-            world.pump()
+            model.send(rng.choice(KEYS))
+            model.pump()
         elif choice < 9:
-            world.arrive(node)
+            model.arrive(node)
         elif choice < 12:
-            world.answer(node)
+            model.answer(node)
         elif choice == 12:
-            world.cut(node)
+            model.cut(node)
         elif choice == 13:
-            world.haunt()
+            model.haunt()
         elif choice == 14:
-            world.read_metadata(rng.randrange(len(world.snapshots)))
+            model.read_metadata(rng.randrange(len(model.snapshots)))
         elif choice in (15, 21):
-            world.resize(rng.randint(2, 7))
+            model.resize(rng.randint(2, 7))
         elif choice == 16 or choice >= 22:
-            world.step_resize()
+            model.step_resize()
         elif choice == 17:
-            world.remove_drained()
+            model.remove_drained()
         elif choice == 20:
-            world.cancel()
+            model.cancel()
         elif choice == 18:
-            world.now_s += rng.choice([0.005, 0.05, 0.5])
+            model.now_s += rng.choice([0.005, 0.05, 0.5])
         else:
-            world.read_metadata()
-        world.pump()
-    world.settle()
+            model.read_metadata()
+        model.pump()
+    model.settle()
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.integers(20, 250))
 def test_no_key_is_reordered_and_no_record_is_lost_or_duplicated(seed: int, steps: int) -> None:
     rng = random.Random(seed)
-    world = ProducerModel(rng)
-    wander(world, rng, steps)
-    world.check()
-    world.check_routing()
+    model = ProducerModel(rng)
+    wander(model, rng, steps)
+    model.check()
+    model.check_routing()
 
 
 # ---------------------------------------------------------------- one scripted fault each
@@ -76,183 +76,183 @@ def key_in(partition: int, undeleted: int) -> bytes:
     return next(k for k in (b"%d" % n for n in range(1000)) if place(positive_hash(k), INITIAL, undeleted) == partition)
 
 
-def exchange(world: ProducerModel, node: int) -> None:
+def exchange(model: ProducerModel, node: int) -> None:
     """Send, and let one request arrive and be answered."""
-    world.pump()
-    world.arrive(node)
-    world.answer(node)
+    model.pump()
+    model.arrive(node)
+    model.answer(node)
 
 
-def lost_answer_before_a_grow(world: ProducerModel) -> None:
+def lost_answer_before_a_grow(model: ProducerModel) -> None:
     """Hole 17: the batch was written and its response lost; the new layout places its key in another partition."""
-    world.send(key_in(2, 4))
-    world.pump()
-    world.arrive(0)
-    world.cut(0)
-    world.finish_resize(4)
-    world.read_metadata()
-    world.now_s += 1
-    exchange(world, 0)
-    [again] = world.requests[-1].topic_data
+    model.send(key_in(2, 4))
+    model.pump()
+    model.arrive(0)
+    model.cut(0)
+    model.finish_resize(4)
+    model.read_metadata()
+    model.now_s += 1
+    exchange(model, 0)
+    [again] = model.requests[-1].topic_data
     assert (again.undeleted_partition_count, again.layout_version) == (2, 0), (
         "the retry has the layout of the first request"
     )
-    assert world.handles[0][2].partition == 0
+    assert model.handles[0][2].partition == 0
 
 
-def lost_answer_before_a_removal(world: ProducerModel) -> None:
+def lost_answer_before_a_removal(model: ProducerModel) -> None:
     """Hole 14: the partition is removed, with or without the record."""
-    world.finish_resize(4)
-    world.read_metadata()
-    handle = world.send(key_in(3, 4))
-    world.pump()
-    world.arrive(1)
-    world.cut(1)
-    world.finish_resize(2)
-    world.remove(3)
-    world.remove(2)
-    world.read_metadata()
-    world.settle()
+    model.finish_resize(4)
+    model.read_metadata()
+    handle = model.send(key_in(3, 4))
+    model.pump()
+    model.arrive(1)
+    model.cut(1)
+    model.finish_resize(2)
+    model.remove(3)
+    model.remove(2)
+    model.read_metadata()
+    model.settle()
     batch, _ = handle._locate()
     assert isinstance(batch.error, OutcomeUnknownError)
 
 
-def lost_answer_before_a_partition_is_created_again(world: ProducerModel) -> None:
+def lost_answer_before_a_partition_is_created_again(model: ProducerModel) -> None:
     """Holes 14 and 20: a recreated partition refuses a batch that the earlier one may have, and metadata lags."""
-    world.finish_resize(4)
-    world.read_metadata()
-    handle = world.send(key_in(3, 4))
-    world.pump()
-    world.arrive(1)
-    world.cut(1)
-    world.finish_resize(2)
-    marked = len(world.snapshots) - 1
-    world.remove(3)
-    world.remove(2)
-    world.finish_resize(4)
-    world.read_metadata(marked)
-    world.now_s += 1
-    exchange(world, 1)
-    world.pump()
-    world.settle()
+    model.finish_resize(4)
+    model.read_metadata()
+    handle = model.send(key_in(3, 4))
+    model.pump()
+    model.arrive(1)
+    model.cut(1)
+    model.finish_resize(2)
+    marked = len(model.snapshots) - 1
+    model.remove(3)
+    model.remove(2)
+    model.finish_resize(4)
+    model.read_metadata(marked)
+    model.now_s += 1
+    exchange(model, 1)
+    model.pump()
+    model.settle()
     batch, _ = handle._locate()
     assert isinstance(batch.error, OutcomeUnknownError)
 
 
-def refused_by_a_broker_that_is_behind(world: ProducerModel) -> None:
+def refused_by_a_broker_that_is_behind(model: ProducerModel) -> None:
     """Hole 10: an earlier copy of the batch may still be written at the broker that refused the batch."""
     key = key_in(3, 4)
-    world.finish_resize(4)
-    world.begin_resize(3, late=1)  # metadata shows the merge before partition 1 has its layout
-    world.read_metadata()
-    world.send(key)
-    world.pump()
-    world.cut(1, ghosts=True)
-    world.now_s += 1
-    exchange(world, 1)
-    world.finish_resize(3)
-    world.haunt()
-    world.remove(3)
-    world.finish_resize(4)
-    world.read_metadata()
+    model.finish_resize(4)
+    model.begin_resize(3, late=1)  # metadata shows the merge before partition 1 has its layout
+    model.read_metadata()
+    model.send(key)
+    model.pump()
+    model.cut(1, ghosts=True)
+    model.now_s += 1
+    exchange(model, 1)
+    model.finish_resize(3)
+    model.haunt()
+    model.remove(3)
+    model.finish_resize(4)
+    model.read_metadata()
 
 
-def metadata_that_goes_backwards(world: ProducerModel) -> None:
+def metadata_that_goes_backwards(model: ProducerModel) -> None:
     """Hole 10: a batch in a new partition does not count as lost because old metadata lacks the partition."""
-    world.finish_resize(4)
-    world.read_metadata()
-    world.send(key_in(3, 4))
-    world.pump()
-    world.cut(1)
-    world.read_metadata(0)
-    world.pump()
-    assert world.topic.layout.layout_version == 1
+    model.finish_resize(4)
+    model.read_metadata()
+    model.send(key_in(3, 4))
+    model.pump()
+    model.cut(1)
+    model.read_metadata(0)
+    model.pump()
+    assert model.topic.layout.layout_version == 1
 
 
-def refused_before_the_broker_knows_the_producer(world: ProducerModel) -> None:
+def refused_before_the_broker_knows_the_producer(model: ProducerModel) -> None:
     """A broker accepts any first sequence of a producer.
 
     This includes the sequence of a batch behind one that the broker has just refused.
     """
     key = key_in(0, 4)
-    world.finish_resize(4)
-    world.begin_resize(3, late=0)  # the producer sees the merge before partition 0 has it
-    world.read_metadata()
-    queue = world.accumulator.queue("t", 0)
+    model.finish_resize(4)
+    model.begin_resize(3, late=0)  # the producer sees the merge before partition 0 has it
+    model.read_metadata()
+    queue = model.accumulator.queue("t", 0)
     for _ in range(2):
-        world.send(key)
+        model.send(key)
         queue.waiting[-1].full = True
-    world.pump()
-    world.pump()
-    world.arrive(0)
-    world.finish_resize(3)
-    world.arrive(0)
+    model.pump()
+    model.pump()
+    model.arrive(0)
+    model.finish_resize(3)
+    model.arrive(0)
     for _ in range(2):
-        world.answer(0)
+        model.answer(0)
 
 
-def closed_and_revived_while_an_answer_is_lost(world: ProducerModel) -> None:
+def closed_and_revived_while_an_answer_is_lost(model: ProducerModel) -> None:
     """Grow while draining: the log of partition 3 continues, with its producer state."""
     key = key_in(3, 4)
-    world.finish_resize(4)
-    world.read_metadata()
-    world.send(key)
-    world.pump()
-    world.arrive(1)
-    world.cut(1)  # the batch was written
-    world.finish_resize(2)
-    world.finish_resize(4)
-    assert 3 in world.partitions and not world.removed
-    world.read_metadata()
-    world.now_s += 1
-    exchange(world, 1)
-    [again] = world.requests[-1].topic_data
+    model.finish_resize(4)
+    model.read_metadata()
+    model.send(key)
+    model.pump()
+    model.arrive(1)
+    model.cut(1)  # the batch was written
+    model.finish_resize(2)
+    model.finish_resize(4)
+    assert 3 in model.partitions and not model.removed
+    model.read_metadata()
+    model.now_s += 1
+    exchange(model, 1)
+    [again] = model.requests[-1].topic_data
     assert again.layout_version == 1, "the retry has the layout of the first request, two layouts later"
-    world.send(key)
-    world.settle()
-    assert [number for _, number, _ in world.partitions[3].log] == [0, 1]
+    model.send(key)
+    model.settle()
+    assert [number for _, number, _ in model.partitions[3].log] == [0, 1]
 
 
-def closed_and_revived_between_two_batches(world: ProducerModel) -> None:
+def closed_and_revived_between_two_batches(model: ProducerModel) -> None:
     """The producer follows each layout, and its sequence in partition 3 continues."""
     key = key_in(3, 4)
     for count in (4, 2, 4):
-        world.finish_resize(count)
-        world.read_metadata()
-        world.send(key)
-        world.settle()
-    assert [(number, version) for _, number, version in world.partitions[3].log] == [(0, 1), (2, 3)]
-    assert world.partitions[3].producers[7] == (0, 2), "no new producer epoch, and no gap"
+        model.finish_resize(count)
+        model.read_metadata()
+        model.send(key)
+        model.settle()
+    assert [(number, version) for _, number, version in model.partitions[3].log] == [(0, 1), (2, 3)]
+    assert model.partitions[3].producers[7] == (0, 2), "no new producer epoch, and no gap"
 
 
-def cancelled_after_a_partition_lost_keys(world: ProducerModel) -> None:
+def cancelled_after_a_partition_lost_keys(model: ProducerModel) -> None:
     """The version rises by two, and the key stays in its partition."""
-    world.late = 1
-    world.resize(4)  # partition 0 loses keys to 2, and partition 1 to 3
-    world.step_resize()
-    world.publish()
-    world.read_metadata()
-    world.send(key_in(2, 4))
-    world.pump()
-    world.cancel()
-    assert (world.undeleted, world.version) == (2, 2)
-    while world.plan is not None:
-        world.step_resize()
-    world.read_metadata()
-    world.send(key_in(2, 4))
-    world.settle()
-    assert [(number, version) for _, number, version in world.partitions[0].log] == [(0, 2), (1, 2)]
+    model.late = 1
+    model.resize(4)  # partition 0 loses keys to 2, and partition 1 to 3
+    model.step_resize()
+    model.publish()
+    model.read_metadata()
+    model.send(key_in(2, 4))
+    model.pump()
+    model.cancel()
+    assert (model.undeleted, model.version) == (2, 2)
+    while model.plan is not None:
+        model.step_resize()
+    model.read_metadata()
+    model.send(key_in(2, 4))
+    model.settle()
+    assert [(number, version) for _, number, version in model.partitions[0].log] == [(0, 2), (1, 2)]
 
 
-def announce_a_resize_only_when_a_partition_has_it(world: ProducerModel) -> None:
+def announce_a_resize_only_when_a_partition_has_it(model: ProducerModel) -> None:
     """A batch that is sent before a partition has the new layout is accepted."""
-    world.resize(4)
-    world.publish()
-    world.read_metadata()
-    assert world.snapshots[-1].layout == (INITIAL, 2)
-    world.send(key_in(2, 4))
-    exchange(world, 0)
-    assert [version for _, _, version in world.partitions[0].log] == [0]
+    model.resize(4)
+    model.publish()
+    model.read_metadata()
+    assert model.snapshots[-1].layout == (INITIAL, 2)
+    model.send(key_in(2, 4))
+    exchange(model, 0)
+    assert [version for _, _, version in model.partitions[0].log] == [0]
 
 
 SCRIPTS = [
@@ -270,11 +270,11 @@ SCRIPTS = [
 
 
 def run_script(script: Callable[[ProducerModel], None], **changes: bool) -> None:
-    world = ProducerModel(random.Random(1), **changes)
-    script(world)
-    world.settle()
-    world.check()
-    world.check_routing()
+    model = ProducerModel(random.Random(1), **changes)
+    script(model)
+    model.settle()
+    model.check()
+    model.check_routing()
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -390,11 +390,11 @@ def test_the_model_notices_a_producer_that_does_not_hold_the_topic(monkeypatch: 
 
     def wanders(seed: int) -> bool:
         rng = random.Random(seed)
-        world = ProducerModel(rng)
+        model = ProducerModel(rng)
         try:
-            wander(world, rng, 200)
-            world.check()
-            world.check_routing()
+            wander(model, rng, 200)
+            model.check()
+            model.check_routing()
         except AssertionError:
             return True
         return False

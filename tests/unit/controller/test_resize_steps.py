@@ -119,37 +119,37 @@ def topic_of(op: ZkOp) -> TopicZnode:
 
 
 async def test_a_grow_is_carried_out_losers_first() -> None:
-    world = ResizeFixture(image_of(asked(4, 6)))
-    (bumps,) = await world.advance()
+    resize_fixture = ResizeFixture(image_of(asked(4, 6)))
+    (bumps,) = await resize_fixture.advance()
     assert [op.path for op in bumps] == [paths.partition_state("t", p) for p in range(4)]
     assert [op.version for op in bumps if isinstance(op, SetOp)] == [5] * 4
-    assert await world.advance() == []  # no leader has answered
-    world.answer()
-    (creation,) = await world.advance()
+    assert await resize_fixture.advance() == []  # no leader has answered
+    resize_fixture.answer()
+    (creation,) = await resize_fixture.advance()
     created = [state_of(op) for op in creation if op.path.endswith("/state")]
     assert [state.lineage for state in created] == [((0, {0: 0}),), ((0, {1: 0}),)]
-    assert world.topic.partitions[4].incarnation == 77
+    assert resize_fixture.topic.partitions[4].incarnation == 77
 
 
 async def test_a_bounded_number_of_states_is_written_before_other_events() -> None:
     """An election waits for at most this number of writes."""
-    world = ResizeFixture(image_of(asked(600, 601)))
+    resize_fixture = ResizeFixture(image_of(asked(600, 601)))
     counts = []
-    while multis := await world.advance():
-        assert world.queued.count(ResizesDue()) >= 1
+    while multis := await resize_fixture.advance():
+        assert resize_fixture.queued.count(ResizesDue()) >= 1
         counts.append(sum(map(len, multis)))
     assert counts == [MAX_OPERATIONS, MAX_OPERATIONS, 600 - 2 * MAX_OPERATIONS]
 
 
 async def test_topics_share_the_bound_on_written_states() -> None:
-    world = ResizeFixture(image_of(asked(200, 201)))
+    resize_fixture = ResizeFixture(image_of(asked(200, 201)))
     for name in ("u", "v"):
-        topic = world.image.topics[name] = image_of(asked(200, 201))
+        topic = resize_fixture.image.topics[name] = image_of(asked(200, 201))
         topic.name = name
     written = []
     for _ in range(3):
-        await world.advance()
-        written.append(Counter(path.split("/")[3] for path in world.store.written))
+        await resize_fixture.advance()
+        written.append(Counter(path.split("/")[3] for path in resize_fixture.store.written))
     assert written == [{"t": 200, "u": 56}, {"u": 144, "v": 112}, {"v": 88}]
 
 
@@ -162,30 +162,30 @@ def drained(*, end: int = 40) -> TopicImage:
 
 async def test_log_ends_are_recorded_before_replicas_are_deleted() -> None:
     """A broker that deletes its replica and restarts no longer knows the end of the log."""
-    world = ResizeFixture(drained())
-    ((znode, *states),) = await world.advance()
+    resize_fixture = ResizeFixture(drained())
+    ((znode, *states),) = await resize_fixture.advance()
     assert topic_of(znode).last_offsets == {4: 40, 5: 40}
     assert [state_of(op).being_removed for op in states] == [True, True]
-    assert not any(isinstance(request, StopReplicaRequest) for request in world.batch.build()[1])
+    assert not any(isinstance(request, StopReplicaRequest) for request in resize_fixture.batch.build()[1])
 
 
 async def test_a_removal_ends_once_every_replica_is_deleted() -> None:
-    world = ResizeFixture(drained())
-    await world.advance()
-    await world.advance()
-    assert world.store.multis == []
-    stops = [request for request in world.batch.build()[2] if isinstance(request, StopReplicaRequest)]
+    resize_fixture = ResizeFixture(drained())
+    await resize_fixture.advance()
+    await resize_fixture.advance()
+    assert resize_fixture.store.multis == []
+    stops = [request for request in resize_fixture.batch.build()[2] if isinstance(request, StopReplicaRequest)]
     assert [state.partition_index for state in stops[0].topic_states[0].partition_states] == [4, 5]
     for p, end in ((4, 41), (5, -1)):
-        ending = world.topic.partitions[p].ending
+        ending = resize_fixture.topic.partitions[p].ending
         assert ending is not None
         ending.stopped, ending.deleted_end_offset = {1, 2}, end
-    ((znode, *deleted),) = await world.advance()
+    ((znode, *deleted),) = await resize_fixture.advance()
     after = topic_of(znode)
     assert (after.last_leader_epochs, after.last_offsets) == ({4: 1, 5: 1}, {4: 41, 5: 40})
-    assert sorted(after.partitions) == sorted(world.topic.partitions) == [0, 1, 2, 3]
+    assert sorted(after.partitions) == sorted(resize_fixture.topic.partitions) == [0, 1, 2, 3]
     assert len(deleted) == 4 and all(isinstance(op, DeleteOp) for op in deleted)
-    orders = [request for request in world.batch.build()[1] if isinstance(request, LeaderAndIsrRequest)]
+    orders = [request for request in resize_fixture.batch.build()[1] if isinstance(request, LeaderAndIsrRequest)]
     assert [topic.topic_id for request in orders for topic in request.topic_states] == [after.topic_id]
 
 
@@ -196,10 +196,10 @@ async def test_only_one_write_of_the_topic_znode_is_made_at_a_time() -> None:
     assert left.state is not None and left.ending is not None
     left.state = left.state.replace(leader=-2)
     left.ending.stopped, left.ending.deleted_end_offset = {1, 2}, 40
-    world = ResizeFixture(image)
-    ((znode, *_),) = await world.advance()
+    resize_fixture = ResizeFixture(image)
+    ((znode, *_),) = await resize_fixture.advance()
     assert topic_of(znode).last_leader_epochs == {5: 1}
-    ((znode, *_),) = await world.advance()
+    ((znode, *_),) = await resize_fixture.advance()
     assert topic_of(znode).last_offsets == {4: 40, 5: 40}
 
 
@@ -210,25 +210,25 @@ async def test_nothing_is_written_of_a_topic_that_cannot_be_judged(change: dict[
     image.partitions[5].state = image.partitions[5].state.replace(leader=-2)
     for name, value in change.items():
         setattr(image, name, value)
-    world = ResizeFixture(image)
-    assert await world.advance() == []
-    assert world.batch.build() == {}
+    resize_fixture = ResizeFixture(image)
+    assert await resize_fixture.advance() == []
+    assert resize_fixture.batch.build() == {}
 
 
 async def test_nothing_is_written_while_the_level_is_not_finalized() -> None:
     """A broker of an earlier release may register at any time."""
-    world = ResizeFixture(image_of(asked(4, 6)))
-    world.image.features = for_new_cluster(SUPPORTED | {ORDERED_RESIZE: VersionRange(1, 1)})
-    assert await world.advance() == []
+    resize_fixture = ResizeFixture(image_of(asked(4, 6)))
+    resize_fixture.image.features = for_new_cluster(SUPPORTED | {ORDERED_RESIZE: VersionRange(1, 1)})
+    assert await resize_fixture.advance() == []
 
 
 async def test_metadata_names_the_old_count_until_a_partition_stores_the_new_layout() -> None:
-    world = ResizeFixture(image_of(asked(4, 6)))
-    world.batch.metadata([TopicPartition("t", 0)])
-    sent = world.sent()
+    resize_fixture = ResizeFixture(image_of(asked(4, 6)))
+    resize_fixture.batch.metadata([TopicPartition("t", 0)])
+    sent = resize_fixture.sent()
     assert (sent.undeleted_partition_count, sent.layout_version, len(sent.partition_states)) == (4, 0, 1)
-    await world.advance()
-    sent = world.sent()
+    await resize_fixture.advance()
+    sent = resize_fixture.sent()
     assert (sent.undeleted_partition_count, sent.layout_version, sent.topic_incarnation) == (6, 1, 7)
     coming = [(p.partition_index, p.leader, p.replicas) for p in sent.partition_states if p.leader < 0]
     assert coming == [(4, -1, [2, 1]), (5, -1, [2, 1])]
@@ -236,55 +236,55 @@ async def test_metadata_names_the_old_count_until_a_partition_stores_the_new_lay
 
 async def test_a_partition_that_is_being_removed_has_no_leader_in_the_metadata() -> None:
     """Rule 6: otherwise a batch placed by the next layout would reach the partition's next incarnation."""
-    world = ResizeFixture(drained())
-    await world.advance()
-    assert {p.partition_index: p.leader for p in world.sent().partition_states} == {4: -2, 5: -2}
+    resize_fixture = ResizeFixture(drained())
+    await resize_fixture.advance()
+    assert {p.partition_index: p.leader for p in resize_fixture.sent().partition_states} == {4: -2, 5: -2}
 
 
 async def test_a_doubling_is_announced_to_brokers_before_it_begins() -> None:
-    world = ResizeFixture(image_of(asked(4, 8)))
-    world.context.config = ControllerConfig(1000, "c", 9, "z", stock_producer_grace_ms=6_000)
-    assert await world.advance() == []
-    sent = world.sent()
+    resize_fixture = ResizeFixture(image_of(asked(4, 8)))
+    resize_fixture.context.config = ControllerConfig(1000, "c", 9, "z", stock_producer_grace_ms=6_000)
+    assert await resize_fixture.advance() == []
+    sent = resize_fixture.sent()
     assert (sent.undeleted_partition_count, sent.layout_version, sent.announced_partition_count) == (4, 0, 8)
     assert sent.announced_leaders == [2, 2, 2, 2]
 
 
 async def test_no_request_is_sent_to_brokers_before_the_first_bump() -> None:
     """Each broker handles one request at a time, and producers wait for the layout."""
-    world = ResizeFixture(image_of(Topic(4)))
-    await world.become(asked(4, 6).topic)
-    assert world.batch.build() == {}
-    await world.become(world.topic.znode.replace(wanted=9))
-    assert world.batch.build() == {}
+    resize_fixture = ResizeFixture(image_of(Topic(4)))
+    await resize_fixture.become(asked(4, 6).topic)
+    assert resize_fixture.batch.build() == {}
+    await resize_fixture.become(resize_fixture.topic.znode.replace(wanted=9))
+    assert resize_fixture.batch.build() == {}
 
 
 async def test_a_resize_that_is_taken_back_is_sent_to_brokers() -> None:
     topic = asked(4, 6)
     topic.write(next_steps(topic.snapshot())[0])
-    world = ResizeFixture(image_of(topic))
+    resize_fixture = ResizeFixture(image_of(topic))
     topic.ask(4)
-    await world.become(topic.topic)
-    sent = world.sent()
+    await resize_fixture.become(topic.topic)
+    sent = resize_fixture.sent()
     assert (sent.undeleted_partition_count, sent.layout_version) == (4, 2)
 
 
 async def test_a_partition_that_stays_assigned_is_new_after_its_removal() -> None:
-    world = ResizeFixture(image_of(resized(4, 6)))
-    znode = world.topic.znode.replace(last_leader_epochs={5: 1})
-    written = (SetOp(paths.topic("t"), znode.encode(), world.topic.version),)
-    await carry_out(world.context, Effects("t", znode, writes=written, removed=(5,)))
-    assert world.topic.partitions[5].state is None
-    assert world.topic.partitions[4].state is not None
+    resize_fixture = ResizeFixture(image_of(resized(4, 6)))
+    znode = resize_fixture.topic.znode.replace(last_leader_epochs={5: 1})
+    written = (SetOp(paths.topic("t"), znode.encode(), resize_fixture.topic.version),)
+    await carry_out(resize_fixture.context, Effects("t", znode, writes=written, removed=(5,)))
+    assert resize_fixture.topic.partitions[5].state is None
+    assert resize_fixture.topic.partitions[4].state is not None
 
 
 async def test_a_grow_over_draining_partitions_begins_at_once_and_revives_them() -> None:
     topic: Topic = resized(4, 6, 4)
     topic.ask(7)
-    world = ResizeFixture(image_of(topic))
-    await world.advance()
-    world.answer()
-    multis = await world.advance()
+    resize_fixture = ResizeFixture(image_of(topic))
+    await resize_fixture.advance()
+    resize_fixture.answer()
+    multis = await resize_fixture.advance()
     gained = {op.path: state_of(op) for multi in multis for op in multi if op.path.endswith("/state")}
     revived = gained[paths.partition_state("t", 4)]
     assert (revived.leader_epoch, revived.lineage) == (2, ((0, {0: 0}), (2, {0: 2})))

@@ -22,25 +22,25 @@ from tests.unit.coordinator.replicas import BROKERS, ReplicatedCoordinators
 Event: TypeAlias = tuple[str, int]
 
 EVENTS: dict[str, Callable[[ReplicatedCoordinators, int], None]] = {
-    "commit": lambda world, _: world.commit(world.leader),
-    "commit and replicate": lambda world, _: world.commit_and_replicate(),
-    "commit at": lambda world, broker: world.commit(broker),
-    "fetch": lambda world, _: world.fetch(world.leader),
-    "fetch at": lambda world, broker: world.fetch(broker),
-    "replicate": lambda world, broker: world.fetch_from_leader(broker),
-    "replicate to all": lambda world, _: world.replicate_to_all(),
-    "elect": lambda world, broker: world.elect(broker, others_out=False),
-    "fail over": lambda world, broker: world.elect(broker, others_out=True),
-    "notify": lambda world, broker: world.notify(broker),
-    "notify the leader": lambda world, _: world.notify(world.leader),
-    "notify all": lambda world, _: world.notify_all(),
-    "shrink": lambda world, broker: world.shrink(broker),
-    "grow": lambda world, broker: world.grow(broker),
-    "restart": lambda world, broker: world.restart(broker),
-    "deliver": lambda world, broker: world.replicas[broker].deliver(),
-    "deliver at leader": lambda world, _: world.replicas[world.leader].deliver(),
-    "hold reads": lambda world, broker: world.replicas[broker].hold_reads(),
-    "let reads go on": lambda world, broker: world.replicas[broker].may_read.set(),
+    "commit": lambda cluster, _: cluster.commit(cluster.leader),
+    "commit and replicate": lambda cluster, _: cluster.commit_and_replicate(),
+    "commit at": lambda cluster, broker: cluster.commit(broker),
+    "fetch": lambda cluster, _: cluster.fetch(cluster.leader),
+    "fetch at": lambda cluster, broker: cluster.fetch(broker),
+    "replicate": lambda cluster, broker: cluster.fetch_from_leader(broker),
+    "replicate to all": lambda cluster, _: cluster.replicate_to_all(),
+    "elect": lambda cluster, broker: cluster.elect(broker, others_out=False),
+    "fail over": lambda cluster, broker: cluster.elect(broker, others_out=True),
+    "notify": lambda cluster, broker: cluster.notify(broker),
+    "notify the leader": lambda cluster, _: cluster.notify(cluster.leader),
+    "notify all": lambda cluster, _: cluster.notify_all(),
+    "shrink": lambda cluster, broker: cluster.shrink(broker),
+    "grow": lambda cluster, broker: cluster.grow(broker),
+    "restart": lambda cluster, broker: cluster.restart(broker),
+    "deliver": lambda cluster, broker: cluster.replicas[broker].deliver(),
+    "deliver at leader": lambda cluster, _: cluster.replicas[cluster.leader].deliver(),
+    "hold reads": lambda cluster, broker: cluster.replicas[broker].hold_reads(),
+    "let reads go on": lambda cluster, broker: cluster.replicas[broker].may_read.set(),
 }
 NAMES = [*EVENTS, "wait", *["commit and replicate", "fetch", "replicate", "deliver at leader", "notify all"] * 2]
 
@@ -50,19 +50,19 @@ def run_workload(events: list[Event]) -> None:
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:
-            world = ReplicatedCoordinators(nursery)
+            cluster = ReplicatedCoordinators(nursery)
             for broker in BROKERS:
-                world.epoch = 1
-                world.notify(broker)
+                cluster.epoch = 1
+                cluster.notify(broker)
             await trio.testing.wait_all_tasks_blocked()
             for name, broker in events:
                 if name == "wait":
                     await trio.sleep(6)  # virtual time: longer than offsets.commit.timeout.ms
                 else:
-                    EVENTS[name](world, broker)
+                    EVENTS[name](cluster, broker)
                 await trio.testing.wait_all_tasks_blocked()
-                world.answers()
-            await world.heal()
+                cluster.answers()
+            await cluster.heal()
             nursery.cancel_scope.cancel()
 
     trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -8,5 +8,5 @@ from tests.support.log.log_fixture import LogFixture
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> LogFixture:
+def log_fixture(tmp_path: Path) -> LogFixture:
     return LogFixture(tmp_path)

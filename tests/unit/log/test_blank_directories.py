@@ -24,17 +24,17 @@ FUTURE = f"t-0.{'0' * 32}-future"
 ONE_RECORD = [(0, b"k", b"1")]
 
 
-async def started(world: LogFixture) -> LogManager:
-    paths = (str(world.root / "d"), str(world.root / "e"))
-    manager = LogManager(LogManagerConfig(1, "c", paths), world.env)
+async def started(log_fixture: LogFixture) -> LogManager:
+    paths = (str(log_fixture.root / "d"), str(log_fixture.root / "e"))
+    manager = LogManager(LogManagerConfig(1, "c", paths), log_fixture.env)
     await manager.start()
     return manager
 
 
-async def found_after_restart(world: LogFixture, manager: LogManager) -> tuple[str, list[object]]:
+async def found_after_restart(log_fixture: LogFixture, manager: LogManager) -> tuple[str, list[object]]:
     """Return the log dir in which the next process finds the log, and the records that it reads there."""
     manager.close_at_once()
-    again = await started(world)
+    again = await started(log_fixture)
     log = again.get(T)
     assert log is not None
     found = Path(log.directory).parent.name, [*values(log)]
@@ -53,10 +53,10 @@ def create_with_a_record(manager: LogManager) -> Path:
     return Path(log.directory)
 
 
-async def stopped_with_a_record(world: LogFixture, name: str) -> Path:
+async def stopped_with_a_record(log_fixture: LogFixture, name: str) -> Path:
     """Return the directory of a log in one of the log dirs, after a process was killed."""
-    manager = await started(world)
-    wish_for(manager, world.root / name)
+    manager = await started(log_fixture)
+    wish_for(manager, log_fixture.root / name)
     path = create_with_a_record(manager)
     manager.close_at_once()
     return path
@@ -66,77 +66,77 @@ async def stopped_with_a_record(world: LogFixture, name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", FIRST_FILES)
-async def test_a_failed_creation_of_a_log_leaves_no_directory(world: LogFixture, name: str) -> None:
-    manager = await started(world)
-    wish_for(manager, world.root / "e")
-    world.storage.full_for = name
+async def test_a_failed_creation_of_a_log_leaves_no_directory(log_fixture: LogFixture, name: str) -> None:
+    manager = await started(log_fixture)
+    wish_for(manager, log_fixture.root / "e")
+    log_fixture.storage.full_for = name
     with pytest.raises(KafkaError, match="No space left") as caught:
         manager.create(T, TOPIC_ID, 7)
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert list(world.root.glob("*/t-0*")) == []
-    world.storage.full_for = ""
-    assert create_with_a_record(manager) == world.root / "d" / "t-0"
-    assert await found_after_restart(world, manager) == ("d", ONE_RECORD)
+    assert list(log_fixture.root.glob("*/t-0*")) == []
+    log_fixture.storage.full_for = ""
+    assert create_with_a_record(manager) == log_fixture.root / "d" / "t-0"
+    assert await found_after_restart(log_fixture, manager) == ("d", ONE_RECORD)
 
 
 @pytest.mark.parametrize("name", FIRST_FILES)
-async def test_a_leftover_directory_is_logged_and_removed_at_the_next_start(world: LogFixture, name: str) -> None:
-    manager = await started(world)
-    wish_for(manager, world.root / "e")
-    world.storage.full_for, world.storage.keeps_trees = name, True
+async def test_a_leftover_directory_is_logged_and_removed_at_the_next_start(log_fixture: LogFixture, name: str) -> None:
+    manager = await started(log_fixture)
+    wish_for(manager, log_fixture.root / "e")
+    log_fixture.storage.full_for, log_fixture.storage.keeps_trees = name, True
     with structlog.testing.capture_logs() as logs, pytest.raises(KafkaError, match="No space left"):
         manager.create(T, TOPIC_ID, 7)
-    left = world.root / "e" / "t-0"
+    left = log_fixture.root / "e" / "t-0"
     (event,) = [entry for entry in logs if entry["event"] == "log.not_removed"]
     assert event["path"] == str(left) and "Input/output error" in event["error"]
-    world.storage.full_for, world.storage.keeps_trees = "", False
-    assert left.exists() and create_with_a_record(manager) == world.root / "d" / "t-0"
-    assert await found_after_restart(world, manager) == ("d", ONE_RECORD)
+    log_fixture.storage.full_for, log_fixture.storage.keeps_trees = "", False
+    assert left.exists() and create_with_a_record(manager) == log_fixture.root / "d" / "t-0"
+    assert await found_after_restart(log_fixture, manager) == ("d", ONE_RECORD)
     assert not left.exists()
 
 
-async def test_a_log_is_created_over_the_directory_that_a_failed_creation_left(world: LogFixture) -> None:
-    manager = await started(world)
-    wish_for(manager, world.root / "e")
-    world.storage.full_for, world.storage.keeps_trees = ".index", True
+async def test_a_log_is_created_over_the_directory_that_a_failed_creation_left(log_fixture: LogFixture) -> None:
+    manager = await started(log_fixture)
+    wish_for(manager, log_fixture.root / "e")
+    log_fixture.storage.full_for, log_fixture.storage.keeps_trees = ".index", True
     with pytest.raises(KafkaError):
         manager.create(T, TOPIC_ID, 7)
-    world.storage.full_for = ""
-    wish_for(manager, world.root / "e")
-    assert create_with_a_record(manager) == world.root / "e" / "t-0"
-    assert await found_after_restart(world, manager) == ("e", ONE_RECORD)
+    log_fixture.storage.full_for = ""
+    wish_for(manager, log_fixture.root / "e")
+    assert create_with_a_record(manager) == log_fixture.root / "e" / "t-0"
+    assert await found_after_restart(log_fixture, manager) == ("e", ONE_RECORD)
 
 
 @pytest.mark.parametrize("name", ["", *FIRST_FILES])
-async def test_a_creation_does_not_change_a_log_that_exists(world: LogFixture, name: str) -> None:
-    there = await stopped_with_a_record(world, "e")
-    kept = there.rename(world.root / "kept")
-    manager = await started(world)
+async def test_a_creation_does_not_change_a_log_that_exists(log_fixture: LogFixture, name: str) -> None:
+    there = await stopped_with_a_record(log_fixture, "e")
+    kept = there.rename(log_fixture.root / "kept")
+    manager = await started(log_fixture)
     shutil.copytree(kept, there)
-    wish_for(manager, world.root / "e")
-    world.storage.full_for = name
+    wish_for(manager, log_fixture.root / "e")
+    log_fixture.storage.full_for = name
     with pytest.raises(KafkaError, match="a log is there already"):
         manager.create(T, TOPIC_ID, 8)
     assert {path.name: path.read_bytes() for path in there.iterdir()} == {
         path.name: path.read_bytes() for path in kept.iterdir()
     }
-    world.storage.full_for = ""
-    assert await found_after_restart(world, manager) == ("e", ONE_RECORD)
+    log_fixture.storage.full_for = ""
+    assert await found_after_restart(log_fixture, manager) == ("e", ONE_RECORD)
 
 
 @pytest.mark.parametrize("name", FIRST_FILES)
-async def test_a_move_that_cannot_begin_leaves_no_directory(world: LogFixture, name: str) -> None:
-    manager = await started(world)
+async def test_a_move_that_cannot_begin_leaves_no_directory(log_fixture: LogFixture, name: str) -> None:
+    manager = await started(log_fixture)
     here = create_with_a_record(manager)
-    world.storage.full_for = name
-    manager.moves.request(T, str(world.root / ("e" if here.parent.name == "d" else "d")))
+    log_fixture.storage.full_for = name
+    manager.moves.request(T, str(log_fixture.root / ("e" if here.parent.name == "d" else "d")))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(manager.moves.run)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert list(world.root.glob("*/t-0*")) == [here]
-    world.storage.full_for = ""
-    assert await found_after_restart(world, manager) == (here.parent.name, ONE_RECORD)
+    assert list(log_fixture.root.glob("*/t-0*")) == [here]
+    log_fixture.storage.full_for = ""
+    assert await found_after_restart(log_fixture, manager) == (here.parent.name, ONE_RECORD)
 
 
 # ------------------------------------------------------------ directories at a start
@@ -145,16 +145,16 @@ async def test_a_move_that_cannot_begin_leaves_no_directory(world: LogFixture, n
 @pytest.mark.parametrize("files", [[], [PARTITION_METADATA], [PARTITION_METADATA, f"{0:020d}.log", f"{0:020d}.index"]])
 @pytest.mark.parametrize(("whole", "blank"), [("d", "e"), ("e", "d")])
 async def test_a_blank_directory_beside_a_log_is_removed(
-    world: LogFixture, files: list[str], whole: str, blank: str
+    log_fixture: LogFixture, files: list[str], whole: str, blank: str
 ) -> None:
-    await stopped_with_a_record(world, whole)
-    left = world.root / blank / "t-0"
+    await stopped_with_a_record(log_fixture, whole)
+    left = log_fixture.root / blank / "t-0"
     left.mkdir()
     for name in files:
         left.joinpath(name).touch()
-    manager = await started(world)
+    manager = await started(log_fixture)
     assert not left.exists()
-    assert await found_after_restart(world, manager) == (whole, ONE_RECORD)
+    assert await found_after_restart(log_fixture, manager) == (whole, ONE_RECORD)
 
 
 @pytest.mark.parametrize(
@@ -170,84 +170,84 @@ async def test_a_blank_directory_beside_a_log_is_removed(
 )
 @pytest.mark.parametrize(("whole", "other"), [("d", "e"), ("e", "d")])
 async def test_two_directories_with_content_are_refused(
-    world: LogFixture, name: str, content: bytes, whole: str, other: str
+    log_fixture: LogFixture, name: str, content: bytes, whole: str, other: str
 ) -> None:
-    await stopped_with_a_record(world, whole)
-    (world.root / other / "t-0").mkdir()
-    (world.root / other / "t-0" / name).write_bytes(content)
+    await stopped_with_a_record(log_fixture, whole)
+    (log_fixture.root / other / "t-0").mkdir()
+    (log_fixture.root / other / "t-0" / name).write_bytes(content)
     with pytest.raises(LogDirError, match=r"t-0 and in .*t-0: move one away"):
-        await started(world)
-    assert (world.root / other / "t-0").exists()
-    assert (world.root / whole / "t-0" / f"{0:020d}.log").stat().st_size > 0
+        await started(log_fixture)
+    assert (log_fixture.root / other / "t-0").exists()
+    assert (log_fixture.root / whole / "t-0" / f"{0:020d}.log").stat().st_size > 0
 
 
-async def test_a_blank_directory_stays_blank_until_it_has_a_role(world: LogFixture) -> None:
+async def test_a_blank_directory_stays_blank_until_it_has_a_role(log_fixture: LogFixture) -> None:
     """Opening a blank directory that is alone creates the files of a first segment.
 
     The directory still counts as blank.
     """
-    path = await stopped_with_a_record(world, "e")
-    kept = path.rename(world.root / "kept")
-    (world.root / "d" / "t-0").mkdir()
-    manager = await started(world)
+    path = await stopped_with_a_record(log_fixture, "e")
+    kept = path.rename(log_fixture.root / "kept")
+    (log_fixture.root / "d" / "t-0").mkdir()
+    manager = await started(log_fixture)
     manager.close_at_once()
-    assert list((world.root / "d" / "t-0").iterdir()) != []
+    assert list((log_fixture.root / "d" / "t-0").iterdir()) != []
     kept.rename(path)
-    manager = await started(world)
-    assert await found_after_restart(world, manager) == ("e", ONE_RECORD)
+    manager = await started(log_fixture)
+    assert await found_after_restart(log_fixture, manager) == ("e", ONE_RECORD)
 
 
-async def test_one_of_several_blank_directories_stays(world: LogFixture) -> None:
+async def test_one_of_several_blank_directories_stays(log_fixture: LogFixture) -> None:
     for name in ("d", "e"):
-        (world.root / name / "t-0").mkdir(parents=True)
-    manager = await started(world)
-    assert list(world.root.glob("*/t-0")) == [world.root / "d" / "t-0"]
-    assert await found_after_restart(world, manager) == ("d", [])
+        (log_fixture.root / name / "t-0").mkdir(parents=True)
+    manager = await started(log_fixture)
+    assert list(log_fixture.root.glob("*/t-0")) == [log_fixture.root / "d" / "t-0"]
+    assert await found_after_restart(log_fixture, manager) == ("d", [])
 
 
-async def test_a_blank_directory_alone_is_opened_as_an_empty_log(world: LogFixture) -> None:
-    (world.root / "e" / "t-0").mkdir(parents=True)
-    manager = await started(world)
-    assert await found_after_restart(world, manager) == ("e", [])
+async def test_a_blank_directory_alone_is_opened_as_an_empty_log(log_fixture: LogFixture) -> None:
+    (log_fixture.root / "e" / "t-0").mkdir(parents=True)
+    manager = await started(log_fixture)
+    assert await found_after_restart(log_fixture, manager) == ("e", [])
 
 
 @pytest.mark.parametrize("blank", ["d", "e"])
-async def test_a_complete_copy_is_preferred_to_a_blank_directory(world: LogFixture, blank: str) -> None:
+async def test_a_complete_copy_is_preferred_to_a_blank_directory(log_fixture: LogFixture, blank: str) -> None:
     """A crash came between the two renames that end a move."""
-    path = await stopped_with_a_record(world, "d")
+    path = await stopped_with_a_record(log_fixture, "d")
     path.rename(path.with_name(FUTURE))
-    (world.root / blank / "t-0").mkdir()
-    manager = await started(world)
-    assert await found_after_restart(world, manager) == ("d", ONE_RECORD)
+    (log_fixture.root / blank / "t-0").mkdir()
+    manager = await started(log_fixture)
+    assert await found_after_restart(log_fixture, manager) == ("d", ONE_RECORD)
 
 
-async def test_a_copy_of_an_earlier_incarnation_is_removed(world: LogFixture) -> None:
+async def test_a_copy_of_an_earlier_incarnation_is_removed(log_fixture: LogFixture) -> None:
     """The partition of the copy was removed and created again, so no record of the copy may come back."""
-    path = await stopped_with_a_record(world, "e")
-    aside = path.rename(world.root / "aside")
-    manager = await started(world)
-    wish_for(manager, world.root / "d")
+    path = await stopped_with_a_record(log_fixture, "e")
+    aside = path.rename(log_fixture.root / "aside")
+    manager = await started(log_fixture)
+    wish_for(manager, log_fixture.root / "d")
     manager.create(T, TOPIC_ID, 9)
     future = aside.rename(path.parent / FUTURE)
-    assert await found_after_restart(world, manager) == ("d", [])
+    assert await found_after_restart(log_fixture, manager) == ("d", [])
     assert not future.exists()
 
 
-async def test_the_original_log_stays_when_a_move_has_just_begun(world: LogFixture) -> None:
-    manager = await started(world)
-    wish_for(manager, world.root / "d")
+async def test_the_original_log_stays_when_a_move_has_just_begun(log_fixture: LogFixture) -> None:
+    manager = await started(log_fixture)
+    wish_for(manager, log_fixture.root / "d")
     log = manager.create(T, TOPIC_ID, 7)
-    target = manager.directories.get(str(world.root / "e"))
+    target = manager.directories.get(str(log_fixture.root / "e"))
     assert target is not None
     await manager.moves._create(log, target)
-    assert await found_after_restart(world, manager) == ("d", [])
+    assert await found_after_restart(log_fixture, manager) == ("d", [])
 
 
-async def test_a_start_fails_when_a_blank_directory_cannot_be_removed(world: LogFixture) -> None:
-    await stopped_with_a_record(world, "d")
-    (world.root / "e" / "t-0").mkdir()
-    world.storage.keeps_trees = True
+async def test_a_start_fails_when_a_blank_directory_cannot_be_removed(log_fixture: LogFixture) -> None:
+    await stopped_with_a_record(log_fixture, "d")
+    (log_fixture.root / "e" / "t-0").mkdir()
+    log_fixture.storage.keeps_trees = True
     with pytest.raises(LogDirError, match=r"cannot be removed: .*e/t-0"):
-        await started(world)
-    world.storage.keeps_trees = False
-    (await started(world)).close_at_once()
+        await started(log_fixture)
+    log_fixture.storage.keeps_trees = False
+    (await started(log_fixture)).close_at_once()

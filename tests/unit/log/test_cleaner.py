@@ -29,15 +29,15 @@ pytestmark = pytest.mark.trio
 DAY_MS = 86_400_000
 
 
-def cleaner_for(world: LogFixture, log: PartitionLog, **config: Any) -> LogCleaner:
+def cleaner_for(log_fixture: LogFixture, log: PartitionLog, **config: Any) -> LogCleaner:
     logs = CurrentLogs()
-    logs.add(log, LogDirectory(world.storage, str(world.root)))
-    return LogCleaner(world.env, LogManagerConfig(1, "c", (str(world.root),), **config), logs)
+    logs.add(log, LogDirectory(log_fixture.storage, str(log_fixture.root)))
+    return LogCleaner(log_fixture.env, LogManagerConfig(1, "c", (str(log_fixture.root),), **config), logs)
 
 
-def compacted(world: LogFixture, **config: Any) -> PartitionLog:
+def compacted(log_fixture: LogFixture, **config: Any) -> PartitionLog:
     settings: dict[str, Any] = {"cleanup_policy": ("compact",), "min_cleanable_dirty_ratio": 0.0, **config}
-    return world.create(**settings)
+    return log_fixture.create(**settings)
 
 
 def put(log: PartitionLog, **pairs: bytes | None) -> None:
@@ -50,28 +50,28 @@ async def clean(cleaner: LogCleaner) -> None:
         pass
 
 
-async def test_the_last_value_of_each_key_stays_at_its_offset(world: LogFixture) -> None:
-    log = compacted(world)
+async def test_the_last_value_of_each_key_stays_at_its_offset(log_fixture: LogFixture) -> None:
+    log = compacted(log_fixture)
     put(log, a=b"1", b=b"1", c=b"1")
     log.roll()
     put(log, a=b"2")
     put(log, b=b"2", d=b"1")
     log.roll()
     put(log, c=b"active")
-    cleaner = cleaner_for(world, log)
+    cleaner = cleaner_for(log_fixture, log)
     await clean(cleaner)
     assert values(log) == [(2, b"c", b"1"), (3, b"a", b"2"), (4, b"b", b"2"), (5, b"d", b"1"), (6, b"c", b"active")]
     assert len(log.segments) == 2
     assert log.read(0, 1000, upper_bound=7).size_bytes > 0, (
         "a read at a removed offset begins at the next one that exists"
     )
-    assert (world.root / "cleaner-offset-checkpoint").read_bytes() == b"0\n1\nt 0 6\n"
+    assert (log_fixture.root / "cleaner-offset-checkpoint").read_bytes() == b"0\n1\nt 0 6\n"
     assert not await cleaner.clean_dirtiest()
-    again = await world.reopen()
+    again = await log_fixture.reopen()
     assert values(again) == values(log)
 
 
-async def test_kip_915_compaction_keeps_records_of_a_newer_coordinator_unchanged(world: LogFixture) -> None:
+async def test_kip_915_compaction_keeps_records_of_a_newer_coordinator_unchanged(log_fixture: LogFixture) -> None:
     """KIP-915: compaction keeps the last record of each key byte for byte.
 
     This includes unknown tagged fields and unknown key types.
@@ -81,34 +81,34 @@ async def test_kip_915_compaction_keeps_records_of_a_newer_coordinator_unchanged
     assert value is not None and value.endswith(b"\x00"), "the value has no tagged fields yet"
     tagged = value[:-1] + b"\x01\x63\x02\xab\xcd"  # one tag, number 99, two bytes
     unknown_key = b"\x00\x09\x00\x01x"
-    log = compacted(world)
+    log = compacted(log_fixture)
     log.append_as_leader(batch(value, b"old", keys=[key, unknown_key]), 0)
     log.append_as_leader(batch(tagged, b"new", keys=[key, unknown_key]), 0)
     log.advance_high_watermark(log.log_end_offset)
     log.roll()
-    await clean(cleaner_for(world, log))
+    await clean(cleaner_for(log_fixture, log))
     assert values(log) == [(2, key, tagged), (3, unknown_key, b"new")]
     assert decode(key, tagged) == record
 
 
-async def test_a_range_read_before_compaction_stays_readable(world: LogFixture) -> None:
-    log = compacted(world)
+async def test_a_range_read_before_compaction_stays_readable(log_fixture: LogFixture) -> None:
+    log = compacted(log_fixture)
     put(log, a=b"1")
     put(log, a=b"2")
     log.roll()
     found = log.read(0, 1000, upper_bound=2).records
     before = found.read()  # type: ignore[union-attr]
-    await clean(cleaner_for(world, log))
+    await clean(cleaner_for(log_fixture, log))
     assert found.read() == before  # type: ignore[union-attr]
     assert values(log) == [(1, b"a", b"2")]
 
 
-async def test_a_tombstone_is_removed_delete_retention_ms_after_its_first_compaction(world: LogFixture) -> None:
-    log = compacted(world, delete_retention_ms=DAY_MS)
+async def test_a_tombstone_is_removed_delete_retention_ms_after_its_first_compaction(log_fixture: LogFixture) -> None:
+    log = compacted(log_fixture, delete_retention_ms=DAY_MS)
     put(log, a=b"1")
     put(log, a=None, b=b"1")
     log.roll()
-    cleaner = cleaner_for(world, log)
+    cleaner = cleaner_for(log_fixture, log)
     await clean(cleaner)
     assert values(log) == [(1, b"a", None), (2, b"b", b"1")]
     header = read_all(log)[0]
@@ -117,17 +117,17 @@ async def test_a_tombstone_is_removed_delete_retention_ms_after_its_first_compac
         "records keep their timestamps (KIP-534)"
     )
     for elapsed_ms, expected in [(DAY_MS, [1, 2, 3]), (DAY_MS + 1, [2, 4])]:
-        world.clock.ms = START_MS + elapsed_ms
+        log_fixture.clock.ms = START_MS + elapsed_ms
         put(log, c=b"new")
         log.roll()
         await clean(cleaner)
         assert [offset for offset, _, _ in values(log)] == expected
 
 
-async def test_hole_24_a_tombstone_stays_where_another_partition_may_hold_older_values(world: LogFixture) -> None:
+async def test_hole_24_a_tombstone_stays_where_another_partition_may_hold_older_values(log_fixture: LogFixture) -> None:
     """Without the tombstone a new reader would use the parent's old record as the value of the key."""
-    log = compacted(world, delete_retention_ms=DAY_MS)
-    cleaner = cleaner_for(world, log)
+    log = compacted(log_fixture, delete_retention_ms=DAY_MS)
+    cleaner = cleaner_for(log_fixture, log)
     first_kept_epoch = 3
 
     async def known(_partition: TopicPartition) -> int:
@@ -143,7 +143,7 @@ async def test_hole_24_a_tombstone_stays_where_another_partition_may_hold_older_
     log.roll()
     await clean(cleaner)
     assert values(log) == [(3, b"z", None), (4, b"a", None), (5, b"m", None)]
-    world.clock.ms = START_MS + DAY_MS + 1
+    log_fixture.clock.ms = START_MS + DAY_MS + 1
     put(log, c=b"new")
     log.roll()
     await clean(cleaner)
@@ -156,44 +156,44 @@ async def test_hole_24_a_tombstone_stays_where_another_partition_may_hold_older_
     assert values(log) == [(7, b"c", b"newer")]
 
 
-async def test_the_last_batch_of_a_producer_stays_without_records(world: LogFixture) -> None:
-    log = compacted(world)
+async def test_the_last_batch_of_a_producer_stays_without_records(log_fixture: LogFixture) -> None:
+    log = compacted(log_fixture)
     log.append_as_leader(idempotent(0, keys=[b"a"]), 0)
     log.append_as_leader(idempotent(1, keys=[b"a"]), 0)
     put(log, a=b"other")
     log.roll()
-    await clean(cleaner_for(world, log))
+    await clean(cleaner_for(log_fixture, log))
     assert values(log) == [(2, b"a", b"other")]
     kept = read_all(log)[0]
     assert (kept.base_offset, kept.count, kept.producer_id, kept.last_sequence) == (1, 0, 9, 1)
-    for name in world.names(".snapshot"):
-        world.file(name).unlink()
-    again = await world.reopen()
+    for name in log_fixture.names(".snapshot"):
+        log_fixture.file(name).unlink()
+    again = await log_fixture.reopen()
     assert again.append_as_leader(idempotent(1, keys=[b"a"]), 0).duplicate
     assert again.append_as_leader(idempotent(2, keys=[b"a"]), 0).base_offset == 3
 
 
-async def test_only_records_older_than_min_compaction_lag_are_cleaned(world: LogFixture) -> None:
-    log = compacted(world, min_compaction_lag_ms=1000)
+async def test_only_records_older_than_min_compaction_lag_are_cleaned(log_fixture: LogFixture) -> None:
+    log = compacted(log_fixture, min_compaction_lag_ms=1000)
     put(log, a=b"1")
     log.roll()
     put(log, a=b"2")
     log.roll()
-    cleaner = cleaner_for(world, log)
+    cleaner = cleaner_for(log_fixture, log)
     await clean(cleaner)
     assert len(values(log)) == 2
-    world.clock.ms += 1001
+    log_fixture.clock.ms += 1001
     assert await cleaner.clean_dirtiest()
     assert [offset for offset, _, _ in values(log)] == [1]
 
 
-async def test_nothing_above_the_last_stable_offset_is_cleaned(world: LogFixture) -> None:
-    log = compacted(world)
+async def test_nothing_above_the_last_stable_offset_is_cleaned(log_fixture: LogFixture) -> None:
+    log = compacted(log_fixture)
     put(log, a=b"1")
     log.append_as_leader(idempotent(0, is_transactional=True), 0)
     put(log, a=b"2")
     log.roll()
-    cleaner = cleaner_for(world, log)
+    cleaner = cleaner_for(log_fixture, log)
     await clean(cleaner)
     assert [offset for offset, _, _ in values(log)] == [0, 1, 2]
     log.append_as_leader(build_control_batch(CONTROL_COMMIT, 9, 0, 1, START_MS), 0, origin=AppendOrigin.COORDINATOR)
@@ -203,9 +203,9 @@ async def test_nothing_above_the_last_stable_offset_is_cleaned(world: LogFixture
     assert [offset for offset, _, _ in values(log)] == [1, 2, 3]
 
 
-async def test_a_log_below_the_dirty_ratio_is_cleaned_after_max_compaction_lag(world: LogFixture) -> None:
-    log = compacted(world, min_cleanable_dirty_ratio=0.6, max_compaction_lag_ms=5000)
-    cleaner = cleaner_for(world, log)
+async def test_a_log_below_the_dirty_ratio_is_cleaned_after_max_compaction_lag(log_fixture: LogFixture) -> None:
+    log = compacted(log_fixture, min_cleanable_dirty_ratio=0.6, max_compaction_lag_ms=5000)
+    cleaner = cleaner_for(log_fixture, log)
     put(log, a=b"1" * 100)
     log.roll()
     await clean(cleaner)
@@ -213,30 +213,30 @@ async def test_a_log_below_the_dirty_ratio_is_cleaned_after_max_compaction_lag(w
     log.roll()
     assert cleaner.dirty_range(log).ratio == 0.5
     assert not await cleaner.clean_dirtiest()
-    world.clock.ms += 5001
+    log_fixture.clock.ms += 5001
     assert await cleaner.clean_dirtiest()
     assert [offset for offset, _, _ in values(log)] == [1]
 
 
-async def test_the_cleaner_does_not_change_a_log_that_is_not_compacted(world: LogFixture) -> None:
-    log = world.create()
+async def test_the_cleaner_does_not_change_a_log_that_is_not_compacted(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
     put(log, a=b"1")
     put(log, a=b"2")
     log.roll()
-    assert not await cleaner_for(world, log).clean_dirtiest()
+    assert not await cleaner_for(log_fixture, log).clean_dirtiest()
 
 
-async def test_more_keys_than_memory_take_several_runs(world: LogFixture) -> None:
-    log = compacted(world)
+async def test_more_keys_than_memory_take_several_runs(log_fixture: LogFixture) -> None:
+    log = compacted(log_fixture)
     for value in (b"1", b"2"):
         for number in range(40):
             put(log, **{f"k{number}": value})
     log.roll()
-    await clean(cleaner_for(world, log, cleaner_dedupe_buffer_bytes=200 * 15))
+    await clean(cleaner_for(log_fixture, log, cleaner_dedupe_buffer_bytes=200 * 15))
     assert values(log) == [(40 + number, b"k%d" % number, b"2") for number in range(40)]
 
 
-async def test_long_keys_are_distinguished(world: LogFixture) -> None:
+async def test_long_keys_are_distinguished(log_fixture: LogFixture) -> None:
     keys = KeyOffsets(10_000)
     long = [bytes([letter]) * 100 for letter in b"abc"]
     first = RecordBatch(batch(b"1", b"1", b"1", keys=long))
@@ -247,22 +247,22 @@ async def test_long_keys_are_distinguished(world: LogFixture) -> None:
     assert keys.is_latest(second.records()[0]) and keys.end_offset == 4
 
 
-async def test_small_segments_are_merged(world: LogFixture) -> None:
-    log = compacted(world, segment_bytes=300)
+async def test_small_segments_are_merged(log_fixture: LogFixture) -> None:
+    log = compacted(log_fixture, segment_bytes=300)
     for number in range(8):
         put(log, **{f"k{number}": b"x" * 30})
         log.roll()
     groups = group_segments(log, log.segments[:-1])
     assert [len(group) for group in groups] == [3, 3, 2]
     before = values(log)
-    await clean(cleaner_for(world, log))
+    await clean(cleaner_for(log_fixture, log))
     assert values(log) == before
     assert len(log.segments) == 4
 
 
-async def test_aborted_records_are_removed_and_their_marker_after_them(world: LogFixture) -> None:
-    log = compacted(world, delete_retention_ms=1000)
-    cleaner = cleaner_for(world, log)
+async def test_aborted_records_are_removed_and_their_marker_after_them(log_fixture: LogFixture) -> None:
+    log = compacted(log_fixture, delete_retention_ms=1000)
+    cleaner = cleaner_for(log_fixture, log)
 
     def marker(kind: int, producer_id: int) -> None:
         data = build_control_batch(kind, producer_id, 0, 1, START_MS)
@@ -286,21 +286,21 @@ async def test_aborted_records_are_removed_and_their_marker_after_them(world: Lo
     for number in range(4):
         put(log, z=b"%d" % number)
         log.roll()
-        world.clock.ms += 1001
+        log_fixture.clock.ms += 1001
         await clean(cleaner)
     assert [each.base_offset for each in read_all(log) if each.is_control and each.count] == [4]
     assert log.read(0, 1000, upper_bound=6, include_aborted=True).aborted_transactions == []
     assert values(log)[0] == (0, b"a", b"committed before")
 
 
-async def test_a_crash_at_any_change_keeps_the_last_value_of_each_key(world: LogFixture) -> None:
+async def test_a_crash_at_any_change_keeps_the_last_value_of_each_key(log_fixture: LogFixture) -> None:
     def latest(log: PartitionLog) -> dict[bytes | None, tuple[int, bytes | None]]:
         return {key: (offset, value) for offset, key, value in values(log)}
 
     crash_at = 0
     finished = False
     while not finished:
-        trial = LogFixture(world.root / str(crash_at))
+        trial = LogFixture(log_fixture.root / str(crash_at))
         log = compacted(trial, segment_bytes=300)
         for number in range(20):
             put(log, **{f"k{number % 4}": b"%d" % number, f"only{number}": b"x"})
@@ -324,8 +324,8 @@ async def test_a_crash_at_any_change_keeps_the_last_value_of_each_key(world: Log
     assert crash_at > 40
 
 
-async def test_the_cleaner_does_not_replace_segments_that_were_deleted_meanwhile(world: LogFixture) -> None:
-    log = compacted(world)
+async def test_the_cleaner_does_not_replace_segments_that_were_deleted_meanwhile(log_fixture: LogFixture) -> None:
+    log = compacted(log_fixture)
     put(log, a=b"1")
     put(log, a=b"2")
     log.roll()
@@ -334,9 +334,9 @@ async def test_the_cleaner_does_not_replace_segments_that_were_deleted_meanwhile
     assert not log.replace_segments(old, log.segments[0])
 
 
-async def test_other_logs_are_cleaned_while_one_is_unreadable(world: LogFixture) -> None:
-    config = LogManagerConfig(1, "c", (str(world.root / "d"),))
-    manager = LogManager(config, world.env)
+async def test_other_logs_are_cleaned_while_one_is_unreadable(log_fixture: LogFixture) -> None:
+    config = LogManagerConfig(1, "c", (str(log_fixture.root / "d"),))
+    manager = LogManager(config, log_fixture.env)
     await manager.start()
     for name, batches in (("bad", 40), ("good", 30)):
         settings = LogConfig(cleanup_policy=("compact",), segment_bytes=1000, min_cleanable_dirty_ratio=0.01)
@@ -354,12 +354,12 @@ async def test_other_logs_are_cleaned_while_one_is_unreadable(world: LogFixture)
     assert good.size_bytes < before / 3
     assert not await manager.cleaner.clean_dirtiest(), "the bad log is not tried again for a while"
     bad.update_config(LogConfig(cleanup_policy=("compact",), max_compaction_lag_ms=10))
-    world.clock.ms += 1000
-    world.clock.seconds += 10
+    log_fixture.clock.ms += 1000
+    log_fixture.clock.seconds += 10
     assert not await manager.cleaner.clean_dirtiest(), "not even the age of the log can be read"
     damaged.write_bytes(whole)
     bad.segments[0].close()
-    world.clock.seconds += 10
+    log_fixture.clock.seconds += 10
     await clean(manager.cleaner)
     assert bad.size_bytes < before / 3
     manager.close_at_once()
@@ -367,19 +367,19 @@ async def test_other_logs_are_cleaned_while_one_is_unreadable(world: LogFixture)
 
 @pytest.mark.parametrize("clean_shutdown", [True, False])
 async def test_a_log_that_was_compacted_loads_without_its_policy_and_checkpoint(
-    world: LogFixture, clean_shutdown: bool
+    log_fixture: LogFixture, clean_shutdown: bool
 ) -> None:
     """The policy is ``delete`` by now, and the cleaner's checkpoint is gone: a gap would look like lost records."""
-    log = compacted(world, segment_bytes=200)
+    log = compacted(log_fixture, segment_bytes=200)
     for value in (b"1", b"2"):
         put(log, a=value)
         put(log, b=value)
         log.roll()
     put(log, c=b"active")
-    await clean(cleaner_for(world, log, cleaner_dedupe_buffer_bytes=1 << 20))
+    await clean(cleaner_for(log_fixture, log, cleaner_dedupe_buffer_bytes=1 << 20))
     before = values(log)
     assert [value for _, _, value in before] == [b"2", b"2", b"active"]
     assert len(log.segments) == 3, "the first segment ends with a batch without records"
     log.close_files()
-    again = await world.reopen(clean=clean_shutdown, cleanup_policy=("delete",))
+    again = await log_fixture.reopen(clean=clean_shutdown, cleanup_policy=("delete",))
     assert not again.is_broken and values(again) == before

@@ -117,12 +117,12 @@ def test_a_damaged_snapshot_is_refused(change) -> None:  # type: ignore[no-untyp
         decode_snapshot("p", change(data))
 
 
-def test_a_transaction_index_has_kafkas_format(world: LogFixture) -> None:
-    world.storage.makedirs(world.directory)
-    index = TxnIndex(world.storage, str(world.file("00000000000000000000.txnindex")))
+def test_a_transaction_index_has_kafkas_format(log_fixture: LogFixture) -> None:
+    log_fixture.storage.makedirs(log_fixture.directory)
+    index = TxnIndex(log_fixture.storage, str(log_fixture.file("00000000000000000000.txnindex")))
     txn = AbortedTxn(4000, 10, 20, 21)
     index.append(txn)
-    assert world.file("00000000000000000000.txnindex").read_bytes() == bytes.fromhex(
+    assert log_fixture.file("00000000000000000000.txnindex").read_bytes() == bytes.fromhex(
         "00000000000000000fa0000000000000000a00000000000000140000000000000015"
     )
     assert index.transactions() == [txn]
@@ -130,30 +130,30 @@ def test_a_transaction_index_has_kafkas_format(world: LogFixture) -> None:
     assert index.collect(21, 30) == ([], False)
 
 
-def test_a_log_and_its_offset_and_time_index_have_kafkas_format(world: LogFixture) -> None:
+def test_a_log_and_its_offset_and_time_index_have_kafkas_format(log_fixture: LogFixture) -> None:
     """A batch gets an index entry if more than ``index.interval.bytes`` were appended since the last entry.
 
     A roll writes a final time entry.
     """
-    log = world.create(index_interval_bytes=100, segment_bytes=10_000)
+    log = log_fixture.create(index_interval_bytes=100, segment_bytes=10_000)
     first, second, third = (batch(b"x" * 50, b"y" * 50, timestamp=START_MS + 10 * n) for n in range(3))
     size = len(first)
     for data in (first, second, third):
         log.append_as_leader(memoryview(data), 4)
     log.roll()
-    stored = world.file("00000000000000000000.log").read_bytes()
+    stored = log_fixture.file("00000000000000000000.log").read_bytes()
     for number, data in enumerate((first, second, third)):
         expected = (2 * number).to_bytes(8, "big") + bytes(data[8:12]) + (4).to_bytes(4, "big") + bytes(data[16:])
         assert stored[number * size : (number + 1) * size] == expected
-    index = world.file("00000000000000000000.index").read_bytes()
+    index = log_fixture.file("00000000000000000000.index").read_bytes()
     assert index == (3).to_bytes(4, "big") + size.to_bytes(4, "big") + (5).to_bytes(4, "big") + (2 * size).to_bytes(
         4, "big"
     )
-    times = world.file("00000000000000000000.timeindex").read_bytes()
+    times = log_fixture.file("00000000000000000000.timeindex").read_bytes()
     # A time entry that is written with an index entry has the largest timestamp so far, including that batch.
     entries = [(START_MS + 11, 3), (START_MS + 21, 5)]
     assert times == b"".join(ts.to_bytes(8, "big") + offset.to_bytes(4, "big") for ts, offset in entries)
-    assert world.names() == [
+    assert log_fixture.names() == [
         "00000000000000000000.index",
         "00000000000000000000.log",
         "00000000000000000000.timeindex",
@@ -164,7 +164,7 @@ def test_a_log_and_its_offset_and_time_index_have_kafkas_format(world: LogFixtur
         "leader-epoch-checkpoint",
         "partition.metadata",
     ]
-    assert world.file("leader-epoch-checkpoint").read_bytes() == b"0\n1\n4 0\n"
+    assert log_fixture.file("leader-epoch-checkpoint").read_bytes() == b"0\n1\n4 0\n"
 
 
 def test_directory_names_are_those_of_kafka() -> None:

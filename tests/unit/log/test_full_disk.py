@@ -29,10 +29,10 @@ PASSING = [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM]
 @pytest.mark.parametrize("number", PASSING)
 @pytest.mark.parametrize("what", [".index", ".log", "partition.metadata", "leader-epoch-checkpoint.tmp"])
 async def test_a_flush_that_cannot_open_a_file_is_tried_again(
-    world: LogFixture, monkeypatch: pytest.MonkeyPatch, number: int, what: str
+    log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch, number: int, what: str
 ) -> None:
-    log = world.create(index_interval_bytes=0)
-    really_open, refused = world.storage.open, True
+    log = log_fixture.create(index_interval_bytes=0)
+    really_open, refused = log_fixture.storage.open, True
 
     def open_file(path: str, *, create: bool = False) -> Any:
         if refused and path.endswith(what):
@@ -44,7 +44,7 @@ async def test_a_flush_that_cannot_open_a_file_is_tried_again(
     log.roll()
     if what != "partition.metadata":  # closing leaves that file without a sync
         log.close_files()
-    monkeypatch.setattr(world.storage, "open", open_file)
+    monkeypatch.setattr(log_fixture.storage, "open", open_file)
     log.append_as_leader(batch(b"1"), 1) if what != ".log" else None
     with pytest.raises(KafkaError) as failed:
         await log.flush()
@@ -56,15 +56,15 @@ async def test_a_flush_that_cannot_open_a_file_is_tried_again(
     log.append_as_leader(batch(b"1"), 1)
 
 
-async def test_a_failed_fdatasync_breaks_a_replica_even_on_a_full_disk(world: LogFixture) -> None:
+async def test_a_failed_fdatasync_breaks_a_replica_even_on_a_full_disk(log_fixture: LogFixture) -> None:
     """With delayed allocation fdatasync may be the first call to fail on a full disk. Acknowledged pages are lost."""
-    log = world.create()
+    log = log_fixture.create()
     log.append_as_leader(batch(b"1"), 0)
 
     async def no_space() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    world.storage.before_sync = no_space  # type: ignore[method-assign]
+    log_fixture.storage.before_sync = no_space  # type: ignore[method-assign]
     with pytest.raises(KafkaError):
         await log.flush()
     assert log.is_broken

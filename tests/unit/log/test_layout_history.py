@@ -12,77 +12,77 @@ from tests.support.log.log_fixture import Crash, LogFixture
 FIRST, GROWN, SHRUNK = LayoutEntry(0, 4, 4, 0), LayoutEntry(2, 4, 6, 1), LayoutEntry(5, 4, 4, 2)
 
 
-def history(world: LogFixture) -> LayoutHistory:
-    found = LayoutHistory(world.storage, str(world.root / "partition-count-checkpoint"))
+def history(log_fixture: LogFixture) -> LayoutHistory:
+    found = LayoutHistory(log_fixture.storage, str(log_fixture.root / "partition-count-checkpoint"))
     found.load()
     return found
 
 
-def test_each_change_of_the_layout_is_one_line_of_the_file(world: LogFixture) -> None:
-    layouts = history(world)
+def test_each_change_of_the_layout_is_one_line_of_the_file(log_fixture: LogFixture) -> None:
+    layouts = history(log_fixture)
     for entry in (FIRST, LayoutEntry(1, 4, 4, 0), GROWN, LayoutEntry(4, 4, 6, 1), SHRUNK):
         layouts.assign(entry)  # an election that keeps the layout changes nothing
-    text = (world.root / "partition-count-checkpoint").read_text()
+    text = (log_fixture.root / "partition-count-checkpoint").read_text()
     assert text == "0\n3\n0 4 4 0\n2 4 6 1\n5 4 4 2\n"
-    assert history(world).entries == [FIRST, GROWN, SHRUNK]
+    assert history(log_fixture).entries == [FIRST, GROWN, SHRUNK]
 
 
-def test_known_and_older_epochs_change_nothing(world: LogFixture) -> None:
-    layouts = history(world)
+def test_known_and_older_epochs_change_nothing(log_fixture: LogFixture) -> None:
+    layouts = history(log_fixture)
     layouts.assign(GROWN)
     layouts.assign(LayoutEntry(2, 4, 9, 3))
     layouts.assign(LayoutEntry(1, 4, 9, 3))
-    assert history(world).entries == [GROWN]
+    assert history(log_fixture).entries == [GROWN]
 
 
-def test_a_failed_write_is_repeated_by_the_next_save(world: LogFixture) -> None:
-    layouts = history(world)
-    world.storage.full = True
+def test_a_failed_write_is_repeated_by_the_next_save(log_fixture: LogFixture) -> None:
+    layouts = history(log_fixture)
+    log_fixture.storage.full = True
     layouts.assign(FIRST)
-    assert history(world).entries == []
-    world.storage.full = False
+    assert history(log_fixture).entries == []
+    log_fixture.storage.full = False
     layouts.save()
-    assert history(world).entries == [FIRST]
+    assert history(log_fixture).entries == [FIRST]
 
 
 @pytest.mark.parametrize("crash_at", range(4))
-def test_a_process_that_dies_leaves_the_old_or_the_new_file(world: LogFixture, crash_at: int) -> None:
-    layouts = history(world)
+def test_a_process_that_dies_leaves_the_old_or_the_new_file(log_fixture: LogFixture, crash_at: int) -> None:
+    layouts = history(log_fixture)
     layouts.assign(FIRST)
-    world.storage.crash_at = world.storage.changes + crash_at
+    log_fixture.storage.crash_at = log_fixture.storage.changes + crash_at
     with contextlib.suppress(Crash):
         layouts.assign(GROWN)
-    world.storage.crash_at = -1
-    assert history(world).entries in ([FIRST], [FIRST, GROWN])
+    log_fixture.storage.crash_at = -1
+    assert history(log_fixture).entries in ([FIRST], [FIRST, GROWN])
 
 
 @pytest.mark.parametrize("text", ["", "0\n1\n", "0\n1\n0 4 4\n", "0\n2\n3 4 4 0\n2 4 6 1\n", "0\n1\n0 4 4 x\n"])
-def test_a_damaged_file_is_treated_as_missing(world: LogFixture, text: str) -> None:
-    (world.root / "partition-count-checkpoint").write_text(text)
-    layouts = history(world)
+def test_a_damaged_file_is_treated_as_missing(log_fixture: LogFixture, text: str) -> None:
+    (log_fixture.root / "partition-count-checkpoint").write_text(text)
+    layouts = history(log_fixture)
     assert layouts.entries == []
     layouts.assign(FIRST)
-    assert history(world).entries == [FIRST]
+    assert history(log_fixture).entries == [FIRST]
 
 
 @pytest.mark.trio
-async def test_a_flush_syncs_the_history(world: LogFixture) -> None:
+async def test_a_flush_syncs_the_history(log_fixture: LogFixture) -> None:
     """A power failure loses unsynced bytes; after a flush there are none."""
-    log = world.create()
+    log = log_fixture.create()
     await log.flush()
     log.layouts.assign(FIRST)
     assert log.layouts.unsynced
-    before = world.storage.syncs
+    before = log_fixture.storage.syncs
     await log.flush()
-    assert world.storage.syncs == before + 1 and not log.layouts.unsynced
+    assert log_fixture.storage.syncs == before + 1 and not log.layouts.unsynced
     await log.flush()
-    assert world.storage.syncs == before + 1
+    assert log_fixture.storage.syncs == before + 1
 
 
 @pytest.mark.trio
-async def test_the_history_is_read_again_when_the_log_is_opened(world: LogFixture) -> None:
-    log = world.create()
+async def test_the_history_is_read_again_when_the_log_is_opened(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
     log.layouts.assign(FIRST)
     log.layouts.assign(GROWN)
     log.close_files()
-    assert (await world.reopen()).layouts.entries == [FIRST, GROWN]
+    assert (await log_fixture.reopen()).layouts.entries == [FIRST, GROWN]

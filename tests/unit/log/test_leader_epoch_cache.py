@@ -8,8 +8,8 @@ from tests.support.log.log_fixture import LogFixture
 
 
 @pytest.fixture
-def cache(world: LogFixture) -> LeaderEpochCache:
-    cache = LeaderEpochCache(world.storage, str(world.root / "leader-epoch-checkpoint"))
+def cache(log_fixture: LogFixture) -> LeaderEpochCache:
+    cache = LeaderEpochCache(log_fixture.storage, str(log_fixture.root / "leader-epoch-checkpoint"))
     for epoch, start_offset in [(2, 0), (3, 10), (6, 25)]:
         cache.assign(epoch, start_offset)
     return cache
@@ -44,29 +44,29 @@ def test_an_epoch_without_records_is_replaced_by_the_next(cache: LeaderEpochCach
     assert cache.entries == [(2, 0), (3, 10), (7, 25)]
 
 
-def test_truncations_at_both_ends_are_written_to_disk(cache: LeaderEpochCache, world: LogFixture) -> None:
+def test_truncations_at_both_ends_are_written_to_disk(cache: LeaderEpochCache, log_fixture: LogFixture) -> None:
     cache.truncate_from_end(25)
     cache.truncate_from_start(4)
     assert cache.entries == [(2, 4), (3, 10)]
-    again = LeaderEpochCache(world.storage, str(world.root / "leader-epoch-checkpoint"))
+    again = LeaderEpochCache(log_fixture.storage, str(log_fixture.root / "leader-epoch-checkpoint"))
     again.load()
     assert again.entries == cache.entries and again.latest_epoch == 3
     assert [again.epoch_for(offset) for offset in (3, 4, 9, 10, 99)] == [-1, 2, 2, 3, 3]
 
 
-def test_a_failed_write_is_repeated_by_the_next_save(cache: LeaderEpochCache, world: LogFixture) -> None:
-    world.storage.full = True
+def test_a_failed_write_is_repeated_by_the_next_save(cache: LeaderEpochCache, log_fixture: LogFixture) -> None:
+    log_fixture.storage.full = True
     cache.assign(9, 50)
     assert cache.latest_epoch == 9
-    world.storage.full = False
+    log_fixture.storage.full = False
     cache.save()
-    again = LeaderEpochCache(world.storage, str(world.root / "leader-epoch-checkpoint"))
+    again = LeaderEpochCache(log_fixture.storage, str(log_fixture.root / "leader-epoch-checkpoint"))
     again.load()
     assert again.latest_epoch == 9
 
 
-def test_the_error_for_a_malformed_file_names_it(world: LogFixture) -> None:
-    path = world.root / "leader-epoch-checkpoint"
+def test_the_error_for_a_malformed_file_names_it(log_fixture: LogFixture) -> None:
+    path = log_fixture.root / "leader-epoch-checkpoint"
     path.write_text("0\n1\nx y\n")
     with pytest.raises(MalformedFileError, match="leader-epoch-checkpoint"):
-        LeaderEpochCache(world.storage, str(path)).load()
+        LeaderEpochCache(log_fixture.storage, str(path)).load()

@@ -41,13 +41,15 @@ A, B = TopicPartition("a", 0), TopicPartition("a-b", 3)
 
 
 def manager_config(
-    world: LogFixture, *dirs: str, broker_id: int = 1, cluster_id: str = "c", **more: Any
+    log_fixture: LogFixture, *dirs: str, broker_id: int = 1, cluster_id: str = "c", **more: Any
 ) -> LogManagerConfig:
-    return LogManagerConfig(broker_id, cluster_id, tuple(str(world.root / name) for name in dirs or ("d",)), **more)
+    return LogManagerConfig(
+        broker_id, cluster_id, tuple(str(log_fixture.root / name) for name in dirs or ("d",)), **more
+    )
 
 
-def manager_for(world: LogFixture, *dirs: str, **config: Any) -> LogManager:
-    return LogManager(manager_config(world, *dirs, **config), world.env)
+def manager_for(log_fixture: LogFixture, *dirs: str, **config: Any) -> LogManager:
+    return LogManager(manager_config(log_fixture, *dirs, **config), log_fixture.env)
 
 
 def put(manager: LogManager, partition: TopicPartition, value: bytes) -> int:
@@ -58,19 +60,21 @@ def put(manager: LogManager, partition: TopicPartition, value: bytes) -> int:
     return result.base_offset
 
 
-async def test_logs_are_found_again_after_a_shutdown(world: LogFixture) -> None:
-    manager = manager_for(world, "d", "e")
+async def test_logs_are_found_again_after_a_shutdown(log_fixture: LogFixture) -> None:
+    manager = manager_for(log_fixture, "d", "e")
     await manager.start()
     for partition in (A, B):
         manager.create(partition, TOPIC_ID, 7)
         put(manager, partition, b"1")
     assert sorted(Path(log.directory).parent.name for log in manager.logs()) == ["d", "e"]
     await manager.shutdown()
-    assert (world.root / "d" / ".kafka_cleanshutdown").exists()
-    assert (world.root / "d" / "meta.properties").read_text() == "#\nbroker.id=1\ncluster.id=c\nversion=0\n"
-    again = manager_for(world, "d", "e")
+    assert (log_fixture.root / "d" / ".kafka_cleanshutdown").exists()
+    assert (log_fixture.root / "d" / "meta.properties").read_text() == "#\nbroker.id=1\ncluster.id=c\nversion=0\n"
+    again = manager_for(log_fixture, "d", "e")
     await again.start(lambda topic: LogConfig(retention_ms=len(topic)))
-    assert not (world.root / "d" / ".kafka_cleanshutdown").exists(), "a crash while loading is not a clean shutdown"
+    assert not (log_fixture.root / "d" / ".kafka_cleanshutdown").exists(), (
+        "a crash while loading is not a clean shutdown"
+    )
     found = again.get(B)
     assert found is not None and found.config.retention_ms == 3
     assert found.identity.metadata == PartitionMetadata(TOPIC_ID, 7)
@@ -97,10 +101,10 @@ async def test_a_log_may_be_created_while_others_are_closed() -> None:
 
 @pytest.mark.parametrize("fault", ["broken", "a sync that fails", "no descriptor", "producers that are behind"])
 async def test_a_log_dir_gets_no_clean_shutdown_marker_if_one_of_its_logs_did_not_close(
-    world: LogFixture, monkeypatch: pytest.MonkeyPatch, fault: str
+    log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     """The next start recovers the logs of the dir and finds the acknowledged records."""
-    manager = manager_for(world, "d", "e")
+    manager = manager_for(log_fixture, "d", "e")
     await manager.start()
     for partition in (A, B):
         manager.create(partition, TOPIC_ID, 7)
@@ -134,38 +138,38 @@ async def test_a_log_dir_gets_no_clean_shutdown_marker_if_one_of_its_logs_did_no
             patch.setattr(partition_log, "catch_up", behind)
         await manager.shutdown()
     home = Path(log.directory).parent.name
-    assert not (world.root / home / ".kafka_cleanshutdown").exists()
-    assert (world.root / ("e" if home == "d" else "d") / ".kafka_cleanshutdown").exists()
-    again = manager_for(world, "d", "e")
+    assert not (log_fixture.root / home / ".kafka_cleanshutdown").exists()
+    assert (log_fixture.root / ("e" if home == "d" else "d") / ".kafka_cleanshutdown").exists()
+    again = manager_for(log_fixture, "d", "e")
     await again.start()
     found = again.get(A)
     assert found is not None and not found.is_broken and len(values(found)) == 3
     again.close_at_once()
 
 
-async def test_logs_are_recovered_after_a_kill(world: LogFixture) -> None:
-    manager = manager_for(world)
+async def test_logs_are_recovered_after_a_kill(log_fixture: LogFixture) -> None:
+    manager = manager_for(log_fixture)
     await manager.start()
     manager.create(A, TOPIC_ID, 7)
     put(manager, A, b"1")
     put(manager, A, b"2")
     manager.close_at_once()
-    path = world.root / "d" / "a-0" / "00000000000000000000.log"
+    path = log_fixture.root / "d" / "a-0" / "00000000000000000000.log"
     path.write_bytes(path.read_bytes()[:-1])
-    again = manager_for(world)
+    again = manager_for(log_fixture)
     await again.start()
     assert put(again, A, b"2") == 1
     again.close_at_once()
 
 
-async def test_a_log_dir_in_use_is_refused_and_the_locks_of_others_are_released(world: LogFixture) -> None:
-    first = manager_for(world, "d")
+async def test_a_log_dir_in_use_is_refused_and_the_locks_of_others_are_released(log_fixture: LogFixture) -> None:
+    first = manager_for(log_fixture, "d")
     await first.start()
-    second = manager_for(world, "e", "d")
+    second = manager_for(log_fixture, "e", "d")
     with pytest.raises(LogDirError, match=r"d is in use by another process.*\.lock"):
         await second.start()
     first.close_at_once()
-    third = manager_for(world, "d", "e")
+    third = manager_for(log_fixture, "d", "e")
     await third.start()
     third.close_at_once()
 
@@ -175,59 +179,61 @@ async def test_a_log_dir_in_use_is_refused_and_the_locks_of_others_are_released(
     [({"broker_id": 2}, "belongs to another broker"), ({"cluster_id": "other"}, "belongs to another cluster")],
 )
 async def test_a_log_dir_of_another_broker_or_cluster_is_refused(
-    world: LogFixture, settings: dict[str, Any], message: str
+    log_fixture: LogFixture, settings: dict[str, Any], message: str
 ) -> None:
-    manager = manager_for(world)
+    manager = manager_for(log_fixture)
     await manager.start()
     await manager.shutdown()
     with pytest.raises(LogDirError, match=message):
-        await manager_for(world, **settings).start()
-    again = manager_for(world)
+        await manager_for(log_fixture, **settings).start()
+    again = manager_for(log_fixture)
     await again.start()
     again.close_at_once()
 
 
-async def test_the_error_for_malformed_meta_properties_names_the_file(world: LogFixture) -> None:
-    (world.root / "d").mkdir()
-    (world.root / "d" / "meta.properties").write_text("nothing\n")
+async def test_the_error_for_malformed_meta_properties_names_the_file(log_fixture: LogFixture) -> None:
+    (log_fixture.root / "d").mkdir()
+    (log_fixture.root / "d" / "meta.properties").write_text("nothing\n")
     with pytest.raises(LogDirError, match=r"d/meta\.properties: broker\.id is missing"):
-        await manager_for(world).start()
+        await manager_for(log_fixture).start()
 
 
 async def test_directories_are_removed_outside_of_the_event_loops_thread(
-    world: LogFixture, monkeypatch: pytest.MonkeyPatch
+    log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manager = manager_for(world, topic_defaults=LogConfig(file_delete_delay_ms=0))
+    manager = manager_for(log_fixture, topic_defaults=LogConfig(file_delete_delay_ms=0))
     await manager.start()
     manager.create(A, TOPIC_ID, 7)
     manager.delete(A)
     removers: list[str] = []
-    remove_tree = world.storage.remove_tree
+    remove_tree = log_fixture.storage.remove_tree
 
     def remove(path: str) -> None:
         removers.append(threading.current_thread().name)
         remove_tree(path)
 
-    monkeypatch.setattr(world.storage, "remove_tree", remove)
+    monkeypatch.setattr(log_fixture.storage, "remove_tree", remove)
     await manager.maintenance.remove_deleted()
     assert len(removers) == 1 and removers[0] != threading.current_thread().name
-    assert not any(name.endswith("-delete") for name in world.storage.listdir(str(world.root / "d")))
+    assert not any(name.endswith("-delete") for name in log_fixture.storage.listdir(str(log_fixture.root / "d")))
     manager.close_at_once()
 
 
 async def test_retention_and_removal_take_a_bounded_number_of_files_at_a_time(
-    world: LogFixture, monkeypatch: pytest.MonkeyPatch
+    log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two pauses a bounded number of files is renamed or removed, however many are due."""
-    manager = manager_for(world, topic_defaults=LogConfig(file_delete_delay_ms=0, segment_bytes=100, retention_ms=1))
+    manager = manager_for(
+        log_fixture, topic_defaults=LogConfig(file_delete_delay_ms=0, segment_bytes=100, retention_ms=1)
+    )
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7)
     segments = 3 * SEGMENTS_DELETED_AT_ONCE
     for _ in range(segments + 1):
         put(manager, A, b"x" * 20)
     assert len(log.segments) == segments + 1
-    world.clock.ms += 1000
-    steps = Steps(monkeypatch, world.storage)
+    log_fixture.clock.ms += 1000
+    steps = Steps(monkeypatch, log_fixture.storage)
     await manager.maintenance.apply_retention()
     assert len(log.segments) == 1
     assert 0 < max(steps.renames) <= 5 * SEGMENTS_DELETED_AT_ONCE
@@ -261,26 +267,26 @@ class Steps:
         monkeypatch.setattr(TimeSlice, "due", step)
 
 
-async def test_a_deleted_log_is_gone_at_once_and_its_files_later(world: LogFixture) -> None:
-    manager = manager_for(world, topic_defaults=LogConfig(file_delete_delay_ms=5000))
+async def test_a_deleted_log_is_gone_at_once_and_its_files_later(log_fixture: LogFixture) -> None:
+    manager = manager_for(log_fixture, topic_defaults=LogConfig(file_delete_delay_ms=5000))
     await manager.start()
     manager.create(A, TOPIC_ID, 7)
     put(manager, A, b"1")
     manager.delete(A)
     assert manager.get(A) is None
-    (doomed,) = (world.root / "d").glob("*-delete")
+    (doomed,) = (log_fixture.root / "d").glob("*-delete")
     assert doomed.name.startswith("a-0.")
     await manager.maintenance.remove_deleted()
     assert doomed.exists()
-    world.clock.ms += 5000
+    log_fixture.clock.ms += 5000
     await manager.maintenance.remove_deleted()
     assert not doomed.exists()
     manager.close_at_once()
 
 
-async def test_a_log_created_again_shares_nothing_with_the_deleted_one(world: LogFixture) -> None:
+async def test_a_log_created_again_shares_nothing_with_the_deleted_one(log_fixture: LogFixture) -> None:
     """KAFKA-12257, 14616, 10548: checkpoints of the old log must not truncate the log of a re-created topic."""
-    manager = manager_for(world)
+    manager = manager_for(log_fixture)
     await manager.start()
     manager.create(A, TOPIC_ID, 7)
     for _ in range(5):
@@ -296,7 +302,7 @@ async def test_a_log_created_again_shares_nothing_with_the_deleted_one(world: Lo
     manager.create(A, other, 8)
     put(manager, A, b"new")
     manager.close_at_once()
-    again = manager_for(world)
+    again = manager_for(log_fixture)
     await again.start()
     found = again.get(A)
     assert found is not None
@@ -306,9 +312,9 @@ async def test_a_log_created_again_shares_nothing_with_the_deleted_one(world: Lo
 
 
 async def test_checkpoints_are_written_in_the_background(
-    world: LogFixture, autojump_clock: trio.testing.MockClock
+    log_fixture: LogFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
-    manager = manager_for(world)
+    manager = manager_for(log_fixture)
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7)
     for _ in range(3):
@@ -317,7 +323,7 @@ async def test_checkpoints_are_written_in_the_background(
     await log.flush()
     with trio.move_on_after(61):
         await manager.run()
-    read = {path.name: path.read_text() for path in (world.root / "d").glob("*-checkpoint")}
+    read = {path.name: path.read_text() for path in (log_fixture.root / "d").glob("*-checkpoint")}
     assert read["recovery-point-offset-checkpoint"] == "0\n1\na 0 3\n"
     assert read["replication-offset-checkpoint"] == "0\n1\na 0 3\n"
     assert read["log-start-offset-checkpoint"] == "0\n1\na 0 2\n"
@@ -334,8 +340,8 @@ async def run_until(manager: LogManager, condition: Callable[[], bool]) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_flushes_by_count_and_by_time_run_in_the_background(world: LogFixture) -> None:
-    manager = manager_for(world, flush_scheduler_interval_ms=5)
+async def test_flushes_by_count_and_by_time_run_in_the_background(log_fixture: LogFixture) -> None:
+    manager = manager_for(log_fixture, flush_scheduler_interval_ms=5)
     await manager.start()
     by_count = manager.create(A, TOPIC_ID, 7, LogConfig(flush_messages=3))
     by_time = manager.create(B, TOPIC_ID, 7, LogConfig(flush_ms=1000))
@@ -344,24 +350,24 @@ async def test_flushes_by_count_and_by_time_run_in_the_background(world: LogFixt
         put(manager, B, b"1")
     await run_until(manager, lambda: by_count.recovery_point == 3)
     assert by_time.recovery_point == 0
-    world.clock.ms += 1000
+    log_fixture.clock.ms += 1000
     await run_until(manager, lambda: by_time.recovery_point == 3)
     manager.close_at_once()
 
 
-async def test_the_identity_of_new_logs_is_synced_in_the_background(world: LogFixture) -> None:
-    manager = manager_for(world)
+async def test_the_identity_of_new_logs_is_synced_in_the_background(log_fixture: LogFixture) -> None:
+    manager = manager_for(log_fixture)
     await manager.start()
     for partition in (A, B):
         manager.create(partition, TOPIC_ID, 7)
         put(manager, partition, b"1")
-    await run_until(manager, lambda: len(world.storage.synced) == 2)
-    assert world.storage.synced == [PARTITION_METADATA] * 2
+    await run_until(manager, lambda: len(log_fixture.storage.synced) == 2)
+    assert log_fixture.storage.synced == [PARTITION_METADATA] * 2
     manager.close_at_once()
 
 
-async def test_retention_and_compaction_run_in_the_background(world: LogFixture) -> None:
-    manager = manager_for(world, retention_check_interval_ms=5, cleaner_backoff_ms=5)
+async def test_retention_and_compaction_run_in_the_background(log_fixture: LogFixture) -> None:
+    manager = manager_for(log_fixture, retention_check_interval_ms=5, cleaner_backoff_ms=5)
     await manager.start()
     expiring = manager.create(A, TOPIC_ID, 7, LogConfig(retention_ms=1000))
     compacted = manager.create(B, TOPIC_ID, 7, LogConfig(cleanup_policy=("compact",)))
@@ -369,42 +375,42 @@ async def test_retention_and_compaction_run_in_the_background(world: LogFixture)
         put(manager, A, value)
         put(manager, B, value)
     compacted.roll()
-    world.clock.ms = START_MS + 5000
+    log_fixture.clock.ms = START_MS + 5000
     await run_until(manager, lambda: expiring.log_start_offset == 3 and len(values(compacted)) == 1)
     assert values(compacted) == [(2, b"k", b"3")]
     await manager.shutdown()
-    assert "a-b 3 3" in (world.root / "d" / "cleaner-offset-checkpoint").read_text()
+    assert "a-b 3 3" in (log_fixture.root / "d" / "cleaner-offset-checkpoint").read_text()
 
 
-async def test_idle_producers_are_forgotten(world: LogFixture, autojump_clock: trio.testing.MockClock) -> None:
-    manager = manager_for(world, producer_id_expiration_ms=1000, producer_id_expiration_check_interval_ms=1000)
+async def test_idle_producers_are_forgotten(log_fixture: LogFixture, autojump_clock: trio.testing.MockClock) -> None:
+    manager = manager_for(log_fixture, producer_id_expiration_ms=1000, producer_id_expiration_check_interval_ms=1000)
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7)
     log.append_as_leader(batch(b"1", producer_id=9, producer_epoch=0, base_sequence=0), 0)
-    world.clock.ms += 1000
+    log_fixture.clock.ms += 1000
     with trio.move_on_after(2):
         await manager.run()
     assert log.producers.producers == {}
     manager.close_at_once()
 
 
-async def test_a_changed_producer_expiration_counts_at_once(world: LogFixture) -> None:
-    manager = manager_for(world, producer_id_expiration_ms=1_000_000)
+async def test_a_changed_producer_expiration_counts_at_once(log_fixture: LogFixture) -> None:
+    manager = manager_for(log_fixture, producer_id_expiration_ms=1_000_000)
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7)
     log.append_as_leader(batch(b"1", producer_id=4, producer_epoch=0, base_sequence=0), 0)
-    world.clock.ms += 5_000
+    log_fixture.clock.ms += 5_000
     await manager.maintenance.expire_producers()
     assert list(log.producers.producers) == [4]
-    manager.reconfigure(manager_config(world, producer_id_expiration_ms=5_000))
+    manager.reconfigure(manager_config(log_fixture, producer_id_expiration_ms=5_000))
     await manager.maintenance.expire_producers()
     assert list(log.producers.producers) == []
     manager.close_at_once()
 
 
-async def test_a_changed_cleaner_backoff_counts_at_once(world: LogFixture) -> None:
+async def test_a_changed_cleaner_backoff_counts_at_once(log_fixture: LogFixture) -> None:
     """The present pause has the old length, which may be a day."""
-    manager = manager_for(world, cleaner_backoff_ms=86_400_000)
+    manager = manager_for(log_fixture, cleaner_backoff_ms=86_400_000)
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7, LogConfig(cleanup_policy=("compact",)))
     async with trio.open_nursery() as nursery:
@@ -413,7 +419,7 @@ async def test_a_changed_cleaner_backoff_counts_at_once(world: LogFixture) -> No
         for value in (b"1", b"2"):
             put(manager, A, value)
         log.roll()
-        manager.reconfigure(manager_config(world, cleaner_backoff_ms=86_000_000))
+        manager.reconfigure(manager_config(log_fixture, cleaner_backoff_ms=86_000_000))
         with trio.fail_after(30):
             while len(values(log)) > 1:
                 await trio.sleep(0.001)  # polls: the cleaner syncs in a thread
@@ -422,39 +428,39 @@ async def test_a_changed_cleaner_backoff_counts_at_once(world: LogFixture) -> No
     manager.close_at_once()
 
 
-async def test_creating_on_a_full_disk_is_a_storage_error(world: LogFixture) -> None:
-    manager = manager_for(world)
+async def test_creating_on_a_full_disk_is_a_storage_error(log_fixture: LogFixture) -> None:
+    manager = manager_for(log_fixture)
     await manager.start()
-    world.storage.full = True
+    log_fixture.storage.full = True
     with pytest.raises(KafkaError) as caught:
         manager.create(A, TOPIC_ID, 7)
     assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert manager.get(A) is None
-    world.storage.full = False
+    log_fixture.storage.full = False
     manager.create(A, TOPIC_ID, 7)
     with pytest.raises(ValueError, match="a-0 has a log already"):
         manager.create(A, TOPIC_ID, 7)
     manager.close_at_once()
 
 
-async def test_log_dirs_are_described(world: LogFixture) -> None:
-    manager = manager_for(world)
+async def test_log_dirs_are_described(log_fixture: LogFixture) -> None:
+    manager = manager_for(log_fixture)
     await manager.start()
     manager.create(A, TOPIC_ID, 7)
     put(manager, A, b"1")
     (described,) = manager.log_dirs()
-    assert described.path == str(world.root / "d")
+    assert described.path == str(log_fixture.root / "d")
     assert described.size_bytes == {A: len(batch(b"1"))}
     assert 0 < described.usable_bytes <= described.total_bytes
     manager.close_at_once()
 
 
-async def test_a_partition_in_two_dirs_is_refused(world: LogFixture) -> None:
+async def test_a_partition_in_two_dirs_is_refused(log_fixture: LogFixture) -> None:
     for name in ("d", "e"):
-        (world.root / name / "a-0").mkdir(parents=True)
-        (world.root / name / "a-0" / f"{0:020d}.log").write_bytes(batch(b"1"))
+        (log_fixture.root / name / "a-0").mkdir(parents=True)
+        (log_fixture.root / name / "a-0" / f"{0:020d}.log").write_bytes(batch(b"1"))
     with pytest.raises(LogDirError, match=r"e/a-0 and in .*d/a-0"):
-        await manager_for(world, "d", "e").start()
+        await manager_for(log_fixture, "d", "e").start()
 
 
 async def test_configurations_are_read_by_kafkas_keys() -> None:
@@ -467,15 +473,15 @@ async def test_configurations_are_read_by_kafkas_keys() -> None:
         LogConfig.from_values({"segment.bytes": "many"})
 
 
-async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(world: LogFixture) -> None:
+async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(log_fixture: LogFixture) -> None:
     """Otherwise, after a crash, unsynced records that were appended since would be below the old recovery point."""
-    manager = manager_for(world)
+    manager = manager_for(log_fixture)
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7)
     for value in (b"1", b"2", b"3"):
         put(manager, A, value)
     await log.flush()
-    directory = manager.directories.get(str(world.root / "d"))
+    directory = manager.directories.get(str(log_fixture.root / "d"))
     assert directory is not None
     directory.write_recovery_points()
     assert directory.read_checkpoints()[A].recovery_point == 3
@@ -485,24 +491,24 @@ async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(world: Log
 
 
 async def test_checkpoints_of_other_log_dirs_are_written_while_one_refuses_writes(
-    world: LogFixture, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+    log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
-    world.env.clock = LoopClock()
-    manager = manager_for(world, "d", "e", **dict.fromkeys(CHECKPOINT_INTERVALS, 100))
+    log_fixture.env.clock = LoopClock()
+    manager = manager_for(log_fixture, "d", "e", **dict.fromkeys(CHECKPOINT_INTERVALS, 100))
     await manager.start()
     for partition in (A, B):
         manager.create(partition, TOPIC_ID, 7, LogConfig(segment_bytes=300, file_delete_delay_ms=0))
         for _ in range(10):
             put(manager, partition, b"v" * 50)
     refusing, working = (Path(log.directory).parent for log in manager.logs())
-    really_open = world.storage.open
+    really_open = log_fixture.storage.open
 
     def open_or_refuse(path: str, *, create: bool = False) -> Any:
         if create and path.startswith(str(refusing)) and path.endswith(".tmp"):
             raise OSError(errno.EROFS, "Read-only file system", path)
         return really_open(path, create=create)
 
-    monkeypatch.setattr(world.storage, "open", open_or_refuse)
+    monkeypatch.setattr(log_fixture.storage, "open", open_or_refuse)
     for log in manager.logs():
         log.delete_records_before(8)
         log.delete_old_segments()
@@ -512,7 +518,7 @@ async def test_checkpoints_of_other_log_dirs_are_written_while_one_refuses_write
         nursery.cancel_scope.cancel()
     for name in ("replication-offset-checkpoint", "log-start-offset-checkpoint", "recovery-point-offset-checkpoint"):
         assert (working / name).exists() and not (refusing / name).exists()
-    assert not list(world.root.rglob("*.deleted"))
+    assert not list(log_fixture.root.rglob("*.deleted"))
     manager.close_at_once()
 
 
@@ -535,8 +541,8 @@ class SlowlyReadable:
         return found
 
 
-async def manager_that_opens_again(world: LogFixture, slowly: SlowlyReadable) -> LogManager:
-    before = LogManager(LogManagerConfig(1, "c", (str(world.root / "d"),)), world.env)
+async def manager_that_opens_again(log_fixture: LogFixture, slowly: SlowlyReadable) -> LogManager:
+    before = LogManager(LogManagerConfig(1, "c", (str(log_fixture.root / "d"),)), log_fixture.env)
     slowly.calls = 1
     slowly.may_open.set()
     await before.start()
@@ -544,18 +550,18 @@ async def manager_that_opens_again(world: LogFixture, slowly: SlowlyReadable) ->
     put(before, A, b"1")
     before.close_at_once()
     slowly.calls, slowly.may_open, slowly.is_opening = 0, trio.Event(), trio.Event()
-    manager = manager_for(world)
+    manager = manager_for(log_fixture)
     await manager.start()
     assert manager.get(A) is None
     return manager
 
 
 async def test_a_log_that_is_being_opened_again_is_not_created(
-    world: LogFixture, monkeypatch: pytest.MonkeyPatch
+    log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller may create the partition meanwhile. With a second, empty log its records would be lost."""
     slowly = SlowlyReadable(monkeypatch)
-    manager = await manager_that_opens_again(world, slowly)
+    manager = await manager_that_opens_again(log_fixture, slowly)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(manager.open_again)
         await slowly.is_opening.wait()
@@ -569,10 +575,10 @@ async def test_a_log_that_is_being_opened_again_is_not_created(
 
 
 async def test_a_log_that_is_deleted_while_it_is_opened_again_stays_deleted(
-    world: LogFixture, monkeypatch: pytest.MonkeyPatch
+    log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slowly = SlowlyReadable(monkeypatch)
-    manager = await manager_that_opens_again(world, slowly)
+    manager = await manager_that_opens_again(log_fixture, slowly)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(manager.open_again)
         await slowly.is_opening.wait()

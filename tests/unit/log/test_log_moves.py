@@ -27,10 +27,10 @@ T = TopicPartition("t", 0)
 DEADLINE_S = 10
 
 
-def manager_for(world: LogFixture) -> LogManager:
-    paths = (str(world.root / "d"), str(world.root / "e"))
+def manager_for(log_fixture: LogFixture) -> LogManager:
+    paths = (str(log_fixture.root / "d"), str(log_fixture.root / "e"))
     config = LogManagerConfig(1, "c", paths, topic_defaults=LogConfig(segment_bytes=400))
-    return LogManager(config, world.env)
+    return LogManager(config, log_fixture.env)
 
 
 def put(manager: LogManager, *contents: bytes, leader_epoch: int = 0) -> None:
@@ -50,8 +50,8 @@ def dir_of(manager: LogManager) -> str:
     return Path(log_of(manager).directory).parent.name
 
 
-def other_dir(world: LogFixture, manager: LogManager) -> str:
-    return str(world.root / ("e" if dir_of(manager) == "d" else "d"))
+def other_dir(log_fixture: LogFixture, manager: LogManager) -> str:
+    return str(log_fixture.root / ("e" if dir_of(manager) == "d" else "d"))
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -61,8 +61,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def running(world: LogFixture, start_offset: int = 0) -> AsyncIterator[LogManager]:
-    manager = manager_for(world)
+async def running(log_fixture: LogFixture, start_offset: int = 0) -> AsyncIterator[LogManager]:
+    manager = manager_for(log_fixture)
     await manager.start()
     manager.create(T, TOPIC_ID, 7, start_offset=start_offset)
     async with trio.open_nursery() as nursery:
@@ -72,14 +72,14 @@ async def running(world: LogFixture, start_offset: int = 0) -> AsyncIterator[Log
     manager.close_at_once()
 
 
-async def test_a_moved_log_is_complete_and_takes_appends(world: LogFixture) -> None:
-    async with running(world) as manager:
+async def test_a_moved_log_is_complete_and_takes_appends(log_fixture: LogFixture) -> None:
+    async with running(log_fixture) as manager:
         put(manager, *[b"%d" % number * 20 for number in range(30)])
         put(manager, b"later", leader_epoch=4)
         log_of(manager).assign_epoch(5)
         log_of(manager).layouts.assign(LayoutEntry(0, 4, 4, 0))
         before = log_of(manager)
-        target = other_dir(world, manager)
+        target = other_dir(log_fixture, manager)
         switched: list[PartitionLog] = []
         manager.on_switched = switched.append
         manager.moves.request(T, target)
@@ -99,11 +99,11 @@ async def test_a_moved_log_is_complete_and_takes_appends(world: LogFixture) -> N
 
 
 async def test_an_identity_that_is_assigned_during_a_move_is_kept(
-    world: LogFixture, monkeypatch: pytest.MonkeyPatch
+    log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the new identity were lost, the broker would replace the log when the controller sends the new topic id."""
     identity, flush = PartitionMetadata(uuid.UUID(int=8), 7), PartitionLog.flush
-    async with running(world) as manager:
+    async with running(log_fixture) as manager:
         before = log_of(manager)
 
         async def identify_then_flush(log: PartitionLog) -> None:
@@ -113,16 +113,16 @@ async def test_an_identity_that_is_assigned_during_a_move_is_kept(
 
         monkeypatch.setattr(PartitionLog, "flush", identify_then_flush)
         put(manager, b"1")
-        manager.moves.request(T, other_dir(world, manager))
+        manager.moves.request(T, other_dir(log_fixture, manager))
         await until(lambda: log_of(manager) is not before)
         assert log_of(manager).identity.metadata == identity
         assert b"incarnation: 7" in (Path(log_of(manager).directory) / PARTITION_METADATA).read_bytes()
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_moved_log_knows_producers_without_records(world: LogFixture, restarts: bool) -> None:
+async def test_a_moved_log_knows_producers_without_records(log_fixture: LogFixture, restarts: bool) -> None:
     """A batch that such a producer repeats would otherwise be written again."""
-    async with running(world) as manager:
+    async with running(log_fixture) as manager:
         before = log_of(manager)
         for sequence in range(3):
             before.append_as_leader(idempotent(sequence), 0)
@@ -130,7 +130,7 @@ async def test_a_moved_log_knows_producers_without_records(world: LogFixture, re
         put(manager, b"another's")
         before.delete_records_before(3)
         assert before.delete_old_segments() == 1
-        manager.moves.request(T, other_dir(world, manager))
+        manager.moves.request(T, other_dir(log_fixture, manager))
         await until(lambda: log_of(manager) is not before)
         moved = log_of(manager)
         if restarts:
@@ -138,31 +138,33 @@ async def test_a_moved_log_knows_producers_without_records(world: LogFixture, re
         else:
             assert moved.append_as_leader(idempotent(2), 0).duplicate
     if restarts:
-        again = manager_for(world)
+        again = manager_for(log_fixture)
         await again.start()
         assert log_of(again).append_as_leader(idempotent(2), 0).duplicate
         again.close_at_once()
 
 
-async def test_a_moved_log_is_found_after_a_restart(world: LogFixture) -> None:
-    async with running(world) as manager:
+async def test_a_moved_log_is_found_after_a_restart(log_fixture: LogFixture) -> None:
+    async with running(log_fixture) as manager:
         put(manager, *[b"%d" % number * 20 for number in range(30)])
         before = log_of(manager)
-        target = other_dir(world, manager)
+        target = other_dir(log_fixture, manager)
         manager.moves.request(T, target)
         await until(lambda: log_of(manager) is not before)
         expected = values(log_of(manager))
         put(manager, b"after")
-    again = manager_for(world)
+    again = manager_for(log_fixture)
     await again.start()
     assert log_of(again).directory == f"{target}/t-0"
     assert values(log_of(again)) == [*expected, (30, b"k", b"after")]
     again.close_at_once()
 
 
-async def test_records_written_during_a_move_are_copied(world: LogFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_written_during_a_move_are_copied(
+    log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("anabranch.broker.log.log_moves.CHUNK_BYTES", 1)
-    async with running(world) as manager:
+    async with running(log_fixture) as manager:
         put(manager, *[b"%d" % number for number in range(50)])
         before = log_of(manager)
         real_flush = PartitionLog.flush
@@ -173,40 +175,40 @@ async def test_records_written_during_a_move_are_copied(world: LogFixture, monke
                 put(manager, b"while it moved")
 
         monkeypatch.setattr(PartitionLog, "flush", flush_then_write)
-        manager.moves.request(T, other_dir(world, manager))
+        manager.moves.request(T, other_dir(log_fixture, manager))
         await until(lambda: log_of(manager) is not before)
         assert values(log_of(manager))[-1] == (50, b"k", b"while it moved")
         assert len(values(log_of(manager))) == 51
 
 
-async def test_an_empty_log_that_begins_above_0_keeps_its_offsets_in_a_move(world: LogFixture) -> None:
+async def test_an_empty_log_that_begins_above_0_keeps_its_offsets_in_a_move(log_fixture: LogFixture) -> None:
     """This is the log of a partition that was created again, before its first record."""
-    async with running(world, start_offset=40) as manager:
+    async with running(log_fixture, start_offset=40) as manager:
         before = log_of(manager)
         before.assign_epoch(3)
-        manager.moves.request(T, other_dir(world, manager))
+        manager.moves.request(T, other_dir(log_fixture, manager))
         await until(lambda: log_of(manager) is not before)
         after = log_of(manager)
         assert (after.log_start_offset, after.log_end_offset, after.high_watermark) == (40, 40, 40)
         assert after.end_offset_for_epoch(2) == (2, 40)
 
 
-async def test_a_log_whose_start_lies_inside_of_a_batch_moves(world: LogFixture) -> None:
-    async with running(world) as manager:
+async def test_a_log_whose_start_lies_inside_of_a_batch_moves(log_fixture: LogFixture) -> None:
+    async with running(log_fixture) as manager:
         log = log_of(manager)
         log.append_as_leader(batch(b"a", b"b", b"c"), 0)
         log.advance_high_watermark(3)
         log.delete_records_before(1)
-        manager.moves.request(T, other_dir(world, manager))
+        manager.moves.request(T, other_dir(log_fixture, manager))
         await until(lambda: log_of(manager) is not log)
         assert (log_of(manager).log_start_offset, log_of(manager).log_end_offset) == (1, 3)
 
 
 @pytest.mark.parametrize("start", [55, 60])
 async def test_a_log_whose_start_rises_during_a_move_is_copied_again(
-    world: LogFixture, monkeypatch: pytest.MonkeyPatch, start: int
+    log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch, start: int
 ) -> None:
-    async with running(world) as manager:
+    async with running(log_fixture) as manager:
         put(manager, *[b"%d" % number * 20 for number in range(30)])
         before = log_of(manager)
         real_flush = PartitionLog.flush
@@ -218,20 +220,20 @@ async def test_a_log_whose_start_rises_during_a_move_is_copied_again(
                 before.delete_records_before(start)
 
         monkeypatch.setattr(PartitionLog, "flush", flush_then_write_and_delete)
-        manager.moves.request(T, other_dir(world, manager))
+        manager.moves.request(T, other_dir(log_fixture, manager))
         await until(lambda: log_of(manager) is not before)
         after = log_of(manager)
         assert (after.log_start_offset, after.log_end_offset) == (start, 60)
         assert [offset for offset, _, _ in values(after)] == list(range(start, 60))
 
 
-async def test_a_move_to_an_unknown_dir_or_of_an_unknown_replica_is_refused(world: LogFixture) -> None:
-    async with running(world) as manager:
+async def test_a_move_to_an_unknown_dir_or_of_an_unknown_replica_is_refused(log_fixture: LogFixture) -> None:
+    async with running(log_fixture) as manager:
         with pytest.raises(KafkaError) as unknown:
             manager.moves.request(T, "/nowhere")
         assert unknown.value.code is ErrorCode.LOG_DIR_NOT_FOUND
         other = TopicPartition("other", 1)
-        wanted = other_dir(world, manager)
+        wanted = other_dir(log_fixture, manager)
         with pytest.raises(KafkaError) as foreign:
             manager.moves.request(other, wanted, exists=False)
         assert foreign.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -242,35 +244,35 @@ async def test_a_move_to_an_unknown_dir_or_of_an_unknown_replica_is_refused(worl
         assert Path(manager.create(other, TOPIC_ID, 8).directory).parent == Path(wanted)
 
 
-async def test_a_move_back_or_a_deletion_cancels_the_move(world: LogFixture) -> None:
-    manager = manager_for(world)
+async def test_a_move_back_or_a_deletion_cancels_the_move(log_fixture: LogFixture) -> None:
+    manager = manager_for(log_fixture)
     await manager.start()
     manager.create(T, TOPIC_ID, 7)
     put(manager, b"1")
     here = dir_of(manager)
-    manager.moves.request(T, other_dir(world, manager))
-    manager.moves.request(T, str(world.root / here))
+    manager.moves.request(T, other_dir(log_fixture, manager))
+    manager.moves.request(T, str(log_fixture.root / here))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(manager.moves.run)
         await trio.testing.wait_all_tasks_blocked()
         assert dir_of(manager) == here
         nursery.cancel_scope.cancel()
-    manager.moves.request(T, other_dir(world, manager))
+    manager.moves.request(T, other_dir(log_fixture, manager))
     manager.delete(T)
     assert list(manager.moves.futures()) == []
     manager.close_at_once()
 
 
-async def test_a_move_whose_copy_was_interrupted_by_a_crash_starts_again(world: LogFixture) -> None:
-    manager = manager_for(world)
+async def test_a_move_whose_copy_was_interrupted_by_a_crash_starts_again(log_fixture: LogFixture) -> None:
+    manager = manager_for(log_fixture)
     await manager.start()
     manager.create(T, TOPIC_ID, 7)
     put(manager, b"1")
-    target = other_dir(world, manager)
+    target = other_dir(log_fixture, manager)
     await manager.moves._create(log_of(manager), manager.directories.get(target))  # type: ignore[arg-type]
     manager.close_at_once()
     assert any(parse_future_directory_name(path.name) for path in Path(target).iterdir())
-    again = manager_for(world)
+    again = manager_for(log_fixture)
     await again.start()
     before = log_of(again)
     assert not any(parse_future_directory_name(path.name) for path in Path(target).iterdir())
@@ -282,15 +284,15 @@ async def test_a_move_whose_copy_was_interrupted_by_a_crash_starts_again(world: 
     again.close_at_once()
 
 
-async def test_after_a_crash_between_the_two_renames_the_copy_is_the_log(world: LogFixture) -> None:
-    async with running(world) as manager:
+async def test_after_a_crash_between_the_two_renames_the_copy_is_the_log(log_fixture: LogFixture) -> None:
+    async with running(log_fixture) as manager:
         put(manager, b"1", b"2")
         before = log_of(manager)
-        manager.moves.request(T, other_dir(world, manager))
+        manager.moves.request(T, other_dir(log_fixture, manager))
         await until(lambda: log_of(manager) is not before)
         moved = Path(log_of(manager).directory)
     moved.rename(moved.with_name(f"t-0.{'0' * 32}-future"))
-    again = manager_for(world)
+    again = manager_for(log_fixture)
     await again.start()
     assert log_of(again).directory == str(moved)
     assert values(log_of(again)) == [(0, b"k", b"1"), (1, b"k", b"2")]

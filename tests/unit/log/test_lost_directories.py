@@ -19,14 +19,14 @@ pytestmark = pytest.mark.trio
 A, B, C = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)
 
 
-def manager_for(world: LogFixture, background: Background | None = None) -> LogManager:
-    dirs = (str(world.root / "d"), str(world.root / "e"))
-    return LogManager(LogManagerConfig(1, "c", dirs), world.env, background)
+def manager_for(log_fixture: LogFixture, background: Background | None = None) -> LogManager:
+    dirs = (str(log_fixture.root / "d"), str(log_fixture.root / "e"))
+    return LogManager(LogManagerConfig(1, "c", dirs), log_fixture.env, background)
 
 
-async def filled(world: LogFixture) -> None:
+async def filled(log_fixture: LogFixture) -> None:
     """Create a log in each of a broker's two dirs, and stop the broker."""
-    manager = manager_for(world)
+    manager = manager_for(log_fixture)
     await manager.start()
     for partition in (A, B):
         log = manager.create(partition, TOPIC_ID, 7)
@@ -56,11 +56,11 @@ def code_of_create(manager: LogManager, partition: TopicPartition, incarnation: 
     return ErrorCode.NONE
 
 
-async def test_a_broker_starts_without_a_log_dir_that_is_lost(world: LogFixture) -> None:
-    await filled(world)
-    lose(world.root / "d")
-    background = Background(world.clock)
-    manager = manager_for(world, background)
+async def test_a_broker_starts_without_a_log_dir_that_is_lost(log_fixture: LogFixture) -> None:
+    await filled(log_fixture)
+    lose(log_fixture.root / "d")
+    background = Background(log_fixture.clock)
+    manager = manager_for(log_fixture, background)
     await manager.start()
     assert manager.get(A) is None and manager.get(B) is not None
     assert [(Path(shown.path).name, shown.is_lost) for shown in manager.log_dirs()] == [("e", False), ("d", True)]
@@ -68,46 +68,46 @@ async def test_a_broker_starts_without_a_log_dir_that_is_lost(world: LogFixture)
     assert code_of_create(manager, C) is ErrorCode.NONE
     assert "log-dir" in background.describe()[0] and "/d" in background.describe()[0]
     await manager.shutdown()
-    find(world.root / "d")
-    again = manager_for(world)
+    find(log_fixture.root / "d")
+    again = manager_for(log_fixture)
     await again.start()
     found = again.get(A)
     assert found is not None and len(values(found)) == 1
     again.close_at_once()
 
 
-async def test_a_broker_whose_log_dirs_are_all_lost_does_not_start(world: LogFixture) -> None:
-    await filled(world)
+async def test_a_broker_whose_log_dirs_are_all_lost_does_not_start(log_fixture: LogFixture) -> None:
+    await filled(log_fixture)
     for name in "de":
-        lose(world.root / name)
+        lose(log_fixture.root / name)
     with pytest.raises(LogDirError, match=r"no log dir can be used: .*/d cannot be used.*/e cannot be used"):
-        await manager_for(world).start()
+        await manager_for(log_fixture).start()
 
 
 async def test_a_log_dir_whose_contents_cannot_be_listed_is_lost(
-    world: LogFixture, monkeypatch: pytest.MonkeyPatch
+    log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await filled(world)
-    really_listdir = world.storage.listdir
+    await filled(log_fixture)
+    really_listdir = log_fixture.storage.listdir
 
     def listdir(path: str) -> list[str]:
         if path.endswith("/d"):
             raise OSError(errno.EIO, "Input/output error", path)
         return really_listdir(path)
 
-    monkeypatch.setattr(world.storage, "listdir", listdir)
-    manager = manager_for(world)
+    monkeypatch.setattr(log_fixture.storage, "listdir", listdir)
+    manager = manager_for(log_fixture)
     await manager.start()
     assert manager.get(A) is None and manager.get(B) is not None
     manager.close_at_once()
 
 
-async def test_other_logs_are_served_while_one_is_unreadable(world: LogFixture) -> None:
-    await filled(world)
-    damaged = world.root / "d" / "a-0" / "00000000000000000000.log"
+async def test_other_logs_are_served_while_one_is_unreadable(log_fixture: LogFixture) -> None:
+    await filled(log_fixture)
+    damaged = log_fixture.root / "d" / "a-0" / "00000000000000000000.log"
     lose(damaged)
-    background = Background(world.clock)
-    manager = manager_for(world, background)
+    background = Background(log_fixture.clock)
+    manager = manager_for(log_fixture, background)
     await manager.start()
     assert manager.get(A) is None and manager.get(B) is not None
     assert not any(shown.is_lost for shown in manager.log_dirs())
@@ -115,33 +115,33 @@ async def test_other_logs_are_served_while_one_is_unreadable(world: LogFixture) 
     assert "log a-0: unreadable" in background.describe()[0]
     await manager.shutdown()
     find(damaged)
-    again = manager_for(world)
+    again = manager_for(log_fixture)
     await again.start()
     assert again.get(A) is not None
     again.close_at_once()
 
 
 @pytest.mark.parametrize("deleted", [True, False])
-async def test_an_unreadable_log_is_replaced_by_a_later_incarnation(world: LogFixture, deleted: bool) -> None:
+async def test_an_unreadable_log_is_replaced_by_a_later_incarnation(log_fixture: LogFixture, deleted: bool) -> None:
     """The log was deleted, or belongs to an earlier incarnation than the one to be created."""
-    await filled(world)
-    lose(world.root / "d" / "a-0" / "00000000000000000000.log")
-    manager = manager_for(world)
+    await filled(log_fixture)
+    lose(log_fixture.root / "d" / "a-0" / "00000000000000000000.log")
+    manager = manager_for(log_fixture)
     await manager.start()
     if deleted:
         manager.delete(A)
     assert code_of_create(manager, A, 8) is ErrorCode.NONE
     log = manager.get(A)
     assert log is not None and values(log) == []
-    assert len([name for log_dir in "de" for name in (world.root / log_dir).glob("a-0.*-delete")]) == 1
+    assert len([name for log_dir in "de" for name in (log_fixture.root / log_dir).glob("a-0.*-delete")]) == 1
     manager.close_at_once()
 
 
 async def test_a_log_that_lacked_a_descriptor_at_the_start_is_opened_later(
-    world: LogFixture, monkeypatch: pytest.MonkeyPatch
+    log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await filled(world)
-    really_open = world.storage.open
+    await filled(log_fixture)
+    really_open = log_fixture.storage.open
     out_of_descriptors = True
 
     def open_file(path: str, *, create: bool = False) -> Any:
@@ -149,9 +149,9 @@ async def test_a_log_that_lacked_a_descriptor_at_the_start_is_opened_later(
             raise OSError(errno.EMFILE, "Too many open files", path)
         return really_open(path, create=create)
 
-    monkeypatch.setattr(world.storage, "open", open_file)
-    (world.root / "d" / ".kafka_cleanshutdown").unlink()
-    manager = manager_for(world)
+    monkeypatch.setattr(log_fixture.storage, "open", open_file)
+    (log_fixture.root / "d" / ".kafka_cleanshutdown").unlink()
+    manager = manager_for(log_fixture)
     notified: list[bool] = []
     manager.on_room_changed = notified.append
     await manager.start()
@@ -164,10 +164,10 @@ async def test_a_log_that_lacked_a_descriptor_at_the_start_is_opened_later(
     manager.close_at_once()
 
 
-async def two_incarnations(world: LogFixture, later_in: str) -> None:
+async def two_incarnations(log_fixture: LogFixture, later_in: str) -> None:
     """Create incarnations 7 and 9 of a partition, one in each dir, as after a removal while one dir was lost."""
     for name in ("d", "e"):
-        manager = LogManager(LogManagerConfig(1, "c", (str(world.root / name),)), world.env)
+        manager = LogManager(LogManagerConfig(1, "c", (str(log_fixture.root / name),)), log_fixture.env)
         await manager.start()
         manager.create(A, TOPIC_ID, 9 if later_in == name else 7).append_as_leader(batch(b"1"), 0)
         await manager.shutdown()
@@ -176,12 +176,12 @@ async def two_incarnations(world: LogFixture, later_in: str) -> None:
 @pytest.mark.parametrize("unreadable", [None, "d", "e"])
 @pytest.mark.parametrize("later_in", ["d", "e"])
 async def test_the_later_of_two_incarnations_in_two_dirs_stays(
-    world: LogFixture, later_in: str, unreadable: str | None
+    log_fixture: LogFixture, later_in: str, unreadable: str | None
 ) -> None:
-    await two_incarnations(world, later_in)
+    await two_incarnations(log_fixture, later_in)
     if unreadable is not None:
-        lose(world.root / unreadable / "a-0" / "00000000000000000000.log")
-    manager = manager_for(world)
+        lose(log_fixture.root / unreadable / "a-0" / "00000000000000000000.log")
+    manager = manager_for(log_fixture)
     await manager.start()
     log = manager.get(A)
     if unreadable == later_in:
@@ -190,34 +190,36 @@ async def test_the_later_of_two_incarnations_in_two_dirs_stays(
     else:
         assert log is not None and log.identity.incarnation == 9
         assert Path(log.directory).parent.name == later_in
-    assert len([name for log_dir in "de" for name in (world.root / log_dir).glob("a-0.*-delete")]) == 1
+    assert len([name for log_dir in "de" for name in (log_fixture.root / log_dir).glob("a-0.*-delete")]) == 1
     manager.close_at_once()
 
 
-async def test_a_second_copy_of_an_unreadable_log_whose_incarnation_is_not_known_is_refused(world: LogFixture) -> None:
-    await two_incarnations(world, "e")
-    lose(world.root / "d" / "a-0" / "00000000000000000000.log")
-    (world.root / "d" / "a-0" / "partition.metadata").unlink()
-    manager = manager_for(world)
+async def test_a_second_copy_of_an_unreadable_log_whose_incarnation_is_not_known_is_refused(
+    log_fixture: LogFixture,
+) -> None:
+    await two_incarnations(log_fixture, "e")
+    lose(log_fixture.root / "d" / "a-0" / "00000000000000000000.log")
+    (log_fixture.root / "d" / "a-0" / "partition.metadata").unlink()
+    manager = manager_for(log_fixture)
     with pytest.raises(LogDirError, match=r"a-0 is in .*/e/a-0 and in .*/d/a-0: move one away"):
         await manager.start()
 
 
 @pytest.mark.parametrize("lost", ["d", "d/a-0/00000000000000000000.log"])
-async def test_a_copy_does_not_replace_its_log_while_the_log_is_unreadable(world: LogFixture, lost: str) -> None:
+async def test_a_copy_does_not_replace_its_log_while_the_log_is_unreadable(log_fixture: LogFixture, lost: str) -> None:
     """A move that a crash cut short leaves an incomplete copy of the log."""
-    await filled(world)
-    copy = world.root / "e" / f"a-0.{'0' * 32}-future"
-    shutil.copytree(world.root / "d" / "a-0", copy)
+    await filled(log_fixture)
+    copy = log_fixture.root / "e" / f"a-0.{'0' * 32}-future"
+    shutil.copytree(log_fixture.root / "d" / "a-0", copy)
     (copy / "00000000000000000000.log").write_bytes(b"")
-    lose(world.root / lost)
-    manager = manager_for(world)
+    lose(log_fixture.root / lost)
+    manager = manager_for(log_fixture)
     await manager.start()
     assert manager.get(A) is None
     assert code_of_create(manager, A, is_new=False) == ErrorCode.KAFKA_STORAGE_ERROR
     manager.close_at_once()
-    find(world.root / lost)
-    manager = manager_for(world)
+    find(log_fixture.root / lost)
+    manager = manager_for(log_fixture)
     await manager.start()
     log = manager.get(A)
     assert log is not None and len(values(log)) == 1
@@ -225,10 +227,10 @@ async def test_a_copy_does_not_replace_its_log_while_the_log_is_unreadable(world
 
 
 async def test_a_log_that_lacked_a_descriptor_keeps_its_checkpoints_and_is_not_clean(
-    world: LogFixture, monkeypatch: pytest.MonkeyPatch
+    log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An orderly stop marks no unrecovered log as clean, and forgets no deletion of records."""
-    manager = manager_for(world)
+    manager = manager_for(log_fixture)
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7)
     for value in (b"1", b"2"):
@@ -237,7 +239,7 @@ async def test_a_log_that_lacked_a_descriptor_keeps_its_checkpoints_and_is_not_c
     log.delete_records_before(1)
     manager.checkpoints.write_log_starts()
     manager.close_at_once()
-    read_bytes = world.storage.read_bytes
+    read_bytes = log_fixture.storage.read_bytes
 
     def refuse(path: str) -> bytes:
         if path.endswith("leader-epoch-checkpoint"):
@@ -245,13 +247,13 @@ async def test_a_log_that_lacked_a_descriptor_keeps_its_checkpoints_and_is_not_c
         return read_bytes(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(world.storage, "read_bytes", refuse)
-        manager = manager_for(world)
+        patch.setattr(log_fixture.storage, "read_bytes", refuse)
+        manager = manager_for(log_fixture)
         await manager.start()
         assert manager.get(A) is None
     await manager.shutdown()
-    assert not (world.root / "d" / ".kafka_cleanshutdown").exists()
-    manager = manager_for(world)
+    assert not (log_fixture.root / "d" / ".kafka_cleanshutdown").exists()
+    manager = manager_for(log_fixture)
     await manager.start()
     again = manager.get(A)
     assert again is not None and (again.log_start_offset, again.recovery_point) == (1, 0)

@@ -45,8 +45,8 @@ def total(reads: Sequence[LogRead]) -> int:
     return sum(read.offset_count for read in reads)
 
 
-def test_one_read_has_all_offsets_of_its_log(world: LogFixture) -> None:
-    log = world.create()
+def test_one_read_has_all_offsets_of_its_log(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
     append(log, [3, 1, 7])
     assert [read.offset_count for read in consumed(log, LARGE)] == [11]
     assert log.read(11, LARGE, upper_bound=11).offset_count == 0
@@ -57,9 +57,9 @@ def test_one_read_has_all_offsets_of_its_log(world: LogFixture) -> None:
 @pytest.mark.parametrize("index_interval_bytes", [1, 5 * SIZE, LARGE])
 @pytest.mark.parametrize("is_recent", [True, False])
 def test_each_read_of_equal_batches_is_counted_exactly(
-    world: LogFixture, max_bytes: int, index_interval_bytes: int, is_recent: bool
+    log_fixture: LogFixture, max_bytes: int, index_interval_bytes: int, is_recent: bool
 ) -> None:
-    log = world.create(segment_bytes=40 * SIZE, index_interval_bytes=index_interval_bytes)
+    log = log_fixture.create(segment_bytes=40 * SIZE, index_interval_bytes=index_interval_bytes)
     append(log, [RECORDS] * 150)
     assert len(log.segments) == 4
     if not is_recent:
@@ -73,37 +73,37 @@ def test_each_read_of_equal_batches_is_counted_exactly(
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("segment_bytes", [200_000, LARGE])
 def test_the_sum_over_reads_of_unequal_batches_is_at_most_one_batch_wrong_for_each_segment(
-    world: LogFixture, seed: int, segment_bytes: int
+    log_fixture: LogFixture, seed: int, segment_bytes: int
 ) -> None:
     """The error does not grow with the number of reads. All end at an index entry or at the end of a segment."""
     rng = random.Random(seed)
     counts = [rng.randint(1, 40) for _ in range(1900)]
-    log = world.create(segment_bytes=segment_bytes)
+    log = log_fixture.create(segment_bytes=segment_bytes)
     append(log, counts)
     reads = consumed(log, 9000)
     assert len(reads) > 20 * len(log.segments)
     assert abs(total(reads) - sum(counts)) <= max(counts) * len(log.segments)
 
 
-def test_a_read_from_within_a_batch_counts_from_its_offset(world: LogFixture) -> None:
-    log = world.create()
+def test_a_read_from_within_a_batch_counts_from_its_offset(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
     append(log, [10, 10])
     assert log.read(7, LARGE, upper_bound=20).offset_count == 13
     assert log.read(7, 1, upper_bound=20).offset_count == 3
     assert log.read(19, 1, upper_bound=20).offset_count == 1
 
 
-def test_a_read_up_to_the_watermark_counts_up_to_it(world: LogFixture) -> None:
-    log = world.create(segment_bytes=10 * SIZE)
+def test_a_read_up_to_the_watermark_counts_up_to_it(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(segment_bytes=10 * SIZE)
     append(log, [RECORDS] * 25)
     bound = 17 * RECORDS
     assert [read.offset_count for read in consumed(log, LARGE, upper_bound=bound)] == [10 * RECORDS, 7 * RECORDS]
     assert [read.offset_count for read in consumed(log, LARGE, upper_bound=10 * RECORDS)] == [10 * RECORDS]
 
 
-def test_a_gap_before_a_segment_is_counted_once(world: LogFixture) -> None:
+def test_a_gap_before_a_segment_is_counted_once(log_fixture: LogFixture) -> None:
     """Compaction has removed the last batch of the first segment. A consumer's next offset is in the gap."""
-    log = world.create()
+    log = log_fixture.create()
     append(log, [RECORDS] * 3)
     log.roll()
     append(log, [RECORDS])
@@ -112,9 +112,9 @@ def test_a_gap_before_a_segment_is_counted_once(world: LogFixture) -> None:
     assert [read.offset_count for read in consumed(log, LARGE)] == [3 * RECORDS, RECORDS]
 
 
-def test_a_read_that_may_not_wait_needs_no_more_than_before(world: LogFixture) -> None:
+def test_a_read_that_may_not_wait_needs_no_more_than_before(log_fixture: LogFixture) -> None:
     """A read to the end of a segment does not use the offset index for its end."""
-    log = world.create()
+    log = log_fixture.create()
     append(log, [RECORDS] * 3)
     log._segments.active.offset_index.release()
     assert log.read(RECORDS, LARGE, upper_bound=3 * RECORDS, waits=False).offset_count == 2 * RECORDS

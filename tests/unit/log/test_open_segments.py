@@ -26,9 +26,9 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def files_of(world: LogFixture) -> list[str]:
+def files_of(log_fixture: LogFixture) -> list[str]:
     """Return the partition's open files. Files of another test's abandoned log may be open, too."""
-    return [name for name in open_files() if name.startswith(f"{world.root}/d/a-0/")]
+    return [name for name in open_files() if name.startswith(f"{log_fixture.root}/d/a-0/")]
 
 
 def indexes_in_memory(log: PartitionLog) -> int:
@@ -51,14 +51,16 @@ def read(log: PartitionLog, offset: int) -> FileRange:
     return records
 
 
-async def start(world: LogFixture, limit: int) -> LogManager:
-    manager = LogManager(LogManagerConfig(1, "c", (str(world.root / "d"),), CONFIG, open_segments=limit), world.env)
+async def start(log_fixture: LogFixture, limit: int) -> LogManager:
+    manager = LogManager(
+        LogManagerConfig(1, "c", (str(log_fixture.root / "d"),), CONFIG, open_segments=limit), log_fixture.env
+    )
     await manager.start()
     return manager
 
 
-async def test_flushed_segments_are_closed(world: LogFixture) -> None:
-    manager = await start(world, limit=10)
+async def test_flushed_segments_are_closed(log_fixture: LogFixture) -> None:
+    manager = await start(log_fixture, limit=10)
     log = manager.create(A, TOPIC_ID, 1)
     before = descriptors()
     fill(log)
@@ -70,21 +72,21 @@ async def test_flushed_segments_are_closed(world: LogFixture) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_a_log_has_no_open_files_before_it_is_used(world: LogFixture, clean: bool) -> None:
-    manager = await start(world, limit=10)
+async def test_a_log_has_no_open_files_before_it_is_used(log_fixture: LogFixture, clean: bool) -> None:
+    manager = await start(log_fixture, limit=10)
     fill(manager.create(A, TOPIC_ID, 1))
     if clean:
         await manager.shutdown()
     else:
         manager.close_at_once()
-    manager = await start(world, limit=10)
+    manager = await start(log_fixture, limit=10)
     log = manager.get(A)
     assert log is not None
-    held = files_of(world)
+    held = files_of(log_fixture)
     assert (held, indexes_in_memory(log)) == ([], 0)
     log.append_as_leader(batch(b"value"), 0)
     await log.flush()
-    assert len(files_of(world)) == 1
+    assert len(files_of(log_fixture)) == 1
     assert len(values(log)) == 2 * SEGMENTS + 1
     manager.close_at_once()
 
@@ -99,8 +101,8 @@ def open_files() -> list[str]:
     return names
 
 
-async def test_readers_keep_a_bounded_number_of_segments_open_over_all_logs(world: LogFixture) -> None:
-    manager = await start(world, limit=10)
+async def test_readers_keep_a_bounded_number_of_segments_open_over_all_logs(log_fixture: LogFixture) -> None:
+    manager = await start(log_fixture, limit=10)
     logs = [manager.create(partition, TOPIC_ID, 1) for partition in (A, B)]
     for log in logs:
         fill(log, 50)
@@ -119,8 +121,8 @@ async def test_readers_keep_a_bounded_number_of_segments_open_over_all_logs(worl
     manager.close_at_once()
 
 
-async def test_a_range_that_is_being_sent_keeps_its_file(world: LogFixture) -> None:
-    manager = await start(world, limit=1)
+async def test_a_range_that_is_being_sent_keeps_its_file(log_fixture: LogFixture) -> None:
+    manager = await start(log_fixture, limit=1)
     log = manager.create(A, TOPIC_ID, 1)
     fill(log, 5)
     await log.flush()
@@ -135,9 +137,9 @@ async def test_a_range_that_is_being_sent_keeps_its_file(world: LogFixture) -> N
     manager.close_at_once()
 
 
-async def test_a_segment_that_is_not_synced_stays_open(world: LogFixture) -> None:
+async def test_a_segment_that_is_not_synced_stays_open(log_fixture: LogFixture) -> None:
     """Only its open file still reports writes that fail later."""
-    manager = await start(world, limit=1)
+    manager = await start(log_fixture, limit=1)
     log = manager.create(A, TOPIC_ID, 1)
     before = descriptors()
     fill(log, 5)

@@ -31,8 +31,8 @@ def code_of(call, *args, **kwargs) -> ErrorCode:  # type: ignore[no-untyped-def]
     return caught.value.code
 
 
-def test_offsets_are_assigned_in_order_and_written_into_the_batches(world: LogFixture) -> None:
-    log = world.create()
+def test_offsets_are_assigned_in_order_and_written_into_the_batches(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
     data = batch(b"a", b"b")
     first = log.append_as_leader(memoryview(data), 7)
     second = log.append_as_leader(memoryview(data), 7)
@@ -42,14 +42,14 @@ def test_offsets_are_assigned_in_order_and_written_into_the_batches(world: LogFi
     assert all(each.verify_crc() for each in read_all(log))
 
 
-def test_log_append_time_is_reported(world: LogFixture) -> None:
-    log = world.create(message_timestamp_type="LogAppendTime")
-    world.clock.ms += 5
+def test_log_append_time_is_reported(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(message_timestamp_type="LogAppendTime")
+    log_fixture.clock.ms += 5
     assert log.append_as_leader(batch(b"a"), 0).log_append_time_ms == START_MS + 5
 
 
-def test_a_repeated_batch_gets_the_offsets_of_its_first_append(world: LogFixture) -> None:
-    log = world.create()
+def test_a_repeated_batch_gets_the_offsets_of_its_first_append(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
     log.append_as_leader(idempotent(0, 3), 0)
     log.append_as_leader(batch(b"other"), 0)
     again = log.append_as_leader(idempotent(0, 3), 0)
@@ -58,8 +58,8 @@ def test_a_repeated_batch_gets_the_offsets_of_its_first_append(world: LogFixture
     assert code_of(log.append_as_leader, idempotent(4), 0) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_reads_begin_with_the_batch_that_holds_the_offset(world: LogFixture) -> None:
-    log = world.create(index_interval_bytes=100)
+def test_reads_begin_with_the_batch_that_holds_the_offset(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(index_interval_bytes=100)
     fill(log, 300)
     for offset in (0, 1, 2, 77, 300, 598, 599):
         found = log.read(offset, 1, upper_bound=600)
@@ -67,8 +67,8 @@ def test_reads_begin_with_the_batch_that_holds_the_offset(world: LogFixture) -> 
         assert found.records.read() == bytes(first.buffer), offset  # type: ignore[union-attr]
 
 
-def test_reads_end_below_the_upper_bound_and_within_the_size_limit(world: LogFixture) -> None:
-    log = world.create()
+def test_reads_end_below_the_upper_bound_and_within_the_size_limit(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
     fill(log, 10)
     size = read_all(log)[0].length
     assert log.read(0, 10**6, upper_bound=8).size_bytes == 4 * size
@@ -80,14 +80,14 @@ def test_reads_end_below_the_upper_bound_and_within_the_size_limit(world: LogFix
 
 
 @pytest.mark.parametrize("offset", [-1, 21])
-def test_reads_outside_of_the_log_are_out_of_range(world: LogFixture, offset: int) -> None:
-    log = world.create()
+def test_reads_outside_of_the_log_are_out_of_range(log_fixture: LogFixture, offset: int) -> None:
+    log = log_fixture.create()
     fill(log, 10)
     assert code_of(log.read, offset, 100, upper_bound=20) == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_a_range_that_was_read_outlives_its_segment(world: LogFixture) -> None:
-    log = world.create(file_delete_delay_ms=0)
+def test_a_range_that_was_read_outlives_its_segment(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(file_delete_delay_ms=0)
     fill(log, 1)
     expected = bytes(read_all(log)[0].buffer)
     found = log.read(0, 100, upper_bound=2)
@@ -99,41 +99,41 @@ def test_a_range_that_was_read_outlives_its_segment(world: LogFixture) -> None:
 # ---------------------------------------------------------------- roll
 
 
-def test_a_segment_is_rolled_by_size(world: LogFixture) -> None:
+def test_a_segment_is_rolled_by_size(log_fixture: LogFixture) -> None:
     size = len(batch(b"a0", b"b0"))
-    log = world.create(segment_bytes=3 * size)
+    log = log_fixture.create(segment_bytes=3 * size)
     fill(log, 7)
     assert [segment.base_offset for segment in log.segments] == [0, 6, 12]
     assert [record[0] for record in values(log)] == list(range(14))
 
 
-def test_a_segment_is_rolled_by_the_timestamps_of_its_records(world: LogFixture) -> None:
-    log = world.create(segment_ms=100)
+def test_a_segment_is_rolled_by_the_timestamps_of_its_records(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(segment_ms=100)
     log.append_as_leader(batch(b"a", timestamp=START_MS), 0)
-    world.clock.ms += 10_000
+    log_fixture.clock.ms += 10_000
     log.append_as_leader(batch(b"b", timestamp=START_MS + 100), 0)
     assert len(log.segments) == 1, "the timestamps of the records count, not the clock"
     log.append_as_leader(batch(b"c", timestamp=START_MS + 101), 0)
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
-def test_a_segment_is_rolled_by_the_clock_when_records_have_no_timestamp(world: LogFixture) -> None:
-    log = world.create(segment_ms=100)
+def test_a_segment_is_rolled_by_the_clock_when_records_have_no_timestamp(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(segment_ms=100)
     log.append_as_leader(batch(b"a", timestamp=-1), 0)
-    world.clock.ms += 101
+    log_fixture.clock.ms += 101
     log.append_as_leader(batch(b"b", timestamp=-1), 0)
     assert len(log.segments) == 2
 
 
-def test_a_segment_is_rolled_when_an_index_is_full(world: LogFixture) -> None:
-    log = world.create(segment_index_bytes=36, index_interval_bytes=1)
+def test_a_segment_is_rolled_when_an_index_is_full(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(segment_index_bytes=36, index_interval_bytes=1)
     fill(log, 10)
     assert len(log.segments) > 1
     assert all(segment.offset_index.count <= 4 for segment in log.segments)
 
 
-def test_a_segment_is_rolled_when_an_offset_is_too_far_for_an_index_entry(world: LogFixture) -> None:
-    log = world.create()
+def test_a_segment_is_rolled_when_an_offset_is_too_far_for_an_index_entry(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
     log.append_as_follower(bytes(batch(b"a", base_offset=5)))
     log.append_as_follower(bytes(batch(b"b", base_offset=5 + 2**31)))
     log.append_as_follower(bytes(batch(b"c", base_offset=6 + 2**32)))
@@ -141,8 +141,8 @@ def test_a_segment_is_rolled_when_an_offset_is_too_far_for_an_index_entry(world:
     assert log.log_end_offset == 7 + 2**32
 
 
-def test_jitter_rolls_a_segment_before_segment_ms(world: LogFixture) -> None:
-    log = world.create(segment_ms=1000, segment_jitter_ms=1000)
+def test_jitter_rolls_a_segment_before_segment_ms(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(segment_ms=1000, segment_jitter_ms=1000)
     log.append_as_leader(batch(b"a", timestamp=START_MS), 0)
     log.append_as_leader(batch(b"b", timestamp=START_MS + 1000), 0)
     assert len(log.segments) == 2
@@ -151,8 +151,8 @@ def test_jitter_rolls_a_segment_before_segment_ms(world: LogFixture) -> None:
 # ---------------------------------------------------------------- find
 
 
-def test_the_offset_for_a_time_is_that_of_the_first_record_not_before_it(world: LogFixture) -> None:
-    log = world.create(index_interval_bytes=200, segment_bytes=2000)
+def test_the_offset_for_a_time_is_that_of_the_first_record_not_before_it(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(index_interval_bytes=200, segment_bytes=2000)
     fill(log, 100, epoch=3)
     assert len(log.segments) > 3
     assert find_time(log, 0) == (START_MS, 0, 3)
@@ -162,15 +162,15 @@ def test_the_offset_for_a_time_is_that_of_the_first_record_not_before_it(world: 
     assert find_time(log, START_MS + 992) is None
 
 
-def test_the_offset_for_a_time_is_not_below_the_log_start(world: LogFixture) -> None:
-    log = world.create()
+def test_the_offset_for_a_time_is_not_below_the_log_start(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
     fill(log, 10)
     log.delete_records_before(5)
     assert find_time(log, 0) == (START_MS + 21, 5, 0)
 
 
-def test_the_largest_timestamp_is_found_with_its_offset(world: LogFixture) -> None:
-    log = world.create(segment_bytes=500)
+def test_the_largest_timestamp_is_found_with_its_offset(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(segment_bytes=500)
     assert find_time(log, None) is None
     fill(log, 10)
     log.append_as_leader(batch(b"x", b"y", timestamp=START_MS + 10**6), 1)
@@ -178,8 +178,8 @@ def test_the_largest_timestamp_is_found_with_its_offset(world: LogFixture) -> No
     assert find_time(log, None) == (START_MS + 10**6 + 1, 21, 1)
 
 
-def test_an_epoch_ends_where_the_next_known_epoch_begins(world: LogFixture) -> None:
-    log = world.create()
+def test_an_epoch_ends_where_the_next_known_epoch_begins(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
     fill(log, 2, epoch=1)
     fill(log, 2, epoch=4)
     assert log.leader_epoch_cache.latest_epoch == 4
@@ -189,16 +189,16 @@ def test_an_epoch_ends_where_the_next_known_epoch_begins(world: LogFixture) -> N
 # ---------------------------------------------------------------- watermarks
 
 
-def test_the_high_watermark_only_rises_and_stays_within_the_log(world: LogFixture) -> None:
-    log = world.create()
+def test_the_high_watermark_only_rises_and_stays_within_the_log(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
     fill(log, 2)
     assert log.high_watermark == 4
     assert not log.advance_high_watermark(3)
     assert not log.advance_high_watermark(99) and log.high_watermark == 4
 
 
-def test_an_open_transaction_holds_the_last_stable_offset(world: LogFixture) -> None:
-    log = world.create()
+def test_an_open_transaction_holds_the_last_stable_offset(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
     fill(log, 1)
     log.append_as_leader(idempotent(0, 2, is_transactional=True), 0)
     log.advance_high_watermark(4)
@@ -213,9 +213,9 @@ def test_an_open_transaction_holds_the_last_stable_offset(world: LogFixture) -> 
     assert log.read(0, 1000, upper_bound=5).aborted_transactions is None
 
 
-def test_the_last_stable_offset_is_not_below_the_log_start(world: LogFixture) -> None:
+def test_the_last_stable_offset_is_not_below_the_log_start(log_fixture: LogFixture) -> None:
     """The first records of the open transaction were deleted."""
-    log = world.create()
+    log = log_fixture.create()
     log.append_as_leader(idempotent(0, 2, is_transactional=True), 0)
     fill(log, 2)
     log.advance_high_watermark(6)
@@ -226,8 +226,8 @@ def test_the_last_stable_offset_is_not_below_the_log_start(world: LogFixture) ->
 # ---------------------------------------------------------------- delete
 
 
-def test_delete_records_moves_the_log_start_and_deletes_whole_segments(world: LogFixture) -> None:
-    log = world.create(segment_bytes=TWO_BATCHES, file_delete_delay_ms=1000)
+def test_delete_records_moves_the_log_start_and_deletes_whole_segments(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(segment_bytes=TWO_BATCHES, file_delete_delay_ms=1000)
     fill(log, 6)
     moved: list[int] = []
     log.on_log_start_moved = lambda moved_log: moved.append(moved_log.log_start_offset)
@@ -237,50 +237,50 @@ def test_delete_records_moves_the_log_start_and_deletes_whole_segments(world: Lo
     assert code_of(log.delete_records_before, 13) == ErrorCode.OFFSET_OUT_OF_RANGE
     assert log.delete_records_before(3) == 5
     assert log.delete_old_segments() == 1
-    assert len(world.names(".deleted")) == 3
-    world.clock.ms += 1000
-    assert log.remove_due_files() == 3 and world.names(".deleted") == []
+    assert len(log_fixture.names(".deleted")) == 3
+    log_fixture.clock.ms += 1000
+    assert log.remove_due_files() == 3 and log_fixture.names(".deleted") == []
     assert log.delete_records_before(-1) == 12
 
 
-def test_delete_records_is_refused_for_a_log_that_is_only_compacted(world: LogFixture) -> None:
-    log = world.create(cleanup_policy=("compact",))
+def test_delete_records_is_refused_for_a_log_that_is_only_compacted(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(cleanup_policy=("compact",))
     fill(log, 1)
     assert code_of(log.delete_records_before, 1) == ErrorCode.POLICY_VIOLATION
 
 
-def test_retention_by_time_deletes_the_active_segment_too(world: LogFixture) -> None:
-    log = world.create(retention_ms=1000, segment_bytes=TWO_BATCHES)
+def test_retention_by_time_deletes_the_active_segment_too(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(retention_ms=1000, segment_bytes=TWO_BATCHES)
     fill(log, 3)
     assert log.delete_old_segments() == 0
-    world.clock.ms += 2000
+    log_fixture.clock.ms += 2000
     assert log.delete_old_segments() == 2
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (6, 6, 0)
     assert log.append_as_leader(batch(b"next"), 0).base_offset == 6
 
 
-def test_retention_by_size_keeps_at_least_retention_bytes(world: LogFixture) -> None:
+def test_retention_by_size_keeps_at_least_retention_bytes(log_fixture: LogFixture) -> None:
     size = len(batch(b"a0", b"b0"))
-    log = world.create(retention_bytes=3 * size, segment_bytes=2 * size)
+    log = log_fixture.create(retention_bytes=3 * size, segment_bytes=2 * size)
     fill(log, 8)
     assert log.delete_old_segments() == 2
     assert (log.log_start_offset, log.size_bytes) == (8, 4 * size)
 
 
-def test_nothing_above_the_high_watermark_is_deleted(world: LogFixture) -> None:
-    log = world.create(retention_ms=0, segment_bytes=TWO_BATCHES)
+def test_nothing_above_the_high_watermark_is_deleted(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(retention_ms=0, segment_bytes=TWO_BATCHES)
     for _ in range(6):
         log.append_as_leader(batch(b"a0", b"b0"), 0)
-    world.clock.ms += 1000
+    log_fixture.clock.ms += 1000
     log.advance_high_watermark(5)
     assert log.delete_old_segments() == 1
     assert log.log_start_offset == 4
 
 
-def test_a_changed_configuration_acts_at_once(world: LogFixture) -> None:
-    log = world.create()
+def test_a_changed_configuration_acts_at_once(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
     fill(log, 3)
-    world.clock.ms += 10_000
+    log_fixture.clock.ms += 10_000
     assert log.delete_old_segments() == 0
     log.update_config(LogConfig(retention_ms=1))
     assert log.delete_old_segments() == 1
@@ -289,8 +289,8 @@ def test_a_changed_configuration_acts_at_once(world: LogFixture) -> None:
 # ---------------------------------------------------------------- truncate, follow
 
 
-def test_truncation_resets_offsets_epochs_and_producers(world: LogFixture) -> None:
-    log = world.create(segment_bytes=TWO_BATCHES)
+def test_truncation_resets_offsets_epochs_and_producers(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(segment_bytes=TWO_BATCHES)
     for sequence in range(8):
         log.append_as_leader(idempotent(sequence), sequence // 3)
     log.advance_high_watermark(8)
@@ -306,16 +306,16 @@ def test_truncation_resets_offsets_epochs_and_producers(world: LogFixture) -> No
     assert [record[0] for record in values(log)] == list(range(5))
 
 
-def test_truncation_below_the_first_segment_leaves_an_empty_log_there(world: LogFixture) -> None:
-    log = world.create()
+def test_truncation_below_the_first_segment_leaves_an_empty_log_there(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
     log.truncate_fully_and_start_at(10)
     fill(log, 2)
     assert log.truncate_to(5)
     assert (log.log_start_offset, log.log_end_offset) == (5, 5)
 
 
-def test_a_follower_appends_batches_unchanged(world: LogFixture) -> None:
-    log = world.create()
+def test_a_follower_appends_batches_unchanged(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
     sent = bytes(batch(b"a", b"b", base_offset=10, leader_epoch=2)) + bytes(batch(b"c", base_offset=14, leader_epoch=3))
     assert log.append_as_follower(sent + sent[:20]) == 15
     assert b"".join(bytes(each.buffer) for each in read_all(log)) == sent
@@ -326,33 +326,33 @@ def test_a_follower_appends_batches_unchanged(world: LogFixture) -> None:
 # ---------------------------------------------------------------- full disk, flush
 
 
-def test_a_full_disk_fails_the_append_and_nothing_else(world: LogFixture) -> None:
-    log = world.create(segment_bytes=500)
+def test_a_full_disk_fails_the_append_and_nothing_else(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(segment_bytes=500)
     log.append_as_leader(idempotent(0), 0)
-    before = world.file("00000000000000000000.log").read_bytes()
-    world.storage.full = True
+    before = log_fixture.file("00000000000000000000.log").read_bytes()
+    log_fixture.storage.full = True
     assert code_of(log.append_as_leader, idempotent(1), 5) == ErrorCode.KAFKA_STORAGE_ERROR
-    assert world.file("00000000000000000000.log").read_bytes() == before
+    assert log_fixture.file("00000000000000000000.log").read_bytes() == before
     assert (log.log_end_offset, log.leader_epoch_cache.latest_epoch) == (1, 0)
     assert [record[0] for record in values(log)] == [0]
-    world.storage.full = False
+    log_fixture.storage.full = False
     assert log.append_as_leader(idempotent(1), 5).base_offset == 1
 
 
-def test_a_full_disk_fails_a_roll_and_nothing_else(world: LogFixture) -> None:
-    log = world.create(segment_bytes=TWO_BATCHES)
+def test_a_full_disk_fails_a_roll_and_nothing_else(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(segment_bytes=TWO_BATCHES)
     fill(log, 2)
-    world.storage.full = True
+    log_fixture.storage.full = True
     assert code_of(log.append_as_leader, batch(b"c", b"d"), 0) == ErrorCode.KAFKA_STORAGE_ERROR
     assert len(values(log)) == 4
-    world.storage.full = False
+    log_fixture.storage.full = False
     assert log.append_as_leader(batch(b"c", b"d"), 0).base_offset == 4
     assert len(values(log)) == 6
 
 
 @pytest.mark.trio
-async def test_flush_raises_the_recovery_point(world: LogFixture) -> None:
-    log = world.create(segment_bytes=TWO_BATCHES, flush_messages=5)
+async def test_flush_raises_the_recovery_point(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(segment_bytes=TWO_BATCHES, flush_messages=5)
     wanted: list[int] = []
     log.on_flush_needed = lambda flushed: wanted.append(flushed.log_end_offset)
     fill(log, 1)
@@ -364,7 +364,7 @@ async def test_flush_raises_the_recovery_point(world: LogFixture) -> None:
 
 
 @pytest.mark.trio
-async def test_a_later_sync_does_not_repair_a_failed_one(world: LogFixture, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_a_later_sync_does_not_repair_a_failed_one(log_fixture: LogFixture, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """The kernel drops pages that it could not write, and lets the next fdatasync succeed ("fsyncgate")."""
 
     async def fail() -> None:
@@ -375,31 +375,31 @@ async def test_a_later_sync_does_not_repair_a_failed_one(world: LogFixture, monk
             await log.flush()
         return caught.value.code
 
-    log = world.create()
+    log = log_fixture.create()
     fill(log, 1)
     await log.flush()
     fill(log, 1)
-    monkeypatch.setattr(world.storage, "before_sync", fail)
+    monkeypatch.setattr(log_fixture.storage, "before_sync", fail)
     assert await flush_code() == ErrorCode.KAFKA_STORAGE_ERROR
     monkeypatch.undo()
     assert await flush_code() == ErrorCode.KAFKA_STORAGE_ERROR
     assert log.recovery_point == 2
-    again = await world.reopen()
+    again = await log_fixture.reopen()
     await again.flush()
     assert again.recovery_point == 4
 
 
 @pytest.mark.trio
-async def test_the_identity_of_the_log_is_on_disk_before_any_record(world: LogFixture) -> None:
+async def test_the_identity_of_the_log_is_on_disk_before_any_record(log_fixture: LogFixture) -> None:
     """Otherwise records of an unknown incarnation could be treated as those of another one."""
-    log = world.create()
+    log = log_fixture.create()
     fill(log, 1)
-    assert world.storage.synced == []
+    assert log_fixture.storage.synced == []
     await log.flush()
     fill(log, 1)
     await log.flush()
     segment = f"{0:020}.log"
-    assert [name for name in world.storage.synced if not name.endswith("checkpoint")] == [
+    assert [name for name in log_fixture.storage.synced if not name.endswith("checkpoint")] == [
         PARTITION_METADATA,
         segment,
         segment,
@@ -407,29 +407,29 @@ async def test_the_identity_of_the_log_is_on_disk_before_any_record(world: LogFi
 
 
 @pytest.mark.trio
-async def test_after_a_kill_the_next_process_syncs_the_identity_of_the_log(world: LogFixture) -> None:
+async def test_after_a_kill_the_next_process_syncs_the_identity_of_the_log(log_fixture: LogFixture) -> None:
     """The next process cannot know whether the earlier one synced it."""
-    world.create().close_files()
-    again = await world.reopen()
+    log_fixture.create().close_files()
+    again = await log_fixture.reopen()
     fill(again, 1)
     await again.flush()
-    assert world.storage.synced[0] == PARTITION_METADATA
+    assert log_fixture.storage.synced[0] == PARTITION_METADATA
     await again.close()
-    world.storage.synced.clear()
-    clean = await world.reopen(clean=True)
+    log_fixture.storage.synced.clear()
+    clean = await log_fixture.reopen(clean=True)
     fill(clean, 1)
     await clean.flush()
-    assert PARTITION_METADATA not in world.storage.synced
+    assert PARTITION_METADATA not in log_fixture.storage.synced
 
 
 @pytest.mark.trio
-async def test_no_record_counts_as_synced_before_the_partition_metadata(world: LogFixture, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+async def test_no_record_counts_as_synced_before_the_partition_metadata(log_fixture: LogFixture, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     async def fail() -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    log = world.create()
+    log = log_fixture.create()
     fill(log, 1)
-    monkeypatch.setattr(world.storage, "before_sync", fail)
+    monkeypatch.setattr(log_fixture.storage, "before_sync", fail)
     with pytest.raises(KafkaError, match=PARTITION_METADATA):
         await log.flush()
     monkeypatch.undo()
@@ -439,8 +439,10 @@ async def test_no_record_counts_as_synced_before_the_partition_metadata(world: L
 
 
 @pytest.mark.trio
-async def test_records_after_a_truncation_during_a_sync_do_not_count_as_synced(world: LogFixture, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    log = world.create()
+async def test_records_after_a_truncation_during_a_sync_do_not_count_as_synced(
+    log_fixture: LogFixture, monkeypatch
+) -> None:  # type: ignore[no-untyped-def]
+    log = log_fixture.create()
     await log.flush()
     fill(log, 4)
 
@@ -449,7 +451,7 @@ async def test_records_after_a_truncation_during_a_sync_do_not_count_as_synced(w
         log.truncate_to(2)
         fill(log, 5, epoch=1)
 
-    monkeypatch.setattr(world.storage, "before_sync", truncate_and_regrow)
+    monkeypatch.setattr(log_fixture.storage, "before_sync", truncate_and_regrow)
     await log.flush()
     assert (log.log_end_offset, log.recovery_point, log.truncation_synced) == (12, 2, False)
     await log.flush()
@@ -457,15 +459,15 @@ async def test_records_after_a_truncation_during_a_sync_do_not_count_as_synced(w
 
 
 @pytest.mark.trio
-async def test_callers_during_a_flush_share_the_next_flush(world: LogFixture, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    log = world.create()
+async def test_callers_during_a_flush_share_the_next_flush(log_fixture: LogFixture, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    log = log_fixture.create()
     started, release = trio.Event(), trio.Event()
 
     async def hold() -> None:
         started.set()
         await release.wait()
 
-    monkeypatch.setattr(world.storage, "before_sync", hold)
+    monkeypatch.setattr(log_fixture.storage, "before_sync", hold)
     fill(log, 1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.flush)
@@ -475,4 +477,4 @@ async def test_callers_during_a_flush_share_the_next_flush(world: LogFixture, mo
             nursery.start_soon(log.flush)
         await trio.testing.wait_all_tasks_blocked()
         release.set()
-    assert (log.recovery_point, world.storage.syncs) == (42, 2)
+    assert (log.recovery_point, log_fixture.storage.syncs) == (42, 2)

@@ -118,15 +118,15 @@ def test_retention_deletes_the_same_segments_as_the_naive_rules(
         assert held.end_offset == found[free - 1].end_offset and held.until_ms - held.since_ms == bound_ms
 
 
-def test_a_log_keeps_held_segments_until_the_bound(world: LogFixture) -> None:
-    log = world.create(
+def test_a_log_keeps_held_segments_until_the_bound(log_fixture: LogFixture) -> None:
+    log = log_fixture.create(
         retention_ms=1000, segment_bytes=2 * len(batch(b"a", b"b")), ordered_delivery_retention_waits_max_ms=500
     )
     for _ in range(4):
         log.append_as_leader(batch(b"a", b"b"), 0)
     log.advance_high_watermark(8)
-    world.clock.ms += 1002  # the second record of a batch is 1 ms younger
+    log_fixture.clock.ms += 1002  # the second record of a batch is 1 ms younger
     assert (log.delete_old_segments(4), log.log_start_offset) == (1, 4)
     assert log.delete_old_segments(4) == 0
-    world.clock.ms += 500
+    log_fixture.clock.ms += 500
     assert (log.delete_old_segments(4), log.log_start_offset) == (1, 8)

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.trio
 BATCHES = 3000
 
 
-def unsorted(world: LogFixture, **config: Any) -> PartitionLog:
+def unsorted(log_fixture: LogFixture, **config: Any) -> PartitionLog:
     """Return a log of equal timestamps, where no index helps, with one later record at the end."""
-    log = world.create(**config)
+    log = log_fixture.create(**config)
     for _ in range(BATCHES):
         log.append_as_leader(batch(b"v"), 3)
     log.append_as_leader(batch(b"late", timestamp=START_MS + 50), 3)
@@ -26,14 +26,14 @@ def unsorted(world: LogFixture, **config: Any) -> PartitionLog:
     return log
 
 
-async def test_a_search_stops_at_its_step_limit_and_continues(world: LogFixture) -> None:
-    search = TimeSearch(unsorted(world), START_MS + 1)
+async def test_a_search_stops_at_its_step_limit_and_continues(log_fixture: LogFixture) -> None:
+    search = TimeSearch(unsorted(log_fixture), START_MS + 1)
     assert not search.advance(1000) and not search.advance(1000) and search.found is None
     assert search.advance(2000) and search.found == (START_MS + 50, BATCHES, 3)
 
 
-async def test_a_truncation_restarts_the_search(world: LogFixture) -> None:
-    log = unsorted(world)
+async def test_a_truncation_restarts_the_search(log_fixture: LogFixture) -> None:
+    log = unsorted(log_fixture)
     search = TimeSearch(log, START_MS + 1)
     search.advance(1000)
     log.truncate_to(500)
@@ -41,8 +41,8 @@ async def test_a_truncation_restarts_the_search(world: LogFixture) -> None:
     assert search.advance() and search.found == (START_MS + 9, 500, 4)
 
 
-async def test_deleted_segments_are_not_searched_further(world: LogFixture) -> None:
-    log = unsorted(world, segment_bytes=10_000, file_delete_delay_ms=0)
+async def test_deleted_segments_are_not_searched_further(log_fixture: LogFixture) -> None:
+    log = unsorted(log_fixture, segment_bytes=10_000, file_delete_delay_ms=0)
     search = TimeSearch(log, START_MS + 1)
     search.advance(10)
     log.delete_records_before(log.log_end_offset)
@@ -55,10 +55,10 @@ async def test_deleted_segments_are_not_searched_further(world: LogFixture) -> N
     assert again.advance() and again.found == (START_MS + 70, BATCHES + 1, 4)
 
 
-async def test_concurrent_tasks_finish_one_search_for_the_largest_timestamp(world: LogFixture) -> None:
-    log = unsorted(world)
+async def test_concurrent_tasks_finish_one_search_for_the_largest_timestamp(log_fixture: LogFixture) -> None:
+    log = unsorted(log_fixture)
     search = TimeSearch(log, None)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(search.finish, world.clock)
-        nursery.start_soon(search.finish, world.clock)
+        nursery.start_soon(search.finish, log_fixture.clock)
+        nursery.start_soon(search.finish, log_fixture.clock)
     assert search.found == (START_MS + 50, BATCHES, 3)

@@ -36,35 +36,35 @@ CONFIG = FetcherConfig(2, 1 << 20, 1, 1 << 20, 500, 1.0, 30.0, flushes=True)
 @pytest.mark.trio
 async def test_a_new_fetcher_syncs_records_that_an_earlier_fetcher_appended() -> None:
     """With ``log.flush=ack`` a fetch from offset n claims that everything below n is on the follower's disk."""
-    world = ReplicaCluster(flushes_on_ack=True)
-    world.elect(1, 0, [1, 2])
-    world.append(1, b"a")
-    world.catch_up(1, 2)  # an earlier fetcher appended the record and did not sync it
-    fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
-    fetcher.follow(world[2].partition)
+    cluster = ReplicaCluster(flushes_on_ack=True)
+    cluster.elect(1, 0, [1, 2])
+    cluster.append(1, b"a")
+    cluster.catch_up(1, 2)  # an earlier fetcher appended the record and did not sync it
+    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher.follow(cluster[2].partition)
     unsynced = fetcher.unsynced()
     assert [one.partition.key for one in unsynced] == [KEY]
     await fetcher.flush_appended(unsynced)
-    assert fetcher.unsynced() == [] and world[2].log.recovery_point == 1
+    assert fetcher.unsynced() == [] and cluster[2].log.recovery_point == 1
 
 
 def truncated_follower(seed: int = 1) -> ReplicaCluster:
     """Replica 2 led, synced a record that 1 does not have, and truncated it to follow 1. Both are in sync."""
-    world = ReplicaCluster(flushes_on_ack=True, seed=seed)
-    world.elect(2, 0, [1, 2])
-    world.append(2, b"tail")
-    trio.run(world[2].log.flush)
-    world[2].services.to_flush.clear()
-    world.elect(1, 1, [1, 2])
-    assert world.fetch(2, 1) is FetchOutcome.MOVED
-    assert world[2].values() == []
-    return world
+    cluster = ReplicaCluster(flushes_on_ack=True, seed=seed)
+    cluster.elect(2, 0, [1, 2])
+    cluster.append(2, b"tail")
+    trio.run(cluster[2].log.flush)
+    cluster[2].services.to_flush.clear()
+    cluster.elect(1, 1, [1, 2])
+    assert cluster.fetch(2, 1) is FetchOutcome.MOVED
+    assert cluster[2].values() == []
+    return cluster
 
 
-def unsynced_by(world: ReplicaCluster) -> tuple[ReplicaFetcher, list[TopicPartition]]:
+def unsynced_by(cluster: ReplicaCluster) -> tuple[ReplicaFetcher, list[TopicPartition]]:
     """Return a fetcher of replica 2, and the partitions that it syncs before it fetches."""
-    fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
-    fetcher.follow(world[2].partition)
+    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher.follow(cluster[2].partition)
     return fetcher, [one.partition.key for one in fetcher.unsynced()]
 
 
@@ -75,30 +75,30 @@ def test_a_truncation_is_synced_before_the_leader_learns_of_it(seed: int) -> Non
     Otherwise a power failure brings back a record after the leader has claimed that no in-sync replica has it.
     A crash may keep or lose an unsynced truncation.
     """
-    world = truncated_follower(seed)
-    fetcher, unsynced = unsynced_by(world)
+    cluster = truncated_follower(seed)
+    fetcher, unsynced = unsynced_by(cluster)
     assert unsynced == [KEY]
     trio.run(fetcher.flush_appended, fetcher.unsynced())
     assert fetcher.unsynced() == []
-    trio.run(partial(world[2].restart, power_failure=True))
-    assert world[2].values() == []
+    trio.run(partial(cluster[2].restart, power_failure=True))
+    assert cluster[2].values() == []
 
 
 def test_a_truncation_of_a_killed_process_is_synced_by_the_next_process() -> None:
-    world = truncated_follower()
-    trio.run(partial(world[2].restart, power_failure=False))
-    world.deliver(2, 1, 1, [1, 2])
-    assert world[2].log.recovery_point == world[2].log.log_end_offset == 0
-    assert unsynced_by(world)[1] == [KEY]
+    cluster = truncated_follower()
+    trio.run(partial(cluster[2].restart, power_failure=False))
+    cluster.deliver(2, 1, 1, [1, 2])
+    assert cluster[2].log.recovery_point == cluster[2].log.log_end_offset == 0
+    assert unsynced_by(cluster)[1] == [KEY]
 
 
 def test_a_leader_counts_as_followed_once_its_own_truncation_is_on_disk() -> None:
-    world = truncated_follower()
-    world.elect(2, 2, [1, 2])
-    world.catch_up(2, 1)
-    leader = world[2].partition
-    assert not leader.is_followed and world[2].services.to_flush == [leader]
-    trio.run(world[2].log.flush)
+    cluster = truncated_follower()
+    cluster.elect(2, 2, [1, 2])
+    cluster.catch_up(2, 1)
+    leader = cluster[2].partition
+    assert not leader.is_followed and cluster[2].services.to_flush == [leader]
+    trio.run(cluster[2].log.flush)
     leader.flushed()
     assert leader.is_followed
 
@@ -122,18 +122,18 @@ class Leader:
 @pytest.mark.trio
 async def test_a_new_leader_epoch_is_followed_while_the_leader_holds_a_fetch() -> None:
     """Otherwise the partition is not replicated, and no record is acknowledged, for replica.fetch.wait.max.ms."""
-    world = ReplicaCluster()
-    world.elect(1, 0, [1, 2])
+    cluster = ReplicaCluster()
+    cluster.elect(1, 0, [1, 2])
     config = FetcherConfig(2, 1 << 20, 1, 1 << 20, 3_600_000, 1.0, 30.0, flushes=False)
-    fetcher = ReplicaFetcher(1, config, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
+    fetcher = ReplicaFetcher(1, config, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
     leader: Any = Leader()
-    fetcher.follow(world[2].partition)
+    fetcher.follow(cluster[2].partition)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fetcher._serve, leader)
         await trio.testing.wait_all_tasks_blocked()
         assert [body.session_epoch for body in leader.seen] == [0, 1]
-        world.elect(1, 1, [1, 2])
-        fetcher.follow(world[2].partition)
+        cluster.elect(1, 1, [1, 2])
+        fetcher.follow(cluster[2].partition)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     named = [[p.current_leader_epoch for t in body.topics for p in t.partitions] for body in leader.seen]
@@ -150,32 +150,32 @@ def test_a_partition_in_a_full_log_dir_is_not_fetched_until_there_is_room() -> N
 
     If it fetched it would be in sync, and writers would wait for records that it cannot append.
     """
-    world = ReplicaCluster()
-    world.elect(1, 0, [1, 3])
-    log = world[2].log
+    cluster = ReplicaCluster()
+    cluster.elect(1, 0, [1, 3])
+    log = cluster[2].log
     log.is_full = True
-    fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
-    fetcher.follow(world[2].partition)
+    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher.follow(cluster[2].partition)
     assert fetcher._plan.is_empty and list(fetcher._waiting) == [KEY]
-    world.clock.seconds += FULL_RETRY_S
-    assert fetcher._resume_waiting() == world.clock.seconds + FULL_RETRY_S
+    cluster.clock.seconds += FULL_RETRY_S
+    assert fetcher._resume_waiting() == cluster.clock.seconds + FULL_RETRY_S
     assert fetcher._plan.is_empty
     assert [one.partition.key for one in fetcher._without_room] == [KEY], (
         "the follower asks its leader where the log begins"
     )
     log.is_full = False
-    world.clock.seconds += FULL_RETRY_S
+    cluster.clock.seconds += FULL_RETRY_S
     fetcher._resume_waiting()
     assert not fetcher._plan.is_empty
 
 
-async def flush_fails(world: ReplicaCluster, number: int) -> ReplicaFetcher:
-    fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
-    fetcher.follow(world[2].partition)
+async def flush_fails(cluster: ReplicaCluster, number: int) -> ReplicaFetcher:
+    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher.follow(cluster[2].partition)
     (followed,) = fetcher.unsynced()
 
     async def fail() -> None:
-        world[2].log.is_broken = number == errno.EIO
+        cluster[2].log.is_broken = number == errno.EIO
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, errno.errorcode[number])
 
     followed.partition.log = SimpleNamespace(flush=fail, is_full=False, is_broken=number == errno.EIO)  # type: ignore[assignment]
@@ -186,32 +186,32 @@ async def flush_fails(world: ReplicaCluster, number: int) -> ReplicaFetcher:
 @pytest.mark.trio
 @pytest.mark.parametrize(("number", "is_followed"), [(errno.ENOSPC, True), (errno.EIO, False)])
 async def test_a_follower_retries_a_failed_sync_only_if_the_disk_is_full(number: int, is_followed: bool) -> None:
-    world = ReplicaCluster(flushes_on_ack=True)
-    world.elect(1, 0, [1, 2])
-    world.append(1, b"a")
-    world.catch_up(1, 2)
-    fetcher = await flush_fails(world, number)
+    cluster = ReplicaCluster(flushes_on_ack=True)
+    cluster.elect(1, 0, [1, 2])
+    cluster.append(1, b"a")
+    cluster.catch_up(1, 2)
+    fetcher = await flush_fails(cluster, number)
     assert fetcher.is_idle is not is_followed
-    assert world[2].partition.failed is not is_followed
+    assert cluster[2].partition.failed is not is_followed
     assert fetcher._plan.is_empty, "the follower claims nothing meanwhile"
 
 
 # ---------------------------------------------------------------- large answers
 
 
-def large_answer(world: ReplicaCluster, batches: int) -> Any:
+def large_answer(cluster: ReplicaCluster, batches: int) -> Any:
     """Return the response to one fetch by replica 2 of many batches of replica 1."""
-    world.elect(1, 0, [1, 2])
+    cluster.elect(1, 0, [1, 2])
     for number in range(batches):
-        world.append(1, b"%d" % number)
-    data = world.ask(2, 1)
-    data.records = b"".join(bytes(each.buffer) for each in read_all(world[1].log))
+        cluster.append(1, b"%d" % number)
+    data = cluster.ask(2, 1)
+    data.records = b"".join(bytes(each.buffer) for each in read_all(cluster[1].log))
     return data
 
 
-def following(world: ReplicaCluster) -> ReplicaFetcher:
-    fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
-    fetcher.follow(world[2].partition)
+def following(cluster: ReplicaCluster) -> ReplicaFetcher:
+    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher.follow(cluster[2].partition)
     fetcher._plan.request(fetcher._followed, CONFIG, 1, 0)
     return fetcher
 
@@ -227,25 +227,25 @@ async def test_a_new_leader_epoch_stops_the_append_of_a_large_fetch_response(lea
 
     The appended batches stay whole, so the new leader or its followers can compare them. The rest is not appended.
     """
-    world = ReplicaCluster()
-    data = large_answer(world, 3 * PIECE_BATCHES)
-    fetcher = following(world)
+    cluster = ReplicaCluster()
+    data = large_answer(cluster, 3 * PIECE_BATCHES)
+    fetcher = following(cluster)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fetcher._take, None, answer_of(data), fetcher._plan._asked)
-        while world[2].log.log_end_offset == 0:
+        while cluster[2].log.log_end_offset == 0:
             await trio.lowlevel.checkpoint()
-        assert world[2].log.log_end_offset in (PIECE_BATCHES, 2 * PIECE_BATCHES)
-        world.elect(2 if leads else 1, 1, [1, 2])
+        assert cluster[2].log.log_end_offset in (PIECE_BATCHES, 2 * PIECE_BATCHES)
+        cluster.elect(2 if leads else 1, 1, [1, 2])
         if leads:
-            world.append(2, b"new")
-        end = world[2].log.log_end_offset
-    assert world[2].log.log_end_offset == end
+            cluster.append(2, b"new")
+        end = cluster[2].log.log_end_offset
+    assert cluster[2].log.log_end_offset == end
     if leads:
-        assert world[2].values()[-1] == b"new"
-        world.catch_up(2, 1)
+        assert cluster[2].values()[-1] == b"new"
+        cluster.catch_up(2, 1)
     else:
-        world.catch_up(1, 2)
-    assert world[1].records() == world[2].records()
+        cluster.catch_up(1, 2)
+    assert cluster[1].records() == cluster[2].records()
 
 
 def test_pieces_hold_whole_batches_and_all_bytes() -> None:
@@ -261,18 +261,18 @@ def test_pieces_hold_whole_batches_and_all_bytes() -> None:
 class AnsweringLeader:
     """A channel to replica 1, which answers the requests of a follower out of range."""
 
-    def __init__(self, world: ReplicaCluster, *, describes: bool = True) -> None:
-        self._world = world
+    def __init__(self, cluster: ReplicaCluster, *, describes: bool = True) -> None:
+        self._cluster = cluster
         self._describes = describes
 
     async def request(self, request: Any, **_options: Any) -> Any:
         await trio.lowlevel.checkpoint()
         if isinstance(request, DescribeProducersRequest):
             error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another one leads")
-            leads = {KEY: self._world[1].partition} if self._describes else {}
+            leads = {KEY: self._cluster[1].partition} if self._describes else {}
             ctx: Any = SimpleNamespace(node=SimpleNamespace(replicas=Leads(leads, error)))
             return describe_producers.handle(ctx, request)
-        log = self._world[1].log
+        log = self._cluster[1].log
         (topic,) = request.topics
         (asked,) = topic.partitions
         offset = log.log_end_offset if asked.timestamp == -1 else log.log_start_offset
@@ -295,29 +295,29 @@ class Leads:
 
 def followed_out_of_range() -> tuple[ReplicaCluster, ReplicaFetcher]:
     """Replica 1 has deleted all records of producer 7 before replica 2 fetched any of them."""
-    world = ReplicaCluster()
-    world.elect(1, 0, [1, 2])
-    world.append(1, b"a", producer_id=7, producer_epoch=0, base_sequence=0)
-    world.append(1, b"b", producer_id=8, producer_epoch=0, base_sequence=0)
-    world.elect(1, 1, [1])
-    world[1].log.delete_records_before(1)
-    world.deliver(2, 1, 1, [1])
-    return world, following(world)
+    cluster = ReplicaCluster()
+    cluster.elect(1, 0, [1, 2])
+    cluster.append(1, b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+    cluster.append(1, b"b", producer_id=8, producer_epoch=0, base_sequence=0)
+    cluster.elect(1, 1, [1])
+    cluster[1].log.delete_records_before(1)
+    cluster.deliver(2, 1, 1, [1])
+    return cluster, following(cluster)
 
 
 @pytest.mark.trio
 async def test_a_follower_that_starts_its_log_anew_asks_for_producers_without_records() -> None:
-    world, fetcher = followed_out_of_range()
-    channel: Any = AnsweringLeader(world)
+    cluster, fetcher = followed_out_of_range()
+    channel: Any = AnsweringLeader(cluster)
     await fetcher._find_range(channel, list(fetcher._followed.values()))
-    log = world[2].log
+    log = cluster[2].log
     assert (log.log_start_offset, log.log_end_offset) == (1, 1)
     assert [(known.producer_id, known.last_offset) for known in log.producers.snapshot()] == [(7, 0)]
 
 
 @pytest.mark.trio
 async def test_a_follower_starts_its_log_anew_only_after_its_leader_names_producers() -> None:
-    world, fetcher = followed_out_of_range()
-    channel: Any = AnsweringLeader(world, describes=False)
+    cluster, fetcher = followed_out_of_range()
+    channel: Any = AnsweringLeader(cluster, describes=False)
     await fetcher._find_range(channel, list(fetcher._followed.values()))
-    assert world[2].log.log_start_offset == 0
+    assert cluster[2].log.log_start_offset == 0

@@ -46,13 +46,13 @@ class Broker:
     """Broker 1, which leads with an ISR of all three and finds that replica 3 lags."""
 
     def __init__(self, controller: Controller, nursery: trio.Nursery) -> None:
-        self.world = ReplicaCluster()
-        self.world.elect(1, 0, [1, 2, 3])
-        self.world.append(1, b"a")
-        self.world.fetch(2, 1, times=2)
-        self.world.clock.seconds += LAG_S + 1
-        self.world.fetch(2, 1)
-        self.partition = self.world[1].partition
+        self.cluster = ReplicaCluster()
+        self.cluster.elect(1, 0, [1, 2, 3])
+        self.cluster.append(1, b"a")
+        self.cluster.fetch(2, 1, times=2)
+        self.cluster.clock.seconds += LAG_S + 1
+        self.cluster.fetch(2, 1)
+        self.partition = self.cluster[1].partition
         self.partition.review_isr()
         self.changes = IsrChanges(1, lambda: 17, controller)
         self.changes.propose(self.partition)
@@ -114,7 +114,7 @@ async def test_a_new_role_ends_the_retries_of_an_isr_change(nursery: trio.Nurser
     controller = Controller(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller"))
     broker = Broker(controller, nursery)
     await until(lambda: len(controller.asked) == 2)
-    broker.world.elect(2, 1, [1, 2, 3])
+    broker.cluster.elect(2, 1, [1, 2, 3])
     asked = len(controller.asked)
     await trio.sleep(30)  # virtual time: several retries
     assert len(controller.asked) <= asked + 1

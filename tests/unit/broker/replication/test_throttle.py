@@ -46,20 +46,20 @@ def test_a_rate_that_is_raised_ends_the_wait() -> None:
 
 
 def test_a_throttled_follower_fetches_once_the_rate_allows_it_and_not_before() -> None:
-    world = ReplicaCluster()
+    cluster = ReplicaCluster()
     rates = [1000]
-    world.throttle = ReplicationQuota(7, world.clock, lambda: rates[0], lambda _topic: ["*"])
-    world.elect(1, 0, [1, 2])
-    fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
-    world[2].log.is_full = True
-    fetcher.follow(world[2].partition)  # it waits from the start
-    world[2].log.is_full = False
-    world.throttle.used(KEY, 10_000)
+    cluster.throttle = ReplicationQuota(7, cluster.clock, lambda: rates[0], lambda _topic: ["*"])
+    cluster.elect(1, 0, [1, 2])
+    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    cluster[2].log.is_full = True
+    fetcher.follow(cluster[2].partition)  # it waits from the start
+    cluster[2].log.is_full = False
+    cluster.throttle.used(KEY, 10_000)
     for _ in range(3):
-        world.clock.seconds = fetcher._resume_waiting()
+        cluster.clock.seconds = fetcher._resume_waiting()
         assert list(fetcher._waiting) == [KEY]
     rates[0] = UNLIMITED
-    world.clock.seconds = fetcher._resume_waiting()
+    cluster.clock.seconds = fetcher._resume_waiting()
     fetcher._resume_waiting()
     assert not fetcher._waiting
 
@@ -94,12 +94,12 @@ def test_without_a_rate_no_replica_waits() -> None:
 
 
 def test_a_throttled_leader_sends_nothing_to_a_replica_out_of_sync_and_everything_to_one_in_sync() -> None:
-    world = ReplicaCluster()
-    world.throttle = quota(world.clock, replicas=["*"])
-    world.throttle.used(LISTED, 5000)
-    world.elect(1, 0, [1, 2])
-    world.append(1, b"a")
-    assert world.ask(2, 1).records
-    assert not world.ask(3, 1).records
-    world.clock.seconds += 6
-    assert world.ask(3, 1).records
+    cluster = ReplicaCluster()
+    cluster.throttle = quota(cluster.clock, replicas=["*"])
+    cluster.throttle.used(LISTED, 5000)
+    cluster.elect(1, 0, [1, 2])
+    cluster.append(1, b"a")
+    assert cluster.ask(2, 1).records
+    assert not cluster.ask(3, 1).records
+    cluster.clock.seconds += 6
+    assert cluster.ask(3, 1).records
