@@ -109,7 +109,9 @@ async def _run(
         if cluster.console is not None:
             console.print(f"The console: http://{cluster.console}/topics/{TOPIC}", highlight=False)
             if has_screen(os.environ):
-                await trio.to_thread.run_sync(webbrowser.open, f"http://{cluster.console}/topics/{TOPIC}")
+                await trio.to_thread.run_sync(
+                    webbrowser.open, f"http://{cluster.console}/topics/{TOPIC}", abandon_on_cancel=True
+                )
         with view:
             result = await run_demo(cluster, directory, events, view, seconds)
         if watch:
