@@ -138,8 +138,8 @@ def _check_configured_broker(properties: str | None, where: str, settings: Seque
     from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
     from anabranch.zk_schemas.static_keys import for_broker, gather
 
-    given, _ = for_broker(gather(BROKER_CONFIGS, properties, where, os.environ, settings))
-    config = BrokerConfig.from_given(given, where, socket.gethostname())
+    given, _ = for_broker(gather(BROKER_CONFIGS, properties, where, os.environ, settings).values)
+    config = BrokerConfig.from_given(given, socket.gethostname())
     failures: dict[str, None] = {}
     for listener in config.listeners:
         host = _LOOPBACK if listener.host in _ANY else listener.host
@@ -151,8 +151,8 @@ def _check_configured_controller(properties: str | None, where: str, settings: S
     from anabranch.controller.config import CONTROLLER_CONFIGS, ControllerConfig
     from anabranch.zk_schemas.static_keys import for_controller, gather
 
-    given, _ = for_controller(gather(CONTROLLER_CONFIGS, properties, where, os.environ, settings))
-    config = ControllerConfig.parse(given, where)
+    given, _ = for_controller(gather(CONTROLLER_CONFIGS, properties, where, os.environ, settings).values)
+    config = ControllerConfig.parse(given)
     failures = check_controller(config.host, config.port)
     return list(dict.fromkeys([*failures, *_check_listener(config.metrics_listener)]))
 

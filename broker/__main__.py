@@ -19,8 +19,8 @@ from anabranch.zk_schemas.features import IncompatibleFeaturesError
 from anabranch.zk_schemas.static_keys import for_broker
 
 
-def _parse(given: Mapping[str, str], where: str) -> BrokerConfig:
-    return BrokerConfig.from_given(given, where, socket.gethostname())
+def _parse(given: Mapping[str, str]) -> BrokerConfig:
+    return BrokerConfig.from_given(given, socket.gethostname())
 
 
 def _settings(config: BrokerConfig) -> Settings:

@@ -45,12 +45,12 @@ class BrokerConfig:
         return supported_by(self.values["supported.features"])
 
     @classmethod
-    def from_given(cls, given: Mapping[str, str], where: str = "", host_name: str = "localhost") -> BrokerConfig:
+    def from_given(cls, given: Mapping[str, str], host_name: str = "localhost") -> BrokerConfig:
         """Check all keys, one by one and together. ``host_name`` is advertised for a listener without a host.
 
         Raises ``ConfigError``.
         """
-        values = BROKER_CONFIGS.parse(given, where)
+        values = BROKER_CONFIGS.parse(given)
         protocols = _security_protocols(values["listener.security.protocol.map"])
         listeners = _addresses("listeners", values["listeners"], protocols)
         advertised = _advertised(values["advertised.listeners"] or values["listeners"], protocols, host_name)

@@ -57,9 +57,9 @@ class ControllerConfig:
     supported_features: Mapping[str, VersionRange] = field(default_factory=lambda: SUPPORTED)
 
     @classmethod
-    def parse(cls, given: Mapping[str, object], where: str = "") -> ControllerConfig:
-        """Parse keys given as text or Python values; ``where`` names the file in errors. Raises ``ConfigError``."""
-        values: dict[str, Any] = CONTROLLER_CONFIGS.parse(given, where)
+    def parse(cls, given: Mapping[str, object]) -> ControllerConfig:
+        """Parse keys given as text or Python values. Raises ``ConfigError``."""
+        values: dict[str, Any] = CONTROLLER_CONFIGS.parse(given)
         host, port = _address(values["controller.listener"])
         session_timeout_ms = values["zookeeper.session.timeout.ms"]
         return cls(

@@ -52,7 +52,7 @@ class ServerProgram(Generic[Config]):
     kind: str
     table: ConfigDef
     acting: Callable[[Mapping[str, str]], tuple[dict[str, str], list[str]]]
-    parse: Callable[[Mapping[str, str], str], Config]
+    parse: Callable[[Mapping[str, str]], Config]
     settings: Callable[[Config], Settings]
     run: Callable[[Config, KazooZk], Awaitable[None]]
     failures: tuple[type[Exception], ...]
@@ -96,10 +96,14 @@ class ServerProgram(Generic[Config]):
         where = str(arguments.config or "")
         properties = read_properties(arguments.config) if arguments.config is not None else None
         chosen = [*arguments.set, *log_setup.settings(arguments)]
-        given, warnings = self.acting(gather(self.table, properties, where, os.environ, chosen))
+        given = gather(self.table, properties, where, os.environ, chosen)
+        acting, warnings = self.acting(given.values)
         if arguments.strict and warnings:
             raise ConfigError("--strict", "; ".join(warnings))
-        return self.parse(given, where), warnings
+        try:
+            return self.parse(acting), warnings
+        except ConfigError as error:
+            raise given.named(error) from None
 
     async def _serve(self, config: Config) -> int:
         failures: list[BaseException] = []

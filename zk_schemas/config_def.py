@@ -253,22 +253,17 @@ class ConfigDef:
         """The keys given, parsed and checked; no defaults. Raises ``ConfigError``."""
         return {name: self[name].parse(value) for name, value in given.items()}
 
-    def parse(self, given: Mapping[str, object], where: str = "") -> dict[str, Any]:
-        """Every key of the table, given or default. ``where`` (a file name) goes in front of an error's detail.
+    def parse(self, given: Mapping[str, object]) -> dict[str, Any]:
+        """Every key of the table, given or default.
 
         Raises ``ConfigError`` for an unknown key, a bad value, a required key that is missing.
         """
-        try:
-            parsed = self.parse_given(given)
-            for key in self:
-                if key.name not in parsed:
-                    if key.default is REQUIRED:
-                        raise ConfigError(key.name, f"the {self.kind} needs this key")
-                    parsed[key.name] = list(key.default) if isinstance(key.default, list) else key.default
-        except ConfigError as error:
-            if not where:
-                raise
-            raise ConfigError(error.key, f"{error.detail} (in {where})") from None
+        parsed = self.parse_given(given)
+        for key in self:
+            if key.name not in parsed:
+                if key.default is REQUIRED:
+                    raise ConfigError(key.name, f"the {self.kind} needs this key")
+                parsed[key.name] = list(key.default) if isinstance(key.default, list) else key.default
         return parsed
 
 

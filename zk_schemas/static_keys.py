@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.config_def import ConfigDef, ConfigError, UpdateMode, parse_properties
@@ -13,26 +14,42 @@ ENVIRONMENT_PREFIXES = ("KAFKA_", "ANABRANCH_")
 """``KAFKA_LOG_DIRS`` sets ``log.dirs``. ``ANABRANCH_`` wins over ``KAFKA_``; a name that is no key is ignored."""
 
 
+class Given(NamedTuple):
+    """The keys that are set, and where each was set last."""
+
+    values: dict[str, str]
+    file: str
+    """The name of the file; empty without one."""
+    other_sources: dict[str, str]
+    """The environment's variable of a key, or the command line."""
+
+    def named(self, error: ConfigError) -> ConfigError:
+        """The error with the source of its key. A key that is not set is missing in the file."""
+        source = self.other_sources.get(error.key) or (f"in {self.file}" if self.file else "")
+        return ConfigError(error.key, f"{error.detail} ({source})") if source else error
+
+
 def gather(
     table: ConfigDef, properties: str | None, where: str, environ: Mapping[str, str], settings: Iterable[str]
-) -> dict[str, str]:
+) -> Given:
     """The keys that are set, later sources winning: file, environment, ``--set key=value``. Raises ``ConfigError``.
 
     ``where`` names the file. The environment sets only keys of ``table``; parsing refuses other keys of the file.
     """
     given = parse_properties(properties, where) if properties is not None else {}
+    sources = {}
     names = {key.name.replace(".", "_").upper(): key.name for key in table}
     for prefix in ENVIRONMENT_PREFIXES:
         for variable, value in environ.items():
             name = names.get(variable.removeprefix(prefix)) if variable.startswith(prefix) else None
             if name is not None:
-                given[name] = value
+                given[name], sources[name] = value, f"by {variable}"
     for setting in settings:
         key, separator, value = setting.partition("=")
         if not separator:
             raise ConfigError(setting, "--set needs key=value")
-        given[key.strip()] = value.strip()
-    return given
+        given[key.strip()], sources[key.strip()] = value.strip(), "on the command line"
+    return Given(given, where, sources)
 
 
 def for_broker(given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
