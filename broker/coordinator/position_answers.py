@@ -22,7 +22,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 def _ownership(shard: Shard, group: Group) -> Ownership:
-    """The owners of partitions, read once for each stored generation. Of two owners the first one counts."""
+    """The owners of partitions, read once for each stored generation. If two members own one, the first counts."""
     known, generation = group.positions.ownership, shard.durable.generations[group.group_id]
     if known is not None and known.generation is generation:
         return known
@@ -43,9 +43,9 @@ def owner_of(shard: Shard, group: Group, tp: TopicPartition) -> str | None:
 
 
 def awaits_report(shard: Shard, group: Group, tp: TopicPartition) -> bool:
-    """Whether only a live member knows the position: it owns the partition and polls, or may be about to poll.
+    """Whether only the owner knows the position: a live member that polls, or may be about to poll.
 
-    Then neither a commit nor the start of the log shows which records it has processed.
+    Then neither a commit nor the start of the log shows which records the owner has processed.
     """
     if group.state is not GroupState.STABLE:
         return group.state is not GroupState.EMPTY
@@ -187,8 +187,8 @@ class Processed(NamedTuple):
 def take_processed(shard: Shard, group: Group, processed: Processed) -> set[TopicPartition]:
     """Store a member's commit as its report; returns the partitions for which it counts.
 
-    It counts for none in a later generation, or before the member's first poll. Until then its reports have no effect,
-    and that poll has to carry them, so that waiting members are answered.
+    The commit counts for no partition in a later generation, or before the member's first poll. That poll has to repeat
+    the positions, so that waiting members are answered.
     """
     has_polled = processed.member_id in group.positions.pollers
     if group.state is not GroupState.STABLE or group.generation_id != processed.generation_id or not has_polled:

@@ -1,13 +1,13 @@
 """Metadata (3): brokers, topics, leaders, as this broker knows them.
 
-A topic that does not exist is created when both sides want that (``auto.create.topics.enable``, the request's flag) and
-is LEADER_NOT_AVAILABLE until it has leaders. A broker that has no metadata yet waits for them: librdkafka 2.10 and
+A topic that does not exist is created if ``auto.create.topics.enable`` and the request's flag allow it. Its error is
+LEADER_NOT_AVAILABLE until it has leaders. A broker without metadata answers once it has them: librdkafka 2.10 and
 later drops every broker that a response does not name. Topics and partitions are sorted; partitions marked for deletion
 are among them, for consumers to drain. From version 10 on KIP-253's tags carry the topic's layout, whether its delivery
 is ordered, and the incarnations of the topic and of each partition. Version 9 has no such tags: librdkafka 2.1 requests
 it, cannot skip a tag (librdkafka #4278), and would find no leader.
 Authorised operations (KIP-430) are all that the resource has, as in Kafka without an authorizer.
-A split that is announced shows its partitions to stock clients before they have leaders (docs/ordered-resize.md).
+Stock clients see the partitions of an announced split before these have leaders (docs/ordered-resize.md).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def _named(
     asked: list[MetadataRequestTopic],
     errors: Mapping[str, ErrorCode],
 ) -> MetadataResponse:
-    """Each topic as it is when its turn comes, with pauses where there are many partitions."""
+    """The response about the requested topics. They are read one after another, and may change in the pauses."""
     topics = []
     work = TimeSlice(ctx.node.env.clock)
     for topic in asked:
@@ -73,7 +73,7 @@ async def _named(
 
 
 async def _everything(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """Each topic as it is when its turn comes, with pauses where there are many partitions."""
+    """The response about all topics. They are read one after another, and may change in the pauses."""
     topics = []
     work = TimeSlice(ctx.node.env.clock)
     for name in sorted(ctx.node.metadata.topics):
@@ -169,7 +169,7 @@ def _show_coming_leaders(ctx: RequestContext, info: TopicInfo, partitions: list[
 
 
 def _announced(info: TopicInfo) -> list[MetadataResponsePartition]:
-    """Partitions that a split is about to add, for clients that do not know layouts: they wait for leaders of these."""
+    """Partitions that an announced split will add. Clients that do not know layouts wait for their leaders."""
     return [
         MetadataResponsePartition(
             error_code=ErrorCode.LEADER_NOT_AVAILABLE,

@@ -1,6 +1,6 @@
-"""Blank log directories, with at most the identity of a log: a creation that fails, or is cut short, may leave one.
+"""Blank log directories, which have at most the identity of a log. A failed or interrupted creation may leave one.
 
-Nothing is lost with them: a log that took records, or began above offset 0, or knows a leader epoch is not blank.
+No data is lost when one is removed: a log that took records, began above offset 0 or knows a leader epoch is not blank.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def remove_blank_copies(storage: Storage, log_dirs: Iterable[str]) -> None:
         if len(paths) + len(copies) == 1:
             continue
         blank = [path for path in paths if _is_blank(storage, path)]
-        # A copy has only records of its log. If it is not blank, its log is gone: the copy was complete.
+        # A copy has only records of its log. If the copy has some and the log has none, the copy was complete.
         is_elsewhere = len(blank) < len(paths) or not all(_is_blank(storage, copy) for copy in copies)
         for path in blank if is_elsewhere else blank[1:]:
             storage.remove_tree(path)
@@ -70,7 +70,7 @@ def remove_blank_copies(storage: Storage, log_dirs: Iterable[str]) -> None:
 
 
 def _may_be_of(storage: Storage, copy: str, path: str) -> bool:
-    """Whether a copy may be of the log in ``path``: both name the same incarnation, or one of them none."""
+    """Whether ``copy`` may be a copy of the log in ``path``: no two different incarnations are recorded."""
     known = {incarnation_of(storage, directory) for directory in (copy, path)} - {-1}
     return len(known) < 2
 

@@ -1,11 +1,13 @@
 """The state of a partition's idempotent and transactional producers (KIP-98, KIP-360), with Kafka 3's rules.
 
 A check decides and changes nothing; a batch is recorded once it is in the file. A producer's last five batches are kept
-to recognise a repeated one. Snapshots have them too, so a repeated batch is recognised after a restart as before.
-(Kafka's snapshots have only the last: the others are written twice there, under a new producer epoch.) A batch older
-than the kept ones was written too, if it came after the first known one. Its offset is forgotten, but it must neither
-be refused nor written again. Its sequences show this: a producer uses a sequence for another record only if the first
-record was certainly not written.
+to recognise a repeated one. Snapshots have all five, so a repeated batch is recognised after a restart as before.
+(Kafka's snapshots have only the last batch. If another one is repeated after a restart, it is written a second time,
+under a new producer epoch.)
+
+A batch may be older than the kept ones. If its sequences are at or above the first known sequence, it was written: a
+producer uses a sequence for another record only if the first record was certainly not written. Such a batch must
+neither be refused nor written again, but its offset is not known any more.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class BatchMetadata(NamedTuple):
 
 
 class OngoingTxn:
-    """A transaction that is open, or decided above the high watermark (``last_offset`` is then its marker's)."""
+    """A transaction without a marker below the high watermark. ``last_offset`` is its marker's offset, -1 if none."""
 
     __slots__ = ("first_offset", "last_offset", "producer_id")
 
@@ -96,7 +98,7 @@ class ProducerEntry:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def find_duplicate(self, batch: RecordBatch) -> BatchMetadata | None:
-        """The kept batch with the same epoch and sequences, or the known facts of one that is not kept any more."""
+        """The kept batch with the same epoch and sequences; for an older batch, a bound of its offset."""
         if batch.producer_epoch != self.epoch:
             return None
         last_sequence, delta = batch.last_sequence, batch.last_offset_delta
@@ -108,7 +110,7 @@ class ProducerEntry:
         return None
 
     def _is_behind(self, first: int, last: int) -> bool:
-        """Whether these sequences were written before the batches kept; False if they wrap, or if it is not known."""
+        """Whether these sequences were written before the kept batches; False if they wrap, or if that is not known."""
         kept = self.batches[0].first_sequence
         return NO_SEQUENCE < self.first_sequence <= first <= last < kept and kept - first < HALF_OF_ALL_SEQUENCES
 
@@ -172,10 +174,10 @@ class ProducerState:
     # ------------------------------------------------------------ decide
 
     def find_duplicate(self, batch: RecordBatch) -> BatchMetadata | None:
-        """The batch that ``batch`` repeats; None if it was not appended, or if that is not known any more.
+        """The batch that ``batch`` repeats; None if no such batch is known.
 
-        If it is older than the kept ones, its offset is not known: ``first_offset`` is -1, and it ends at or below
-        ``last_offset``.
+        If the repeated batch is older than the kept ones, its offset is not known: ``first_offset`` is -1, and
+        ``last_offset`` is an upper bound.
         """
         entry = self.producers.get(batch.producer_id) if batch.producer_id >= 0 else None
         return None if entry is None else entry.find_duplicate(batch)
@@ -332,7 +334,7 @@ class ProducerState:
         return [batch for entry in self.producers.values() for batch in entry.snapshot()]
 
     def capture(self) -> ProducerCapture:
-        """Begin a snapshot of all producers as they are now, written while they change. It replaces an earlier one."""
+        """Begin a snapshot of all producers as they are now; they may change meanwhile. It replaces an earlier one."""
         self._capture = ProducerCapture(self.producers, self.map_end_offset)
         return self._capture
 

@@ -38,7 +38,7 @@ Header: TypeAlias = tuple[int, RecordBatch]
 def scan_headers(
     file: File, position: int, end: int, chunk_bytes: int = _SCAN_CHUNK_BYTES, *, waits: bool = True
 ) -> Iterator[Header]:
-    """The header of each batch in [position, end) of a log file; a cut-off one at the end is left out.
+    """The header of each batch in [position, end) of a log file; a batch that is cut off at the end is left out.
 
     Raises ``CorruptRecordError`` where no batch begins, and ``ColdError`` unless it ``waits``.
     """
@@ -115,7 +115,7 @@ class LogSegment:
         suffix: str = "",
         in_place_of: str = "",
     ) -> None:
-        """``create``: create the files; if ``in_place_of`` names an empty log file, that is renamed and used.
+        """With ``create`` the files are created. An empty log file ``in_place_of`` is renamed and used, if it is given.
 
         Raises ``OSError``; then no log file was created or renamed.
         """
@@ -257,7 +257,7 @@ class LogSegment:
         )
 
     def age_ms(self, now_ms: int, max_timestamp: int) -> int:
-        """The age at a batch with ``max_timestamp``: by the records' timestamps, by its creation if they have none."""
+        """The segment's age when a batch with ``max_timestamp`` comes; without timestamps, its age since creation."""
         first = self.rolling_timestamp
         if first is None:
             first = self.rolling_timestamp = self.first_timestamp()
@@ -295,14 +295,15 @@ class LogSegment:
     def end_of_range(
         self, start: BatchPosition, offset: int, max_bytes: int, limit: int, limit_offset: int
     ) -> tuple[int, int]:
-        """The end of a read from ``start``: within ``max_bytes`` and ``limit``, on a batch boundary known to the index.
+        """The end of a read from ``start``, and the number of offsets that it has from ``offset`` on.
 
-        The first batch is included whole, if ``limit`` permits. A batch at the end may be cut off where the index has
-        no entry, and clients skip it.
+        The end is within ``max_bytes`` and ``limit``, at a batch boundary known to the index. The first batch is
+        included whole, if ``limit`` permits. If the index has no entry in the range, the last batch may be cut off, and
+        clients skip it.
 
-        Also returns how many offsets the read has from ``offset``, which is in its first batch. ``limit_offset`` is
-        the offset at ``limit``. No batch is read for the count. Up to ``limit`` it is exact. Up to an index entry it
-        leaves out the first batch and includes the batch of the entry, with which the next read begins: the sum over
+        ``offset`` is in the first batch, and ``limit_offset`` is the offset at ``limit``. The number is found without
+        reading a batch. It is exact if the read ends at ``limit``. If the read ends at an index entry, the number
+        leaves out the first batch and includes the batch of the entry, with which the next read begins. So the sum over
         a consumer's reads of a segment is wrong by at most one batch. Otherwise all batches count like the first one.
         """
         end = start.position + max(max_bytes, start.length)
@@ -319,7 +320,7 @@ class LogSegment:
         return scan_headers(self.file, position, self.size_bytes)
 
     def batches_in_steps(self, position: int = 0) -> Iterator[Header | ColdError]:
-        """``batches``, with a ``ColdError`` before each read that may have to wait."""
+        """Yield the headers that ``batches`` yields, and a ``ColdError`` before each read that may have to wait."""
         if cold := _caught(self.check_open):
             yield cold
         headers = self.batches(position)
@@ -336,7 +337,7 @@ class LogSegment:
             position = found[0] + found[1].length
 
     def cold(self, position: int, length: int) -> ColdError | None:
-        """The ``ColdError`` to warm before these bytes of the log file are read, if they are cold."""
+        """If these bytes of the log file are cold, the ``ColdError`` to warm before they are read."""
         return _caught(partial(check_warm, self.file, position, length))
 
     def read_batch(self, position: int, length: int) -> RecordBatch:

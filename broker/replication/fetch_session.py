@@ -42,7 +42,7 @@ class FetchedPartition:
         self.high_watermark = NO_OFFSET
         self.log_start_offset = NO_OFFSET
         self.is_held_back = False
-        """Whether there are records for which a throttle, or the rest of the response, leaves no room now."""
+        """Whether records are left out of the response, because it is full or because of a throttle."""
         self.update(asked)
 
     def update(self, asked: FetchPartition) -> None:
@@ -110,7 +110,7 @@ class FetchTarget:
             self._purgatory.changed(self.delayed)
 
     def answer_held(self) -> None:
-        """Answer the waiting fetch, if there is one, with the records there are: its client sends a new request.
+        """Answer the waiting fetch, if there is one, with the present records: its client has sent a new request.
 
         The fetch looks once more at the dirty partitions: a change that it has not seen would otherwise count as
         answered, and no later fetch would look at it.
@@ -185,9 +185,11 @@ class FetchSessionCache:
         return session
 
     def _evict(self, size: int, now: float, is_follower: bool) -> bool:
-        """Evict a session as in KIP-227: one unused for two minutes, else a smaller one that is two minutes old.
+        """Evict a session for one of ``size`` partitions, as in KIP-227; returns whether one was evicted.
 
-        A follower's session evicts any consumer's. A follower's session in use is never evicted for a consumer's.
+        A session that was not used for two minutes goes first. Otherwise a follower's session evicts any consumer's.
+        Otherwise the smallest session of the same kind goes, if it is older than two minutes and smaller than the new
+        one. So a follower's session in use is never evicted for a consumer's.
         """
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:

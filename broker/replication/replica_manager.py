@@ -226,7 +226,7 @@ class ReplicaManager:
         elif log.failure:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log is broken: {log.failure}")
         elif log.rebuild is not None and state.leader == self._local_id:
-            # A leader has to know its producers, which decide what is stable. The controller sends the request again.
+            # A leader needs the producer state: the last stable offset follows from it. The controller asks again.
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, "the producer state of the log is being rebuilt")
         else:
             _identify(log, topic_id, state.incarnation)
@@ -275,7 +275,7 @@ class ReplicaManager:
             partition.log.layouts.assign(entry)
 
     def check_term(self, term: Term) -> bool:
-        """Whether a LeaderAndIsr has the last known term or a later one: a late request would revive a stray."""
+        """Whether a LeaderAndIsr has the last known term or a later one: an earlier one would revive a stray."""
         return term >= self._named_in
 
     def note_term(self, key: TopicPartition, term: Term) -> None:
@@ -286,9 +286,12 @@ class ReplicaManager:
         """Stop leading and following partitions that the first LeaderAndIsr of a term does not name; the logs stay.
 
         Their StopReplica was lost with its controller, with a registration of this broker, or when the controller read
-        the cluster again. Roles of the present term came after that request, which may arrive once more. The logs stay:
-        a topic whose znode was removed by mistake is not named either, and a deleted log could not be restored. A topic
-        that was created anew differs by its id and incarnation (KAFKA-10548, KAFKA-12257, KAFKA-14616).
+        the cluster again. The first request of a term may arrive twice. So a partition that got its role in this term
+        is no stray.
+
+        The logs stay because a topic whose znode was removed by mistake is not named either, and a deleted log could
+        not be restored. A topic that was created anew differs by its id and incarnation (KAFKA-10548, KAFKA-12257,
+        KAFKA-14616).
         """
         self._named_in = term
         here = {log.partition for log in self._logs.logs()} | self._partitions.keys()
@@ -409,7 +412,7 @@ def _layout(state: LeaderAndIsrPartitionState) -> Layout:
 
 
 def _identify(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> None:
-    """Store the log's identity: without an incarnation the log would not survive the next topic id.
+    """Store the log's identity. A log without an incarnation is deleted when the topic gets a new id.
 
     If the disk refuses the write, the role is taken nevertheless.
     """
