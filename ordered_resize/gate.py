@@ -1,4 +1,4 @@
-"""The delivery gate of one topic of a consumer: the batches that may be delivered, and the questions and loads first.
+"""The delivery gate of one topic of a consumer: the batches that may be delivered, and the questions and loads before.
 
 Feed ``facts``, then ``look`` at the next batch of a partition. The table of states is ``MOVES``.
 """
@@ -147,7 +147,7 @@ class Gate:
         return GateState.DUE if lineage.is_load_due(known, held.loaded, epoch) else GateState.OPEN
 
     def cap(self, partition: int) -> int:
-        """The highest leader epoch whose batches may be delivered, apart from loads; -1: none."""
+        """The highest leader epoch whose batches may be delivered once no load is due; -1: none."""
         held = self._held[partition]
         if held.cap_version != self.facts.version:
             held.cap = lineage.cap(self.facts, partition)
@@ -159,7 +159,7 @@ class Gate:
         return held.cap
 
     def _note_caps(self) -> None:
-        """Note the caps after a position was lowered. It may rise before the next ``look``; loads stay stale."""
+        """Note the lowered caps at once: a load stays stale even if the cap rises again before the next ``look``."""
         for partition in self._held:
             self.cap(partition)
 
@@ -249,7 +249,7 @@ class Gate:
         return held.needed
 
     def _highest(self, known: Lineage) -> dict[int, int]:
-        """The highest epoch of each partition that any entry requires: a position past its end is past all."""
+        """The highest epoch of each partition that any entry requires: its end is behind all other required ends."""
         highest: dict[int, int] = {}
         for entry in known.entries:
             for q, f in lineage.required(self.facts, entry.losers).items():
@@ -272,7 +272,7 @@ def _missing(facts: Facts, q: int, f: int, highest: int) -> list[Question]:
     ends = facts.ends.get(q, {})
     asked = [Question(Ask.POSITION, q)]
     if q in facts.missing:
-        asked.append(Question(Ask.LINEAGE, q, f))  # it may be over
+        asked.append(Question(Ask.LINEAGE, q, f))  # the partition may have been removed
     if highest not in ends and is_fresh(known, highest):
         asked.append(Question(Ask.END, q, highest))
     elif f not in ends:

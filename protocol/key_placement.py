@@ -101,8 +101,8 @@ def ancestors(partition: int, initial: int) -> list[int]:
 def ancestor_below(partition: int, initial: int, limit: int) -> int:
     """The nearest of ``partition`` and its ancestors with an id below ``limit`` (``limit >= initial``).
 
-    For a partition that a grow from ``limit`` adds, it is the partition that had the keys before. For a partition
-    that a shrink to ``limit`` marks, it is the survivor that gets the keys.
+    If a grow from ``limit`` adds ``partition``, the result is the partition that had its keys before. If a shrink to
+    ``limit`` marks ``partition``, the result is the survivor that gets its keys.
     """
     _check_layout(initial, limit)
     p = partition

@@ -450,7 +450,7 @@ class RecordBatch:
     def sent_records(self) -> list[Record]:
         """All records with the timestamps that the producer gave, whatever the timestamp type. Raises as ``records``.
 
-        Records that were read in steps have them if the type was CreateTime then.
+        Records that were read in steps have these timestamps only if the type was CreateTime when they were read.
         """
         if self._failure is not None or self._records is not None or self.count == 0:
             return self.records()
@@ -491,10 +491,10 @@ class RecordBatch:
         return True
 
     def read_in_steps(self, at_once: int) -> Generator[Callable[[], None] | None, None, None]:
-        """Read the records for ``records`` and ``keys``, or keep the error; yields after every ``at_once`` records.
+        """Read the records for ``records`` and ``keys``, or keep the error; yields None after each ``at_once`` records.
 
-        It may yield a function. The caller may call that in a thread before the next step; otherwise the next step
-        calls it.
+        If the records are large, a function that decompresses them is yielded first. The caller may call this function
+        in a thread before the next step. Otherwise the next step calls it.
         """
         if not self._unpack(SMALL_BODY_BYTES):
             yield self.unpack
@@ -579,9 +579,9 @@ def iter_batches(
 ) -> Iterator[RecordBatch]:
     """The batches that ``buf`` holds back to back, headers only.
 
-    A fetch response may end with a batch cut short. With ``allow_partial_tail`` it ends the iteration, otherwise it
-    raises CorruptRecordError. Anything that is not a v2 batch raises CorruptRecordError too. CRCs are checked by
-    ``RecordBatch.ensure_valid``, not here.
+    A fetch response may end with a batch cut short. With ``allow_partial_tail`` that batch ends the iteration;
+    otherwise CorruptRecordError is raised. Anything that is not a v2 batch raises CorruptRecordError too. CRCs are
+    checked by ``RecordBatch.ensure_valid``, not here.
     """
     view = memoryview(buf)
     pos = 0

@@ -77,7 +77,7 @@ class HeldBy(NamedTuple):
     position: int
     waited_ms: int
     is_let_go: bool
-    """Whether the leader waits for the group no longer: its order may be lost."""
+    """Whether the leader no longer waits for the group, which may then get keys out of order."""
 
 
 class PartitionHold(NamedTuple):
@@ -85,7 +85,7 @@ class PartitionHold(NamedTuple):
 
     leader_epoch: int
     served_epoch: int
-    """The highest leader epoch whose batches they get; -1 if there is none."""
+    """The highest leader epoch whose batches stock consumers get; -1 if there is none."""
     waits: list[HeldBy]
 
     @property
@@ -125,7 +125,7 @@ class ControllerDescription:
 class ClusterDescription:
     cluster_id: str
     controller_id: int
-    """The broker that takes the requests for the controller; -1 without any."""
+    """The broker that takes the requests for the controller; -1 if there is none."""
     nodes: tuple[Node, ...]
     controller: ControllerDescription | None = None
     """The process that is the active controller; None if none is active, or the brokers are of another product."""
@@ -136,7 +136,7 @@ class ClusterDescription:
 
     @property
     def active_controller_id(self) -> int:
-        """The id of the active controller, or of the broker with its role; -1 without any."""
+        """The id of the active controller; -1 if there is none. If brokers do not report it: ``controller_id``."""
         if not self.reports_controller:
             return self.controller_id
         return NO_NODE if self.controller is None else self.controller.id

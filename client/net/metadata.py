@@ -116,7 +116,7 @@ class Metadata:
         self._asked.set()
 
     def hurry_update(self) -> None:
-        """``request_update`` without the pause after the last one: for callers that pause by themselves."""
+        """Request a refresh without the pause after the last refresh: for callers that pause by themselves."""
         self._asked.set()
         self._hurried.set()
 
@@ -250,7 +250,7 @@ class Metadata:
             await self._changed.wait(min(max(self._troubles.next_at() - now, 0.01), _LOOK_EVERY_S))
 
     def _present_troubles(self) -> dict[str, float | None]:
-        """The present problems, and the start of each; None: since it was first seen."""
+        """The present problems, each with the time when it began; None if this is the time when it is first seen."""
         found: dict[str, float | None] = {}
         silent_since = self._look_for_silence()
         if silent_since is not None:

@@ -77,8 +77,8 @@ class OffsetQueries:
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """The first offset at or after each timestamp (ms); -1 asks for the end, -2 the start, -3 the newest record.
 
-        A partition without a record at or after its timestamp is missing from the result. With ``once`` a partition
-        without an answer to the first try is missing too, with ``partial`` one without an answer in time.
+        A partition without a record at or after its timestamp is missing from the result. With ``once`` a partition is
+        missing too if the first try brings no answer, with ``partial`` if no answer comes in time.
         """
 
         def build(tps: Iterable[TopicPartition]) -> Message:
@@ -151,8 +151,8 @@ class OffsetQueries:
     ) -> dict[TopicPartition, T]:
         """Ask each partition's leader until all have answered; the last error is raised after ``timeout_ms``.
 
-        With ``once`` there is one try. With ``partial`` nothing is raised after ``timeout_ms``. ``unanswered`` is the
-        last error of the partitions left.
+        With ``once`` there is one try. With ``partial`` nothing is raised after ``timeout_ms``. If partitions
+        stay without an answer, ``self.unanswered`` is the last error.
         """
         deadline = self._env.clock.monotonic() + timeout_ms / 1000
         open_questions = set(partitions)

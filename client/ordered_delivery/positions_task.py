@@ -1,10 +1,11 @@
 """Exchanges positions between the members of a group: the client side of ConsumerGroupPosition (25300).
 
-One poll is parked at the coordinator. It has a connection of its own, because the coordinator reads nothing else from
-there until it answers. News (a position, other wanted partitions) goes at once over the group's connection, in a poll
-that is not parked. The coordinator then answers the parked poll too, and the next one is parked with the present wanted
-partitions. Polls on two connections may be taken and answered out of order. So an answer is dropped if the coordinator
-made it before one that was taken in, and news is repeated while an older poll stays parked.
+One poll is parked at the coordinator. It has a connection of its own, because the coordinator reads no other request
+from this connection until it answers. News (a position, other wanted partitions) goes at once over the group's
+connection, in a poll that is not parked. The coordinator then answers the parked poll too, and the next one is parked
+with the present wanted partitions. Polls on two connections may be taken and answered out of order. So an answer is
+dropped if the coordinator made it before an answer that was taken in. News is repeated while an older poll stays
+parked.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class PositionAnswer(NamedTuple):
     report_number: int
     """How many reports this member had made when the poll left."""
     made: AnswerTime | None
-    """None if the coordinator's release does not say it."""
+    """None if the coordinator's release does not send it."""
 
 
 def build_request(
@@ -163,7 +164,7 @@ class PositionExchange:
         """The poll that is parked or on its way there, 0 for none."""
         self._is_understood = True
         self._began = Signal()
-        """Set when a generation begins: refusals in the one before do not concern it."""
+        """Set when a generation begins, which ends the pauses after refusals in the one before."""
         self._news = Signal()
         self._park = Signal()
         self._unparked = Signal()
@@ -185,7 +186,7 @@ class PositionExchange:
             self._news.set()
 
     def want(self, wants: dict[TopicPartition, int], awaited: dict[TopicPartition, int]) -> None:
-        """Ask for the positions of exactly these partitions, by incarnation. Records wait for offsets ``awaited``."""
+        """Ask for the positions of exactly these incarnations of partitions; records wait for offsets ``awaited``."""
         if (wants, awaited) != (self._wants, self._awaited):
             self._wants, self._awaited = wants, awaited
             self._news.set()
@@ -199,7 +200,7 @@ class PositionExchange:
         """Report these positions, except those in ``known_to_coordinator``. ``report_number`` counts the reports.
 
         A position that the coordinator knows is reported again if an older report of the partition is on its way,
-        perhaps on another connection: the older one must not come last.
+        perhaps on another connection: otherwise the older report could arrive last.
         """
         self._report_number = report_number
         for tp, position in positions.items():
@@ -265,7 +266,7 @@ class PositionExchange:
                     return
 
     def _is_member_error(self, error: KafkaError, generation: int) -> bool:
-        """Whether the member reacts to the error. If so, it has reacted.
+        """Let the member react to a poll's error; False for UNSUPPORTED_VERSION, which needs no reaction.
 
         UNSUPPORTED_VERSION means that the release does not know resizes, or that ``group_coordinator`` is below level 2
         (KIP-584). A member that waits for positions polls until the level is raised again.
@@ -329,7 +330,7 @@ class PositionExchange:
         return number
 
     def _is_newer(self, number: int, made: AnswerTime | None) -> bool:
-        """Whether an answer was made after the one taken in last; of a release that does not say it, by its poll."""
+        """Whether an answer was made after the one taken in last; without ``made`` the number of its poll decides."""
         if made is None or self._taken_made is None:
             return number > self._taken
         return made > self._taken_made

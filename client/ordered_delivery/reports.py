@@ -55,17 +55,18 @@ class Reports:
         self._reported = {}
 
     def on_asked(self, known: Mapping[TopicPartition, tuple[int, int]], number: int) -> None:
-        """Take in the partitions that members wait for: (incarnation, the coordinator's known position of it or -1).
+        """Take in the partitions that other members wait for: (incarnation, the coordinator's position or -1 for each).
 
-        ``number`` is the value of ``self.number`` when the poll left. Reports since then are not forgotten again.
+        ``number`` was the value of ``self.number`` when the poll was sent. Later reports stay: the answer was made
+        without them.
         """
         self._asked = dict.fromkeys(known)
         for tp, (incarnation, position) in known.items():
             reported = self._reported.get(tp)
             if reported is None or reported.progress.incarnation != incarnation:
-                continue  # a report of another incarnation makes no position known
+                continue  # a report of another incarnation does not count here
             if position != reported.progress.position and reported.number <= number:
-                del self._reported[tp]  # the coordinator lost the position, or took another one out of order
+                del self._reported[tp]  # the coordinator lost the report, or an older one arrived after it
 
     def is_due(self, tp: TopicPartition, now: Progress) -> bool:
         """Whether a member that does not know this position may go on because of it."""

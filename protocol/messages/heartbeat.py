@@ -1,7 +1,8 @@
 """Heartbeat (12): a member is alive.
 
-Version 3 brings static members; 4 is flexible. Tag 10265 (Anabranch's) means that the member reports positions (25300)
-in every generation, once its user has given up the partitions assigned to other members.
+Version 3 brings static members; 4 is flexible. Tag 10265 (Anabranch's) says that the member polls for positions (25300)
+in every generation. The first poll of a generation waits until the user has given up the partitions that were assigned
+to other members.
 """
 
 from anabranch.protocol.schema import field, message

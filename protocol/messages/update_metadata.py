@@ -8,9 +8,9 @@ Three tags precede a split that producers without a layout can follow. 10258 ann
 brokers refuse their batches so that they refresh their metadata, and 10265 names the future leaders of the new
 partitions. The response has the time of the last write of such producers to the named topics.
 
-Tag 10269 of a topic asks for the bytes that this broker has appended to it. Tag 10272 of a partition is for its leader:
-the offset from which on retention by time removes nothing, for how long, and the group that has not read from there yet
-("": not known). It is None when there is no such offset.
+Tag 10269 of a topic asks for the bytes that this broker has appended to it. Tag 10272 of a partition makes its leader
+hold records back from retention by time. It has the first offset that is held, the duration, and the group that has not
+read the held records yet ("": not known). It is None when nothing is held.
 """
 
 from anabranch.protocol.schema import field, message
