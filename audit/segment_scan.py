@@ -157,7 +157,7 @@ def _read(file: BinaryIO, position: int, count: int) -> Bytes:
 
 
 def _may_be_in(bounds: Bounds, header: tuple[int, ...]) -> bool:
-    """Whether a batch may have records in these bounds. A batch with another magic may."""
+    """Whether a batch may have records in these bounds. With another magic it may."""
     first = header[BASE_OFFSET]
     outside = first >= bounds.end_offset or first + header[LAST_OFFSET_DELTA] < bounds.first_offset
     return header[_MAGIC] != MAGIC or not (outside or header[MAX_TIMESTAMP] < bounds.first_timestamp)
@@ -258,7 +258,7 @@ def _plausible(headers: Any) -> Any:
     count, last_offset_delta = headers["count"], headers["last_offset_delta"]
     known = (headers["attributes"] & CODEC_MASK) <= _LAST_CODEC
     found = known & (headers["base_offset"] >= 0) & (last_offset_delta >= 0) & (count >= 0)
-    return found & (count - 1 <= last_offset_delta)  # a count for which this overflows is rejected above
+    return found & (count - 1 <= last_offset_delta)  # count - 1 overflows only if count < 0, which is invalid
 
 
 def _decompressed(batch: memoryview, max_decompressed_bytes: int) -> bytes | None:

@@ -51,7 +51,7 @@ class Totals:
 
     @cached_property
     def of_leaders(self) -> PartitionSummary:
-        """The sums of all partitions, without other replicas than the leaders'."""
+        """The sums of the leaders' copies of all partitions."""
         return _total_of(x for (_, _, replica), x in self.summaries.items() if replica == OF_LEADERS)
 
     @property
@@ -104,7 +104,7 @@ def _total_of(summaries: Iterable[PartitionSummary]) -> PartitionSummary:
 
 
 def epochs_of(rows: Iterable[Row], topics: Sequence[TopicFiles]) -> list[Epoch]:
-    """The leader epochs of the leaders' copies, with their layouts."""
+    """An ``Epoch``, with its layout, for each partition and leader epoch in ``rows``; only leaders' copies count."""
     entries = {
         (topic.manifest.topic, partition.partition): (topic.manifest, partition)
         for topic in topics

@@ -17,7 +17,7 @@ RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 
 
 def is_cold(fd: int, offset: int, length: int) -> bool:
-    """Whether a read of these bytes would wait for the disk, judged by one byte of each piece."""
+    """Whether a read of these bytes would wait for the disk; one byte in each ``_READ_AHEAD_BYTES`` is tried."""
     if RWF_NOWAIT is None or length <= 0:
         return False
     byte = bytearray(1)
@@ -26,7 +26,7 @@ def is_cold(fd: int, offset: int, length: int) -> bool:
             os.preadv(fd, [byte], at, RWF_NOWAIT)
     except BlockingIOError:
         return True
-    except OSError:  # RWF_NOWAIT is not supported, or the read itself is to report the error
+    except OSError:  # RWF_NOWAIT is not supported, or the read itself will report the error
         return False
     return False
 
