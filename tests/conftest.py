@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from anabranch.testing.cluster import Cluster
 
-# Spark reads this: its JVM runs only for seconds here, and would compile for most of them.
+# Spark reads this. Its JVM runs for seconds here, and would spend most of that time in the optimizing compiler.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 EVENT_FIRST = structlog.processors.KeyValueRenderer(key_order=["event"], repr_native_str=False)

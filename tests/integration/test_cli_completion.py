@@ -69,7 +69,7 @@ def typed_into_zsh(lines: list[str], directory: Path) -> str:
         with suppress(OSError):  # the end of the terminal's output
             while select.select([ours], [], [], 60)[0] and (piece := os.read(ours, 65536)):
                 shown.append(piece)
-        shell.kill()  # zsh writes no more, and does not end
+        shell.kill()  # zsh may hang without writing anything
         shell.wait()
         return b"".join(shown).decode(errors="replace")
     finally:

@@ -9,7 +9,7 @@ from tests.unit.client.scripted_group import Fixture, Run, ScriptedLink
 
 
 def test_a_member_with_a_pattern_joins_once_all_topics_are_known(run: Run) -> None:
-    """Before the response about all topics none matches, so the group would rebalance for a member without topics."""
+    """Before the response about all topics no topic matches. A join then would cause a useless rebalance."""
 
     async def check() -> None:
         link = ScriptedLink([])
@@ -20,7 +20,7 @@ def test_a_member_with_a_pattern_joins_once_all_topics_are_known(run: Run) -> No
             fixture.metadata.update()  # a refresh failed
             await fixture.coordinator.poll()
             assert not fixture.coordinator._joining
-            fixture.metadata.cluster = Cluster(nodes={1: Node(1, "h", 1)})  # from before the subscription
+            fixture.metadata.cluster = Cluster(nodes={1: Node(1, "h", 1)})  # a response from before the subscription
             await fixture.coordinator.poll()
             assert not fixture.coordinator._joining
             fixture.metadata.knows_all_topics = True

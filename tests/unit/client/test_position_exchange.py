@@ -211,7 +211,7 @@ def test_a_parked_poll_that_is_answered_brings_the_position(run: Run) -> None:
             await until(lambda: coordinator.is_parked)
             coordinator.positions[1] = 100
             coordinator.to_report[0] = -1
-            coordinator.release()  # the response belongs to the poll as it was parked
+            coordinator.release()  # the answer has the positions known when the poll was parked
             await until(lambda: coordinator.is_parked)
             coordinator.release()
             await until(lambda: fixture.answers[-1].to_report)
@@ -222,7 +222,7 @@ def test_a_parked_poll_that_is_answered_brings_the_position(run: Run) -> None:
 
 
 def test_a_position_reported_with_a_commit_is_not_reported_again(run: Run) -> None:
-    """An older report without a response is given up, too: it must not arrive last."""
+    """An older report that was refused is not repeated either: it could arrive last."""
 
     async def check() -> None:
         coordinator = Coordinator()
@@ -247,7 +247,7 @@ def test_a_position_reported_with_a_commit_is_not_reported_again(run: Run) -> No
 class ReadsLate(Coordinator):
     """Answers the parked poll and the report together.
 
-    The client reads the parked poll's response first and parks again.
+    The client reads the response to the parked poll first, and parks a new poll.
     """
 
     async def request(self, body: Any, *, purpose: str, timeout_ms: float) -> ConsumerGroupPositionResponse:
@@ -302,7 +302,7 @@ def test_a_response_older_than_an_applied_one_is_dropped(run: Run) -> None:
 
 
 class AnswersWhenReleased(Coordinator):
-    """Parks a poll without its answer, as the real one does."""
+    """Makes the answer of a parked poll at its release, as the real coordinator does."""
 
     async def request(self, body: Any, *, purpose: str, timeout_ms: float) -> ConsumerGroupPositionResponse:
         await super().request(body, purpose=purpose, timeout_ms=timeout_ms)
@@ -351,7 +351,7 @@ class SendsLate(Coordinator):
 
 
 class WithoutNumbers(SendsLate):
-    """Of a release without the tags."""
+    """A coordinator of a release without the tags."""
 
     def changed(self, answer: ConsumerGroupPositionResponse) -> ConsumerGroupPositionResponse:
         answer.coordinator_epoch = answer.answer_number = -1
@@ -382,7 +382,7 @@ async def positions_of_crossed_answers(coordinator: SendsLate, change: Callable[
 
 
 def test_an_answer_made_before_one_that_was_taken_in_is_dropped(run: Run) -> None:
-    """Of a rewind the member would otherwise learn, and then forget it (Loads.tla: newest_answer)."""
+    """Otherwise the member would learn of a rewind and then forget it (Loads.tla: newest_answer)."""
 
     async def check() -> None:
         coordinator = SendsLate()
@@ -396,7 +396,7 @@ def test_an_answer_made_before_one_that_was_taken_in_is_dropped(run: Run) -> Non
 
 
 def test_an_answer_of_the_next_coordinator_is_newer(run: Run) -> None:
-    """It has a higher leader epoch, and its numbers begin again."""
+    """The next coordinator has a higher leader epoch, and its numbers begin again."""
 
     async def check() -> None:
         coordinator = SendsLate()

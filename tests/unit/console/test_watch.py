@@ -53,7 +53,7 @@ async def test_a_topic_that_is_newer_than_the_last_answer_is_found() -> None:
 
 
 def watch_in_virtual_time(monkeypatch: pytest.MonkeyPatch) -> tuple[Watch, Any]:
-    """A watch by trio's clock, and its admin client, which knows the topic ``t``."""
+    """A watch that reads trio's clock, and its admin client, which knows the topic ``t``."""
     monkeypatch.setattr(watch_module, "time", SimpleNamespace(monotonic=trio.current_time))
     admin: Any = FakeAdmin("t")
     reader: Any = None
@@ -81,7 +81,7 @@ async def test_a_slow_answer_is_waited_for_while_brokers_answer(
     await watch.topics()
 
     async def slow() -> list[Listed]:
-        await trio.sleep(4)  # virtual time: longer than a silent cluster is waited for
+        await trio.sleep(4)  # virtual time: longer than the wait for a silent cluster
         return [Listed("new")]
 
     admin.list_topics = slow

@@ -223,7 +223,7 @@ def answer_of(data: Any) -> FetchResponse:
 @pytest.mark.trio
 @pytest.mark.parametrize("leads", [True, False])
 async def test_a_new_leader_epoch_stops_the_append_of_a_large_fetch_response(leads: bool) -> None:
-    """A new leader epoch ends an append in slices.
+    """A new leader epoch stops an append that is made in slices.
 
     The appended batches stay whole, so the new leader or its followers can compare them. The rest is not appended.
     """
@@ -259,7 +259,7 @@ def test_pieces_hold_whole_batches_and_all_bytes() -> None:
 
 
 class AnsweringLeader:
-    """A channel to replica 1, which answers the requests of a follower out of range."""
+    """A channel to replica 1, which answers the requests of a follower whose offset is out of range."""
 
     def __init__(self, cluster: ReplicaCluster, *, describes: bool = True) -> None:
         self._cluster = cluster
