@@ -53,17 +53,17 @@ def test_appended_data_can_be_read_at_any_position(storage_fixture: StorageFixtu
     file = storage_fixture.storage.open(storage_fixture.path("f"), create=True)
     assert (file.path, file.size()) == (storage_fixture.path("f"), 0)
     file.append(b"hello ")
-    file.append(memoryview(b"storage_fixture"))
+    file.append(memoryview(b"world"))
     file.append(bytearray(b"!"))
     file.append(b"")
     assert file.size() == 12
-    assert file.pread(0, 12) == b"hello storage_fixture!"
-    assert file.pread(6, 5) == b"storage_fixture"
+    assert file.pread(0, 12) == b"hello world!"
+    assert file.pread(6, 5) == b"world"
     assert file.pread(10, 100) == b"d!"
     assert file.pread(12, 1) == b""
     assert file.pread(100, 1) == b""
     file.close()
-    assert storage_fixture.storage.read_bytes(storage_fixture.path("f")) == b"hello storage_fixture!"
+    assert storage_fixture.storage.read_bytes(storage_fixture.path("f")) == b"hello world!"
     assert storage_fixture.storage.size(storage_fixture.path("f")) == 12
 
 

@@ -84,7 +84,5 @@ async def test_a_bad_key_ends_the_process_with_one_line() -> None:
     command = [sys.executable, "-m", "anabranch.controller", "--set", "controller.idd=1"]
     ended = await trio.run_process(command, capture_stderr=True, check=False)
     assert ended.returncode == 2
-    assert (
-        ended.stderr.decode().strip()
-        == "controller: controller.idd: no such controller config key; did you mean controller.id?"
-    )
+    problem = "controller.idd: no such controller config key; did you mean controller.id? (on the command line)"
+    assert ended.stderr.decode().strip() == f"controller: {problem}"
