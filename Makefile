@@ -25,7 +25,7 @@ LONGEST_FIRST := tests/sim tests/model tests/integration tests/interop tests/com
 
 test: check ## everything: lint, types, unit, property, contract, integration, interop, containers
 	PYTHON=$(BIN)/python tests/setup-system
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(LONGEST_FIRST) $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(LONGEST_FIRST) $(ARGS)
 	$(MAKE) compose-test BESIDE=tests/soak
 
 check: $(VENV)/.dev ## under a minute: ruff, import-linter, mypy, tidy, unit, golden
