@@ -113,7 +113,7 @@ def beginning(manifest: Manifest) -> Offsets:
 
 
 def latest(manifest: Manifest, start: Offsets, lost: Lost) -> Offsets:
-    """The end of a micro-batch that begins at ``start``. Raises CheckpointError."""
+    """The end of a micro-batch from ``start``, or ``start`` if there are no new records. Raises CheckpointError."""
     identity = {
         "topic": (start.topic, manifest.topic),
         "cluster id": (start.cluster_id, manifest.cluster_id),
@@ -125,7 +125,7 @@ def latest(manifest: Manifest, start: Offsets, lost: Lost) -> Offsets:
                 f"the checkpoint is of {what} {kept!r}, and the export is of {what} {now!r}: use another checkpoint "
                 f"location"
             )
-    positions = {p: Position(at.offset) for p, at in start.partitions.items()}
+    positions = dict(start.partitions)
     entries = {partition.partition: partition for partition in manifest.partitions}
     for p in sorted(set(positions) - set(entries)):
         lost(f"{manifest.topic}-{p} was read up to offset {positions[p].offset}, and is not in the export")
@@ -137,8 +137,8 @@ def latest(manifest: Manifest, start: Offsets, lost: Lost) -> Offsets:
             lost(f"{manifest.topic}-{p} was read up to offset {before.offset}, and the export ends at offset {end}")
             positions[p] = Position(end, end)
         else:
-            positions[p] = Position(end)
-    return _at(manifest, positions)
+            positions[p] = Position(end) if end > before.offset else before
+    return start if positions == start.partitions else _at(manifest, positions)
 
 
 def slices(topic: TopicFiles, start: Offsets, end: Offsets, lost: Lost) -> Iterator[Slice]:
@@ -146,7 +146,7 @@ def slices(topic: TopicFiles, start: Offsets, end: Offsets, lost: Lost) -> Itera
     alone = without_others(topic.manifest)
     for entry in topic.manifest.partitions:
         upto, before = end.partitions.get(entry.partition), start.partitions.get(entry.partition)
-        if upto is None:
+        if upto is None or upto == before:
             continue
         at = upto.begin if upto.begin >= 0 else before.offset if before is not None else upto.offset
         place = f"{topic.manifest.topic}-{entry.partition}"

@@ -102,7 +102,9 @@ def test_a_new_partition_is_read_from_its_first_record(export: Export) -> None:
     export.export()
     found = export.micro_batch(repeat=True)
     assert found == export.micro_batch() == records(0, 5, 10) + records(1, 5, 10) + records(2, 40, 45)
+    before = export.offset
     assert export.micro_batch() == []
+    assert export.offset == before, "Spark runs a micro-batch whenever the end differs"
 
 
 @pytest.mark.parametrize(("field", "value"), [("topic_id", "U"), ("cluster_id", "D"), ("topic", "other")])
