@@ -163,6 +163,15 @@ def check(mode: str, report: dict[str, Any], records: dict[bytes, list[tuple[int
     return wrong
 
 
+def print_logs(cluster: Cluster, before: dict[int, int], topics: Sequence[str]) -> None:
+    """Print the brokers' log lines about the topics, and the warnings, since their logs had ``before`` characters."""
+    wanted = (*topics, "warning", "error", "session", "connection")
+    for broker in cluster.broker_ids:
+        for line in cluster.broker_log(broker)[before[broker] :].splitlines():
+            if any(word in line.lower() for word in wanted):
+                print(f"broker {broker}: {line}")
+
+
 @pytest.mark.parametrize("name", LIBRARIES_TRIED)
 def test_a_doubling_loses_reorders_and_refuses_nothing(
     cluster: Cluster, fresh_name: Callable[[str], str], name: str, capsys: pytest.CaptureFixture[str]
@@ -170,6 +179,7 @@ def test_a_doubling_loses_reorders_and_refuses_nothing(
     library = LIBRARIES_TRIED[name]
     command = library.command()
     floods: list[Flood] = []
+    logged = {broker: len(cluster.broker_log(broker)) for broker in cluster.broker_ids}
     try:
         for mode in MODES:
             topic = fresh_name(f"doubled-{mode}")
@@ -196,4 +206,6 @@ def test_a_doubling_loses_reorders_and_refuses_nothing(
         wrong[mode] = check(mode, report, written(cluster.bootstrap, flood.topic))
         if refused and library.waits_for_leaders:
             wrong[mode].append(f"{refused} refused: {next(iter(report['refused'].items()))}")
-    assert not any(wrong.values()), wrong
+    if any(wrong.values()):
+        print_logs(cluster, logged, [flood.topic for flood in floods])
+    assert not any(wrong.values()), json.dumps(wrong, indent=1)
