@@ -1,7 +1,7 @@
 """DescribeGroups 0-5, ListGroups 0-4, DeleteGroups 0-2.
 
-DescribeGroups v3 adds authorized operations, v4 ``group.instance.id``. Its tags 10273 and 10274 show which members a
-rebalance waits for. ListGroups v4 adds a filter by state, and tag 10266 a filter by topics.
+DescribeGroups v3 adds authorized operations, v4 ``group.instance.id``. Tags 10273 and 10274 of DescribeGroups show
+which members a rebalance waits for. ListGroups v4 adds a filter by state, and tag 10266 a filter by topics.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def list_groups(shard: Shard, states: Collection[str], readers_of: Collection[st
 
 
 def _may_read(shard: Shard, group: Group, topic: str) -> bool:
-    """Whether the group has an offset of the topic, or a member that subscribes to it, as far as is known."""
+    """Whether the group has an offset of the topic, or may have a member that subscribes to the topic."""
     if group.group_id in shard.durable.committers.get(topic, ()):
         return True
     if any(tp.topic == topic for tp in group.pending_commits):
@@ -88,7 +88,7 @@ def _may_read(shard: Shard, group: Group, topic: str) -> bool:
 
 
 def delete_group(turn: Turn, token: Token, group_id: str) -> None:
-    """Tombstone an empty group and all of its offsets; answered with a ``DeletableGroupResult`` once committed."""
+    """Tombstone an empty group and its offsets. ``DeletableGroupResult`` is sent once the tombstones are committed."""
     group = turn.shard.groups.get(group_id)
     if group is None or group.state is GroupState.DEAD:
         error = ErrorCode.GROUP_ID_NOT_FOUND

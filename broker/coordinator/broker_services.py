@@ -16,27 +16,28 @@ IncarnationOf: TypeAlias = Callable[[str, int], int]
 
 
 class OffsetsLog(Protocol):
-    """The partitions of ``__consumer_offsets`` this broker leads, each call in one leader epoch.
+    """The partitions of ``__consumer_offsets`` that this broker leads. Each call names a leader epoch.
 
-    A call in an epoch in which the partition is not led fails: a coordinator's state is of the epoch in which it
-    loaded. If the leadership continues into the next epoch, waiting calls continue too.
+    A call fails unless this broker leads the partition in that epoch, because a coordinator's state is correct only for
+    the epoch in which it loaded. If this broker still leads in the next epoch, waiting calls continue.
     """
 
     def append(self, partition: int, leader_epoch: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
         """Append all records as one batch (acks=all, current time as timestamp).
 
-        Filled with None once the batch is committed (below the high watermark), or with an error if it never will be.
-        NOT_ENOUGH_REPLICAS_AFTER_APPEND means that it is committed, but on fewer replicas than required. There is no
-        timeout: until the result is filled, the batch may still be committed. Must not raise.
+        The result is filled with None once the batch is committed (below the high watermark), or with an error if it
+        never will be committed. NOT_ENOUGH_REPLICAS_AFTER_APPEND means that the batch is committed, but on fewer
+        replicas than required. There is no timeout: until the result is filled, the batch may still be committed. Must
+        not raise.
         """
         ...
 
     def confirm_leadership(self, partition: int, leader_epoch: int) -> Deferred[KafkaError | None]:
         """Make sure that no other leader has committed anything to the partition before this call.
 
-        A broker that was cut off or paused may have a successor without knowing it. The result is filled with None once
-        every replica that could be elected is known to have followed this leader after the call, or with an error when
-        the leadership is over. There is no timeout. Must not raise.
+        Another broker may have been elected while this one was cut off or paused. The result is filled with None once
+        every replica that could be elected has fetched from this leader after the call, or with an error when the
+        leadership is over. There is no timeout. Must not raise.
         """
         ...
 
@@ -68,19 +69,19 @@ class Topics(Protocol):
         ...
 
     def holds(self, topic: str) -> bool:
-        """Whether leaders hold the topic's stock consumers for the order of keys."""
+        """Whether leaders hold records back from the topic's stock consumers to keep the order of keys."""
         ...
 
     def is_resized(self, topic: str) -> bool:
-        """Whether the topic's partition count was ever changed, as far as it is known."""
+        """Whether the topic's partition count was ever changed, as far as this broker knows."""
         ...
 
     def incarnation(self, topic: str, partition: int) -> int:
-        """The incarnation of the partition, higher for a later one; -1 if it is not known or does not exist."""
+        """The partition's incarnation, higher for a later one; -1 if unknown, or if there is no such partition."""
         ...
 
     def base_offset(self, topic: str, partition: int) -> int:
-        """The first offset of a partition that was removed and created again; -1 if it was not, or it is not known."""
+        """The first offset of a partition that was removed and created again; -1 for any other, or if unknown."""
         ...
 
     def partition_count(self, topic: str) -> int | None:
@@ -98,4 +99,4 @@ class RequestOrigin(Protocol):
     @property
     def api_version(self) -> int: ...
     @property
-    def keeps_order(self) -> bool: ...  # whether a consumer of this connection waits by itself (KIP-253)
+    def keeps_order(self) -> bool: ...  # whether the consumer keeps the order of keys itself (KIP-253)

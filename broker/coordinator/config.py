@@ -17,14 +17,14 @@ class GroupConfig:
     max_size: int = 2**31 - 1
     initial_rebalance_delay_ms: int = 3_000
     new_member_join_timeout_ms: int = 300_000
-    """How long a member that never joined before may wait in JoinGroup (Kafka's NewMemberJoinTimeoutMs; not a key)."""
+    """How long the first JoinGroup of a member may wait (Kafka's NewMemberJoinTimeoutMs; not a configuration key)."""
     offset_metadata_max_bytes: int = 4_096
     offsets_commit_timeout_ms: int = 5_000
     offsets_retention_ms: int = 10_080 * MS_PER_MINUTE
     offsets_retention_check_interval_ms: int = 600_000
     offsets_topic_num_partitions: int = 50
     stock_consumer_lease_ms: int = 3_000
-    """The greatest age of an answer by which leaders serve stock consumers (ordered.delivery.legacy.consumers=hold)."""
+    """The maximum age of a TopicReaders answer that leaders use (ordered.delivery.legacy.consumers=hold)."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, object]) -> GroupConfig:

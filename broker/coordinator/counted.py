@@ -1,4 +1,4 @@
-"""A coordinator's volatile state about groups that leaders count, for the decisions of ``readers``."""
+"""The volatile state for ``readers``: the groups that leaders count as readers of a topic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from anabranch.protocol.types import TopicPartition
 
 REMEMBERED_MS = 600_000
-"""How long a creation is remembered for coordinators that take over."""
+"""How long a created partition is remembered, for coordinators that take over."""
 
 
 class Creation(NamedTuple):
@@ -26,12 +26,12 @@ class Counted:
     since: dict[str, dict[str, int]] = field(default_factory=dict)
     """``{group: {topic: ms}}``: the time (monotonic ms) since which a group's stock members count as readers."""
     asked: set[str] = field(default_factory=set)
-    """Topics that a leader asked about."""
+    """Topics for which a leader sent TopicReaders."""
     unwritten: dict[str, dict[TopicPartition, Creation]] = field(default_factory=dict)
-    """Groups whose beginning in a partition is not committed yet."""
+    """The partitions of each group where its beginning (the partition's first offset) is not committed yet."""
 
     def forget(self, group_id: str) -> None:
-        """Forget a deleted group: a later group of the same name is another one."""
+        """Forget a deleted group: a later group of the same name is a different group."""
         self.since.pop(group_id, None)
         self.unwritten.pop(group_id, None)
 
@@ -39,8 +39,8 @@ class Counted:
 class RecentCreations:
     """Partitions that were created a short while ago.
 
-    The coordinator that learned of a creation may die before the beginnings are committed. Its successor, which may
-    have learned of the creation before it became coordinator, commits them again.
+    A coordinator may crash before it has committed the groups' beginnings in the new partition. Its successor, which
+    may have learned of the creation before it became coordinator, commits them again.
     """
 
     __slots__ = ("_noted",)

@@ -1,6 +1,6 @@
-"""Partitions that left the cluster a short while ago, for coordinators that find offsets of them later.
+"""Recently deleted partitions, remembered for coordinators that find offsets of them later.
 
-Each coordinator tombstones the offsets of a deleted partition once it knows of the deletion. A coordinator may die
+Each coordinator tombstones the offsets of a deleted partition once it knows of the deletion. A coordinator may crash
 before its tombstones are written. Its successor, which may have learned of the deletion before it became coordinator,
 writes them again. Otherwise a partition created anew would start at its predecessor's offsets.
 """
@@ -22,9 +22,9 @@ class Deletion(NamedTuple):
     is_created_anew: bool = False
 
     def covers(self, incarnation: int) -> bool:
-        """Whether an offset committed for ``incarnation`` (-1: not known) is of the deleted partition.
+        """Whether an offset committed for ``incarnation`` (-1: not known) belongs to the deleted partition.
 
-        Once the partition was created anew, an offset without an incarnation may be of the new one.
+        Once the partition is created anew, an offset without an incarnation may belong to the new partition.
         """
         if self.incarnation == NO_INCARNATION:
             return not self.is_created_anew
@@ -48,7 +48,7 @@ class RecentDeletions:
         self._young.update(partitions)
 
     def age(self) -> None:
-        """Note that another interval is over."""
+        """Begin another interval. A deletion is forgotten when the second interval after it begins."""
         self._old, self._young = self._young, {}
 
     def known(self) -> dict[TopicPartition, int]:
@@ -57,7 +57,7 @@ class RecentDeletions:
 
 
 def as_of(partitions: Mapping[TopicPartition, int], topics: Topics) -> dict[TopicPartition, Deletion]:
-    """The deletions of ``partitions``. Each notes whether its partition has been created anew by now."""
+    """The deletions of ``partitions``. Each deletion notes whether its partition has been created anew by now."""
     return {
         tp: Deletion(incarnation, topics.contains(tp.topic, tp.partition)) for tp, incarnation in partitions.items()
     }

@@ -19,7 +19,7 @@ class OffsetAndMetadata:
 
     ``expire_timestamp_ms`` is set only by commits with a retention of their own (OffsetCommit v2-4).
     ``incarnation`` is the partition's. ``rewinds`` counts the group's commits that lowered the partition's offset. Only
-    the flexible record version has these two.
+    the flexible record version stores ``incarnation`` and ``rewinds``.
     """
 
     offset: int
@@ -47,7 +47,7 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True)
 class StableGeneration:
-    """One stored generation of a group; without members it means that the group is empty since its timestamp."""
+    """One stored generation of a group. If it has no members, the group is empty since the timestamp."""
 
     protocol_type: str | None
     generation_id: int
@@ -59,7 +59,7 @@ class StableGeneration:
     def assignment_of(self, member_id: str, group_instance_id: str | None) -> bytes:
         """The stored assignment of a member, empty for an unknown member.
 
-        A static member is also found by its instance id: its member id changes before the new one is stored.
+        A static member is also found by its instance id: its member id changes before the new id is stored.
         """
         member = self.members.get(member_id)
         if member is None and group_instance_id is not None:
@@ -133,5 +133,5 @@ class DurableState:
         return list(dict.fromkeys([*self.generations, *self.offsets]))
 
     def offsets_of(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The group's committed offsets; empty when it has none. Not to be changed."""
+        """The group's committed offsets; empty when it has none. Callers must not change them."""
         return self.offsets.get(group_id, {})

@@ -1,6 +1,6 @@
-"""Offsets that are not needed any more: expired (KIP-211), or of partitions that left the cluster.
+"""Removes expired offsets (KIP-211) and offsets of deleted partitions.
 
-A group that is empty and has no offsets left is removed with them.
+An empty group is removed together with its last offset.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def expire_offsets(turn: Turn, group: Group) -> None:
 
 
 def remove_partitions(turn: Turn, group: Group, deleted: Mapping[TopicPartition, Deletion]) -> None:
-    """Tombstone the group's offsets for deleted partitions; a commit in flight is followed by its tombstone.
+    """Tombstone the group's offsets for deleted partitions; the tombstone of a commit in flight is written after it.
 
     An offset committed for a later incarnation than the deleted one stays (hole 20).
     """
@@ -91,7 +91,7 @@ def _is_left_over(turn: Turn, group: Group, removed: int) -> bool:
 
 
 def remove_group(turn: Turn, group: Group, tombstones: list[CoordinatorRecord], then: Then | None = None) -> None:
-    """Let an empty group die with ``tombstones`` for all of its offsets; ``then`` follows the last batch.
+    """Remove an empty group and write ``tombstones`` for all of its offsets; ``then`` runs after the last batch.
 
     A group that never had a generation has no tombstone of its own.
     """

@@ -1,4 +1,4 @@
-"""Whether a request is of a member of the group, and of the group's present generation.
+"""Checks that a request comes from a member of the group, in the group's present generation.
 
 Every API checks for the errors in the same order: COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID,
 ILLEGAL_GENERATION.
@@ -33,7 +33,7 @@ def present_member(shard: Shard, request: MemberRequest) -> tuple[Group, Member]
 
 
 def check_generation(group: Group, request: MemberRequest) -> ErrorCode:
-    """NONE when the request is of a member of the group's present generation."""
+    """NONE when the request comes from a member of the group's present generation."""
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     error = check_member(group, request.member_id, request.group_instance_id)

@@ -33,7 +33,7 @@ class ParkedJoin:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One member. Its session ends at ``deadline_ms`` unless a request of it arrives or waits before that."""
+    """One member. Its session ends at ``deadline_ms`` unless a request of the member arrives before, or waits then."""
 
     member_id: str
     group_instance_id: str | None
@@ -45,9 +45,9 @@ class Member:
     join: ParkedJoin | None = None
     sync: Token | None = None
     is_new: bool = False
-    """Its JoinGroup was never answered: it cannot heartbeat yet, so its waiting join times out instead."""
+    """The member's JoinGroup was never answered. It cannot heartbeat yet, so its waiting join times out instead."""
     polls_positions: bool = False
-    """It has polled for positions, or announced polls in a heartbeat: it polls in every generation."""
+    """The member has polled for positions, or announced polls in a heartbeat: it will poll in every generation."""
     deadline_ms: int | None = None
 
     def metadata(self, protocol_name: str) -> bytes:
@@ -82,7 +82,7 @@ class Group:
     new_member_added: bool = False
     rebalance_deadline_ms: int | None = None
     initial_delay_remaining_ms: int | None = None
-    """Set while an empty group waits for its first members: how much longer the wait may be prolonged."""
+    """Set while an empty group waits for its first members: by how much the wait may still be prolonged."""
     sync_deadline_ms: int | None = None
     assignment_in_flight: bool = False
     """The leader's assignment of this generation is on its way to the log."""
@@ -90,7 +90,7 @@ class Group:
     """Offset commits on their way to the log, oldest first, by partition."""
     positions: GroupPositions = field(default_factory=GroupPositions)
     wake_ms: int | None = None
-    """When the timer looks at the group; never later than its earliest deadline, possibly earlier."""
+    """When the timer checks the group: at its earliest deadline, or before."""
     _protocol_counts: dict[str, int] = field(default_factory=dict)
     awaiting_join: int = 0
 
@@ -130,7 +130,7 @@ class Group:
     # ------------------------------------------------------------ deadlines
 
     def wake_by(self, deadline_ms: int) -> int:
-        """Let the timer look at the group at ``deadline_ms`` or earlier; returns ``deadline_ms``."""
+        """Make the timer check the group at ``deadline_ms`` or earlier; returns ``deadline_ms``."""
         if self.wake_ms is None or deadline_ms < self.wake_ms:
             self.wake_ms = deadline_ms
         return deadline_ms
@@ -183,7 +183,7 @@ class Group:
         return member
 
     def rename_static(self, group_instance_id: str, new_member_id: str) -> Member:
-        """Give a static member a new member id; leadership goes with it."""
+        """Give a static member a new member id. If it is the leader, it stays the leader."""
         old_member_id = self.static_members[group_instance_id]
         member = self.members.pop(old_member_id)
         member.member_id = new_member_id
@@ -207,7 +207,7 @@ class Group:
         member.session_timeout_ms = session_timeout_ms
 
     def park_join(self, member: Member, join: ParkedJoin) -> ParkedJoin | None:
-        """Let the member wait for the rebalance; returns its earlier join that waited."""
+        """Let the member's join wait for the rebalance; returns an earlier join of the member that still waited."""
         previous = member.join
         self.awaiting_join += previous is None
         member.join = join

@@ -1,7 +1,7 @@
 """JoinGroup 0-7.
 
-v1 adds a rebalance timeout. v4 answers a first join without member id with MEMBER_ID_REQUIRED and a member id
-(KIP-394). v5 adds ``group.instance.id`` (KIP-345): a known static member is replaced and its predecessor fenced. v7
+v1 adds a rebalance timeout. In v4 a first join without member id is answered with MEMBER_ID_REQUIRED and a new member
+id (KIP-394). v5 adds ``group.instance.id`` (KIP-345): a known static member is replaced and its predecessor fenced. v7
 adds the protocol type to the response and makes the protocol name nullable. Skipping the assignment (v9, KIP-814) is
 not offered.
 """
@@ -73,7 +73,7 @@ def join_group(turn: Turn, token: Token, ctx: RequestOrigin, request: JoinGroupR
         request=request,
         parked=ParkedJoin(token, ctx.api_version),
         client_id=ctx.client_id or "",
-        client_host=f"/{ctx.client_host.lstrip('/')}",  # as Java writes an address; tools show it so
+        client_host=f"/{ctx.client_host.lstrip('/')}",  # Java's notation of an address, which tools show
         unique=unique,
         protocols=[(protocol.name, protocol.metadata) for protocol in request.protocols],
     )
@@ -208,7 +208,7 @@ def _replace_static(turn: Turn, group: Group, joining: Joining, instance_id: str
     group.park_join(member, joining.parked)
     group.keep_alive(member, turn.now.monotonic_ms)
     if group.state is GroupState.COMPLETING_REBALANCE:
-        # The leader may have the old id already.
+        # The leader may already have got the old id in the list of members.
         prepare_rebalance(turn, group)
     elif group.state is GroupState.STABLE:
         if group.select_protocol() != group.protocol_name:
@@ -251,12 +251,12 @@ class StaticMemberStored:
         group, member = self.group, self.group.members.get(self.new_member_id)
         in_time = group.state is GroupState.STABLE and group.generation_id == self.generation_id
         if member is None or not in_time:
-            # A rebalance began or the member is gone, so its join is answered already.
+            # A rebalance began or the member is gone: its join is answered already.
             return turn.out
         if error is ErrorCode.NONE:
             join = group.take_join(member)
             if join is not None:
-                # The old leader's id: a leader that came back must not send an assignment that nobody would get.
+                # With the old leader's id, a leader that came back sends no assignment: no member would get it.
                 response = generation_response(group, member, join, leader_id=self.old_leader_id or "")
                 turn.out.reply(join.token, response)
             group.keep_alive(member, now.monotonic_ms)

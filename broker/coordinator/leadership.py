@@ -1,12 +1,13 @@
 """The partitions of the offsets topic that this broker leads, and how they are loaded and unloaded.
 
 Every load is a separate object. When it ends, its result is used only if it is still the present load of its partition.
-So a late load of an older leader epoch changes nothing, and an unload ends a load by forgetting it.
+So a late load of an older leader epoch changes nothing. To unload a partition that is still loading, its load is
+forgotten.
 
 A new leader holds every committed record, but does not know yet which of the last ones are committed: its high
 watermark lags behind its predecessor's. It reads the log to the end and serves once the high watermark has reached that
-end. Before that, an answer from the end of the log could be lost with this leader, and an answer from the high
-watermark could be older than an offset whose commit was acknowledged (Kafka serves at once).
+end. An earlier answer could be wrong (Kafka serves at once). Read up to the log end, it could show an offset that is
+lost with this leader. Read up to the high watermark, it could be older than an acknowledged commit.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Leadership:
         self._to_start: list[_Load] = []
         self._wake = trio.Event()
         self._work = trio.Lock()
-        """Held by the one load that reads or builds: fifty slices in a row would hold the event loop for 0.1 s."""
+        """One load at a time reads or builds: slices of fifty loads in a row would block the event loop for 0.1 s."""
 
     @property
     def is_loading(self) -> bool:

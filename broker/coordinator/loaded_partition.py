@@ -26,12 +26,12 @@ def read_clock(clock: Clock, not_before_ms: int = 0) -> Now:
 
 @dataclass(slots=True, eq=False)
 class _InFlight:
-    """A write, the action that follows once its fate is known, and the fate."""
+    """A write, its fate (committed or lost), and the action that runs once the fate is known."""
 
     write: Write
     then: Then | None
     overdue_ms: int | None = None
-    """When the request is answered although the fate is not known; None once it is answered."""
+    """When the request is answered even if the fate is not known; None once it is answered."""
     error: ErrorCode | None = None
 
 
@@ -70,7 +70,8 @@ class LoadedPartition:
     takes too long is answered with REQUEST_TIMED_OUT and stays in the queue: it is in the log and may still be
     committed.
 
-    ``leader_epoch`` is the epoch for which the shard is known to be correct, and the only one in which it is written.
+    ``leader_epoch`` is the epoch for which the shard is known to be correct. The partition is written only in that
+    epoch.
     """
 
     __slots__ = (
@@ -107,19 +108,19 @@ class LoadedPartition:
         self._in_flight: deque[_InFlight] = deque()
         self._settling = False
         self._confirming: list[_Read] | None = None
-        """The reads that wait for the present confirmation; None while there is no confirmation."""
+        """The reads that wait for the confirmation in progress; None if there is none."""
         self._unconfirmed: list[_Read] = []
-        """Reads that came after the present confirmation began."""
+        """Reads that came after the confirmation in progress began."""
         self._waiting: list[tuple[int, Callable[[ErrorCode], None]]] = []
 
     def committers_of(self, topics: Iterable[str]) -> list[str]:
-        """Groups that have an offset of one of the topics, and those that may have one on its way to the log."""
+        """Groups with a committed offset in one of the topics, and groups that may have such a commit in flight."""
         durable = self.shard.durable
         stored = [group_id for topic in topics for group_id in durable.committers.get(topic, ())]
         return list(dict.fromkeys([*stored, *(entry.write.group_id for entry in self._in_flight)]))
 
     def turn(self) -> Turn:
-        """The frame for a decision now."""
+        """A new turn: the shard and the present time for one decision."""
         return Turn(self.shard, read_clock(self._clock))
 
     def carry_out(self, turn: Turn, group_id: str) -> None:
@@ -134,7 +135,7 @@ class LoadedPartition:
             self.schedule(group_id)
 
     def on_due(self, group_id: str | None, deadline_ms: int) -> None:
-        """Handle a timer that fired: a group's, or for None the timer of writes and reads."""
+        """Handle a timer that fired: the timer of a group, or for None the timer of writes and reads."""
         if self.is_closed:
             return
         now = read_clock(self._clock, not_before_ms=deadline_ms)
@@ -176,10 +177,10 @@ class LoadedPartition:
     # ------------------------------------------------------------ reads
 
     def confirm(self, then: Callable[[ErrorCode], None]) -> None:
-        """Call ``then`` once this broker is known to have led after this call, so that its memory was current.
+        """Call ``then`` once it is certain that this broker still led after this call, so that its memory was current.
 
-        If it does not lead any more, the error is NOT_COORDINATOR. Reads that come during a confirmation share the next
-        one.
+        If it does not lead any more, the error is NOT_COORDINATOR. Reads that come during a confirmation share the
+        next confirmation.
         """
         overdue_ms = read_clock(self._clock).monotonic_ms + self.shard.config.offsets_commit_timeout_ms
         self._unconfirmed.append(_Read(then, overdue_ms))
@@ -233,7 +234,7 @@ class LoadedPartition:
     # ------------------------------------------------------------ writes
 
     def _perform(self, out: Outcome) -> None:
-        # Answers wake connections whose next requests may be decided at once: their writes come after these.
+        # Append before replying: a reply wakes a connection, whose next request may write at once.
         for write in out.writes:
             entry = _InFlight(write, write.then)
             self._in_flight.append(entry)
@@ -290,7 +291,7 @@ class LoadedPartition:
             self._settling = False
 
     def _answer_overdue(self, now: Now) -> None:
-        """Answer the writes that wait for longer than ``offsets.commit.timeout.ms``, oldest first."""
+        """Answer the writes that have waited for longer than ``offsets.commit.timeout.ms``, oldest first."""
         for entry in list(self._in_flight):
             if entry.overdue_ms is None:
                 continue

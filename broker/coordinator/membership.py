@@ -123,7 +123,7 @@ def on_deadlines(turn: Turn, group: Group) -> None:
 def adopt_group(turn: Turn, group_id: str) -> None:
     """Build one group of a loaded partition, and start the sessions of its members.
 
-    A group above ``group.max.size`` (set lower than it was) rebalances, which lets it shrink (KIP-389).
+    A group with more than ``group.max.size`` members rebalances so that it shrinks (KIP-389).
     """
     turn.shard.rebuild(group_id, turn.now.monotonic_ms)
     group = turn.shard.groups[group_id]

@@ -4,13 +4,13 @@ OffsetCommit v2-4 carry a retention of their own, v6 leader epochs, v7 ``group.i
 incarnation in tag 10256; tag 10260 marks the offset as a report (``positions``). OffsetFetch v2 adds null topics for
 all topics and a top-level error, v7 ``require_stable``, v8 many groups at once and incarnations.
 
-An offset committed without an incarnation is of the incarnation that the broker knows. An offset of an earlier
-incarnation is not valid for the present partition, and is neither stored nor returned (hole 20). It shows only that its
-group was there: if the partition was removed and created again, its first offset is returned instead. A commit for an
-unknown, later incarnation is refused with a retriable error, until this broker's metadata has caught up. If a forged
-incarnation were stored, every later commit would be refused as a commit for an earlier incarnation.
+An offset committed without an incarnation counts for the incarnation that the broker knows. An offset of an earlier
+incarnation is not valid for the present partition, and is neither stored nor returned (hole 20). It shows only that the
+group has read the partition: if the partition was removed and created again, its new first offset is returned instead.
+A commit for an unknown, later incarnation is refused with a retriable error, until this broker's metadata has caught
+up. If a forged incarnation were stored, every later commit would be refused as a commit for an earlier incarnation.
 
-Commits within transactions are another API; the offsets of an open transaction would count as pending here.
+Transactional commits are not supported. The offsets of an open transaction would count as pending here.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def refuse_commit(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommi
 def _response(
     checked: Checked, error: ErrorCode = ErrorCode.NONE, reported: Set[TopicPartition] = frozenset()
 ) -> OffsetCommitResponse:
-    """``error`` is the error of the partitions that were not refused; ``reported`` are those whose offset counts."""
+    """``error``: for partitions that passed their check. ``reported``: partitions whose offset counts as a report."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -132,7 +132,7 @@ def committing_group(turn: Turn, request: OffsetCommitRequest) -> tuple[Group | 
     generation_id = request.generation_id
     group = turn.shard.groups.get(request.group_id)
     if group is None:
-        # A request without a generation is of a simple consumer: the group exists for its offsets alone.
+        # A request without a generation comes from a simple consumer, whose group has only offsets.
         return (Group(request.group_id), ErrorCode.NONE) if generation_id < 0 else (None, ErrorCode.ILLEGAL_GENERATION)
     if generation_id < 0 and group.state is GroupState.EMPTY:
         return group, ErrorCode.NONE
@@ -225,7 +225,7 @@ class OffsetsStored:
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
         """The offsets stay pending: a stable fetch must still see them, and they are removed with their group.
 
-        They do not count as a report any more: the member gets an error, and may change its position meanwhile.
+        The offsets stop being a report: the member gets an error, and may change its position meanwhile.
         """
         out = Outcome()
         out.reply(self.token, _response(self.checked, offset_append_error(ErrorCode.REQUEST_TIMED_OUT)))
@@ -265,10 +265,10 @@ def fetch_offsets(
     """The committed offsets of a group, all of them if ``topics`` is None; -1 where there is none.
 
     An offset of an earlier incarnation than the broker knows is not returned, because a stock client would apply it to
-    the present partition. If the partition was removed and created again, the group has read nothing of it yet, so its
-    first offset is returned. Without an offset, ``auto.offset.reset=latest`` would skip its first records. An offset of
-    a removed partition is kept but not returned. ``require_stable`` refuses a partition with a commit in flight
-    (KIP-447): UNSTABLE_OFFSET_COMMIT.
+    the present partition. If the partition was removed and created again, the group has read nothing of the new
+    partition, so its first offset is returned. Without an offset, ``auto.offset.reset=latest`` would skip its first
+    records. An offset of a removed partition is kept but not returned. ``require_stable`` refuses a partition with a
+    commit in flight (KIP-447): UNSTABLE_OFFSET_COMMIT.
     """
     committed = shard.durable.offsets_of(group_id)
     group = shard.groups.get(group_id)

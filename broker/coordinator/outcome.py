@@ -1,4 +1,4 @@
-"""A decision of the coordinator: its frame, and its effects, which are records to write and requests to answer."""
+"""One decision of the coordinator: its shard and time, and its effects (records to write and requests to answer)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Then(Protocol):
 class Write:
     """Records of one group to append as one batch, and the action that follows.
 
-    Without records only the action runs, in its turn.
+    Without records only the action runs, after the actions of earlier writes.
     """
 
     group_id: str
@@ -62,7 +62,7 @@ class Outcome:
     writes: list[Write] = field(default_factory=list)
 
     def reply(self, token: Token, response: object) -> None:
-        """Answer the request behind ``token``."""
+        """Answer the request that ``token`` stands for."""
         self.replies.append((token, response))
 
     def write(self, group_id: str, records: list[CoordinatorRecord], then: Then | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Decides about the positions in ``positions``: which are known, which are requested, and which polls are answered."""
+"""Decides which positions are known, which are requested from their owners, and which polls are answered."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 def _ownership(shard: Shard, group: Group) -> Ownership:
-    """The owners of partitions, read once for each stored generation. If two members own one, the first counts."""
+    """The owners of partitions, read once per stored generation. If a partition has two owners, the first counts."""
     known, generation = group.positions.ownership, shard.durable.generations[group.group_id]
     if known is not None and known.generation is generation:
         return known
@@ -43,7 +43,7 @@ def owner_of(shard: Shard, group: Group, tp: TopicPartition) -> str | None:
 
 
 def awaits_report(shard: Shard, group: Group, tp: TopicPartition) -> bool:
-    """Whether only the owner knows the position: a live member that polls, or may be about to poll.
+    """Whether only the owner knows the position, because the owner is a live member that polls, or may poll soon.
 
     Then neither a commit nor the start of the log shows which records the owner has processed.
     """
@@ -177,7 +177,7 @@ def will_poll(group: Group, member: Member) -> None:
 
 
 class Processed(NamedTuple):
-    """The part of a member's commit that is a report as well."""
+    """The offsets of a member's commit that are reports as well."""
 
     generation_id: int
     member_id: str
@@ -187,8 +187,8 @@ class Processed(NamedTuple):
 def take_processed(shard: Shard, group: Group, processed: Processed) -> set[TopicPartition]:
     """Store a member's commit as its report; returns the partitions for which it counts.
 
-    The commit counts for no partition in a later generation, or before the member's first poll. That poll has to repeat
-    the positions, so that waiting members are answered.
+    The commit counts only in its own generation, and only after the member's first poll. A first poll repeats the
+    positions, so that waiting members are answered.
     """
     has_polled = processed.member_id in group.positions.pollers
     if group.state is not GroupState.STABLE or group.generation_id != processed.generation_id or not has_polled:

@@ -1,11 +1,11 @@
-"""ConsumerGroupPosition 0 (KIP-253): a member reports its positions and waits for others' positions.
+"""ConsumerGroupPosition 0 (KIP-253): a member reports its positions and waits for positions of other members.
 
-It is a long poll. It is fenced like a heartbeat, and counts as one when it arrives. Unlike a heartbeat it is refused
-until the generation is stable, because before that no member owns a partition. A member's first poll in a generation
-means that it has revoked all partitions that it no longer owns. A request without member id and generation (-1) is
-answered at once with the known positions. If it has ``need_position``, owners that poll are asked for missing positions
-from then on. From this they learn that a partition is closed, before the controller removes the records that the group
-has read.
+It is a long poll. It is fenced like a heartbeat, and counts as a heartbeat when it arrives. Unlike a heartbeat it is
+refused until the generation is stable, because before that no member owns a partition. A member's first poll in a
+generation means that it has revoked all partitions that it no longer owns. A request without member id and generation
+(-1) is answered at once with the known positions. If it has ``need_position``, the owners that poll are asked for
+missing positions from then on. By that question an owner learns that the partition is closed, before the controller
+removes the records that the group has read.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ def _poll(
 
 
 def _continue_waits(turn: Turn, group: Group, member_id: str, awaited_until: Mapping[TopicPartition, int]) -> None:
-    """Continue a member's waits of earlier generations if it awaits the same offsets; measure those that are over.
+    """Continue a member's earlier waits for the offsets that it still awaits; measure the waits that are over.
 
-    Its first polls in a generation may not name all waits yet. Where another member has the waiting partition now, that
-    member measures its own part of the wait.
+    A member's first polls in a generation may not name all of its waits. If the waiting partition now belongs to
+    another member, that member measures the rest of the wait.
     """
     poller, earlier = group.positions.pollers[member_id], group.positions.waits_before.get(member_id, {})
     for tp in [tp for tp in earlier if tp in awaited_until]:
@@ -128,7 +128,7 @@ def _continue_waits(turn: Turn, group: Group, member_id: str, awaited_until: Map
 
 
 def _note_waits(turn: Turn, group: Group, poller: Poller, awaited_until: Mapping[TopicPartition, int]) -> None:
-    """Measure the waits that are over, and note the beginning of the others."""
+    """Measure the waits that are over, and note when the other waits began."""
     waits = {
         tp: until for tp, until in awaited_until.items() if position_of(turn.shard, group, tp, poller.wants[tp]) < until
     }
@@ -140,10 +140,10 @@ def _note_waits(turn: Turn, group: Group, poller: Poller, awaited_until: Mapping
 
 
 def _note_poll(group: Group, member_id: str) -> bool:
-    """Note a member's poll; returns whether it may change which of the wanted positions are known.
+    """Note a member's poll; returns whether the poll may change which of the wanted positions are known.
 
-    Only a member's first poll in this generation may: if the group waits for no other first poll now, or if it did not
-    wait for this member any more.
+    Only a member's first poll in this generation may change that, in two cases: the group waits for no other first
+    poll, or it had already stopped waiting for this member's poll.
     """
     positions = group.positions
     if member_id in positions.pollers:
@@ -158,12 +158,12 @@ def _note_poll(group: Group, member_id: str) -> bool:
 
 
 def _members_without_poll(group: Group) -> dict[str, int | None]:
-    """All members, with the time that each is waited for, at the first poll or question."""
+    """All members, with the time that the group waits for the first poll of each (None: without limit)."""
     return {m.member_id: None if m.polls_positions else m.session_timeout_ms for m in group.members.values()}
 
 
 class Asked(NamedTuple):
-    """A partition of a request, with the incarnation it means and the reported position."""
+    """A partition of a request, with the requested incarnation and the reported position."""
 
     tp: TopicPartition
     incarnation: int
@@ -198,7 +198,7 @@ def _meant(incarnation: int, topic: str, index: int, incarnation_of: Incarnation
 def _positions(
     turn: Turn, request: ConsumerGroupPositionRequest, incarnation_of: IncarnationOf
 ) -> ConsumerGroupPositionResponse:
-    """The positions of the partitions named, or of all that are waited for or were reported.
+    """The positions of the named partitions; if none is named, of all partitions with a waiting member or a report.
 
     ``need_position`` means that a member waits for the partition, or may do so once it has polled in this generation.
     """
@@ -231,9 +231,9 @@ def _may_be_wanted(group: Group) -> bool:
 
 
 def ask_owners(turn: Turn, group: Group, wanted: dict[TopicPartition, int]) -> None:
-    """Ask the members that poll for their positions in the wanted partitions they own, until their generation ends.
+    """Until the generation ends, ask members that poll for their positions in the wanted partitions that they own.
 
-    That no member has polled yet proves nothing: the generation, or this coordinator, may be new.
+    A member without a poll may still poll: the generation, or this coordinator, may be new.
     """
     positions = group.positions
     if group.state is not GroupState.STABLE or not wanted:

@@ -1,18 +1,18 @@
 """A group's positions in partitions that its members wait for (KIP-253), and the waiting members. All volatile.
 
-A position means processed: the records below it were delivered, and the flush callback has saved its state. Only the
-owner of a partition knows that. While the owner polls, only its own reports count. Its commits do not count, because a
-periodic commit runs ahead of the flush callback; but a commit may be marked as a report, and is one once it is
-committed.
+A position means processed: the records below it were delivered, and the flush callback has saved the resulting state.
+Only the owner of a partition knows that. While the owner polls, only its own reports count. Its ordinary commits do not
+count, because a periodic commit runs ahead of the flush callback. A commit that is marked as a report counts as one
+once it is committed.
 
 If no member can report, the committed offset of the same incarnation counts, and only after every member has polled in
-this generation. Before that, a member may still be revoking partitions. A member that has polled in an earlier
-generation, or has announced polls in a heartbeat, is waited for as long as it is a member: its user may be busy for up
-to its rebalance timeout. Any other member may be a stock client, which never polls. It is waited for as long as a
-session lasts. An unknown position is -1, never a guess.
+this generation. Before that, a member may still be revoking partitions. If a member has polled in an earlier
+generation, or has announced polls in a heartbeat, the group waits for it as long as it is a member: the application may
+be busy for up to the rebalance timeout. Any other member may be a stock client, which never polls. The group waits for
+it as long as a session lasts. An unknown position is -1, never a guess.
 
-A leader of the offsets partition may have a successor without knowing it. Its answers were correct once. That is safe:
-processed records stay processed, so a position, unlike a committed offset, needs no confirmation.
+A deposed leader of the offsets partition may still answer, with positions that are out of date. That is safe: processed
+records stay processed. So a position, unlike a committed offset, needs no confirmation of the leadership.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PositionWait(NamedTuple):
     until: int
     since_ms: int
     interrupted_ms: int = -1
-    """The end of the generation in which it was last known; -1: it is known in this one."""
+    """When the last generation that knew this wait ended; -1 if the present generation knows it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,13 +60,13 @@ class Poller:
     """A member that polled in this generation: its wanted partitions, its last answers, and its waiting poll."""
 
     wants: dict[TopicPartition, int] = field(default_factory=dict)
-    """The partitions whose position it waits for, with the incarnation it means."""
+    """The partitions whose position it waits for, each with the requested incarnation."""
     answered: dict[TopicPartition, Known] = field(default_factory=dict)
     """The last answer for each wanted partition."""
     asked: dict[TopicPartition, None] = field(default_factory=dict)
-    """Partitions that it owns and whose positions were requested from it."""
+    """Partitions that the member owns and whose positions were requested from it."""
     awaited: dict[TopicPartition, PositionWait] = field(default_factory=dict)
-    """The wanted partitions for which records wait at the member, until the group is far enough."""
+    """The wanted partitions whose position releases records that wait at the member."""
     token: Token | None = None
     deadline_ms: int = 0
 
@@ -91,15 +91,15 @@ class GroupPositions:
     without_poll: dict[str, int | None] | None = None
     """Members that have not polled, each with the ms that the group waits for it; None: for as long as it is a member.
 
-    The field is None until a member polls, or until a question comes.
+    The field is None until a member polls, or until positions are requested without a member.
     """
     waited_since_ms: int | None = None
     """The time at which a member first wanted a position: the group waits for first polls from then on."""
     ownership: Ownership | None = None
     waits_before: dict[str, dict[TopicPartition, PositionWait]] = field(default_factory=dict)
-    """The waits in earlier generations: a member continues its own if it names them again.
+    """Each member's waits in earlier generations. A member continues its waits when a poll names them again.
 
-    Its first poll in a generation may name none yet. Another member may also continue a wait.
+    A member's first poll in a generation may name none of them. Another member may also continue a wait.
     """
     has_polled: bool = False
     """Whether a member polled in this generation or an earlier one, as far as this coordinator remembers."""
@@ -126,7 +126,7 @@ class GroupPositions:
 
     @property
     def may_be_asked_for(self) -> bool:
-        """Whether a member that will poll has not polled yet in this generation: its waits are not known yet."""
+        """Whether a member that will poll has not polled yet in this generation, so that its waits are not known."""
         return self.has_polled if self.without_poll is None else bool(self.without_poll)
 
     def deadlines(self) -> Iterable[int]:
@@ -140,7 +140,7 @@ class GroupPositions:
     def renamed(self, old_member_id: str, new_member_id: str, session_timeout_ms: int) -> None:
         """Replace a static member by its successor, which has none of its predecessor's reports and waits.
 
-        The successor is waited for from the next poll on.
+        The group waits for the successor from the next poll on.
         """
         poller = self.pollers.pop(old_member_id, None)
         if poller is not None:
@@ -155,7 +155,7 @@ class GroupPositions:
             self.waited_since_ms = None
 
     def want(self, member_id: str, poller: Poller, wants: dict[TopicPartition, int]) -> list[TopicPartition]:
-        """Replace a member's wanted partitions; returns those that no member wanted before in that incarnation."""
+        """Replace a member's wanted partitions; returns those that were not wanted in that incarnation before."""
         for tp in poller.wants:
             if tp not in wants:
                 poller.answered.pop(tp, None)
@@ -188,7 +188,7 @@ class GroupPositions:
     def report(self, tp: TopicPartition, incarnation: int, position: int) -> bool:
         """Store the owner's report, even of a lower position after a rewind; returns whether that changed anything.
 
-        A report on an incarnation before the last reported one is ignored.
+        A report on an earlier incarnation than the last report is ignored.
         """
         known = self.reports.get(tp)
         if known is not None and incarnation < known.incarnation:

@@ -1,14 +1,15 @@
 """Groups with stock members in topics with ``ordered.delivery.legacy.consumers=hold``: TopicReaders and OffsetFetch.
 
-A leader asks for the groups that read a topic and their positions (TopicReaders, 25302), and serves only by answers
-younger than ``stock.consumer.lease.ms``. The first OffsetFetch of a new group is answered when the group has been
-counted for longer than that. By then every leader that may serve the group counts it, a deposed leader included.
+A leader asks for the groups that read a topic and their positions (TopicReaders, 25302), and serves stock
+consumers only while its answer is younger than ``stock.consumer.lease.ms``. The first OffsetFetch of a new group is
+answered when the group has been counted for longer than that. By then every leader that may serve the group counts it,
+even a deposed leader.
 
 When a resize creates a partition, the coordinator commits the partition's first offset for each existing group that
 has no commit there. Without it, ``auto.offset.reset=latest`` would skip records that were written before a member knew
 the partition. A revived partition gets no such commit, because its groups have read it before.
 
-A group whose members all keep the order themselves is not counted and gets nothing committed.
+If all members of a group keep the order themselves, the group is not counted and nothing is committed for it.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def _group_of(
 
 
 def _is_reported(shard: Shard, group: Group, tp: TopicPartition) -> bool:
-    """Whether a member that reports owns the partition, or may still have its partitions from before a rebalance."""
+    """Whether the owner reports positions. During a rebalance, any member that reports may still be the owner."""
     if group.state is GroupState.STABLE:
         owner = group.members.get(owner_of(shard, group, tp) or "")
         return owner is not None and owner.polls_positions
@@ -138,7 +139,7 @@ def begins_at_ms(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTo
     """Count the group for these topics; returns the time (monotonic ms) from which OffsetFetch may be answered.
 
     A leader that has not asked this coordinator about a topic yet counts the group when it asks. In a resized topic
-    such a leader may still serve by an answer of the previous coordinator.
+    such a leader may still serve by an answer of the previous coordinator, so the fetch waits there too.
     """
     now_ms, counted = turn.now.monotonic_ms, turn.shard.counted
     at_ms = now_ms
@@ -159,7 +160,7 @@ class Beginning(enum.Enum):
 
 
 def beginning(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTopics], topics: Topics) -> Beginning:
-    """The state now. A beginning whose commit failed is written again."""
+    """The state now. A beginning is written again if its commit failed."""
     partitions = [
         TopicPartition(topic.name, index)
         for topic in asked
@@ -187,7 +188,7 @@ def note_created(turn: Turn, group_ids: Iterable[str], created: Mapping[TopicPar
 
 
 def write_beginnings(turn: Turn, group_id: str, topics: Topics) -> None:
-    """Commit the group's beginnings that are not being written; never over a commit, nor in a removed partition."""
+    """Commit the group's beginnings that are not being written, except over a commit or in a removed partition."""
     shard = turn.shard
     unwritten = shard.counted.unwritten.get(group_id, {})
     committed = shard.durable.offsets_of(group_id)

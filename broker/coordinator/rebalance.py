@@ -1,4 +1,4 @@
-"""The course of a rebalance: members are asked to rejoin, the others are removed, the next generation starts.
+"""The course of a rebalance: members are asked to rejoin, all others are removed, and the next generation starts.
 
 JoinGroup, LeaveGroup, session expiry and timers all use this module. Functions change the volatile group and add
 replies and writes to ``turn.out``; none of them touches durable state.
@@ -67,7 +67,7 @@ def complete_join(turn: Turn, group: Group) -> None:
     for member in [m for m in group.members.values() if m.join is None and m.group_instance_id is None]:
         group.remove(member.member_id)
     if group.members and not _elect_joined_leader(group):
-        # Only static members are left and none rejoined: wait until one does or their sessions end.
+        # Only static members are left and none rejoined: wait until one rejoins or their sessions end.
         group.rebalance_deadline_ms = group.wake_by(turn.now.monotonic_ms + group.rebalance_timeout_ms)
         return
     group.generation_id += 1
@@ -130,7 +130,7 @@ def synced(group: Group, member_id: str) -> None:
 
 
 def remove_member(turn: Turn, group: Group, member: Member) -> None:
-    """Remove a member that left or whose session ended: its waiting requests are answered, the others rebalance."""
+    """Remove a member that left or whose session ended. Its waiting requests are answered, the others rebalance."""
     join = group.take_join(member)
     if join is not None:
         turn.out.reply(join.token, join_error(join.api_version, "", ErrorCode.UNKNOWN_MEMBER_ID))
@@ -191,7 +191,7 @@ def refuse_sync(turn: Turn, group: Group, member: Member, error: ErrorCode) -> N
 
 
 def stored_generation(group: Group, assignments: dict[str, bytes]) -> StableGeneration:
-    """The group's current generation as it is written; a member without an assignment gets an empty one."""
+    """The group's current generation as it is written; a member without assignment gets an empty assignment."""
     members = {
         member.member_id: StoredMember(
             member_id=member.member_id,

@@ -142,7 +142,7 @@ def _decode_generation(data: Buffer) -> StableGeneration:
             group_instance_id=member.group_instance_id,
             client_id=member.client_id,
             client_host=member.client_host,
-            # Version 0 has one timeout for both.
+            # Version 0 has one timeout for session and rebalance.
             rebalance_timeout_ms=member.session_timeout if version == 0 else member.rebalance_timeout,
             session_timeout_ms=member.session_timeout,
             subscription=member.subscription,

@@ -272,7 +272,7 @@ class GroupCoordinator:
         return token
 
     def heartbeat(self, ctx: RequestOrigin, request: HeartbeatRequest) -> Deferred[HeartbeatResponse]:
-        """Answered at once; NONE while the group is being loaded, because its sessions start afterwards."""
+        """Answered at once; NONE while the group is being loaded, because its sessions start after the load."""
         token: Deferred[HeartbeatResponse] = Deferred()
         found = self._find(request.group_id)
         if isinstance(found, ErrorCode):
@@ -287,7 +287,7 @@ class GroupCoordinator:
     def consumer_group_position(
         self, ctx: RequestOrigin, request: ConsumerGroupPositionRequest
     ) -> Deferred[ConsumerGroupPositionResponse]:
-        """Answered when a position that the member waits for moves, or when one of its own positions is wanted."""
+        """Answered when a position that the member waits for moves, or when a position of its own is wanted."""
         token: Deferred[ConsumerGroupPositionResponse] = Deferred()
         found = self._find(request.group_id)
         if self._level(GROUP_COORDINATOR) < POSITIONS_LEVEL:
@@ -329,7 +329,7 @@ class GroupCoordinator:
         return token
 
     def offset_fetch(self, ctx: RequestOrigin, request: OffsetFetchRequest) -> Deferred[OffsetFetchResponse]:
-        """Committed offsets, answered once no successor can know later ones; version 8 names many groups."""
+        """Committed offsets, answered once no other coordinator can have later ones; version 8 names many groups."""
         stable = request.require_stable
         if ctx.api_version >= fetch_response.BATCH_VERSION:
             groups = [self._fetch(ctx, group.group_id, group.topics, stable) for group in request.groups]
@@ -368,7 +368,7 @@ class GroupCoordinator:
         topics: list[OffsetFetchRequestTopics],
         then: Callable[[ErrorCode], None],
     ) -> None:
-        """Confirm, once every leader counts the group and its beginnings are committed.
+        """Confirm the leadership once every leader counts the group and the group's beginnings are committed.
 
         The answer waits, because after an error some libraries give up within a second.
         """
@@ -434,7 +434,7 @@ class GroupCoordinator:
         return response
 
     def topic_readers(self, request: TopicReadersRequest) -> Deferred[TopicReadersResponse]:
-        """The groups that read topics, and the time since which a later coordinator may have other groups."""
+        """The groups that read topics, and the time since this broker was last known to coordinate them."""
         parts: list[Deferred[_Readers | None]] = []
         now_ms = self._now_ms()
         for index, loaded in self._leadership.loaded.items():

@@ -13,14 +13,14 @@ from anabranch.protocol.sentinels import NO_EPOCH
 
 
 def _ignore(_seconds: float) -> None:
-    """Does nothing."""
+    """Do nothing."""
 
 
 @dataclass(slots=True, eq=False)
 class Shard:
     """The groups of one partition. ``durable`` is their state in the log, ``groups`` is their present state.
 
-    Every group that has something durable is in ``groups``; the reverse need not hold.
+    Every group with a record in the log is in ``groups``. A group in ``groups`` need not have a record yet.
     """
 
     config: GroupConfig
@@ -30,7 +30,7 @@ class Shard:
     leader_epoch: int = NO_EPOCH
     """The leader epoch in which the partition was loaded."""
     position_answers: int = 0
-    """The number of answers to members' polls for positions since then. No leader epoch is loaded twice."""
+    """The number of answers to members' polls for positions since the load. No leader epoch is loaded twice."""
     on_waited: Callable[[float], None] = _ignore
     """Called when a member's wait for a position ends, with the seconds that it took."""
 

@@ -1,7 +1,7 @@
 """Decisions about very many groups of a partition: expired offsets, and offsets of deleted partitions.
 
-They are made in slices. A slice is written before the next one is decided. So a lagging follower delays one slice at
-most, and its progress commits at most one slice at once.
+The decisions are made in slices. A slice is written before the next slice is decided. So a lagging follower delays at
+most one slice, and when it catches up, at most one slice is committed at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anabranch.runtime.env import Clock
 
 
 class Sweeps:
-    """Visits groups, one partition at a time: fifty slices in a row would hold the event loop for 0.1 s."""
+    """Visits groups, one partition at a time: slices of fifty partitions in a row would block other tasks for 0.1 s."""
 
     def __init__(self, clock: Clock, background: Background) -> None:
         self._clock = clock

@@ -103,5 +103,5 @@ class AssignmentStored:
         return turn.out
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """Handle the write as lost; if it is committed later, it is a generation that no member ever gets."""
+        """Handle the write as lost; if it is committed later, no member ever gets that generation."""
         return self.resolve(shard, ErrorCode.REQUEST_TIMED_OUT, now), None

@@ -42,7 +42,7 @@ class DeadlineTimer:
             heapq.heapify(self._heap)
 
     def cancel(self, key: Hashable) -> None:
-        """Forget the key."""
+        """Remove the key's deadline."""
         self._deadlines.pop(key, None)
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class DeadlineTimer:
                     continue
             else:
                 await trio.lowlevel.checkpoint()
-            # After the sleep the deadline counts as reached: the two clocks may round it to either side.
+            # After the sleep the deadline counts as reached: the sleep's clock and ours may round differently.
             self._fire(max(self._clock_ms(), earliest_ms))
 
     def _earliest_ms(self) -> int | None:
@@ -81,6 +81,6 @@ class DeadlineTimer:
             key = heapq.heappop(self._heap)[2]
             del self._deadlines[key]
             due.append((key, at_ms))
-        # Only now: a key that is set again while firing waits for the next round, however early it is due.
+        # Called after the search: a key that a callback sets again waits for the next round, however early it is due.
         for key, at_ms in due:
             self._on_due(key, at_ms)
