@@ -27,7 +27,7 @@ _CODECS = {
 }
 
 MAX_NAMED_RECORDS = 1_000
-"""The largest number of faulty records that one refusal names. Others are named when the client sends them again."""
+"""The largest number of faulty records that one refusal names. The client gets the others when it sends them again."""
 
 
 class ReadBatch(NamedTuple):
@@ -43,10 +43,11 @@ def validate_append(
 ) -> RecordBatch:
     """The one batch in ``records``, checked and in the topic's form; its ``buffer`` is writable.
 
-    ``read`` is of the same batch.
+    ``read``: the records of this batch, if they have been read already.
 
-    The result shares ``records`` when that is writable and nothing has to be re-encoded. Raises ``KafkaError`` with
-    CORRUPT_MESSAGE 2, MESSAGE_TOO_LARGE 10, INVALID_TIMESTAMP 32, UNSUPPORTED_COMPRESSION_TYPE 76 or INVALID_RECORD 87.
+    The result shares the memory of ``records`` if that is writable and nothing has to be re-encoded. Raises
+    ``KafkaError`` with CORRUPT_MESSAGE 2, MESSAGE_TOO_LARGE 10, INVALID_TIMESTAMP 32, UNSUPPORTED_COMPRESSION_TYPE 76
+    or INVALID_RECORD 87.
     """
     if origin is AppendOrigin.CLIENT:
         batch = validate_produce_batch(records, config.max_message_bytes)
@@ -91,7 +92,7 @@ def reads_records(batch: RecordBatch, config: LogConfig, now_ms: int) -> bool:
 
 
 def codec_to_be(batch: RecordBatch, config: LogConfig) -> CompressionType | None:
-    """The compression that a batch has to get; None if it stays as it is, or if that compression is not known."""
+    """The compression that a batch has to get; None if the batch stays as it is, or if the codec is unknown."""
     codec = _CODECS.get(config.compression_type)
     return None if codec is None or codec == batch.attributes & CODEC_MASK else codec
 
@@ -126,7 +127,7 @@ def _refuse_null_keys(batch: RecordBatch) -> None:
 
 
 def _refused_records(code: ErrorCode, indices: list[int], count: int, rule: str) -> RefusedRecordsError:
-    """The refusal of a batch of ``count`` records, of which those at ``indices`` break ``rule`` (KIP-467)."""
+    """The refusal of a batch of ``count`` records: the records at ``indices`` break ``rule`` (KIP-467)."""
     named = indices[:MAX_NAMED_RECORDS]
     which = f"the first is record {indices[0]}" if indices else "but the maximum timestamp in its header does"
     message = f"{rule}; {len(indices)} of the batch's {count} records break this rule, {which}"
@@ -153,14 +154,14 @@ def _check_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> Non
 
 
 def _has_odd_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> bool:
-    """Whether the header does not prove that every record's timestamp is allowed."""
+    """Whether, by the header, a record may have a timestamp that is not allowed."""
     after_ms = min(config.message_timestamp_after_max_ms, config.message_timestamp_difference_max_ms)
     before_ms = min(config.message_timestamp_before_max_ms, config.message_timestamp_difference_max_ms)
     return batch.max_timestamp - now_ms > after_ms or before_ms != MAX_LONG
 
 
 def _recompressed(batch: RecordBatch, config: LogConfig, read: ReadBatch | None) -> RecordBatch:
-    """The batch in the topic's codec. It is unchanged if it has that codec, or if the topic keeps the producer's."""
+    """The batch in the topic's codec; unchanged if it has that codec, or if the topic keeps the producer's codec."""
     codec = codec_to_be(batch, config)
     if codec is None:
         return batch
@@ -176,5 +177,5 @@ def _recompressed(batch: RecordBatch, config: LogConfig, read: ReadBatch | None)
 
 
 def batch_log_append_time(batch: RecordBatch) -> int:
-    """The time the broker gave the batch, -1 when the records carry their producer's."""
+    """The time the broker gave the batch; -1 when the records have timestamps of their producer."""
     return batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP

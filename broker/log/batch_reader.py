@@ -16,7 +16,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class BatchReader:
-    """Batches at given positions of a file; consecutive ones come from one read."""
+    """Batches at given positions of a file; consecutive batches come from one read."""
 
     __slots__ = ("_chunk", "_chunk_at", "_end", "_file", "_warm_until")
 
@@ -28,7 +28,7 @@ class BatchReader:
         self._warm_until = 0
 
     async def warm(self, position: int) -> None:
-        """Return when ``at(position)`` does not wait for the disk; ``position`` only grows."""
+        """Return once ``at(position)`` need not wait for the disk. ``position`` must not decrease between calls."""
         if self._warm_until - position < min(CHUNK_BYTES, self._end - position):
             length = min(2 * CHUNK_BYTES, self._end - position)
             await warm(self._file, position, length)
@@ -39,7 +39,7 @@ class BatchReader:
                 await warm(self._file, position, length)
 
     def at(self, position: int) -> RecordBatch:
-        """The batch at ``position``, CRC and counts checked. Raises ``CorruptRecordError``, also if it is cut off."""
+        """The batch at ``position``, CRC and counts checked. A bad or cut-off batch raises ``CorruptRecordError``."""
         if self._end - position < HEADER_BYTES:
             raise CorruptRecordError(
                 f"{self._end - position} bytes from byte {position} on, less than a batch's header"

@@ -1,6 +1,6 @@
-"""Blank log directories, which have at most the identity of a log. A failed or interrupted creation may leave one.
+"""Blank log directories: they hold at most the identity of a log. A failed or interrupted creation may leave one.
 
-No data is lost when one is removed: a log that took records, began above offset 0 or knows a leader epoch is not blank.
+Removing one loses no data: a log that had records, began above offset 0 or has a leader epoch is not blank.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ logger = structlog.get_logger(__name__)
 
 @contextlib.contextmanager
 def blank_directory(storage: Storage, path: str) -> Iterator[None]:
-    """Create the directory of a new log; if the block fails it is removed again, if the disk allows that.
+    """Create the directory of a new log. If the block fails, the directory is removed, if the disk allows that.
 
-    Raises ``OSError``; ``FileExistsError`` when a log is there already, which stays as it is.
+    Raises ``OSError``, or ``FileExistsError`` when the directory already holds a log, which then stays as it is.
     """
     storage.makedirs(path)
     if not _is_blank(storage, path):
@@ -46,7 +46,7 @@ def blank_directory(storage: Storage, path: str) -> Iterator[None]:
 def remove_blank_copies(storage: Storage, log_dirs: Iterable[str]) -> None:
     """Remove blank directories, so that no partition is refused and no moved log is discarded because of them.
 
-    Directories that are not blank stay, in any number. If a partition has only blank ones, one stays. Raises
+    All directories that are not blank stay. If all directories of a partition are blank, one of them stays. Raises
     ``OSError``.
     """
     logs: dict[TopicPartition, list[str]] = defaultdict(list)
@@ -62,7 +62,7 @@ def remove_blank_copies(storage: Storage, log_dirs: Iterable[str]) -> None:
         if len(paths) + len(copies) == 1:
             continue
         blank = [path for path in paths if _is_blank(storage, path)]
-        # A copy has only records of its log. If the copy has some and the log has none, the copy was complete.
+        # A copy has only records of its log. If the copy has records and the log has none, the copy was complete.
         is_elsewhere = len(blank) < len(paths) or not all(_is_blank(storage, copy) for copy in copies)
         for path in blank if is_elsewhere else blank[1:]:
             storage.remove_tree(path)
@@ -70,7 +70,7 @@ def remove_blank_copies(storage: Storage, log_dirs: Iterable[str]) -> None:
 
 
 def _may_be_of(storage: Storage, copy: str, path: str) -> bool:
-    """Whether ``copy`` may be a copy of the log in ``path``: no two different incarnations are recorded."""
+    """Whether ``copy`` may be a copy of the log in ``path``: False if they record different incarnations."""
     known = {incarnation_of(storage, directory) for directory in (copy, path)} - {-1}
     return len(known) < 2
 

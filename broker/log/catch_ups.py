@@ -17,9 +17,9 @@ _AGAIN_S = 1.0
 
 
 class CatchUps:
-    """The logs whose producer state is behind. After a transient error a log is tried again after a pause.
+    """The logs whose producer state is behind the log end. After a transient error a log is tried again after a pause.
 
-    ``is_current`` decides whether a log is still the one of its partition; any other log is skipped.
+    ``is_current`` decides whether a log is still the log of its partition; any other log is skipped.
     """
 
     def __init__(self, background: Background, is_current: Callable[[PartitionLog], bool]) -> None:
@@ -29,7 +29,7 @@ class CatchUps:
         self._woken = trio.Event()
 
     def want(self, log: PartitionLog) -> None:
-        """Note that the producer state of the log is behind."""
+        """Note that the producer state of the log is behind the log end."""
         self._behind[log.partition] = log
         self._woken.set()
 

@@ -28,7 +28,7 @@ class MalformedFileError(ValueError):
 def write_replace(storage: Storage, path: str, data: bytes) -> None:
     """Write under a temporary name and rename over ``path``, without waiting for the disk.
 
-    For files that recovery can rebuild: whatever happens to the process, a reader sees the old or the new content.
+    For files that recovery can rebuild: even after a crash of the process, a reader sees the old or the new content.
     """
     for _ in write_parts(storage, path, [data]):
         pass
@@ -125,7 +125,7 @@ class PartitionMetadata:
 
 
 def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
-    """Kafka's two lines; the incarnation is a third, which Kafka does not read."""
+    """Kafka's two lines, and a third line with the incarnation, which Kafka does not read."""
     topic_id = base64.urlsafe_b64encode(metadata.topic_id.bytes).rstrip(b"=").decode()
     text = f"version: 0\ntopic_id: {topic_id}\n"
     if metadata.incarnation >= 0:
@@ -136,7 +136,7 @@ def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
 def decode_partition_metadata(path: str, data: bytes) -> PartitionMetadata:
     """The inverse of ``encode_partition_metadata``."""
     fields = _properties(path, data, ":")
-    if not data.endswith(b"\n"):  # an incarnation that lost its last digits would still be one
+    if not data.endswith(b"\n"):  # an incarnation that lost its last digits would still be a number
         raise MalformedFileError(path, "the last line is cut off")
     if fields.get("version") != "0":
         raise MalformedFileError(path, f"version is {fields.get('version')!r}, it must be 0")

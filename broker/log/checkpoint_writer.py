@@ -56,7 +56,7 @@ class CheckpointWriter:
             self.set_outdated(directory)
 
     def truncated(self, log: PartitionLog) -> None:
-        """Write the lower recovery point at once: segments that regrow below the old one would count as synced."""
+        """Write the lowered recovery point at once: else new records below the old one would count as synced."""
         directory = self._logs.home(log.partition)
         if directory is None:
             return
@@ -85,7 +85,7 @@ class CheckpointWriter:
         self._each("high-watermarks", LogDirectory.write_high_watermarks)
 
     def _each(self, task: str, work: Callable[[LogDirectory], None]) -> None:
-        """Call ``work`` for every log dir; one that refuses writes does not affect the others."""
+        """Call ``work`` for every log dir; a log dir that refuses writes does not affect the others."""
         for directory in self._directories.all():
             if self._background.due(task, directory.path):
                 with self._background.guard(task, directory.path):

@@ -74,9 +74,9 @@ class LogCleaner:
         self.bytes_before = 0
         self.bytes_after = 0
         self.last_look_at: float | None = None
-        """When it last looked for a log to compact, a time of ``env.clock.monotonic()``."""
+        """The time of the last search for a log to compact, by ``env.clock.monotonic()``."""
         self.largest_ratio = 0.0
-        """The largest dirty ratio it found then."""
+        """The largest dirty ratio that the last search found."""
         self.first_kept_epoch: Callable[[TopicPartition], Awaitable[int]] = _no_tombstones
         """Tombstones of this leader epoch and above stay: another partition may hold older values of their keys."""
 
@@ -117,7 +117,7 @@ class LogCleaner:
     async def clean_dirtiest(self) -> bool:
         """Clean the log with the largest dirty ratio above its ``min.cleanable.dirty.ratio``; False if there is none.
 
-        A log that could not be cleaned, or not even examined, is paused, and the next one has its turn.
+        A log that could not be cleaned, or not even examined, is paused, and the next log is tried.
         """
         best: tuple[float, PartitionLog, DirtyRange] | None = None
         self.last_look_at, self.largest_ratio = self._env.clock.monotonic(), 0.0
@@ -145,7 +145,7 @@ class LogCleaner:
     def dirty_range(self, log: PartitionLog) -> DirtyRange:
         """The part of ``log`` that is dirty now.
 
-        It consists of whole segments below the active one and the last stable offset, older than
+        It consists of whole segments that are below the active segment and the last stable offset, and older than
         ``min.compaction.lag.ms``.
         """
         now_ms = self._env.clock.now_ms()
@@ -184,7 +184,7 @@ class LogCleaner:
 
     async def _clean(self, log: PartitionLog, dirty: DirtyRange) -> None:
         work = TimeSlice(self._env.clock)
-        truncations = log.truncations  # a truncation changes which batches are the producers' last
+        truncations = log.truncations  # a truncation changes which batch is the last of a producer
         await load_indexes(self._storage, [segment.txn_index for segment in log.segments])
         keys = await self._read_keys(log, dirty, work)
         rules = RetainRules(
@@ -239,7 +239,7 @@ class LogCleaner:
         work: TimeSlice,
         truncations: int,
     ) -> bool:
-        """Replace ``group`` by one segment with its kept records; returns whether the group still existed."""
+        """Replace ``group`` by one segment with its kept records; False if the log changed meanwhile."""
         now_ms = self._env.clock.now_ms()
         base = group[0].base_offset
         cleaned = LogSegment(self._storage, log.directory, base, log.config, now_ms, create=True, suffix=CLEANED_SUFFIX)
@@ -317,7 +317,7 @@ async def read_batches(segment: LogSegment) -> AsyncIterator[RecordBatch]:
 
 
 def group_segments(log: PartitionLog, segments: Sequence[LogSegment]) -> list[list[LogSegment]]:
-    """Neighbours that fit into one segment, by their size, the size of their indexes and the distance of offsets."""
+    """Groups of neighbouring segments that fit into one segment by file size, index size and range of offsets."""
     config = log.config
     ends = {segment.base_offset: following.base_offset for segment, following in pairwise(log.segments)}
     groups: list[list[LogSegment]] = []

@@ -1,8 +1,8 @@
-"""Reads of a log that would wait for the disk: a thread waits first.
+"""Reads of a log that would wait for the disk: a thread waits before the read.
 
 A look-up is a plain call in the event loop. If it must not wait, it raises ``ColdError`` instead of waiting for the
-disk; the caller awaits ``warm`` and tries again. Work in steps yields the ``ColdError`` instead, and continues when it
-is resumed, warm or not.
+disk; the caller awaits ``warm`` and tries again. Work in steps yields the ``ColdError`` instead. When it is
+resumed, it reads, even if it has to wait for the disk.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def warm(file: File, offset: int, length: int) -> None:
 
 
 async def load_indexes(storage: Storage, indexes: Sequence[IndexFile]) -> None:
-    """Return when these are in memory. Raises ``OSError``."""
+    """Return when these indexes are in memory. Raises ``OSError``."""
     await storage.read_through([index.path for index in indexes if not index.is_loaded])
     for index in indexes:
         index.load()

@@ -2,10 +2,10 @@
 
 A record is kept if no later record in the part that was read for keys has its key. A tombstone stays until its delete
 horizon (KIP-534), and so does the marker of a transaction without remaining records. The horizon is the time of the
-first compaction that met it plus ``delete.retention.ms``, and is written into the batch. If another partition may hold
-older values of the key (``ordered_resize.tombstones``), a tombstone stays longer, unless it only marks that the key
-moved (docs/adr/0018). The last batch of each producer stays for its sequence, without records if need be. So does the
-last batch of a segment, so that each segment ends where the next one begins. Offsets never change.
+first compaction that found the tombstone plus ``delete.retention.ms``, and is written into the batch. If another
+partition may hold older values of the key (``ordered_resize.tombstones``), a tombstone stays longer, unless it only
+marks that the key moved (docs/adr/0018). The last batch of each producer stays for its sequence, even without records.
+The last batch of a segment stays too, so that each segment ends where the next one begins. Offsets never change.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class KeyOffsets:
         return len(self._offsets)
 
     def add(self, batch: RecordBatch, transactions: CleanedTransactions) -> Steps[bool]:
-        """Add a batch's keys; False if there is no room for all of them, and then none is added.
+        """Add a batch's keys. Without room for all of them, add none and return False.
 
         Aborted records are ignored. Yields after each ``RECORDS_AT_ONCE``, as ``retain`` does.
         """
@@ -66,7 +66,7 @@ class KeyOffsets:
         return True
 
     def is_latest(self, record: Record) -> bool:
-        """Whether no later record is known with this record's key. False for one without a key."""
+        """Whether no later record with this record's key is known. False for a record without a key."""
         if record.offset >= self.end_offset:
             return True
         key = record.key
@@ -98,7 +98,7 @@ class CleanedTransactions:
         return batch.producer_id in self._ongoing_aborted
 
     def marker_is_needed(self, batch: RecordBatch) -> bool:
-        """Whether this run met data of the transaction that a marker ends."""
+        """Whether this run found data of the transaction that a marker ends."""
         self._begin_aborted(batch)
         records = batch.records()
         if not records:
@@ -113,7 +113,7 @@ class CleanedTransactions:
         return met_data
 
     def take_kept(self) -> list[AbortedTxn]:
-        """The aborted transactions since the last call whose marker is needed: a transaction index's entries."""
+        """Transaction index entries for the aborted transactions, since the last call, whose marker is needed."""
         kept, self._kept = self._kept, []
         return kept
 

@@ -27,11 +27,11 @@ class CurrentLogs:
         return self._homes.get(partition)
 
     def is_current(self, log: PartitionLog) -> bool:
-        """Whether the log is still the one of its partition."""
+        """Whether the log is still the log of its partition."""
         return self._logs.get(log.partition) is log
 
     def add(self, log: PartitionLog, directory: LogDirectory) -> None:
-        """Make a log in ``directory`` the one of its partition, which has none."""
+        """Make a log in ``directory`` the log of its partition, which has none."""
         self._logs[log.partition] = directory.logs[log.partition] = log
         self._homes[log.partition] = directory
 

@@ -1,4 +1,4 @@
-"""Opens the logs in the log dirs at the start. Settles second logs and moves that a crash or a lost log dir left."""
+"""Opens the logs at the start. Resolves duplicate logs, and moves that a crash or a lost log dir interrupted."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class DirectoryLoader:
     async def load(self, config_for: Callable[[str], LogConfig]) -> None:
         """Open every log in the live log dirs, with ``config_for(topic)``.
 
-        A log dir that the disk refuses is left out, as long as another one is left. Raises ``LogDirError``.
+        A log dir that the disk refuses is left out, as long as another log dir is left. Raises ``LogDirError``.
         """
         try:
             remove_blank_copies(self._storage, [directory.path for directory in self._directories.all()])
@@ -114,10 +114,10 @@ class DirectoryLoader:
         logger.info("log_dir.loaded", path=directory.path, logs=len(directory.logs), recovered=not directory.was_clean)
 
     def _settle_copies(self, partition: TopicPartition, path: str) -> bool:
-        """Keep the later incarnation of a partition that may have a second log; returns whether ``path`` has it.
+        """Keep the later incarnation of a partition that may have two logs; returns whether ``path`` has it.
 
-        A dir that was lost for a while may hold a partition that was removed and created again meanwhile, elsewhere.
-        Raises ``LogDirError`` if both have the same incarnation, or if the incarnation of one is not known.
+        A dir that was lost for a while may hold a partition that was removed meanwhile and created again in another
+        dir. Raises ``LogDirError`` if both have the same incarnation, or if an incarnation is not known.
         """
         known, unreadable = self._logs.get(partition), self._unreadable.get(partition)
         here = incarnation_of(self._storage, path)
@@ -163,7 +163,7 @@ class DirectoryLoader:
                 return
             is_passing = isinstance(error, OSError) and passes(error)
             if not is_passing:
-                self._storage.listdir(directory.path)  # raises when it is the dir that is lost
+                self._storage.listdir(directory.path)  # raises if the log dir itself is lost
             self._unreadable.add(partition, UnreadableLog(directory, path, str(error), is_passing, checkpoints))
             directory.unopened[partition] = checkpoints
             logger.error("log.unreadable", partition=str(partition), path=path, error=str(error))
@@ -192,9 +192,11 @@ class DirectoryLoader:
     # ------------------------------------------------------------ moves between log dirs
 
     async def _settle_moves(self, directory: LogDirectory, config_for: Callable[[str], LogConfig]) -> None:
-        """Settle moves into ``directory`` after a crash: a copy beside its log is made again, a lone copy is the log.
+        """Resolve moves into ``directory`` after a crash.
 
-        While a log or a log dir cannot be read, a copy is not known to be alone: it may hold only a part of the log.
+        A copy whose log exists is made again. A copy without its log becomes the log.
+
+        While a log or a log dir cannot be read, the copy's log may still exist, and the copy may be incomplete.
         """
         for name in self._storage.listdir(directory.path):
             partition = parse_future_directory_name(name)

@@ -63,7 +63,7 @@ class Durability:
         self._identity = state.identity
         self._layouts = state.layouts
         self.recovery_point = state.recovery_point
-        """Everything below is on disk; recovery after a crash begins in its segment."""
+        """All records below this offset are on disk. Recovery after a crash begins in the segment that holds it."""
         self.truncations = 0 if state.truncation_synced else 1
         """The number of truncations of the log."""
         self._synced_truncations = 0
@@ -90,7 +90,7 @@ class Durability:
 
     @property
     def truncation_synced(self) -> bool:
-        """Whether no truncated record comes back after a power cut."""
+        """Whether truncated records stay removed after a power cut."""
         return self._synced_truncations == self.truncations
 
     async def flush(self, log_end_offset: Callable[[], int]) -> None:
@@ -98,7 +98,7 @@ class Durability:
 
         Raises KAFKA_STORAGE_ERROR.
 
-        ``log_end_offset`` is called again when the flush begins, which may have waited for another flush.
+        ``log_end_offset`` is called again when the flush begins, because the flush may have waited for another one.
         """
         wanted = log_end_offset()
         async with self._flush_lock:
@@ -133,7 +133,7 @@ class Durability:
                 raise
 
     async def _flush_to(self, target: int) -> None:
-        self._flush_limit = target  # a truncation lowers it: records appended after that are not in these syncs
+        self._flush_limit = target  # a truncation lowers it: these syncs may miss records appended afterwards
         truncations, was_truncated = self.truncations, not self.truncation_synced
         self.unflushed = 0
         self._last_flush_ms = self._clock.now_ms()
@@ -181,7 +181,7 @@ class Durability:
             await self._cut_tail()
 
     async def _cut_tail(self) -> None:
-        """With the flush lock held: one thread cuts, and none syncs meanwhile."""
+        """Called with the flush lock held, so that no thread syncs the file while another cuts it."""
         if not self.awaits_cut:
             return
         try:
@@ -192,9 +192,9 @@ class Durability:
     # ------------------------------------------------------------ failure
 
     def fail(self, reason: str) -> None:
-        """Mark the log as broken: records that were not on disk are uncertain.
+        """Mark the log as broken: records that were not on disk may be lost.
 
-        It is not used until it is opened again.
+        The log is not used until it is opened again.
         """
         self.is_broken = True
         self.failure = self.failure or reason

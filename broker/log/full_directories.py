@@ -1,7 +1,7 @@
-"""The full log dirs, and the checks whether there is room again.
+"""The full log dirs, and the checks for new room.
 
-A full log dir keeps its replicas and serves reads. Its broker leads none of them while others can (see
-docs/adr/0025), follows none of them, and looks every second, later every half minute, whether there is room.
+A full log dir keeps its replicas and serves reads. Its broker leads a replica there only if no other broker can (see
+docs/adr/0025), and follows none of them. It checks for room every second, later every half minute.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class FullDirectories:
                 self._full[path] = directory, now + CHECK_S
 
     def _has_room(self, directory: LogDirectory) -> bool:
-        """Whether enough is free and a file can be written: quotas do not show in the free bytes."""
+        """Whether enough is free and a file can be written: the free bytes do not show quotas."""
         total, free = directory.usage()
         if 0 <= free < min(self._min_free_bytes, total // 20):
             return False

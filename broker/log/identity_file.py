@@ -23,7 +23,7 @@ logger = structlog.get_logger(__name__)
 class IdentityFile:
     """The file of one log and its content.
 
-    A new file is synced only by ``sync``: a split would wait for each of them.
+    A new file is synced only by ``sync``: otherwise a split would wait for the sync of each file.
     """
 
     __slots__ = ("_directory", "_storage", "_unsynced", "metadata", "unwritten")
@@ -53,8 +53,7 @@ class IdentityFile:
     def load(cls, storage: Storage, directory: str, *, synced: bool) -> IdentityFile:
         """Read the file; the zero id and incarnation -1 if it is missing or damaged. Raises ``OSError``.
 
-        ``synced``: whether the process that wrote the file has synced it. If that process was killed before, the next
-        one does it.
+        ``synced``: whether the process that wrote the file has synced it. If not, the next ``sync`` does it.
         """
         identity = cls(storage, directory, PartitionMetadata(ZERO_UUID))
         try:
@@ -68,12 +67,12 @@ class IdentityFile:
 
     @property
     def topic_id(self) -> uuid.UUID:
-        """Zero when it is not known."""
+        """The topic id; zero when it is not known."""
         return self.metadata.topic_id
 
     @property
     def incarnation(self) -> int:
-        """-1 when it is not known, or Kafka wrote the log."""
+        """The incarnation; -1 when it is not known, or Kafka wrote the log."""
         return self.metadata.incarnation
 
     @property
@@ -89,7 +88,7 @@ class IdentityFile:
 
         Raises ``OSError``.
         """
-        self.metadata, self.unwritten = metadata, True  # whatever the disk has, this process knows it
+        self.metadata, self.unwritten = metadata, True  # this process uses it even if the write fails
         self._storage.write_atomic(self.path, encode_partition_metadata(metadata))
         self.unwritten = self._unsynced = False
 

@@ -28,7 +28,7 @@ class IndexFile:
         self._data: bytearray | None = None
         self._written = 0
         self._torn = False
-        """Whether the file may hold something else behind its first ``_written`` bytes."""
+        """Whether the file may hold invalid bytes after its first ``_written`` bytes."""
         if create:
             self._data, self._torn = bytearray(), True
             self.write()
@@ -63,7 +63,7 @@ class IndexFile:
         return self._storage.size(self.path) if self._storage.exists(self.path) else 0
 
     def add(self, entry: bytes) -> None:
-        """Append an entry in memory; written with others. A failing write is tried again by the next ``write``."""
+        """Append an entry in memory; several are written together. A failed write is repeated by the next ``write``."""
         data = self.entries
         data += entry
         if len(data) - self._written >= WRITE_AT_BYTES:

@@ -1,7 +1,7 @@
 """The layouts of a partition by leader epoch (KIP-253), kept in ``partition-count-checkpoint``.
 
-It does not decide which batches the broker accepts: every LeaderAndIsr brings the layout for that. The audit reads the
-file, merged from all replicas, because a replica that was down lacks lines.
+The history does not decide which batches the broker accepts: every LeaderAndIsr has the layout for that. The audit
+reads the file, merged from all replicas, because a replica that was down lacks lines.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class LayoutEntry(NamedTuple):
 class LayoutHistory:
     """Entries with strictly increasing leader epochs.
 
-    The file is replaced at every change: a process that dies leaves the old or the new one. The log's next flush syncs
-    it. A change whose write fails (disk full) stays in memory and is written by the next ``save``.
+    The file is replaced at every change: a process that crashes leaves the old or the new file. The log's next flush
+    syncs it. A change whose write fails (disk full) stays in memory and is written by the next ``save``.
     """
 
     __slots__ = ("_dirty", "_path", "_storage", "entries", "unsynced")
@@ -48,7 +48,7 @@ class LayoutHistory:
         self._path = path
 
     def load(self) -> None:
-        """Read the file, if there is one; a damaged one counts as missing, until the next change replaces it."""
+        """Read the file, if it exists. A damaged file counts as missing, until the next change replaces it."""
         if not self._storage.exists(self._path):
             return
         try:

@@ -25,7 +25,7 @@ class LeaderEpochCache:
         self._starts: list[int] = []
         self.epochs: list[int] = []
         self.latest_epoch = NO_EPOCH
-        """Leader epoch of the newest records, or assigned since; -1 when there is none."""
+        """The last assigned leader epoch, which may have no records yet; -1 when there is none."""
 
     def moved_to(self, path: str) -> None:
         """The file has another name now."""
@@ -86,7 +86,7 @@ class LeaderEpochCache:
             self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget the epochs that end at or below ``start_offset``; the first kept one then begins there."""
+        """Forget the epochs that end at or below ``start_offset``; the first kept epoch then begins there."""
         index = bisect_right(self._starts, start_offset)
         if index and self._starts[index - 1] < start_offset:
             self._set([(self.epochs[index - 1], start_offset), *self.entries[index:]])

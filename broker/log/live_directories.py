@@ -1,4 +1,4 @@
-"""The log dirs that are in use, and those that the disk refused at the start (KIP-112)."""
+"""The log dirs in use, and the log dirs that the disk refused at the start (KIP-112)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class LiveDirectories:
         return self._live.get(path)
 
     def open(self, meta: MetaProperties) -> None:
-        """Lock the log dirs; one that the disk refuses is lost.
+        """Lock the log dirs. A log dir that the disk refuses is lost.
 
-        Raises ``LogDirError`` if one is not this broker's, or if all are lost; then some may still be locked.
+        Raises ``LogDirError`` if a log dir is not this broker's, or if all are lost; then some may still be locked.
         """
         for directory in self.all():
             try:

@@ -7,7 +7,7 @@ from anabranch.broker.log.partition_log import PartitionLog
 
 
 async def load_records(log: PartitionLog, offset: int, max_bytes: int) -> bytes:
-    """The batches from ``offset``, or the log start, up to the log end: at least one, where there is one.
+    """The batches from ``offset``, or the log start, up to the log end: at least one, if there is one.
 
     Raises ``OSError`` and the errors of ``PartitionLog.read``.
     """

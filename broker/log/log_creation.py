@@ -32,7 +32,7 @@ def create_log(
 ) -> PartitionLog:
     """Create the log, whose first record gets ``start_offset``.
 
-    Raises ``OSError`` and leaves no directory then, if the disk allows that.
+    Raises ``OSError``; then no directory is left, if the disk allows that.
     """
     storage = env.storage
     assert storage is not None

@@ -39,7 +39,7 @@ class LogDirError(Exception):
 
 
 class LogDirLostError(LogDirError):
-    """The disk refuses a log dir: a broker that has others starts without it (KIP-112)."""
+    """The disk refuses a log dir: a broker that has other log dirs starts without it (KIP-112)."""
 
 
 class LogDirectory:
@@ -143,7 +143,7 @@ class LogDirectory:
             return {}
 
     def write_recovery_points(self) -> None:
-        """Write ``recovery-point-offset-checkpoint``. Raises ``OSError``, as the others do."""
+        """Write ``recovery-point-offset-checkpoint``. Raises ``OSError``, as the other ``write_`` methods do."""
         points = {partition: log.recovery_point for partition, log in self.logs.items()}
         kept = {partition: found.recovery_point for partition, found in self.unopened.items()}
         self.write_offsets(RECOVERY_POINT_CHECKPOINT, kept | points)
@@ -179,7 +179,7 @@ class LogDirectory:
     # ------------------------------------------------------------ contents
 
     def entries(self) -> list[str]:
-        """Names of the partition directories and of those being deleted, sorted."""
+        """Names of the partition directories and of directories that are being deleted, sorted."""
         return [name for name in self._storage.listdir(self.path) if "-" in name and not name.endswith("-checkpoint")]
 
     def usage(self) -> tuple[int, int]:

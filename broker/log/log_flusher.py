@@ -14,9 +14,9 @@ from anabranch.runtime.env import Clock
 
 
 class LogFlusher:
-    """Flushes logs that need it and syncs the identity files of new ones.
+    """Flushes logs that need it and syncs the identity files of new logs.
 
-    ``is_current`` decides whether a log is still the one of its partition; any other log is skipped.
+    ``is_current`` decides whether a log is still the log of its partition; any other log is skipped.
     """
 
     def __init__(self, clock: Clock, background: Background, is_current: Callable[[PartitionLog], bool]) -> None:

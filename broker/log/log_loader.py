@@ -2,8 +2,8 @@
 
 After an unclean shutdown the segments from the recovery point on are read batch by batch: the log ends before the first
 bad batch, and the indexes, the leader epochs and the producers are built again. Below the recovery point, and after an
-orderly stop, each segment has to end where the next one begins. If records are missing or duplicated there, the log is
-broken, and its files stay as they are so that an operator can restore them. The work is cut into slices.
+orderly stop, each segment has to end where the next segment begins. If records are missing or duplicated there, the log
+is broken, and its files stay as they are so that an operator can restore them. The work is cut into slices.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ async def open_log(
 ) -> PartitionLog:
     """The log in ``directory``. ``clean``: the last shutdown wrote everything, so nothing needs recovery.
 
-    The content of a log file raises nothing: a log with a hole ``is_broken``. Raises ``OSError`` if the disk refuses.
+    Damaged log files raise no error: a log with missing records ``is_broken``. Raises ``OSError`` if the disk refuses.
     """
     loader = _Loader(env, directory, partition, config, checkpoints)
     await loader.load_segments(clean=clean)
     state = await loader.state(clean=clean, expiration=expiration)
     for segment in state.segments:
-        segment.is_flushed = True  # a failed write of an earlier process does not show in its files
+        segment.is_flushed = True  # may be closed: it reports no failed write of an earlier process
         segment.release()
     return PartitionLog(env, directory, partition, config, state, open_segments)
 
@@ -155,7 +155,7 @@ class _Loader:
         return first
 
     async def _remove_strays(self) -> None:
-        """Remove empty segments at whose base offset the segment before has records: an abandoned roll left them."""
+        """Remove empty segments that begin within the records of the segment before: an abandoned roll left them."""
         for before, segment in pairwise(list(self._segments)):
             if segment.size_bytes or before not in self._segments:
                 continue
@@ -198,7 +198,7 @@ class _Loader:
         has_indexes = self._storage.exists(segment.offset_index.path) and self._storage.exists(segment.time_index.path)
         if not has_indexes:
             return None
-        # A sealed segment's time index ends with a final entry, so an empty one has lost its entries.
+        # A sealed segment's time index ends with a final entry, so an empty time index has lost its entries.
         times_lost = segment.size_bytes > 0 and segment.time_index.size_on_disk() == 0 and not is_last
         sound = not times_lost and (
             segment.offset_index.is_sane(segment.size_bytes)
@@ -218,7 +218,7 @@ class _Loader:
         """Read a segment batch by batch and build its indexes; returns its damage and its end.
 
         Damage is a bad batch, or records that are missing before the ``following`` segment. The segment is cut there,
-        unless ``cut`` is false and records would be lost with it.
+        unless ``cut`` is false and the cut would lose records.
         """
         next_base = None if following is None else following.base_offset
         last_allowed = MAX_RELATIVE_OFFSET + segment.base_offset if next_base is None else next_base - 1
@@ -246,7 +246,7 @@ class _Loader:
             if self._work.due():
                 await self._work.pause()
         if next_offset == next_base and not cut:
-            cut, damage = bool(damage), ""  # the rest is no record of the log
+            cut, damage = bool(damage), ""  # the rest is not a batch of this segment
         elif not damage and next_base is not None and self._lacks_records(next_offset, next_base):
             damage = f"its batches end before offset {next_offset}, the next segment begins at {next_base}"
         if segment.size_bytes < size and cut:
@@ -269,11 +269,11 @@ class _Loader:
         return damage, next_offset
 
     def _lacks_records(self, end_offset: int, following: int) -> bool:
-        """Whether offsets are missing between two segments that compaction cannot have removed."""
+        """Whether offsets are missing between two segments, and compaction cannot have removed them."""
         return end_offset < following and not self._config.compacts and following > self._checkpoints.first_dirty_offset
 
     def _drop_after(self, index: int) -> None:
-        """Drop the segments after ``index``, where the log ends: records are missing before them."""
+        """Drop the segments after ``index``: records are missing before them, so the log ends there."""
         for segment in self._segments[index + 1 :]:
             self._log.warning("log.segment_dropped", file=segment.path(LOG_SUFFIX))
             for path in segment.mark_deleted():
@@ -292,7 +292,7 @@ class _Loader:
     # ------------------------------------------------------------ offsets, epochs, producers
 
     async def state(self, *, clean: bool, expiration: ProducerExpiration | None) -> LogState:
-        """Everything a ``PartitionLog`` begins with."""
+        """The state with which a ``PartitionLog`` begins."""
         log_start = max(self._checkpoints.log_start_offset, self._segments[0].base_offset)
         if self._failure:
             return self._broken_state(min(log_start, self._end_offset))
@@ -334,7 +334,7 @@ class _Loader:
         )
 
     def _broken_state(self, log_start: int) -> LogState:
-        """The state of a log that cannot be used: it ends before the hole and holds the reason."""
+        """The state of a log that cannot be used: it ends before the missing records and holds the reason."""
         end = self._end_offset
         return LogState(
             IdentityFile.load(self._storage, self._directory, synced=True),

@@ -47,7 +47,7 @@ class LogMaintenance:
         self.held_from: Callable[[PartitionLog], int] = lambda log: NOTHING_HELD
         """The first offset of a log that retention by time has to keep."""
         self.on_expired: Callable[[PartitionLog, int], None] = lambda log, start: None
-        """Called when retention removed records: they began at ``start``."""
+        """Called with the earlier log start when retention removed records."""
 
     async def run(self, config: LogManagerConfig) -> None:
         """Do each task at its interval of ``config``, until cancelled."""

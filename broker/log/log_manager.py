@@ -49,7 +49,7 @@ _REOPEN_CHECK_S = 10.0
 class LogDirDescription:
     """A log dir as DescribeLogDirs shows it; bytes are -1 if they are not known.
 
-    ``is_lost``: the disk refused it at the start, and nothing of it is known.
+    ``is_lost``: the disk refused the log dir at the start, and nothing is known about it.
     """
 
     path: str
@@ -110,7 +110,7 @@ class LogManager:
         self.on_switched: Callable[[PartitionLog], None] = lambda log: None
         """Called when a moved log replaces a partition's log: it is in another log dir now."""
         self.on_room_changed: Callable[[bool], None] = lambda is_full: None
-        """Called when a log dir became full, or has room again: ``is_full`` of its logs is set before."""
+        """Called when a log dir became full, or has room again; ``is_full`` of its logs is set already."""
         self._background.sources.append(self._describe_faults)
 
     # ------------------------------------------------------------ start and stop
@@ -118,7 +118,7 @@ class LogManager:
     async def start(self, config_for: Callable[[str], LogConfig] | None = None) -> None:
         """Lock the dirs and open every log in them, with ``config_for(topic)``.
 
-        A dir that the disk refuses is left out, as long as another one is left (KIP-112). Raises ``LogDirError``, with
+        A dir that the disk refuses is left out, as long as another dir is left (KIP-112). Raises ``LogDirError``, with
         every dir unlocked again.
         """
         meta = MetaProperties(self._config.broker_id, self._config.cluster_id)
@@ -133,7 +133,7 @@ class LogManager:
     async def shutdown(self) -> None:
         """Close every log and unlock the dirs; a dir whose logs could all be closed gets the clean-shutdown marker."""
         is_closed: dict[PartitionLog, bool] = {}
-        while left := [log for log in self._logs.all() if log not in is_closed]:  # more may come meanwhile
+        while left := [log for log in self._logs.all() if log not in is_closed]:  # more logs may be added meanwhile
             for log in left:
                 try:
                     await log.close()
@@ -303,7 +303,7 @@ class LogManager:
             self.on_room_changed(False)
 
     def reconfigure(self, config: LogManagerConfig) -> None:
-        """Apply the settings that may change while the broker runs: those of compaction and of producer expiry."""
+        """Apply the settings of compaction and producer expiry, which may change while the broker runs."""
         self._config = config
         self._expiration.ms = config.producer_id_expiration_ms
         self.cleaner.reconfigure(config)

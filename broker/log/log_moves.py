@@ -1,8 +1,8 @@
 """Replicas on their way from one log dir of this broker to another (AlterReplicaLogDirs, KIP-113).
 
 A move copies the log into ``<topic>-<partition>.<uuid>-future`` in the other dir while the log is in use. The copy
-replaces the log once it has caught up. After a crash one log remains: if both exist, the copy is discarded and the move
-begins again; if only the copy is left, it was complete.
+replaces the log once it has caught up. After a crash one of them stays: if both exist, the copy is discarded and the
+move begins again; if only the copy exists, it was complete.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class LogMoves:
                 while not await self._copy(partition, target):
                     self._discard(partition)
                     await trio.lowlevel.checkpoint()
-            except Exception as error:  # cancelled, as in Kafka: the client may request it again
+            except Exception as error:  # the move is cancelled, as in Kafka: the client may request it again
                 self._background.failed_once("log-moves", f"{partition} to {target.path}", error)
                 self._discard(partition)
         if self._scopes.get(partition) is scope:
@@ -196,7 +196,7 @@ class LogMoves:
         return False
 
     async def _create(self, log: PartitionLog, target: LogDirectory) -> PartitionLog:
-        """An empty copy that begins where the log's first batch begins, and knows the producers that wrote before."""
+        """An empty copy that begins at the log's first batch, with the state of the producers that wrote before it."""
         unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
         path = join(target.path, future_directory_name(log.partition, unique))
         first = log.log_start_offset
@@ -221,7 +221,7 @@ class LogMoves:
         return future
 
     def _switch(self, log: PartitionLog, future: PartitionLog, target: LogDirectory) -> None:
-        """Replace the log by the copy; no other task may run between the last check of the log and this."""
+        """Replace the log by the copy; no other task may run between the last check of the log and this call."""
         if future.identity.metadata != log.identity.metadata:  # the log got its identity after the copy began
             future.identity.replace(log.identity.metadata)
         future.update_config(log.config)
@@ -234,12 +234,12 @@ class LogMoves:
             self._rename_directories(log, future, target)
             self._replace(log, future, target)
         finally:
-            if self._logs.is_current(future) or log.is_broken:  # else the copy is thrown away
+            if self._logs.is_current(future) or log.is_broken:  # else the copy is discarded
                 del self._futures[log.partition]
         logger.info("log_move.finished", partition=str(log.partition), to=future.directory)
 
     def _rename_directories(self, log: PartitionLog, future: PartitionLog, target: LogDirectory) -> None:
-        """Rename the log's directory for deletion, and that of its copy to the name of a log.
+        """Rename the log's directory for deletion, and then the copy's directory to the log's name.
 
         Raises ``OSError``; then the log is as before, or broken. If broken, the next start finds the copy alone and
         uses it.

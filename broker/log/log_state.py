@@ -25,18 +25,18 @@ class AppendResult:
     duplicate: bool = False
     """Whether the batch was in the log already; the offsets are those of the first append.
 
-    For a batch that is too old for that, ``base_offset`` is -1, and its last offset is at most ``last_offset``.
+    If the batch is too old for its offsets to be known, ``base_offset`` is -1 and ``last_offset`` is an upper bound.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """The result of a read. ``records`` begins with the batch that holds ``fetch_offset``; the last may be cut off."""
+    """A read's result. ``records`` begins with the batch that holds ``fetch_offset``; the last batch may be cut off."""
 
     fetch_offset: int
     records: FileRange | bytes
     offset_count: int
-    """How many offsets ``records`` has from ``fetch_offset`` on; exact if all batches have equally many."""
+    """How many offsets ``records`` has from ``fetch_offset`` on; exact if all batches have the same count."""
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
@@ -63,6 +63,6 @@ class LogState:
     high_watermark: int
     recovery_point: int
     truncation_synced: bool = True
-    """False when a process that ended unclean may have truncated without a sync."""
+    """False if the last process crashed and may have truncated without a sync."""
     failure: str = ""
-    """Why the log cannot be used: records are missing or overlap. Nothing was changed then."""
+    """Why the log cannot be used: records are missing or overlap. The files stay unchanged."""

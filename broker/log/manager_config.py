@@ -29,7 +29,7 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class LogManagerConfig:
-    """The log dirs, their owner, and the intervals of the work. ``topic_defaults`` is for topics without own values."""
+    """The log dirs, their owner, and the intervals of the work. ``topic_defaults`` is for topics that set no value."""
 
     broker_id: int
     cluster_id: str

@@ -8,7 +8,7 @@ DEFAULT_LIMIT = 128
 
 
 class OpenSegments:
-    """At most ``limit`` segments; one more releases the least recently used one.
+    """At most ``limit`` segments; a further segment releases the least recently used one.
 
     A read of a segment, or a range of it that is being sent, keeps the file open until it is done.
     """
@@ -23,7 +23,7 @@ class OpenSegments:
         return len(self._used)
 
     def use(self, segment: LogSegment) -> None:
-        """Note that a sealed segment was read. An unsynced one stays open: its file has to report failed writes."""
+        """Note that a sealed segment was read. If unsynced it stays open: only its open file reports failed writes."""
         if not segment.is_flushed:
             return
         self._used.pop(segment, None)

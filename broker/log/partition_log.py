@@ -142,10 +142,10 @@ class PartitionLog:
     ) -> AppendResult:
         """Give the one batch in ``records`` its offsets and append it; a writable buffer is rewritten in place.
 
-        A batch that a producer repeats is not appended again. Any other has to pass ``admission`` before its sequence
-        is checked, so that batches after a refused one are refused for the same reason. Raises ``KafkaError`` with the
-        log as before: the codes of ``validate_append``, ``admission``, ``ProducerState.check``, or KAFKA_STORAGE_ERROR
-        if the disk refuses.
+        A batch that a producer repeats is not appended again. Any other batch has to pass ``admission`` before its
+        sequence is checked, so that batches after a refused one are refused for the same reason. Raises ``KafkaError``
+        with the log as before: the codes of ``validate_append``, ``admission``, ``ProducerState.check``, or
+        KAFKA_STORAGE_ERROR if the disk refuses.
         """
         self._durability.check_changeable()
         if self.rebuild is not None:  # a replica awaits ``catch_up`` before it leads, so a leader has no rebuild
@@ -178,7 +178,7 @@ class PartitionLog:
         return AppendResult(base_offset, last_offset, batch_log_append_time(batch), self.log_start_offset)
 
     def append_as_follower(self, records: Buffer) -> int:
-        """Append a leader's batches with their offsets, without a cut-off one at the end; returns the new log end.
+        """Append a leader's batches with their offsets, without a cut-off last batch; returns the new log end.
 
         Raises ``KafkaError``: CORRUPT_MESSAGE 2 for a bad CRC or offsets below the log end, KAFKA_STORAGE_ERROR when
         the disk refuses. Batches before the bad one are appended.
@@ -212,7 +212,7 @@ class PartitionLog:
     def _segment_for(
         self, length: int, last_offset: int, max_timestamp: int, base_offset: int, now_ms: int
     ) -> LogSegment:
-        """The segment for a batch, a new one if it is due. Raises ``OSError`` with the log as it was."""
+        """The segment for a batch: the active one, or a new one if a roll is due. An ``OSError`` changes nothing."""
         if self._segments.must_roll(length, last_offset, max_timestamp, now_ms):
             self._roll(base_of_next(self.log_end_offset, base_offset, last_offset), now_ms)
         return self._segments.active
@@ -258,7 +258,7 @@ class PartitionLog:
     ) -> LogRead:
         """Batches from the one that holds ``offset``, all below ``upper_bound``, about ``max_bytes`` of one segment.
 
-        ``at_least_one``: the first batch comes whole even if it is larger. ``upper_bound``: the high watermark, last
+        ``at_least_one``: the first batch is whole even if it is larger. ``upper_bound``: the high watermark, last
         stable offset or the log end. Raises OFFSET_OUT_OF_RANGE 1 outside of the log; ``ColdError`` unless ``waits``.
         """
         if offset < self.log_start_offset or offset > self.log_end_offset:
@@ -335,11 +335,11 @@ class PartitionLog:
 
     @property
     def awaits_cut(self) -> bool:
-        """Whether a truncation is not finished: then the log is only read and flushed.
+        """Whether a truncation is not finished: until then the log is only read and flushed.
 
-        It has a ``rebuild`` then, so that it is neither led nor compacted, and retention ignores it. Appends and
-        further truncations are refused. A crash brings the truncated records back, as before the sync of any
-        truncation.
+        Such a log has a ``rebuild``, so that it is neither led nor compacted, and retention ignores it. Appends and
+        further truncations are refused. A crash brings the truncated records back, as with any truncation that is not
+        synced.
         """
         return self._segments.active.awaits_cut
 
@@ -351,11 +351,11 @@ class PartitionLog:
         await self._durability.finish_truncation()
 
     def truncate_fully_and_start_at(self, offset: int, snapshot: bytes = b"") -> None:
-        """Drop all records; the next one gets ``offset`` (for a follower out of its leader's range).
+        """Drop all records; the next record gets ``offset`` (for a follower out of its leader's range).
 
-        ``snapshot`` has the producers that are known then. First all records are dropped from the start, as retention
-        does. Then the one remaining file is renamed. If a step fails with KAFKA_STORAGE_ERROR, the steps before it stay
-        done, and a second call continues.
+        ``snapshot`` has the producers known at ``offset``. First all records are dropped from the start, as retention
+        does. Then the remaining empty file is renamed. If a step fails with KAFKA_STORAGE_ERROR, the steps before it
+        stay done, and a second call continues.
         """
         self._truncation.truncate_fully_and_start_at(self, offset, snapshot)
 
@@ -387,8 +387,8 @@ class PartitionLog:
     def replace_segments(self, old: Sequence[LogSegment], cleaned: LogSegment) -> bool:
         """Replace ``old`` by a complete cleaned segment; False if some of ``old`` are gone.
 
-        A range of a removed file stays readable. Raises KAFKA_STORAGE_ERROR; then the log is as before, or broken: once
-        the cleaned segment is committed, the next start has to finish a swap that fails here.
+        A range of a removed file that is being sent stays readable. Raises KAFKA_STORAGE_ERROR. If the cleaned segment
+        is not committed then, the log is as before; else it is broken, and the next start finishes the swap.
         """
         self._durability.check_changeable()
         first = self._segments.index_of(old[0].base_offset)
@@ -421,7 +421,7 @@ class PartitionLog:
 
     @property
     def recovery_point(self) -> int:
-        """Everything below is on disk; recovery after a crash begins in its segment."""
+        """All records below this offset are on disk. Recovery after a crash begins in the segment that holds it."""
         return self._durability.recovery_point
 
     @property
@@ -436,7 +436,7 @@ class PartitionLog:
 
     @property
     def truncation_synced(self) -> bool:
-        """Whether no truncated record comes back after a power cut."""
+        """Whether truncated records stay removed after a power cut."""
         return self._durability.truncation_synced
 
     @property
@@ -447,7 +447,7 @@ class PartitionLog:
     async def flush(self) -> None:
         """Return when the log as of the call is on disk, except for records truncated since.
 
-        Callers that come while one flush runs share the next. After a failed sync every flush raises
+        Callers that come while a flush runs share the next flush. After a failed sync every flush raises
         KAFKA_STORAGE_ERROR until the log is opened again: the kernel forgets the pages it could not write, so that a
         second sync would succeed without them.
         """
@@ -516,8 +516,8 @@ class PartitionLog:
         return self._durability.failure
 
     def fail(self, reason: str) -> None:
-        """Mark the log as broken: records that were not on disk are uncertain.
+        """Mark the log as broken: records that were not on disk may be lost.
 
-        It is not used until it is opened again.
+        The log is not used until it is opened again.
         """
         self._durability.fail(reason)

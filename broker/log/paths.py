@@ -15,7 +15,7 @@ SNAPSHOT_SUFFIX = ".snapshot"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 DELETED_SUFFIX = ".deleted"
-"""A file whose removal is under way: removed at the next start if the process dies first."""
+"""A file whose removal is under way: removed at the next start if the process crashes first."""
 CLEANED_SUFFIX = ".cleaned"
 """A compacted segment that is not complete: removed at the next start."""
 SWAP_SUFFIX = ".swap"
@@ -70,7 +70,7 @@ def directory_name(partition: TopicPartition) -> str:
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
-    """The partition a directory holds; None for one that is being deleted or is not a partition's."""
+    """The partition a directory holds; None for a directory that is being deleted or is not a partition's."""
     topic, dash, number = name.rpartition("-")
     if not dash or not topic or not number.isdecimal() or name.endswith(DELETE_DIR_SUFFIX):
         return None

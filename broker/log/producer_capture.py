@@ -1,4 +1,4 @@
-"""A snapshot of many producers, taken in steps while they change: each as it was when the snapshot was begun."""
+"""A snapshot of many producers, taken in steps. It has each producer as it was when the snapshot began."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 from anabranch.broker.log.producer_snapshot import SnapshotEntry, encode_entries, parts_of
 
 PRODUCERS_AT_ONCE = 1_000
-"""The number of producers in one step; a partition with no more of them is written in one piece."""
+"""The number of producers in one step; a partition with at most as many is written in one piece."""
 
 
 class Captured(Protocol):
@@ -19,7 +19,7 @@ class Captured(Protocol):
 
 
 class ProducerCapture:
-    """The producers at ``offset``. Before a producer changes, ``keep`` is called; ``step`` adds the others."""
+    """The producers at ``offset``. Before a producer changes, ``keep`` adds it; ``step`` adds the others."""
 
     __slots__ = ("_packed", "offset", "pending")
 
@@ -29,7 +29,7 @@ class ProducerCapture:
         self._packed: list[bytes] = []
 
     def keep(self, producer_id: int) -> None:
-        """Add a producer that is about to change; one that came since is not part of the snapshot."""
+        """Add a producer that is about to change, unless it is newer than the snapshot."""
         producer = self.pending.pop(producer_id, None)
         if producer is not None:
             self._packed.append(encode_entries(producer.snapshot()))
@@ -41,6 +41,6 @@ class ProducerCapture:
         return bool(self.pending)
 
     def parts(self) -> list[bytes]:
-        """The file's content, once ``step`` has added all producers. To be called once."""
+        """The file's content, once ``step`` has added all producers. Call it once."""
         packed, self._packed = self._packed, []
         return parts_of(packed)

@@ -1,9 +1,9 @@
 """Rebuilding a log's producers after a truncation: from the newest snapshot and the batch headers after it.
 
-That may be a whole segment of batches, so it is done in steps with other tasks running between them. Meanwhile the
-producers are behind the log. A follower may append, which only adds headers to read. Nothing that needs the producers
-happens (appends of a leader, snapshots, compaction), and the segments stay. If the truncation itself takes long, a
-thread does it first.
+That may be a whole segment of batches, so the work is done in steps with other tasks running between them. Meanwhile
+the producers are behind the log. A follower may append, which only adds headers to read. No operation that needs the
+producers runs (appends of a leader, snapshots, compaction), and no segment is deleted. If the truncation itself takes
+long, a thread does it first.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class TruncatedLog(Protocol):
 class ProducerRebuild:
     """One rebuild of a truncated log's producers, from the newest snapshot that is left.
 
-    Another truncation replaces it by another rebuild. After an error that passes, such as a lack of descriptors, it
-    begins again. After any other error it does not end, and the log is broken.
+    A further truncation replaces this rebuild by a new one. After a transient error, such as a lack of descriptors,
+    this rebuild begins again. Any other error breaks the log, and the rebuild never ends.
     """
 
     __slots__ = ("_clock", "_log", "_steps", "cold")
@@ -78,7 +78,7 @@ class ProducerRebuild:
         """The read that the next step would wait for."""
 
     def begin(self) -> None:
-        """Do the first steps, and leave the rest for later. Raises like ``advance``, but not errors that pass."""
+        """Do the first steps, and leave the rest for later. Raises like ``advance``, but no transient errors."""
         try:
             self.advance(STEPS_AT_ONCE)
         except OSError:
@@ -90,7 +90,7 @@ class ProducerRebuild:
     def advance(self, steps: int | None = None) -> None:
         """Do up to ``steps`` steps, fewer if the disk has to be waited for; None: all that are left.
 
-        Raises ``OSError``, ``CorruptRecordError``, with the log broken unless the error passes.
+        Raises ``OSError``, ``CorruptRecordError``, with the log broken unless the error is transient.
         """
         self.cold = None
         try:
@@ -121,7 +121,7 @@ class ProducerRebuild:
 
     def _rebuild(self, snapshot: Snapshot | None) -> Iterator[ColdError | None]:
         log = self._log
-        if log.awaits_cut:  # first of all: until then nothing can be appended
+        if log.awaits_cut:  # first of all: until the cut nothing can be appended
             yield ColdError(log.finish_truncation)
         producers = log.producers
         yield from restore_producers(producers, snapshot, log.log_start_offset, self._clock.now_ms())
@@ -134,7 +134,7 @@ class ProducerRebuild:
 async def catch_up(log: TruncatedLog) -> None:
     """Return when the producers are up to the log's end, in slices.
 
-    Raises KAFKA_STORAGE_ERROR for a log that is broken, and after an error that passes: a later call continues.
+    Raises KAFKA_STORAGE_ERROR for a broken log, and after a transient error; then a later call continues.
     """
     while (rebuild := log.rebuild) is not None:
         if log.is_broken:

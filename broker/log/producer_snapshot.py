@@ -19,7 +19,7 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 class SnapshotEntry(NamedTuple):
     """A producer and its last batch.
 
-    Fields of a batch are -1 without one, ``txn_first_offset`` without a transaction.
+    The fields of the batch are -1 if there is none, ``txn_first_offset`` is -1 without a transaction.
     """
 
     producer_id: int

@@ -1,9 +1,9 @@
 """The state of a partition's idempotent and transactional producers (KIP-98, KIP-360), with Kafka 3's rules.
 
 A check decides and changes nothing; a batch is recorded once it is in the file. A producer's last five batches are kept
-to recognise a repeated one. Snapshots have all five, so a repeated batch is recognised after a restart as before.
-(Kafka's snapshots have only the last batch. If another one is repeated after a restart, it is written a second time,
-under a new producer epoch.)
+to recognise a repeated batch. Snapshots have all five, so a repeated batch is recognised after a restart as before.
+(Kafka's snapshots have only the last batch. If an earlier batch is repeated after a restart, it is written a second
+time, under a new producer epoch.)
 
 A batch may be older than the kept ones. If its sequences are at or above the first known sequence, it was written: a
 producer uses a sequence for another record only if the first record was certainly not written. Such a batch must
@@ -84,7 +84,7 @@ class ProducerEntry:
         self.epoch = epoch
         self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_KEPT)
         self.first_sequence = NO_SEQUENCE
-        """Every sequence of this epoch from this one to the last was written."""
+        """The first known sequence: every sequence of this epoch from it to the last one was written."""
         self.coordinator_epoch = NO_EPOCH
         self.last_timestamp = NO_TIMESTAMP
         self.txn_first_offset = NO_OFFSET
@@ -98,7 +98,7 @@ class ProducerEntry:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def find_duplicate(self, batch: RecordBatch) -> BatchMetadata | None:
-        """The kept batch with the same epoch and sequences; for an older batch, a bound of its offset."""
+        """The kept batch with the same epoch and sequences; for an older batch, an upper bound of its offset."""
         if batch.producer_epoch != self.epoch:
             return None
         last_sequence, delta = batch.last_sequence, batch.last_offset_delta
@@ -132,7 +132,7 @@ class ProducerEntry:
         return self._entry(last._replace(timestamp=self.last_timestamp))
 
     def snapshot(self) -> list[SnapshotEntry]:
-        """The entries on disk: one for each batch, oldest first. Kafka uses the last of several."""
+        """The entries on disk: one for each batch, oldest first. Kafka uses only the last one."""
         return [*(self._entry(batch) for batch in list(self.batches)[:-1]), self.latest()]
 
     def _entry(self, batch: BatchMetadata) -> SnapshotEntry:
@@ -191,7 +191,7 @@ class ProducerState:
         """Raise unless a data batch may be appended; returns the batch that it repeats, or None.
 
         Raises INVALID_PRODUCER_EPOCH 47 for an epoch below the known one, OUT_OF_ORDER_SEQUENCE_NUMBER 45 for a gap or
-        a repetition that is not known any more, INVALID_TXN_STATE 48 for a plain batch inside of a transaction. A
+        a repetition of an unknown batch, INVALID_TXN_STATE 48 for a plain batch inside of a transaction. A
         producer that is not known may begin with any sequence (its records may have been deleted).
         """
         entry = self.producers.get(batch.producer_id)
@@ -334,7 +334,7 @@ class ProducerState:
         return [batch for entry in self.producers.values() for batch in entry.snapshot()]
 
     def capture(self) -> ProducerCapture:
-        """Begin a snapshot of all producers as they are now; they may change meanwhile. It replaces an earlier one."""
+        """Begin a snapshot of the producers as they are now, in place of an unfinished one. They may change later."""
         self._capture = ProducerCapture(self.producers, self.map_end_offset)
         return self._capture
 

@@ -13,11 +13,11 @@ from anabranch.broker.log.log_config import MAX_LONG, LogConfig
 
 FILES_REMOVED_AT_ONCE = 64
 SEGMENTS_DELETED_AT_ONCE = 32
-"""Both limits are for one log, before other tasks run."""
+"""Both limit the work on one log before other tasks run."""
 
 
 NOTHING_HELD = MAX_LONG
-"""The first held offset if nothing is held."""
+"""``held_from`` if nothing is held."""
 
 
 class SegmentFacts(NamedTuple):

@@ -115,7 +115,7 @@ class LogSegment:
         suffix: str = "",
         in_place_of: str = "",
     ) -> None:
-        """With ``create`` the files are created. An empty log file ``in_place_of`` is renamed and used, if it is given.
+        """``create``: create the files. ``in_place_of``: an empty log file that is renamed and used as the log file.
 
         Raises ``OSError``; then no log file was created or renamed.
         """
@@ -502,9 +502,9 @@ class LogSegment:
         self.txn_index.path = self.path(".txnindex")
 
     def take_over_names(self) -> None:
-        """Give two indexes of a cleaned segment their final names; its log and transaction index have theirs already.
+        """Give two indexes of a cleaned segment their final names; its log and transaction index have final names.
 
-        An index that cannot be renamed is written there later, or built again at the next start.
+        An index that cannot be renamed is written under its final name later, or built again at the next start.
         """
         self._suffix = ""
         self.offset_index.renamed_to(self.path(".index"))
@@ -514,8 +514,8 @@ class LogSegment:
     def mark_deleted(self) -> list[str]:
         """Close the segment and rename its files to ``.deleted``; returns their new paths, to be removed later.
 
-        The segment is gone once its log is renamed. Raises ``OSError``; then it is as before. An index that keeps its
-        name is overwritten by a new segment, or removed at the next start.
+        The segment is gone once its log is renamed. Raises ``OSError``; then the segment is as before. An index that
+        keeps its name is overwritten by a new segment, or removed at the next start.
         """
         log = self.path(LOG_SUFFIX)
         self._storage.rename(log, log + DELETED_SUFFIX)

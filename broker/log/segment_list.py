@@ -30,7 +30,7 @@ class SegmentsNotEmptyError(RuntimeError):
 
 
 class SegmentRead(NamedTuple):
-    """The batches of a read, and how many offsets they have from the requested one on (``end_of_range``)."""
+    """The batches of a read, and how many offsets they have from the requested offset on (``end_of_range``)."""
 
     records: FileRange | bytes
     offset_count: int
@@ -42,7 +42,7 @@ NOTHING = SegmentRead(b"", 0)
 class SegmentList:
     """At least one segment, ascending; the last takes appends. ``bases`` are their base offsets.
 
-    A segment's snapshot is the one at its base offset: it is taken when the segment begins, and dropped with it.
+    A segment's snapshot is taken at its base offset when the segment begins, and is dropped with the segment.
     """
 
     __slots__ = (
@@ -104,8 +104,8 @@ class SegmentList:
     def must_roll(self, length: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Whether a batch of ``length`` bytes belongs into a new segment, by Kafka's rules.
 
-        Segment full; older than ``segment.ms`` by the records' timestamps (by its creation when they have none); an
-        index full; or the offset too far from the base offset for an index entry.
+        It does if the segment is full, or older than ``segment.ms`` by the records' timestamps (without timestamps, by
+        its creation), or if an index is full, or if the offset is too far from the base offset for an index entry.
         """
         segment, config = self.items[-1], self._config
         size = segment.size_bytes
@@ -116,7 +116,7 @@ class SegmentList:
         return last_offset - segment.base_offset > MAX_RELATIVE_OFFSET or segment.indexes_full
 
     def roll(self, base_offset: int, now_ms: int, producers: ProducerState | None) -> bool:
-        """Begin an empty segment behind the others; returns False if the active one begins at ``base_offset`` already.
+        """Begin an empty segment after the others; False if the active one begins at ``base_offset`` already.
 
         A snapshot of ``producers`` is taken there, unless they are None because they are behind the log. Raises
         ``OSError`` with the segments as they were. A refused index or snapshot is only logged: recovery rebuilds both,
@@ -199,7 +199,7 @@ class SegmentList:
         return len(due)
 
     def flushed(self, segments: Iterable[LogSegment]) -> None:
-        """Note that segments are on disk. The sealed ones are closed; the next read opens them again."""
+        """Note that segments are on disk. Sealed segments are closed; the next read opens them again."""
         for segment in segments:
             if segment is not self.active:
                 segment.is_flushed = True
@@ -264,7 +264,7 @@ class SegmentList:
         for segment in self.items[max(self.index_of(offset), 0) :]:
             self._use(segment)
             if not (waits or segment.txn_index.is_loaded) and self._storage.is_cold(segment.txn_index.path):
-                later = self.from_offset(segment.base_offset)  # most have no file, which is remembered after a read
+                later = self.from_offset(segment.base_offset)  # cheap: most segments have no index file
                 raise ColdError(partial(load_indexes, self._storage, [each.txn_index for each in later]))
             more, complete = segment.txn_index.collect(offset, upper_bound)
             found += more

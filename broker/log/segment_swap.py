@@ -1,8 +1,8 @@
 """Replacing segments by a compacted one, so that a crash at any moment leaves either the old ones or the new one.
 
 The cleaner writes ``<base>.log.cleaned`` (and ``.txnindex.cleaned``), syncs them, and calls ``commit_cleaned``. The
-rename of the log to ``.swap`` is the moment of decision: before it the next start discards the new files, after it the
-next start completes ``finish_swap``. Indexes are rebuilt from the log.
+rename of the log to ``.swap`` decides. After an earlier crash the next start discards the new files. After a later
+crash the next start completes ``finish_swap``. Indexes are rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _TXN_INDEX = ".txnindex"
 def commit_cleaned(storage: Storage, directory: str, base_offset: int) -> None:
     """Commit the cleaned segment at ``base_offset``. Raises ``OSError``; then the old segments stay."""
     txn_index = segment_file(directory, base_offset, _TXN_INDEX)
-    _remove(storage, txn_index + SWAP_SUFFIX)  # an earlier attempt's
+    _remove(storage, txn_index + SWAP_SUFFIX)  # left by an earlier attempt
     if storage.exists(txn_index + CLEANED_SUFFIX):
         storage.rename(txn_index + CLEANED_SUFFIX, txn_index + SWAP_SUFFIX)
-    elif storage.exists(txn_index):  # nothing aborted is left: an empty index takes the old one's place
+    elif storage.exists(txn_index):  # nothing aborted is left: an empty index replaces the old index
         storage.open(txn_index + SWAP_SUFFIX, create=True).close()
     log = segment_file(directory, base_offset, LOG_SUFFIX)
     storage.rename(log + CLEANED_SUFFIX, log + SWAP_SUFFIX)
 
 
 def finish_swap(storage: Storage, directory: str, base_offset: int, replaced: Iterable[int]) -> None:
-    """Put the committed segment in place and remove the ones it replaces; repeatable. Raises ``OSError``.
+    """Put the committed segment in place and remove the segments that it replaces; repeatable. Raises ``OSError``.
 
     The log itself is renamed last: while it is still ``.swap`` the next start does all of this again.
     """

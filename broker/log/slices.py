@@ -44,7 +44,7 @@ class TimeSlice:
 _THREADS = trio.CapacityLimiter(2)
 """Each thread may hold a batch of 128 MiB, and all of them share one core with the event loop."""
 Steps: TypeAlias = Generator[Callable[[], None] | None, None, T]
-"""Yields None between its steps, or a long call for a thread; if none makes the call, the next step does it."""
+"""Yields None between steps, or a long call that a thread may make; otherwise the next step makes the call."""
 
 
 async def in_slices(steps: Steps[T], work: TimeSlice) -> T:

@@ -21,7 +21,7 @@ Snapshot = tuple[int, Iterator[SnapshotEntry]]
 
 
 class SnapshotFiles:
-    """The snapshots of one partition. ``offsets`` has the offsets of those on disk, ascending."""
+    """The snapshots of one partition. ``offsets`` has the offsets of the snapshots on disk, ascending."""
 
     __slots__ = ("_capture", "_directory", "_storage", "offsets")
 
@@ -41,8 +41,8 @@ class SnapshotFiles:
     def take(self, state: ProducerState) -> None:
         """Write the state at its end offset, unless that snapshot exists. Raises ``OSError``.
 
-        With many producers the snapshot is only begun, and ``write_begun`` does the rest. An earlier one that is not
-        written yet is given up: then a later start reads more of the log.
+        With many producers the snapshot is only begun, and ``write_begun`` does the rest. An earlier snapshot that is
+        not written yet is given up; without it, the next start reads more of the log.
         """
         offset = state.map_end_offset
         if offset in self.offsets:
@@ -79,7 +79,7 @@ class SnapshotFiles:
             if work.due():
                 await work.pause()
             if self._capture is not capture:
-                writing.close()  # given up: another one replaced it, or the log was truncated below it
+                writing.close()  # given up: another snapshot replaced it, or the log was truncated below it
                 return
         self.offsets = sorted([*self.offsets, capture.offset])
 
@@ -114,7 +114,7 @@ class SnapshotFiles:
         self._remove([known for known in self.offsets if known > offset])
 
     def remove_at(self, offset: int) -> None:
-        """Remove the snapshot at ``offset``, if there is one. If the disk refuses, it is removed later with others."""
+        """Remove the snapshot at ``offset``, if there is one. If the disk refuses, it is removed later."""
         with contextlib.suppress(OSError):
             self._remove([known for known in self.offsets if known == offset])
 
@@ -149,8 +149,8 @@ def replay_producers(
 ) -> Iterator[ColdError | None]:
     """Bring ``state`` up to the log's end by reading batch headers; yields after each, and where a read may wait.
 
-    With ``snapshots``, one is taken at each segment's start on the way. Transactions that the batches abort are added
-    to the segments' transaction indexes if they are missing there.
+    With ``snapshots``, a snapshot is taken at each segment's start on the way. Transactions that the batches abort are
+    added to the segments' transaction indexes if they are missing there.
     """
     for index, segment in enumerate(segments):
         start = segment.locate(state.map_end_offset) if state.map_end_offset > segment.base_offset else None

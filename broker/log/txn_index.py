@@ -32,7 +32,7 @@ class TxnIndex(IndexFile):
     def __init__(self, storage: Storage, path: str, *, is_new: bool = False) -> None:
         super().__init__(storage, path)
         self._is_empty = is_new
-        """Whether there were no entries at first, or when they were dropped from memory: most segments have none."""
+        """Whether the file is known to have no entries while none are in memory: most segments have none."""
 
     @property
     def entries(self) -> bytearray:
@@ -45,7 +45,7 @@ class TxnIndex(IndexFile):
         return super().is_loaded or self._is_empty
 
     def append(self, txn: AbortedTxn) -> None:
-        """Add a transaction whose marker is in this segment; written at once, else by the next ``write``."""
+        """Add a transaction whose marker is in this segment. If writing it fails, the next ``write`` does it."""
         self.add(_ENTRY.pack(_VERSION, *txn))
         with contextlib.suppress(OSError):
             self.write()

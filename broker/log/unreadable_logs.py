@@ -65,7 +65,7 @@ class UnreadableLogs:
             return NO_INCARNATION
 
     def delete(self, partition: TopicPartition, incarnation: int = NO_INCARNATION) -> None:
-        """Rename the log's directory for deletion, unless the log is of a later incarnation; -1 means any.
+        """Rename the log's directory for deletion, unless its incarnation is later; -1 means any.
 
         Raises ``OSError``; then the log is still unreadable.
         """
