@@ -7,7 +7,7 @@ from anabranch.protocol.errors import ErrorCode
 
 
 class Appended:
-    """Everything below ``end_offset`` in the log of a leader, in its present term."""
+    """The records below ``end_offset`` in the log of a leader, appended in its present term."""
 
     __slots__ = ("_all_in_sync", "_end_offset", "_term", "partition")
 
@@ -18,9 +18,9 @@ class Appended:
         self._term = partition.term
 
     def outcome(self) -> ErrorCode | None:
-        """None while it waits; NONE once the high watermark (``all_in_sync``) or the disk is at the end; or an error.
+        """NONE once the high watermark (``all_in_sync``) or the disk has reached the end; an error; or None before.
 
-        If another broker led in between, other records may be below the same high watermark.
+        If another broker led in between, that is an error: other records may be below the same high watermark.
         """
         partition = self.partition
         if not partition.leads_in(self._term):

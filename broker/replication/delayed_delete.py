@@ -17,7 +17,7 @@ from anabranch.protocol.types import TopicPartition
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Deletion:
-    """The records of a partition are deleted by its leader; the other replicas follow."""
+    """Records of a partition that its leader has deleted and the other replicas have to delete."""
 
     partition: Partition
     log_start_offset: int
@@ -88,7 +88,7 @@ class DelayedDelete(DelayedOperation):
 
 
 def _outcome(deletion: Deletion) -> Deleted | None:
-    """The outcome of a deletion; None while a replica has the records."""
+    """The outcome of a deletion; None while a replica still has the records."""
     partition = deletion.partition
     if not partition.is_leader:
         return Deleted(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -41,7 +41,7 @@ class FetchPlan:
 
     @property
     def has_session(self) -> bool:
-        """Whether the leader keeps a session: then ``release`` may follow a request that is not answered."""
+        """Whether the leader keeps a session: then ``release`` may follow a request that is not answered yet."""
         return self._epoch != INITIAL_SESSION_EPOCH
 
     def offset(self, key: TopicPartition) -> int:
@@ -76,10 +76,10 @@ class FetchPlan:
         broker_epoch: int,
         wait_ms: int,
     ) -> tuple[FetchRequest, dict[TopicPartition, FollowedPartition]]:
-        """The next request, and the followed partitions in the session with it.
+        """The next request, and the followed partitions that the session then has.
 
-        Under a new registration it names every partition: fetches under the old registration no longer count (KIP-903),
-        and the leader would get no other fetch of an idle partition.
+        The first request under a new registration names every partition: fetches under the old registration do not
+        count (KIP-903), and an incremental fetch would not name an idle partition.
         """
         if broker_epoch != self._broker_epoch:
             self._broker_epoch = broker_epoch
@@ -122,9 +122,9 @@ class FetchPlan:
         return request, self._asked
 
     def release(self, config: FetcherConfig) -> FetchRequest:
-        """A request that makes the leader answer the one it holds: the next of the session, without changes.
+        """The session's next request, without changes: it makes the leader answer the request that it holds.
 
-        The leader answers the held request first, and this one directly after it.
+        The leader answers the held request first, and this request directly after it.
         """
         return FetchRequest(
             replica_id=config.broker_id,
@@ -142,7 +142,7 @@ class FetchPlan:
             self.start_over(wanted)
             return False
         if session_id == INVALID_SESSION_ID:
-            # The leader keeps no session: every request names everything.
+            # The leader keeps no session: every request names every partition.
             self._session_id, self._epoch = INVALID_SESSION_ID, INITIAL_SESSION_EPOCH
             self._changed.update(dict.fromkeys(self._offsets))
         elif self._epoch == INITIAL_SESSION_EPOCH:

@@ -65,7 +65,7 @@ class FetchTarget:
         self._purgatory = purgatory
         self.partitions: dict[TopicPartition, FetchedPartition] = {}
         self.dirty: dict[TopicPartition, None] = {}
-        """Partitions to look at; the one that waits longest is the first."""
+        """Partitions to look at; the partition that waits longest is the first."""
         self.is_read = False
         """Whether a fetch of very many partitions is reading them in steps."""
         self.delayed: DelayedOperation | None = None
@@ -185,11 +185,11 @@ class FetchSessionCache:
         return session
 
     def _evict(self, size: int, now: float, is_follower: bool) -> bool:
-        """Evict a session for one of ``size`` partitions, as in KIP-227; returns whether one was evicted.
+        """Evict a session for one of ``size`` partitions, as in KIP-227; False if there is none to evict.
 
-        A session that was not used for two minutes goes first. Otherwise a follower's session evicts any consumer's.
-        Otherwise the smallest session of the same kind goes, if it is older than two minutes and smaller than the new
-        one. So a follower's session in use is never evicted for a consumer's.
+        A session that was not used for two minutes is evicted first. Otherwise a follower's session evicts any
+        consumer's session. Otherwise the smallest session of the same kind is evicted, if it is older than two minutes
+        and smaller than the new one. So a consumer's session never evicts a follower's session in use.
         """
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:

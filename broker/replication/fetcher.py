@@ -1,7 +1,7 @@
 """Follows the partitions that one other broker leads: one connection, one incremental fetch session, one task.
 
 A leader with nothing to send holds a fetch for ``replica.fetch.wait.max.ms``. A partition that the controller adds
-meanwhile, or in a new leader epoch, does not wait for that: another task makes the leader answer at once.
+meanwhile, or moves to a new leader epoch, does not wait for that: another task makes the leader answer at once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Throttle(Protocol):
 
 
 class _Release:
-    """A request in flight that makes the leader answer the one before it; ``response`` is None when it failed."""
+    """A request in flight that makes the leader answer the request before it; ``response`` is None when it failed."""
 
     __slots__ = ("answered", "response")
 
@@ -78,10 +78,10 @@ class ReplicaFetcher:
         self._waiting: dict[TopicPartition, None] = {}
         """Partitions that are not fetched before their ``retry_at``."""
         self._without_room: list[FollowedPartition] = []
-        """Partitions in full log dirs, for which the leader is asked for the log starts."""
+        """Partitions in full log dirs. The leader is asked only for their log starts."""
         self._wake = trio.Event()
         self._added = trio.Event()
-        """A partition was added."""
+        """Set when a partition was added."""
         self._is_held = False
         """Whether the leader may hold a fetch now. The fetch names partitions that were added before it was sent."""
         self._lacks_added = False
@@ -145,7 +145,7 @@ class ReplicaFetcher:
             try:
                 await self._fetch_on(channel)
             except (OSError, KafkaError) as error:
-                failure = error  # as it is, not in a group
+                failure = error  # raised below, outside of an exception group
             nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure
@@ -163,7 +163,7 @@ class ReplicaFetcher:
                     self._plan.release(self._config), version=FETCH_VERSION, timeout_s=self._config.socket_timeout_s
                 )
             except (OSError, KafkaError):
-                channel.close("a fetch failed")  # the one before it has to fail as well
+                channel.close("a fetch failed")  # the held fetch has to fail as well
             release.answered.set()
 
     async def _fetch_on(self, channel: Channel) -> None:
@@ -205,16 +205,16 @@ class ReplicaFetcher:
             await self._take(channel, response, asked)
 
     def unsynced(self) -> list[FollowedPartition]:
-        """Partitions with records or truncations that the next request would report and that are not on disk.
+        """Partitions with unsynced records or truncations that the next request would report.
 
-        A fetcher syncs its appends. This is for its truncations, and for records that an earlier process, or a fetcher
-        of an earlier epoch, left.
+        A fetcher syncs its own appends. Left are its truncations, and records that an earlier process or a fetcher of
+        an earlier epoch appended.
         """
         followed = [self._followed[key] for key in self._plan.changed]
         return [one for one in followed if not one.partition.log.is_synced]
 
     def _resume_waiting(self) -> float:
-        """Fetch partitions again that waited long enough; returns the time for the next one, ``inf`` if none waits.
+        """Fetch partitions again that waited long enough; returns the time for the next, ``inf`` if none waits.
 
         A partition in a full log dir waits: if it fetched, it would be in sync, and producers would wait for it.
         """
@@ -259,7 +259,7 @@ class ReplicaFetcher:
     async def _take_partition(
         self, key: TopicPartition, followed: FollowedPartition, data: PartitionData
     ) -> FetchOutcome:
-        """Apply an answer, a large one in pieces: a new role between two pieces ends it there."""
+        """Apply an answer, a large one in pieces. A new role between two pieces ends the work."""
         fetch_offset = self._plan.offset(key)
         outcome = FetchOutcome.NOTHING_NEW
         for number, piece in enumerate(in_pieces(data)):
@@ -327,13 +327,13 @@ class ReplicaFetcher:
                 nursery.start_soon(flush, followed)
 
     async def _find_range(self, channel: Channel, lost: list[FollowedPartition]) -> None:
-        """Ask the leader for the starts and ends of the logs, and bring the local ones into that range."""
+        """Ask the leader for the starts and ends of the logs, and bring the local logs into that range."""
         ends = await self._list_offsets(channel, lost, LATEST_TIMESTAMP)
         starts = await self._list_offsets(channel, lost, EARLIEST_TIMESTAMP)
         ranges = {key: (starts[key], ends[key]) for key in starts.keys() & ends.keys()}
         known = [followed for followed in lost if followed.partition.key in ranges]
-        # Snapshots are requested after the log starts. If records are deleted in between, the snapshots cover their
-        # producers, and the next fetch is out of range.
+        # Snapshots are requested after the log starts. If records are deleted in between, the snapshots cover the
+        # producers of those records, and the next fetch is out of range.
         again = [followed for followed in known if followed.starts_again(*ranges[followed.partition.key])]
         snapshots = await self._producers_without_records(channel, again)
         for followed in known:

@@ -86,7 +86,7 @@ class FetcherPerLeader:
             await self._background.keep(f"replica-fetcher-{fetcher.leader_id}", fetcher.run)
             if fetcher.is_idle:
                 break
-        # No other task ran since its last check: it has nothing to follow.
+        # No other task ran since the fetcher's last check: it still has nothing to follow.
         del self._fetchers[key]
 
 

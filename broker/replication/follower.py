@@ -101,8 +101,8 @@ class FollowedPartition:
         """Truncate the log to the offset up to which it equals the leader's.
 
         The leader names its largest epoch that is not above the follower's last, and that epoch's end. If the follower
-        has that epoch, the offset is the earlier of both ends. If not, the follower's own largest epoch below it ends
-        earlier: the log is truncated there, and the next fetch asks again (KIP-279).
+        has that epoch, the offset is the earlier of both ends. If not, the log is truncated to the end of the
+        follower's largest epoch below it, and the next fetch asks again (KIP-279).
         """
         log = self.partition.log
         _, own_end = log.end_offset_for_epoch(diverging.epoch)
@@ -130,8 +130,8 @@ class FollowedPartition:
     def reset_to_range(self, leader_start: int, leader_end: int, snapshot: bytes = b"") -> None:
         """Bring the log into the leader's range after a fetch out of range: forward to its start, or back to its end.
 
-        ``snapshot``: the producers whose records the leader no longer has. Without it, a batch that one of them repeats
-        would be written again once this replica leads.
+        ``snapshot``: the producers whose records the leader no longer has. Without the snapshot, a batch that
+        such a producer repeats would be written again once this replica leads.
         """
         log = self.partition.log
         has_nothing_of_it = leader_end < log.log_start_offset
@@ -144,7 +144,7 @@ class FollowedPartition:
             self.raise_log_start(leader_start)
 
     def raise_log_start(self, offset: int) -> None:
-        """Delete the records that the leader has deleted. Past the log's end, the next fetch is out of range."""
+        """Delete records that the leader has deleted. If its log starts above our log end, the next fetch fails."""
         log = self.partition.log
         offset = min(offset, log.log_end_offset)
         log.advance_high_watermark(offset)

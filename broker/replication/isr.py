@@ -43,14 +43,14 @@ class ReplicaProgress:
 
     @property
     def has_followed(self) -> bool:
-        """Whether the follower has fetched from this leader; before that it truncates records that only it has."""
+        """Whether the follower has fetched from this leader, so that it has truncated records that only it had."""
         return self.log_end_offset != NO_OFFSET
 
     def fetched(self, offset: int, log_start_offset: int, leader_end_offset: int, now: float) -> None:
         """Note a fetch from ``offset`` on: the follower has everything below.
 
-        If it fetches from the leader's end as of its previous fetch, it had caught up then. Under steady load a
-        follower is always a little behind, and in sync nevertheless.
+        If it fetches from where the leader's log ended at its previous fetch, it was caught up at that time. Under
+        steady load a follower is always a little behind, but in sync.
         """
         if offset >= leader_end_offset:
             self.caught_up_at = now
@@ -74,7 +74,7 @@ class ReplicaProgress:
 
 
 def high_watermark(local_end_offset: int, waited_for: Iterable[int], progress: Mapping[int, ReplicaProgress]) -> int:
-    """The offset below which every replica in ``waited_for`` has everything; -1 while one of them never fetched."""
+    """The offset below which every replica in ``waited_for`` has everything; -1 while one of them has not fetched."""
     target = local_end_offset
     for replica in waited_for:
         known = progress.get(replica)

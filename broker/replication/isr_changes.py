@@ -27,14 +27,14 @@ _NOTHING_WRITTEN = {
     ErrorCode.INELIGIBLE_REPLICA,
     ErrorCode.OPERATION_NOT_ATTEMPTED,
 }
-"""The controller compares epochs before it decides: after these errors the committed ISR is known to stay."""
+"""The controller compares epochs before it decides: after these errors the committed ISR surely stays."""
 
 Send = Callable[[AlterPartitionRequest], Awaitable[Any]]
 """Sends a request to the active controller; raises ``KafkaError`` if none answers in time."""
 
 
 class IsrChanges:
-    """Sends the requests; at most one is in flight."""
+    """Sends the requests; at most one request is in flight."""
 
     def __init__(self, broker_id: int, broker_epoch: Callable[[], int], send: Send) -> None:
         self._broker_id = broker_id
@@ -44,12 +44,12 @@ class IsrChanges:
         self._refused: dict[TopicPartition, Partition] = {}
         self._wake = trio.Event()
         self.shrinks = 0
-        """ISRs that lost a replica at this broker's request, that gained one, and requests that were refused."""
+        """The numbers of ISR shrinks, ISR expansions, and refused changes, all at this broker's request."""
         self.expands = 0
         self.refusals = 0
 
     def propose(self, partition: Partition) -> None:
-        """``partition.pending_isr`` is set: ask for it soon."""
+        """Request the ISR in ``partition.pending_isr`` soon."""
         self._pending[partition.key] = partition
         self._wake.set()
 

@@ -2,8 +2,8 @@
 
 A layout belongs to one partition and one leader epoch. During a resize, two partitions of one topic may have
 different layouts. A producer knows one layout for its topic. A partition whose number is not below its own undeleted
-count is closed: it is marked for deletion, and takes no records of clients until a leader epoch with a layout that
-counts it again. Readers need no layout.
+count is closed: it is marked for deletion, and takes no records of clients until a leader epoch brings a layout
+that counts it again. Readers need no layout.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNKNOWN = Layout(NO_COUNT, NO_LAYOUT_VERSION, NO_COUNT)
 KEY_BYTES_AT_ONCE = 64 * 1024
 """A key's hash takes a quarter of a microsecond for each four bytes."""
 MAX_NAMED_RECORDS = 1_000
-"""Misplaced records that one refusal names."""
+"""The largest number of misplaced records that one refusal names."""
 
 
 class LegacyProducers(enum.Enum):
@@ -47,7 +47,7 @@ class LegacyProducers(enum.Enum):
 
 
 class LegacyConsumers(enum.Enum):
-    """``ordered.delivery.legacy.consumers``: whether leaders hold consumers that do not wait themselves."""
+    """``ordered.delivery.legacy.consumers``: whether leaders hold consumers that do not keep the order."""
 
     ACCEPT = "accept"
     HOLD = "hold"
@@ -120,7 +120,7 @@ def produce_admission(
     It runs after the search for an earlier append of the batch: a retry whose response was lost is answered with the
     old offset under every layout (hole 17). Transaction markers are not checked here (hole 25). ``client``: the layout
     by which the producer placed the batch, None if it names none. ``placement``: the known partitions of the batch's
-    keys; it counts if it was found by the same layout. A closed partition accepts no batch, even without ordered
+    keys; it is used only if it was found by the same layout. A closed partition accepts no batch, even without ordered
     delivery: the batch would be removed unread.
     """
     if layout.closes(partition):
@@ -140,7 +140,7 @@ def refusal_of_absent(partition: int, topic: Layout, client: StoredLayout | None
     """The refusal for a producer without a layout, if its partition is absent and above the topic's count.
 
     The partition was merged away. After a retriable error a stock producer would wait for a partition that does not
-    come back: until its delivery timeout, or for ever if it is idempotent.
+    come back: until its delivery timeout, or for ever if the producer is idempotent.
     """
     if client is not None or topic.layout_version <= 0 or not topic.closes(partition):
         return None
@@ -189,7 +189,7 @@ def _home(key: bytes, initial: int, undeleted: int) -> int:
 
 
 _cached_home = lru_cache(_CACHED_KEYS)(_home)
-"""Keys repeat, and hashing one in Python costs more than all the rest of its check."""
+"""Keys repeat, and hashing a key in Python costs more than the rest of its check."""
 
 
 def _verify_keys(partition: int, layout: Layout, placement: Placement | None) -> Admission:

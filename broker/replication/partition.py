@@ -24,7 +24,7 @@ REFUSED_REPLICA_WAITS_S = 1.0
 
 
 class Watcher(Protocol):
-    """A fetch, a session of fetches or a waiting request: it looks at a partition again after a change of it."""
+    """A fetch, a session of fetches or a waiting request: it checks a partition again after the partition changed."""
 
     def partition_changed(self, key: TopicPartition) -> None:
         """Must not suspend and must not read: note the partition and look later."""
@@ -43,14 +43,14 @@ class PartitionServices(Protocol):
     max_lag_s: float
     """``replica.lag.time.max.ms``."""
     flushes_on_ack: bool
-    """``log.flush=ack``: only records on disk here count as this replica's."""
+    """``log.flush=ack``: this replica counts only for records that are on its disk."""
 
     def is_live(self, broker_id: int) -> bool:
-        """Whether a broker is registered, as far as this one knows."""
+        """Whether a broker is registered, as far as this broker knows."""
         ...
 
     def propose_isr(self, partition: Partition) -> None:
-        """``partition.pending_isr`` is set: ask the controller for it."""
+        """Request the ISR in ``partition.pending_isr`` from the controller."""
         ...
 
     def storage_failed(self) -> None:
@@ -111,7 +111,7 @@ class Partition:
         self.term = 0
         """Increases whenever this broker begins to lead: records appended in an earlier term may be gone."""
         self.base_offset = 0
-        """The first offset of this incarnation. Below it is a hole, as compaction leaves: there never was a record."""
+        """The first offset of this incarnation. Below it is a gap, as after compaction: there never was a record."""
         self.leader_id = NO_LEADER
         self.leader_epoch = NO_EPOCH
         self.epoch_start_offset = 0
@@ -126,7 +126,7 @@ class Partition:
         self.layout = UNKNOWN
         """Changed with the leader epoch only (KIP-253)."""
         self.ordered_delivery: bool | None = None
-        """Whether keys keep their order, as the first resize settled it; None before: the configuration decides."""
+        """Whether keys keep their order: fixed by the first resize. None before that: the configuration decides."""
         self.delivery = DeliveryRules()
         self.retention_hold: Hold | None = None
         """Records that retention by time keeps at this leader; None: not determined in this leader epoch yet."""
@@ -138,7 +138,7 @@ class Partition:
         self.failed = False
         """Whether the disk refused to sync the log: then it accepts no records any more."""
         self.readers: dict[Watcher, None] = {}
-        """Notified once, of new records too; a reader that reads the partition again registers again.
+        """Notified of the next change, also of new records. A reader registers again when it reads the partition again.
         So an append costs nothing for sessions that do not read."""
         self.watchers: dict[Watcher, None] = {}
         """Notified of every change, but not of records above the high watermark."""
@@ -148,7 +148,7 @@ class Partition:
         return self.role is Role.LEADER
 
     def leads_in(self, term: int) -> bool:
-        """Whether this broker leads it, without interruption since ``term``."""
+        """Whether this broker leads the partition, without interruption since ``term``."""
         return self.role is Role.LEADER and self.term == term
 
     # ------------------------------------------------------------ role
@@ -171,7 +171,7 @@ class Partition:
             if replica == self.local_id:
                 continue
             progress = self.progress[replica] = known.get(replica) or ReplicaProgress()
-            # A member of the ISR has the whole allowed lag from now on; of another replica nothing is known.
+            # A member of the ISR gets the whole allowed lag from now on. Nothing is known about other replicas.
             progress.caught_up_at = now if replica in isr else -float("inf")
         self._refused_until.clear()
         self.epoch_start_offset = self.log.log_end_offset
@@ -216,9 +216,9 @@ class Partition:
     def readable_offset(self, position: int) -> int:
         """The offset from which a consumer at ``position`` reads.
 
-        A position below the base is of a consumer that has read the earlier incarnation. If it were out of range,
-        ``auto.offset.reset=latest`` would skip the records here. It is out of range once records of this incarnation
-        are deleted.
+        A consumer of the earlier incarnation may be below the base offset. It reads from the base offset: if its
+        position were out of range, ``auto.offset.reset=latest`` would skip records. Once records of this incarnation
+        are deleted, such a position is out of range.
         """
         start = self.log.log_start_offset
         return start if 0 <= position < start == self.base_offset else position
@@ -292,7 +292,7 @@ class Partition:
 
     @property
     def durable_end_offset(self) -> int:
-        """Everything below counts as this replica's: its log end, or with ``log.flush=ack`` the end on disk."""
+        """The end of this replica's records that count: its log end, or with ``log.flush=ack`` the end on disk."""
         return self.log.recovery_point if self.services.flushes_on_ack else self.log.log_end_offset
 
     def flushed(self) -> None:
@@ -313,13 +313,13 @@ class Partition:
     def follower_fetched(self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int) -> None:
         """Note that a follower in this leader epoch has everything below ``fetch_offset``, after any truncation.
 
-        A fetch under an earlier registration than the last one's comes from a process that is gone (KIP-903).
+        A fetch under an earlier registration than the last fetch comes from a process that is gone (KIP-903).
         """
         progress = self.progress.get(replica_id)
         if progress is None or broker_epoch < progress.broker_epoch:
             return
         progress.broker_epoch = broker_epoch
-        log_start_moved = log_start_offset != progress.log_start_offset  # as with the first fetch
+        log_start_moved = log_start_offset != progress.log_start_offset  # also at the first fetch
         now = self.services.clock.monotonic()
         progress.fetched(fetch_offset, log_start_offset, self.log.log_end_offset, now)
         if replica_id not in self.isr:
@@ -363,8 +363,8 @@ class Partition:
     def review_isr(self) -> None:
         """Propose an ISR without the replicas that lag, or with one that could join and was refused earlier.
 
-        A leader whose disk is full proposes the others alone, and the controller elects one of them. Without others it
-        continues to lead, so that its records can be read.
+        A leader whose disk is full proposes an ISR without itself, and the controller elects another member. If there
+        is none, it continues to lead, so that its records can be read.
         """
         if not self.is_leader or self.pending_isr is not None:
             return
@@ -389,7 +389,7 @@ class Partition:
         self.services.propose_isr(self)
 
     def isr_committed(self, committed: Sequence[int], partition_epoch: int) -> None:
-        """Apply an ISR that the controller has committed; that alone may move the high watermark (KAFKA-13091)."""
+        """Apply an ISR that the controller has committed. That may move the high watermark (KAFKA-13091)."""
         if partition_epoch <= self.partition_epoch:
             return
         self.isr = tuple(committed)
@@ -402,7 +402,7 @@ class Partition:
             self.review_isr()
 
     def isr_refused(self, pending: PendingIsr) -> None:
-        """Drop an ISR that the controller refused: the committed ISR stays, and a refused replica tries later."""
+        """Drop an ISR that the controller refused: the committed ISR stays. A refused replica may be proposed later."""
         if self.pending_isr is not pending:
             return
         self.pending_isr = None

@@ -53,7 +53,7 @@ class Term(NamedTuple):
 
     It has the controller's epoch, the registration of this broker that the requests are for, and the number of times
     that this controller has read the cluster. The first LeaderAndIsr of a term names every replica that this broker has
-    to have; all others come after it.
+    to have; all other requests of the term come after it.
     """
 
     controller_epoch: int
@@ -123,7 +123,7 @@ class ReplicaManager:
             partition.log = log
 
     def _room_changed(self, is_full: bool) -> None:
-        """Let others lead if a log dir is full; if it has room again, make the controller send all requests again."""
+        """If a log dir is full, let other brokers lead. If it has room, make the controller send all requests again."""
         if not is_full:
             self._services.storage_failed()
             return
@@ -167,7 +167,7 @@ class ReplicaManager:
         return True
 
     def apply(self, topic: str, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> ErrorCode:
-        """Take the role that the controller assigns in one partition; NONE only if it was taken, or held already."""
+        """Take the role that the controller assigns in one partition; NONE only if this broker has the role then."""
         key = TopicPartition(topic, state.partition_index)
         if self._closed:
             return ErrorCode.REPLICA_NOT_AVAILABLE
@@ -226,7 +226,7 @@ class ReplicaManager:
         elif log.failure:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log is broken: {log.failure}")
         elif log.rebuild is not None and state.leader == self._local_id:
-            # A leader needs the producer state: the last stable offset follows from it. The controller asks again.
+            # A leader needs the producer state for the last stable offset. The controller sends the request again.
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, "the producer state of the log is being rebuilt")
         else:
             _identify(log, topic_id, state.incarnation)
@@ -256,8 +256,8 @@ class ReplicaManager:
     def _set_layout(self, partition: Partition, state: LeaderAndIsrPartitionState) -> None:
         """Set the layout together with the leader epoch, before any client sees that epoch.
 
-        The rules for it are set too. They were read for this request, because the notice of an alteration may come
-        later.
+        The topic's delivery rules are set too. They were read for this request, because the notice of an alteration may
+        come later.
         """
         partition.ordered_delivery = None if state.ordered_delivery < 0 else state.ordered_delivery == 1
         self._set_rules(partition)
@@ -285,9 +285,9 @@ class ReplicaManager:
     def retire_strays(self, named: Iterable[TopicPartition], term: Term) -> None:
         """Stop leading and following partitions that the first LeaderAndIsr of a term does not name; the logs stay.
 
-        Their StopReplica was lost with its controller, with a registration of this broker, or when the controller read
-        the cluster again. The first request of a term may arrive twice. So a partition that got its role in this term
-        is no stray.
+        The StopReplica for such a partition was lost with its controller, with a registration of this broker, or when
+        the controller read the cluster again. The first request of a term may arrive twice. So a partition that got its
+        role in this term is no stray.
 
         The logs stay because a topic whose znode was removed by mistake is not named either, and a deleted log could
         not be restored. A topic that was created anew differs by its id and incarnation (KAFKA-10548, KAFKA-12257,
@@ -313,7 +313,7 @@ class ReplicaManager:
         meant = state.incarnation
         if log is not None and 0 <= meant < log.identity.incarnation:
             return Stopped(ErrorCode.NONE)  # the requested incarnation is gone; its successor stays (hole 20)
-        # Leader epochs of two incarnations do not compare: a log of an earlier incarnation is deleted as well.
+        # Epochs of two incarnations cannot be compared: a log of an earlier incarnation is deleted as well.
         is_same = log is None or meant == NO_INCARNATION or log.identity.incarnation in (NO_INCARNATION, meant)
         if partition is not None and is_same and is_fenced(state.leader_epoch, partition):
             return Stopped(ErrorCode.FENCED_LEADER_EPOCH)
@@ -334,7 +334,7 @@ class ReplicaManager:
     def remember_end(self, key: TopicPartition, incarnation: int, epoch: int, end: int = NO_OFFSET) -> Ended:
         """Remember a replica's last StopReplica: a replica that comes back has a higher leader epoch.
 
-        If the answer is lost and the request repeated, this broker has no log any more and answers the same end. An
+        If the response is lost, the request comes again when the log is gone, and is answered with the same end. An
         older StopReplica that arrives late does not count as the last one.
         """
         before = self.ended.pop(key, Ended())
@@ -373,7 +373,7 @@ class ReplicaManager:
                     partition.review_isr()
 
     def brokers_changed(self) -> None:
-        """Check the watermarks after brokers came or went: one may have waited for a broker that is gone."""
+        """Check the watermarks after brokers came or went: a watermark may have waited for a broker that is gone."""
         for partition in self._partitions.values():
             partition.recheck_high_watermark()
 
@@ -387,7 +387,7 @@ class ReplicaManager:
             self._set_rules(partition)
 
     def _set_rules(self, partition: Partition) -> None:
-        """Set the configured rules. The first resize settles ``ordered``: an edit by hand does not change it."""
+        """Set the configured rules. The first resize fixes ``ordered``: a later edit by hand does not change it."""
         rules, settled = self._settings.delivery_rules(partition.key.topic), partition.ordered_delivery
         partition.delivery = rules if settled is None else rules._replace(ordered=settled)
 
@@ -401,7 +401,7 @@ def is_fenced(leader_epoch: int, partition: Partition) -> bool:
 
 
 def _last_epoch(leader_epoch: int, partition: Partition | None) -> int:
-    """The last leader epoch of a stopped replica: the requested one, or the one that it has."""
+    """The later of the requested and the replica's leader epoch; above all epochs if the topic is deleted."""
     if leader_epoch == EPOCH_DURING_DELETE:
         return _AFTER_ALL_EPOCHS
     return leader_epoch if partition is None else max(leader_epoch, partition.leader_epoch)

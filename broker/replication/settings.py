@@ -43,9 +43,9 @@ async def take_over_settings(
 ) -> None:
     """Apply the configuration in force to the partitions and logs of ``topics`` (None: of all).
 
-    Each partition gets its configuration as a whole. It is looked up in the slice in which it is applied, so that
-    neither of two overlapping calls leaves an older one behind. A log or partition that is created meanwhile has the
-    new one already.
+    Each partition gets its configuration as a whole. The configuration is looked up in the slice in which it is
+    applied, so that an overlapping call does not restore an older one. A log or partition that is created meanwhile has
+    the new one already.
     """
     work = TimeSlice(clock)
     fresh: dict[str, LogConfig] = {}

@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 class StockCap(NamedTuple):
     """The highest leader epoch whose batches stock consumers get.
 
-    ``while_fresh`` counts until ``fresh_until`` (monotonic seconds). After that, a group that is not in the answers
-    behind ``while_fresh`` may begin to read. Then ``at_least`` counts, which holds for every group.
+    Until ``fresh_until`` (monotonic seconds) the cap is ``while_fresh``. After that, a group may begin to read that was
+    not in the answers from which ``while_fresh`` was computed. Then the cap is ``at_least``, which is right for every
+    group.
     """
 
     while_fresh: int

@@ -14,7 +14,7 @@ from anabranch.runtime.env import Clock
 
 UNLIMITED = 2**63 - 1
 MAX_PAUSE_S = 1.0
-"""A rate that is raised meanwhile is in force after this time."""
+"""A throttled partition is tried again after this time at the latest: the rate may have been raised."""
 ALL_REPLICAS = "*"
 
 
@@ -36,7 +36,7 @@ class ReplicationQuota:
         """Bytes beyond the rate, as of ``_at``; they decrease with time."""
         self._at = clock.monotonic()
         self.on_used: Callable[[TopicPartition, int], None] = lambda _key, _size_bytes: None
-        """Called with all bytes, including those that do not count."""
+        """Called with all bytes, including bytes that the quota does not limit."""
 
     def used(self, key: TopicPartition, size_bytes: int) -> None:
         """Count bytes of a partition, if the quota applies to it."""
