@@ -1,4 +1,4 @@
-"""DescribeCluster (60). Authorised operations (KIP-430) are all, as in Kafka without an authorizer."""
+"""DescribeCluster (60). All operations are authorised (KIP-430), as in Kafka without an authorizer."""
 
 from __future__ import annotations
 

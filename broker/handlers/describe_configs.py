@@ -164,7 +164,7 @@ async def _layers(ctx: RequestContext, topic: str | None) -> _Layers:
 
 
 def _dynamic(given: Mapping[str, str]) -> dict[str, str]:
-    """The given values without those that were set by hand although their keys cannot change."""
+    """The given values, without keys that were set by hand but cannot change while a broker runs."""
     return {name: value for name, value in given.items() if name in BROKER_CONFIGS and BROKER_CONFIGS[name].dynamic}
 
 

@@ -83,9 +83,9 @@ def _answer_later(
     steps: Iterator[ColdError | None],
     cold: ColdError | None,
 ) -> Answer:
-    """Do the remaining steps while other requests are served; the next one would wait for ``cold``.
+    """Do the remaining steps while other requests are served; the next step would wait for ``cold``.
 
-    The session accepts no other fetch until all partitions are read: its client gets no response before that.
+    The session accepts no other fetch until all partitions are read. Its client gets no response before that.
     """
     target = read.target
     target.is_read = True
@@ -113,7 +113,7 @@ def _answer_later(
 
 
 def _target(ctx: RequestContext, request: FetchRequest) -> FetchTarget | ErrorCode:
-    """The partitions to read: the session's, a new session's, or only those of the request."""
+    """The partitions to read: of the session, of a new session, or of the request alone."""
     sessions = ctx.node.fetch_sessions
     if ctx.api_version < _FIRST_SESSION_VERSION:
         return _sessionless(ctx, request)

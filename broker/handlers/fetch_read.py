@@ -25,7 +25,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 class ReadLimits(NamedTuple):
-    """The limits of a fetch. ``full``: the response has every partition, not only those with news."""
+    """The limits of a fetch. ``full``: the response has every partition, not only the changed ones."""
 
     replica_id: int
     replica_epoch: int
@@ -80,14 +80,15 @@ class FetchRead:
         """Whether there is an error or a diverging epoch, so that the fetch does not wait."""
 
     def run(self) -> None:
-        """Read every dirty partition anew. The first with records gives at least one batch, however large."""
+        """Read every dirty partition anew. The first partition with records gives at least one batch, however large."""
         for key in self._begin():
             self._look_at(key, True)
 
     def run_in_steps(self) -> Generator[ColdError | None, None, None]:
         """Like ``run``, one partition a step; a partition that changes in between is dirty again.
 
-        Yields a ``ColdError``, to be warmed first, if a partition's look-ups would wait for the disk.
+        Yields a ``ColdError`` if a partition's look-ups would wait for the disk: await its ``warm`` before the next
+        step.
         """
         for key in self._begin():
             for tried in range(TRIES + 1):
@@ -113,7 +114,7 @@ class FetchRead:
         if result.error_code or result.diverging_epoch is not None:
             self.must_answer = True
         elif not result.records and not state.is_held_back:
-            self.target.dirty.pop(key, None)  # the result is kept: its watermark may be news
+            self.target.dirty.pop(key, None)  # its result stays: the watermark may have changed
 
     def read_partition(self, key: TopicPartition, state: FetchedPartition, waits: bool) -> PartitionData:
         try:
@@ -129,7 +130,7 @@ class FetchRead:
             read = self.read_log(partition, state, end, waits) if diverging is None else None
             if read is not None:
                 self._offset_counts[key] = read.offset_count
-            self.target.watch(partition)  # last: the watermark that the follower's own progress moved is in this result
+            self.target.watch(partition)  # last: this result has the watermark that this fetch moved
             return self._result(key, partition, end, read, diverging)
         except KafkaError as error:
             partition_or_none = self._replicas.hosted(key)
@@ -160,7 +161,7 @@ class FetchRead:
             upper_bound = log.log_end_offset
         else:
             offset = partition.readable_offset(offset)
-            # The watermark of a new leader lags: a consumer may stand above it, and waits.
+            # A new leader's watermark lags: a consumer that is above it has to wait.
             upper_bound = _below(end, log.last_stable_offset if limits.read_committed else log.high_watermark)
             self._note_held(partition.key, is_held=end is not None and upper_bound <= offset < log.high_watermark)
         read = log.read(

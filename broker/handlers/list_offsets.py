@@ -96,7 +96,7 @@ def _refusal(request: ListOffsetsRequest, error: KafkaError) -> ListOffsetsRespo
 def _begin_search(
     ctx: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition, searches: Searches
 ) -> None:
-    """Begin a search by time, and finish it if that is quick; ``_find`` answers with its error."""
+    """Begin a search by time, and finish it if that is quick. If it fails, ``_find`` answers with the error."""
     key = TopicPartition(topic, asked.partition_index), asked.timestamp
     if asked.timestamp in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP) or key in searches:
         return

@@ -1,13 +1,13 @@
 """Metadata (3): brokers, topics, leaders, as this broker knows them.
 
 A topic that does not exist is created if ``auto.create.topics.enable`` and the request's flag allow it. Its error is
-LEADER_NOT_AVAILABLE until it has leaders. A broker without metadata answers once it has them: librdkafka 2.10 and
-later drops every broker that a response does not name. Topics and partitions are sorted; partitions marked for deletion
-are among them, for consumers to drain. From version 10 on KIP-253's tags carry the topic's layout, whether its delivery
-is ordered, and the incarnations of the topic and of each partition. Version 9 has no such tags: librdkafka 2.1 requests
-it, cannot skip a tag (librdkafka #4278), and would find no leader.
-Authorised operations (KIP-430) are all that the resource has, as in Kafka without an authorizer.
-Stock clients see the partitions of an announced split before these have leaders (docs/ordered-resize.md).
+LEADER_NOT_AVAILABLE until it has leaders. A broker without metadata waits for it before it answers: librdkafka 2.10 and
+later drops every broker that a response does not name. Topics and partitions are sorted. Partitions marked for deletion
+are included, so that consumers drain them. From version 10 on KIP-253's tags carry the topic's layout, whether its
+delivery is ordered, and the incarnations of the topic and of each partition. Version 9 has no such tags: librdkafka 2.1
+requests it, cannot skip a tag (librdkafka #4278), and would find no leader. All operations of a resource are authorised
+(KIP-430), as in Kafka without an authorizer. Stock clients see the partitions of an announced split before these have
+leaders (docs/ordered-resize.md).
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _known(ctx: RequestContext, name: str) -> Generator[None, None, MetadataResp
 
 
 def _show_coming_leaders(ctx: RequestContext, info: TopicInfo, partitions: list[MetadataResponsePartition]) -> None:
-    """Name the future leaders of partitions that never had one, for clients that would not ask again soon."""
+    """Name the future leaders of partitions that never had a leader, for clients that would not ask again soon."""
     for partition in partitions:
         coming = info.coming_leader(partition.partition_index)
         if coming >= 0 and ctx.node.metadata.endpoint(coming, ctx.listener) is not None:

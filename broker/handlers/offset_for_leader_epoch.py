@@ -48,7 +48,7 @@ def _find(
 
 
 def may_have_more(partition: Partition, leader_epoch: int) -> bool:
-    """Whether an epoch of an earlier layout may turn out to have more records than this leader knows."""
+    """Whether an epoch of an earlier layout may have more records than this leader has."""
     history = partition.log.layouts.entries
     layout_since = history[-1].leader_epoch if history else partition.leader_epoch
     return partition.layout.layout_version > 0 and leader_epoch < layout_since and not partition.is_followed

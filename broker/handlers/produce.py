@@ -3,15 +3,15 @@
 acks 0, 1 and all are supported; with ``log.flush=ack`` a response waits for the disk. Versions 0-2 are advertised for
 librdkafka 2.0 (KAFKA-18659) and refused with UNSUPPORTED_FOR_MESSAGE_FORMAT: only record batch v2 is stored. acks=0 has
 no response; an error closes the connection, so that the client refreshes its metadata. DUPLICATE_SEQUENCE_NUMBER means
-success without an offset: the batch is older than those that the partition remembers.
+success without an offset: the batch is older than the batches that the partition remembers.
 
 KIP-253: from version 9 on a producer names the layout by which it placed the records; ``replication.layout`` decides
 which batches are refused. With acks=all a permanent refusal is sent once no replica in sync has the batch from an
 earlier leader: the producer may then write the records again, in another partition or with other sequences.
 
-An idempotent producer may have batches in flight behind a batch that it has to repeat. They are refused as well when
-the log does not know the producer's next sequence (``awaited_batches``). Apache Kafka appends them, and librdkafka then
-considers the first batch written.
+An idempotent producer may have batches in flight behind a batch that it has to repeat. These later batches are refused
+as well when the log does not know the producer's next sequence (``awaited_batches``). Apache Kafka appends them, and
+librdkafka then considers the first batch written.
 
 Skipped: transactions. A transactional id is refused. A transactional batch without an id is refused too: its
 transaction would never end, and the last stable offset would stay below it.
@@ -211,7 +211,7 @@ def _leader(ctx: RequestContext, key: TopicPartition, layout: StoredLayout | Non
 
 
 def _await(ctx: RequestContext, key: TopicPartition, records: object) -> None:
-    """Note that a producer without idempotence has to repeat a batch before its later ones."""
+    """Note that a producer without idempotence has to repeat a batch before later batches."""
     with suppress(KafkaError):  # a batch with a fault is refused permanently when it is repeated
         usable = _usable_records(ctx, key.topic, records)
         batch = validate_produce_batch(usable, len(usable))
@@ -275,7 +275,7 @@ def _refuse(request: ProduceRequest, error: KafkaError) -> ProduceResponse:
 
 
 def _answer(request: ProduceRequest, response: ProduceResponse) -> Answer:
-    """The response; with acks=0 None, and an error closes the connection."""
+    """The response. With acks=0 it is None, and an error closes the connection."""
     if request.acks != 0:
         return response
     for topic in response.responses:

@@ -1,7 +1,7 @@
 """StopReplica (5): the controller removes replicas, each in a leader epoch that the request names (KIP-570).
 
 ``broker/controller_orders.py`` decides which controller's requests are accepted. ``stop`` and ``is_fenced`` in
-``broker/replication/replica_manager.py`` decide which leader epochs are: an older one is fenced.
+``broker/replication/replica_manager.py`` decide which leader epochs are accepted: an older one is fenced.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """UpdateMetadata (6): the controller describes brokers, topics and leaders.
 
 ``broker/controller_orders.py`` decides which controller's requests are accepted. The response has the values that the
-controller needs from leaders: the stock producers of its topics, and bytes appended.
+controller needs from leaders: the stock producers and the appended bytes of topics.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def handle(ctx: RequestContext, request: UpdateMetadataRequest) -> Answer:
 def _update_metadata(
     ctx: RequestContext, request: UpdateMetadataRequest
 ) -> Generator[None, None, UpdateMetadataResponse]:
-    """Apply the request in steps; end early if a newer controller's request comes, which sends everything anew."""
+    """Apply the request in steps; end early if a newer controller sends a request: it will send everything."""
     removed: dict[TopicPartition, int] = {}
     code = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
     if code is ErrorCode.NONE:
