@@ -1,16 +1,17 @@
 """Batches that idempotent producers must repeat on one connection before later batches are written. Pure.
 
 A log that does not know a producer accepts any sequence from it, because earlier records may have been deleted. Suppose
-the first batch in flight is refused, and this broker then begins to lead a new partition. The second batch would be
-written in the place of the first, and the first would stay out of sequence. librdkafka does not even repeat the first
-batch: it considers a batch written once a later one is. (Apache Kafka accepts the later batch.)
+this broker refuses the first batch in flight, and then begins to lead the batch's partition, which is new. The second
+batch would be written in the place of the first, and the first would stay out of sequence. librdkafka does not even
+repeat the first batch: it considers a batch written once a later batch is written. (Apache Kafka accepts the later
+batch.)
 
 For each partition and producer, this module remembers the first sequence that was refused with a retriable error. While
 the log does not know the producer, later sequences are refused too. Most libraries repeat the first batch first;
-kafka-python repeats the last first, and the others right behind it. A producer that has not repeated the first batch
-within ``GIVE_UP_S`` will not do so. It gets OUT_OF_ORDER_SEQUENCE_NUMBER, as from a log that knows the producer, and
-continues in another epoch. Later batches of the old epoch are refused, because the producer may consider the missing
-batch written.
+kafka-python repeats the last batch first, and the other batches right after it. A producer that has not repeated the
+first batch within ``GIVE_UP_S`` will not do so. Such a producer gets OUT_OF_ORDER_SEQUENCE_NUMBER, as from a log that
+knows the producer, and continues in another epoch. Later batches of the old epoch are refused, because the producer may
+consider the missing batch written.
 
 This state ends with the connection, as do the producer's requests in flight.
 """
@@ -78,7 +79,7 @@ class AwaitedBatches:
             self._first[named] = _FirstToRepeat(batch.epoch, batch.first, now)
 
     def skip(self, batch: SentBatch, now: float) -> None:
-        """Note that a batch is not repeated; if it was the awaited one, the batch after it is awaited now."""
+        """Note that the producer will not repeat a batch. If it was awaited, the batch after it is awaited now."""
         named = (batch.key, batch.producer_id)
         awaited = self._first.get(named)
         if awaited is not None and awaited[:2] == (batch.epoch, batch.first):

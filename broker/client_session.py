@@ -20,8 +20,8 @@ _FAILS_WITHOUT_LEADER = frozenset({"sarama"})
 """Libraries that fail a record less than a second after its partition lost its leader, and send nothing meanwhile."""
 IN_FLIGHT_S = 0.05
 """A batch in flight may arrive this long after its idempotent producer was made to refresh metadata.
-It is refused like the first batch, which is milder than OUT_OF_ORDER_SEQUENCE_NUMBER. No library repeats a batch so
-soon."""
+Such a batch is refused like the first batch: OUT_OF_ORDER_SEQUENCE_NUMBER would do more harm. No library repeats a
+batch so soon."""
 
 
 _REFRESHES_SELDOM = frozenset({"kgo"})
@@ -66,7 +66,7 @@ class ClientSession:
 
     @property
     def refreshes_seldom(self) -> bool:
-        """Whether a doubling must not wait for the client's next metadata request, which may come seconds later."""
+        """Whether a doubling must not wait for the client's next metadata request, which may be seconds away."""
         return self.software_name in _REFRESHES_SELDOM
 
     @property
@@ -77,9 +77,9 @@ class ClientSession:
     def refresh(
         self, topic: str, topic_id: uuid.UUID | None, layout_version: int, now: float, again_s: float = math.inf
     ) -> bool:
-        """Note that the client is made to refresh a topic's metadata; False if this was done for this layout before.
+        """Note that the client is made to refresh a topic's metadata; False if it was, for this layout or a later one.
 
-        A later layout counts too. After ``again_s`` the client is made to refresh again. A topic that was deleted and
+        After ``again_s`` the client is made to refresh again. A topic that was deleted and
         created again has another id, and its layout versions begin anew.
         """
         before = self._refreshes.get(topic)
@@ -95,7 +95,7 @@ class ClientSession:
         return before is not None and before[:2] == (topic_id, layout_version) and now - before[2] < IN_FLIGHT_S
 
     def is_furthest(self, key: TopicPartition, batch: RecordBatch) -> bool:
-        """Note a batch of an idempotent producer; False if a later batch came before it, so that it is a repetition."""
+        """Note a batch of an idempotent producer; False if a later batch came before it: then it is repeated."""
         named = (key, batch.producer_id)
         epoch, sequence = self._furthest.get(named, (NO_EPOCH, NO_SEQUENCE))
         if epoch == batch.producer_epoch and 0 < sequence - batch.base_sequence < HALF_OF_ALL_SEQUENCES:
@@ -109,7 +109,7 @@ V = TypeVar("V")
 
 
 def _remember(known: dict[K, V], key: K, value: V, most: int) -> None:
-    """Set a value; if there are more than ``most``, the least recently set one is dropped."""
+    """Set a value. If there are more than ``most`` values, drop the least recently set one."""
     known.pop(key, None)
     known[key] = value
     if len(known) > most:

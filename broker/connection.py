@@ -165,7 +165,7 @@ class Connection:
             self._progress.set()
 
     def overdue(self, now: float, max_idle_s: float) -> str | None:
-        """The reason to close the connection, or None: it is idle, a frame is incomplete, or responses are not read."""
+        """The reason to close the connection (idle, an incomplete frame, or responses that are not read), or None."""
         if self.frame_since is not None and not self._slots and now - self.frame_since > max_idle_s:
             return "a request did not arrive whole within connections.max.idle.ms"
         if now - self.last_active <= max_idle_s:

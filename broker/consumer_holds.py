@@ -56,7 +56,7 @@ STARTS_PAUSE_S = 5.0
 
 
 class BrokerConnections:
-    """One connection to each broker, also to this one; replication and forwarded requests use others."""
+    """One connection to each broker, including this one. Replication and forwarded requests use other connections."""
 
     def __init__(self, env: Env, metadata: MetadataCache, config: BrokerConfig, purpose: str = "holds") -> None:
         self._env = env

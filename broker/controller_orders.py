@@ -2,7 +2,7 @@
 
 A request of an older controller is refused with STALE_CONTROLLER_EPOCH, and a request for an earlier registration of
 this broker with STALE_BROKER_EPOCH. Newer epochs are accepted (KAFKA-7235, KAFKA-9839). Requests wait until this broker
-is registered: before that, the controller may mean the previous process at this address, whose log had more records.
+is registered: before that, a request may be for the previous process at this address, whose log had more records.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class AwaitedAppend(Awaited):
 
 
 class AwaitedInTerm(Awaited):
-    """A part without a batch in the log: it waits as long as this broker leads the partition in the same term."""
+    """A part without a batch in the log: it is refused once this broker does not lead in the same term."""
 
     __slots__ = ("_term",)
 
@@ -168,7 +168,7 @@ class AwaitedTurn(AwaitedInTerm):
             self._free()
 
     def end_with(self, purgatory: Purgatory, operation: DelayedProduce) -> None:
-        """Let the purgatory end the hold at its own deadline, apart from the deadline of the whole request."""
+        """Let the purgatory end the hold at the hold's deadline, which differs from the request's."""
         purgatory.park(EndOfHold(self._held_until, self, operation))
 
     def let_go(self) -> None:

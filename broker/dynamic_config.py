@@ -58,7 +58,7 @@ class DynamicConfig:
         self.values: Mapping[str, Any] = config.values
         self._topic_defaults = topic_defaults(config.values)
         self._unapplied: set[str] = set()
-        """Topics whose overrides were read and differ from the ones in force."""
+        """Topics whose overrides were read and differ from the overrides in force."""
         self._all_unapplied = False
         """Whether a default that any topic may inherit has changed."""
         self.on_topics_changed: Callable[[Collection[str] | None], Awaitable[None]] = _apply_to_nothing
@@ -123,9 +123,9 @@ class DynamicConfig:
         """Read one topic's overrides for a controller's request; wait while ZooKeeper cannot be reached.
 
         The overrides are read at the first request of each layout, because notifications of earlier alterations may
-        come after it. The request waits and is not refused, because the controller does not repeat a refused request.
-        A leader that missed its new epoch would stay in the old one, and its ISR changes would be fenced until the next
-        election.
+        come after the request. The request waits and is not refused, because the controller does not repeat a refused
+        request. A leader that missed its new epoch would stay in the old one, and its ISR changes would be fenced until
+        the next election.
         """
         known_id, known_version = self._read_for.get(topic, (None, -1))
         if topic_id == known_id and layout_version <= known_version:
@@ -143,7 +143,7 @@ class DynamicConfig:
                 await trio.sleep(_ORDER_RETRY_S)
 
     def forget_topics(self, topics: Iterable[str]) -> None:
-        """Read the overrides of topics that lost partitions again at the controller's next request."""
+        """At the controller's next request, read again the overrides of topics that lost partitions."""
         for topic in topics:
             self._read_for.pop(topic, None)
 
@@ -191,9 +191,8 @@ class DynamicConfig:
     async def run(self) -> None:
         """Apply changes until cancelled; after a lost session everything is read again.
 
-        The loop is not ``runtime.znode_watch.follow``. ``read_all_again`` wakes it too. After a failed read it tries
-        again each ``_RETRY_S`` even without a connection, and each failed read logs a warning; ``follow`` waits for
-        the connection.
+        ``runtime.znode_watch.follow`` does not fit: ``read_all_again`` has to wake this loop too. After a failed read
+        this loop logs a warning and tries again each ``_RETRY_S``, even without a connection; ``follow`` waits for one.
         """
         unregister = self._zk.on_state(self._on_state)
         try:
@@ -213,7 +212,7 @@ class DynamicConfig:
     def _on_state(self, state: SessionState) -> None:
         if state is SessionState.LOST:
             self._reload = True
-            self._read_for.clear()  # requests for the next registration may come before all is read again
+            self._read_for.clear()  # requests for the next registration may come before everything is read again
         elif state is SessionState.CONNECTED:
             self._wake.set()
 
@@ -221,7 +220,7 @@ class DynamicConfig:
         self._wake.set()
 
     def read_all_again(self) -> None:
-        """Read everything again: a notification is lost if a controller dies between a change and its notice."""
+        """Read everything again: a controller that dies after a change may not have sent the notification."""
         self._reload = True
         self._wake.set()
 

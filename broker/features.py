@@ -59,7 +59,8 @@ class FinalizedFeatureCache:
     async def load(self, watch: Watch | None = None) -> None:
         """Read ``/features``. Raises ``IncompatibleFeaturesError`` if this broker is incompatible, and ``ZkError``.
 
-        A malformed znode is an error at the start, because its content is not known. Later the last features read stay.
+        A malformed znode is an error at the start, because its content is not known. Later, the features that were read
+        last stay in force.
         """
         try:
             found = await self._zk.get(Features.PATH, watch)

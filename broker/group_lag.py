@@ -1,8 +1,8 @@
 """The lag of groups in records and in seconds, as their coordinator knows it, for Prometheus.
 
-A coordinator knows the committed offsets of its groups. It knows the ends of the partitions that it leads, and asks the
-leaders for the ends of the others from time to time. It remembers how each end moved. So it knows when the first record
-after a committed offset was appended. The lag in seconds is the age of that record.
+A coordinator knows the committed offsets of its groups. It knows the ends of the partitions that it leads, and from
+time to time asks the leaders of the other partitions for their ends. It remembers how each end moved. So it knows when
+the first record after a committed offset was appended. The lag in seconds is the age of that record.
 """
 
 from __future__ import annotations

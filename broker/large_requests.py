@@ -1,8 +1,8 @@
 """Requests that name very many partitions, topics or groups: served in slices, while other connections are served.
 
 The partitions of such a request are decided independently. A slice is a request of the same kind that names some of
-them, for the same handler. The responses are joined to one. The request waits in its connection meanwhile, so that the
-requests of a connection keep their order.
+them, for the same handler. The responses are joined into one. The request waits in its connection meanwhile, so that
+the requests of a connection keep their order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BYTES_AS_AN_ITEM = 64 * 1024
 
 
 class _Named(NamedTuple):
-    """The fields that list the items of a request and the results of its response; ``inner``: those within a topic."""
+    """The fields that list the items of a request and the results of its response; ``inner``: those of a topic."""
 
     asked: str
     answered: str
@@ -104,7 +104,7 @@ def _cut_topics(named: _Named, request: Any) -> Iterator[Slice]:
 
 
 def joined(api_key: int, slices: list[Slice], responses: list[Any]) -> Any:
-    """One response for all slices; there is at least one. Fields outside the items are the first response's.
+    """One response for all slices, of which there is at least one. Fields outside the items are the first response's.
 
     A topic that was deleted and created again between two slices appears twice in the response.
 

@@ -1,9 +1,10 @@
 """Lineages of partitions, read from znodes, for PartitionLeaderEpochsForPartitions (25301) and for the cleaner.
 
 The state znode of a partition and the znode of its topic are read at the first question about them, after a ``sync``.
-They are kept until their data watches fire. A watch fires before a later read of the session shows the change, so an
-answer from watched znodes shows one moment. Nothing is guessed: for a znode that cannot be read or does not exist yet,
-the answer is LEADER_NOT_AVAILABLE (5), and the client asks again. For a malformed znode the answer names the fault.
+The znodes are kept until their data watches fire. A watch fires before a later read of the session shows the change, so
+an answer from watched znodes shows one moment. Nothing is guessed: for a znode that cannot be read or does not exist
+yet, the answer is LEADER_NOT_AVAILABLE (5), and the client asks again. For a malformed znode the answer names the
+fault.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from anabranch.zk_schemas.znode import MalformedZnodeError
 logger = structlog.get_logger(__name__)
 
 MAX_BYTES = 8 * 1024 * 1024
-"""The greatest size of all kept znodes, with ``_OVERHEAD`` for each; the least recently requested is dropped first.
+"""The greatest size of all kept znodes, with ``_OVERHEAD`` for each; the least recently requested one is dropped first.
 A decoded znode takes up to ten times its size."""
 _OVERHEAD = 512
 _READS_AT_ONCE = 64
@@ -128,7 +129,7 @@ class KnownZnode(Generic[T]):
 
 
 Read: TypeAlias = Mapping[str, KnownZnode[Any]]
-"""The znodes read just now, by path: an absent one among them is absent now."""
+"""The znodes read just now, by path: a znode that was absent is still absent."""
 NOTHING_READ: Final[Read] = MappingProxyType({})
 
 
@@ -144,7 +145,7 @@ class LineageReader:
         """Bytes of the kept znodes that are read completely."""
 
     def answer(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:
-        """The answer of version 1. None: call ``read``, and pass its result; None then means that it is not known."""
+        """The answer of version 1. If None, call ``read`` and pass its result; None then means: not known."""
         tp = question.tp
         if tp.topic not in self._metadata.topics:
             # Before the first UpdateMetadata, an unknown topic may still exist.
@@ -173,7 +174,7 @@ class LineageReader:
         return self._malformed(tp, path, read)
 
     def answer_v0(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:
-        """The answer of version 0: None for a resized topic, because the version has one ancestor and one survivor."""
+        """The answer of version 0: None for a resized topic: the version has only one ancestor and one survivor."""
         topic, info = self._current_topic(question, read), self._metadata.partition(question.tp)
         if topic is None or topic.layout_version > 0 or info is None or info.incarnation < question.incarnation:
             return None
@@ -187,8 +188,8 @@ class LineageReader:
     async def first_kept_epoch(self, tp: TopicPartition) -> int:
         """The first leader epoch whose tombstones stay in the partition.
 
-        ``BELOW_EVERY_EPOCH`` if that epoch is not known: then all tombstones stay. A lineage of any age is sufficient,
-        so a watched znode is not read again.
+        ``BELOW_EVERY_EPOCH`` if that epoch is not known: then all tombstones stay. A lineage from an earlier
+        read is sufficient, so a watched znode is not read again.
         """
         question, read = Question(tp), NOTHING_READ
         answer = self.answer(question)
@@ -284,5 +285,5 @@ def _decode(path: str, data: bytes) -> StoredLineage:
 
 
 def refusal(tp: TopicPartition, code: ErrorCode, why: str | None = None) -> PartitionAnswer:
-    """The answer of either version with nothing but an error."""
+    """The answer of either version with only an error."""
     return PartitionAnswer(partition_index=tp.partition, error_code=code, error_message=why)

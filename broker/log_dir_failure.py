@@ -14,7 +14,7 @@ _RETRY_S = 1.0
 
 
 class LogDirFailures:
-    """Writes the reports. ``report`` may be called often: a failure during one write is covered by the next."""
+    """Writes the reports. ``report`` may be called often: the next write covers a failure during a write."""
 
     def __init__(self, zk: ZkStore, broker_id: int) -> None:
         self._zk = zk

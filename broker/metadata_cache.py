@@ -50,7 +50,7 @@ class PartitionInfo:
     offline_replicas: list[int]
     incarnation: int = NO_INCARNATION
     base_offset: int = NO_OFFSET
-    """The offset where its log began and its predecessor's ended; -1: it has no predecessor."""
+    """The offset where its log begins and its predecessor's log ended; -1 without a predecessor."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class TopicInfo:
     undeleted_partition_count: int = NO_COUNT
     layout_version: int = NO_LAYOUT_VERSION
     ordered_delivery: bool | None = None
-    """Whether keys keep their order, settled by the first resize; None before that: the configuration decides."""
+    """Whether keys keep their order: fixed by the first resize. None before that: the configuration decides."""
     announced_partition_count: int = NO_COUNT
     """Before a split, the partition count for producers that name no layout; -1: no count is announced."""
     announced_leaders: list[int] = field(default_factory=list)
@@ -85,7 +85,7 @@ class TopicInfo:
         return incarnation if known is None else known.incarnation
 
     def coming_leader(self, index: int) -> int:
-        """The future leader of a partition that never had one; -1: it had one, or no broker can lead it."""
+        """The future leader of a partition that never had one; -1 for any other, or if no broker can lead it."""
         known = self.partitions.get(index)
         if known is not None:
             return known.replicas[0] if known.leader < 0 and not known.isr and known.replicas else NO_LEADER
@@ -131,11 +131,11 @@ class MetadataCache:
         return info is not None and partition in info.removed
 
     def holds(self, topic: str) -> bool:
-        """Whether leaders hold the topic's stock consumers for the order of keys."""
+        """Whether leaders hold records back from the topic's stock consumers to keep the order of keys."""
         return self.is_held(topic)
 
     def is_resized(self, topic: str) -> bool:
-        """Whether the topic's partition count was ever changed, as far as it is known."""
+        """Whether the topic's partition count was ever changed, as far as this broker knows."""
         info = self.topics.get(topic)
         return info is not None and info.layout_version > 0
 
@@ -155,7 +155,7 @@ class MetadataCache:
         return NO_INCARNATION if found is None else found.incarnation
 
     def base_offset(self, topic: str, partition: int) -> int:
-        """The first offset of a partition that was created again; -1 if it was not, or if that is not known."""
+        """The first offset of a partition that was created again; -1 for any other, or if unknown."""
         info = self.topics.get(topic)
         found = None if info is None else info.partitions.get(partition)
         return NO_OFFSET if found is None else found.base_offset
@@ -170,7 +170,7 @@ class MetadataCache:
         return None if info is None else info.partitions.get(key.partition)
 
     def coming_leader(self, key: TopicPartition) -> int:
-        """The future leader of a partition that never had one; -1: it had one, or that is not known."""
+        """The future leader of a partition that never had one; -1 for any other partition, or if unknown."""
         info = self.topics.get(key.topic)
         return NO_LEADER if info is None else info.coming_leader(key.partition)
 
@@ -196,7 +196,7 @@ class MetadataCache:
         return [(info, info.endpoints[listener]) for info in self.brokers.values() if listener in info.endpoints]
 
     def update(self, request: UpdateMetadataRequest) -> dict[TopicPartition, int]:
-        """``update_in_steps`` at once."""
+        """``update_in_steps`` without pauses."""
         removed: dict[TopicPartition, int] = {}
         at_once(self.update_in_steps(request, removed))
         return removed
@@ -263,7 +263,7 @@ class MetadataCache:
             index = partition.partition_index
             if partition.leader == LEADER_DURING_DELETE:
                 incarnation = topic.remove(index, partition.incarnation)
-                if incarnation >= 0:  # else it was gone long before, and may be created anew, with offsets, by now
+                if incarnation >= 0:  # else it was removed long ago, and may exist anew, with offsets
                     removed[TopicPartition(name, index)] = incarnation
         if is_known and topic.layout_version > 0:
             for index, info in described.items():

@@ -81,7 +81,7 @@ class Node:
         self.on_values_changed: list[Callable[[], None]] = []
         """Called when ``dynamic.values`` changed."""
         self.registered = trio.Event()
-        """Set once there is a broker epoch: earlier requests of a controller are meant for the previous process."""
+        """Set once there is a broker epoch: earlier requests of a controller are for the previous process."""
         self.flushes_on_ack = config.values["log.flush"] == "ack"
         self.features = FinalizedFeatureCache(zk, config.supported_features)
         self.metadata = MetadataCache()
@@ -280,7 +280,7 @@ class Node:
         return [partition for partition in self.replicas.all() if partition.is_leader]
 
     def is_ordered(self, topic: str) -> bool:
-        """Whether the topic's keys keep their order across resizes; before the first one its configuration decides."""
+        """Whether the topic's keys keep their order at resizes. The configuration decides until the first resize."""
         info = self.metadata.topics.get(topic)
         settled = None if info is None else info.ordered_delivery
         return self.dynamic.delivery_rules(topic).ordered if settled is None else settled

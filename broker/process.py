@@ -38,7 +38,7 @@ async def run(
     on_ready: Callable[[Mapping[str, ListenerAddress]], None] | None = None,
     zk_latency: Histogram | None = None,
 ) -> None:
-    """Serve until cancelled, then hand the leaders over, flush and close.
+    """Serve until cancelled. Then let other brokers lead, flush and close.
 
     ``zk_latency`` is the histogram of the session's requests. ``on_ready`` gets the advertised listeners once the
     broker is registered. Raises ``LogDirError``, ``OSError`` for a listener that cannot be bound,

@@ -4,9 +4,9 @@ While the znode of an earlier session exists, registering waits until it is gone
 our own session owns already is ours (KAFKA-13407: the response to the create was lost). After an expiry the broker
 registers again in the new session.
 
-Each registration reads ``/features`` first (``admit``). In the same multi it sets ``/brokers/registrations`` at the
-version that this znode had before that read. An update of the features sets this znode too, so if both happen at the
-same time, one of them fails and reads again.
+Each registration reads ``/features`` first (``admit``). The multi that creates the broker's znode also sets
+``/brokers/registrations``, at the version that this znode had before ``/features`` was read. An update of the features
+sets it too, so if both happen at the same time, one of them fails and reads again.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Registration:
         self.epoch = NO_EPOCH
 
     async def wait_for_old_session(self) -> None:
-        """Return when no other session has the id. Raises ``DuplicateBrokerError`` if another keeps it for too long."""
+        """Return when no other session has the id. Raises ``DuplicateBrokerError`` if one keeps it for too long."""
         while not await self._try_once(create=False):
             pass
 

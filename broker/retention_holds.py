@@ -1,10 +1,10 @@
 """Records that retention by time keeps in topics with ``ordered.delivery.retention.waits`` (hole 22).
 
 The controller sends a hold for each partition that another partition waits for: the first offset that some group has
-not read, and the time for which the hold lasts. A hold that the controller does not renew ends, so no hold of a dead
+not read, and the time for which the hold lasts. A hold that the controller does not renew ends, so no hold of a crashed
 controller lasts for ever. In each leader epoch the leader first keeps everything for a lease: the controller may have
 sent the hold to the previous leader, and a resize that begins with this epoch may add waits. A follower removes nothing
-by time. Its log begins where its leader's begins.
+by time: its log begins where the leader's log begins.
 """
 
 from __future__ import annotations

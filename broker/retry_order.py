@@ -3,14 +3,14 @@
 Such a producer numbers nothing and may have several requests in flight. If a later request were accepted, the repeated
 earlier ones would come after it. Some libraries repeat requests in the reverse order; some build other batches of the
 same records. So this module remembers the refused records in the order in which they first came. Only a batch that
-begins with the next of them is accepted. All others are refused with a retriable error, until every record has come or
-a time limit is over.
+begins with the next such record is accepted. All other batches are refused with a retriable error, until every record
+has come or a time limit is over.
 
 A batch that is repeated before its turn is held for a moment instead. Java's producer and kafka-python put a refused
-batch before all others of its partition, and send none of the others while it waits to be repeated. If several batches
-are in flight, the last one comes first. If it were refused again, the producer would send only this batch for seconds.
-A hold ends after ``ordered.delivery.legacy.producers.max.hold.ms``: the limit of requests in flight may keep the
-producer from sending the batches before it.
+batch before all other batches of its partition, and send no other batch of the partition before it is repeated. If
+several batches are in flight, the last batch comes first. If it were refused again, the producer would send only this
+batch for seconds. A hold ends after ``ordered.delivery.legacy.producers.max.hold.ms``: the limit of requests in flight
+may keep the producer from sending the batches before it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GIVE_UP_S = 5.0
 MAX_RECORDS = 100_000
 """With so many records remembered, further batches of a producer are refused but not awaited."""
 MAX_BATCH_RECORDS = 20_000
-"""A batch of more records that came before this broker led its partition is not awaited: reading it takes long."""
+"""A batch of more records is not awaited if it came before this broker led its partition: reading it takes long."""
 
 Mark: TypeAlias = int
 """A hash that stands for a record."""
@@ -52,7 +52,7 @@ class Held(Protocol):
     """A batch that is held."""
 
     def take_turn(self) -> None:
-        """Append it: its turn has come."""
+        """Append the batch: its turn has come."""
 
 
 class RetryOrder:
@@ -107,7 +107,7 @@ class RetryOrder:
             self._awaited = deque(mark for mark in self._awaited if mark not in marks)
 
     def stop_waiting(self) -> None:
-        """Await no record any more: a batch was refused because of its content, and it may be an awaited one."""
+        """Await no record any more: a batch was refused because of its content, and its records may be awaited."""
         self._marks.clear()
         self._awaited.clear()
 
@@ -144,7 +144,7 @@ class RetryOrder:
         self._held = {mark: other for mark, other in self._held.items() if other is not held}
 
     def _give_up_until(self, first: Mark) -> None:
-        """Stop awaiting the records before ``first``: they must not be written behind it."""
+        """Stop awaiting the records before ``first``: they must not be written after it."""
         while self._awaited and self._awaited[0] != first:
             mark = self._awaited.popleft()
             self._marks.discard(mark)

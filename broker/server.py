@@ -1,4 +1,4 @@
-"""Listeners: accept connections within the limits, serve each in a task, close those that are overdue."""
+"""Listeners: accept connections within the limits, serve each in a task, close overdue connections."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Server:
         self._per_host: Counter[str] = Counter()
         self._fewer = WakeUps()
         self.accepted: Counter[str] = Counter()
-        """Connections accepted so far, by listener; ``closed`` counts those that have ended."""
+        """Connections accepted so far, by listener; ``closed`` counts the connections that have ended."""
         self.closed: Counter[str] = Counter()
         self.refused = 0
 

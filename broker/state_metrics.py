@@ -315,7 +315,7 @@ def network_metrics(node: Node, server: Server) -> Callable[[], Iterator[Metric 
 
 
 class GroupMetrics:
-    """Groups whose coordinator this broker is."""
+    """Groups that this broker coordinates."""
 
     def __init__(self, node: Node, lag: GroupLag, shown: ShownTopics, limits: Limits) -> None:
         self._node = node

@@ -4,11 +4,11 @@ Such a producer keeps the partition count of its metadata for minutes. NOT_LEADE
 client library ask for metadata and repeat the batch, at the same partition. This error is returned in two cases, once
 for each connection and layout:
 
-- A split is announced that stock placement follows, and a batch has a key that moves. The batch is accepted
+- A split is announced, stock placement follows it, and a batch has a key that moves. The batch is accepted
   when it is repeated: the key belongs here until the layout changes. By then the producer uses the new count.
 - The layout has changed and a batch has a misplaced key. The repeated batch is refused permanently.
 
-Batches in flight behind a refused batch are refused too, or they would be written before it. The same holds for
+Batches in flight behind a refused batch are refused too; otherwise they would be written before it. The same holds for
 batches behind a batch that comes before this broker leads its partition for the first time. See ``awaited_batches`` for
 idempotent producers, and ``retry_order`` for the others.
 """
@@ -54,14 +54,14 @@ class EarlyBatchError(KafkaError):
 
 @dataclass(slots=True)
 class Owed:
-    """The partitions for which open connections still owe batches before a topic gets one layout version."""
+    """The partitions that one layout version of a topic waits for: open connections have outstanding batches there."""
 
     topic_id: uuid.UUID | None
     layout_version: int
     partitions: WeakKeyDictionary[ClientSession, dict[int, float]] = field(default_factory=WeakKeyDictionary)
     """The time until which each partition is waited for.
     It is infinite if a batch must be repeated. It is limited if the last batch had a misplaced key, because the next
-    batch may have one too."""
+    batch may have a misplaced key too."""
 
     def is_waited_for(self, now: float) -> bool:
         return any(until > now for partitions in self.partitions.values() for until in partitions.values())
@@ -84,7 +84,7 @@ class StockProducers:
         """The time since which producers of a topic with an announced split are made to refresh metadata."""
 
     def report(self, topics: Collection[str], known: Mapping[str, TopicInfo]) -> list[StockProducersOfTopic]:
-        """A report on those topics that a stock producer wrote to. ``known`` is the controller's present metadata."""
+        """A report on the topics that a stock producer wrote to. ``known`` is the controller's present metadata."""
         now = self._clock.monotonic()
         for topic in topics:
             info = known.get(topic)
@@ -127,7 +127,7 @@ class StockProducers:
         self._wrote(key.topic)
         order = session.retry_orders.get(key)
         if order is not None and order.is_over:
-            del session.retry_orders[key]  # or every batch on this connection would be decoded
+            del session.retry_orders[key]  # otherwise every batch on this connection would be decoded
             order = None
         if info is not None and info.announced_partition_count > layout.undeleted_partition_count >= 0:
             return self._announced(session, partition, info, layout, admission)
@@ -137,7 +137,7 @@ class StockProducers:
         return admission if order is None or order.is_empty else self._in_order(session, key, admission)
 
     def refused_before_leading(self, session: ClientSession, key: TopicPartition, batch: RecordBatch) -> None:
-        """Await a batch that is refused because this broker is yet to lead the partition. Raises CorruptRecordError."""
+        """Await a batch that is refused because this broker does not lead yet. Raises CorruptRecordError."""
         if session.repeats_until_led and can_be_awaited(batch):
             records = batch.sent_records()
             _retry_order(session, key, self._clock.monotonic()).refused_before_leading(records)
@@ -235,7 +235,7 @@ class StockProducers:
 def _check_sequence(
     session: ClientSession, partition: Partition, batch: RecordBatch, topic_id: uuid.UUID, version: int, now: float
 ) -> None:
-    """Raise unless an idempotent producer's batch may be written now: others may have to be repeated first.
+    """Raise unless an idempotent producer's batch may be written now: other batches may have to be repeated first.
 
     The log checks the batch here, because a batch that it refuses must still be repeated.
     """
@@ -286,7 +286,7 @@ def _is_awaited(session: ClientSession, key: TopicPartition) -> bool:
 
 
 def _is_moving(batch: RecordBatch, partition: int, count: int, announced: int) -> bool:
-    """Whether all keys of the batch are placed by ``count``, and one moves once there are ``announced`` partitions.
+    """Whether all keys of the batch are placed by ``count``, and a key moves with ``announced`` partitions.
 
     A producer with another partitioner cannot follow, so it is not waited for.
     """

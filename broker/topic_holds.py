@@ -94,7 +94,7 @@ class TopicHold:
         return found
 
     def on_ends(self, q: int, leader_epoch: int, ends: Mapping[int, int]) -> None:
-        """Store ends from the leader of ``leader_epoch``. Other ends stay as an earlier leader answered."""
+        """Store ends from the leader of ``leader_epoch``. Other ends stay as an earlier leader answered them."""
         self.asked_under[q] = leader_epoch
         for epoch, end_offset in ends.items():
             self.facts.on_end(q, epoch, end_offset)
