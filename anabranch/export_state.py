@@ -32,12 +32,12 @@ from anabranch.protocol.plurals import counted
 from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_LEADER, NO_OFFSET
 
 CHECKPOINTS = (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, PARTITION_COUNT_CHECKPOINT)
-"""Files that are copied whole besides the segments, and replaced by each export; the manifest has their content too."""
+"""Files besides the segments. Each export replaces them by complete copies. The manifest has their content, too."""
 UNFINISHED_SUFFIX = ".part"
 
 
 class ExportConflictError(Exception):
-    """The present export and the new one do not belong together; the message names both."""
+    """The existing export and the new one do not belong together; the message names both."""
 
 
 class CopyKey(NamedTuple):
@@ -145,7 +145,8 @@ def _epoch_at(epochs: Sequence[EpochStart], offset: int) -> int | None:
 def skipped_to(copy: Copy, offset: int) -> Copy:
     """The copy of a replica that has no offsets below ``offset`` any more.
 
-    A copy that no complete export has begins again at ``offset``. Another copy records the skipped offsets as missing.
+    A copy that is in no complete export begins again at ``offset``. Any other copy records the skipped offsets as
+    missing.
     """
     if offset <= copy.end_offset:
         return copy
@@ -196,8 +197,8 @@ def check_belongs(manifest: Manifest, head: Head, where: str) -> None:
 def _is_another_topic(manifest: Manifest, head: Head) -> bool:
     """Whether the topic of that name was deleted and created again.
 
-    A changed topic id does not prove it, because the end of a shrink changes it too. A shrink does not change the
-    incarnation of partition 0.
+    A changed topic id does not prove this, because the end of a shrink changes the topic id, too. A shrink does not
+    change the incarnation of partition 0.
     """
     pairs = [
         (entry.incarnation, head.incarnations.get(entry.partition, NO_INCARNATION)) for entry in manifest.partitions

@@ -122,7 +122,7 @@ class _Cluster:
         )
 
     async def look(self, run: ExportRun, partition: int | None = None) -> _View:
-        """The present state of all partitions, or of one.
+        """The present state of all partitions, or of one partition.
 
         The ISR is requested after the high watermarks, so its replicas have all records below them.
         """

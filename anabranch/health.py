@@ -2,8 +2,9 @@
 
 It is for container health checks. It takes the same configuration as the checked server (file, environment, ``--set``).
 It imports neither an event loop nor ZooKeeper, so that it may run every few seconds. A broker serves when each of its
-listeners responds to ApiVersions and names this broker in Metadata. Then the broker is registered, and has received
-this metadata from the controller. A controller serves when its listener responds, whether it is active or standby.
+listeners responds to ApiVersions and names this broker in Metadata. This shows that the broker is registered, and that
+it has received metadata from the controller. A controller serves when its listener responds, whether it is active or
+standby.
 
 Where ``metrics.listener`` is set, ``/health/ready`` there must report the server as ready too: it has ZooKeeper, its
 background tasks run, and its loop is not blocked.

@@ -91,7 +91,7 @@ def list_segments(directory: Path) -> list[SourceSegment]:
     """The segments of a replica, ascending. Raises SourceChangedError while they are being replaced.
 
     The directory is read twice, so that segments removed by a compaction do not look like a gap. A compaction that ends
-    between the two reads makes them differ. One that continues has a ``.swap`` file in both.
+    between the two reads makes them differ. A compaction that has not ended shows a ``.swap`` file in both reads.
     """
     first, second = scan_segments(directory), scan_segments(directory)
     if {base: inode for base, (inode, _) in first.items()} != {base: inode for base, (inode, _) in second.items()}:
@@ -153,7 +153,7 @@ def open_piece(directory: Path, segment: SourceSegment, start_offset: int, limit
 def _piece(path: Path, segment: SourceSegment, descriptor: int, start_offset: int, limit: int) -> Piece:
     raw = {suffix: _read(path.with_suffix(suffix)) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)}
     snapshot = _read(path.with_suffix(SNAPSHOT_SUFFIX))
-    # A compaction replaces the files beside a log first, so they belong to this log unless it was replaced.
+    # The files beside the log are read before the check that a compaction has not replaced the log.
     now = _inode(path)
     if not segment.inode == os.fstat(descriptor).st_ino == now:
         raise SourceChangedError(f"{path} was {'removed' if now is None else 'replaced'}")
@@ -185,7 +185,7 @@ def _boundary(
     """The position of the first batch that reaches ``offset``, and the offset behind the previous batch.
 
     The search begins at the last index entry below ``offset``, or at the beginning when the index is wrong. Raises
-    HistoryChangedError when that batch begins below ``offset``, unless the batch is left out anyway (``at_most``).
+    HistoryChangedError when that batch begins below ``offset``; not with ``at_most``, because the batch is left out.
     """
     size = os.fstat(descriptor).st_size
     position, reached = 0, base_offset

@@ -33,7 +33,7 @@ def with_admin(bootstrap_server: str, work: Callable[[Admin], Awaitable[T]]) -> 
 
 
 def parse_configs(settings: list[str] | None, option: str = "--config") -> dict[str, str]:
-    """The configs of topics or brokers that ``option`` sets. Raises ``UsageError`` for one without ``=``."""
+    """The configs of topics or brokers that ``option`` sets. Raises ``UsageError`` for a config without ``=``."""
     return pairs_of(option, settings, "retention.ms=3600000")
 
 

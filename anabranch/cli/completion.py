@@ -9,7 +9,7 @@ from anabranch.cli.own_command import NAME
 _WHEN_SOURCED = f"""
 if [[ ${{funcstack[1]}} == _{NAME} ]]; then _{NAME} "$@"; else compdef _{NAME} {NAME}; fi
 """
-"""zsh runs a file of fpath as the function of its name. A script that is sourced has to register the function."""
+"""zsh runs a file in fpath as the function with the file's name. A sourced script has to register the function."""
 
 
 def completion(shell: Literal["bash", "zsh", "fish"]) -> int:
@@ -28,7 +28,7 @@ def completion(shell: Literal["bash", "zsh", "fish"]) -> int:
 
     script = build_app().generate_completion(prog_name=NAME, shell=shell)
     if shell == "zsh":
-        # zsh calls only the function that has the name of its file in fpath.
+        # zsh calls only the function with the name of the file in fpath.
         script = script.replace(f"_cyclopts_{NAME}", f"_{NAME}") + _WHEN_SOURCED
     print(script)
     return 0

@@ -160,7 +160,7 @@ async def _alter(admin: Admin, kind: Kind, name: str, changes: Mapping[str, str 
 
 @contextmanager
 def _may_be_a_controller(server: int) -> Iterator[None]:
-    """If no broker has the id, name the option for a controller's loggers: brokers do not know controllers."""
+    """If no broker has the id, name the option for a controller's loggers: the id may be a controller's."""
     try:
         yield
     except KafkaError as error:

@@ -1,4 +1,4 @@
-"""The loggers of a controller, through its own listener: clients know only brokers."""
+"""The loggers of a controller, through its own listener: clients connect only to brokers."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def failures(refused: Mapping[str, KafkaError]) -> dict[str, dict[str, str]]:
 
 
 def report_deleted(names: Iterable[str], refused: Mapping[str, KafkaError], *, as_json: bool) -> int:
-    """Print the deleted names, and the errors of the others. Returns the exit status."""
+    """Print the deleted names, and the errors of the other names. Returns the exit status."""
     deleted = [name for name in names if name not in refused]
     if as_json:
         print_json({"deleted": deleted, "failed": failures(refused)})
@@ -67,7 +67,7 @@ def exit_status_of(error: BaseException) -> int:
 
 
 def _single_cause(error: BaseException) -> BaseException:
-    """The error inside exception groups that have only one."""
+    """The error inside exception groups that each have only one error."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

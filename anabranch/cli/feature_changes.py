@@ -112,7 +112,7 @@ def outcome(change: Change, error: KafkaError | None, *, dry_run: bool) -> str:
 
 
 def as_json(wanted: Iterable[Change], failed: Mapping[str, Mapping[str, str]], *, dry_run: bool) -> dict[str, object]:
-    """All changes, and the errors of those that failed, for programs."""
+    """All changes, and the errors of the failed changes, for programs."""
     rows = [
         {
             "feature": change.feature,

@@ -17,7 +17,7 @@ AT_ONCE = 32
 
 
 async def timestamp_at(reader: LogReader, tp: TopicPartition, offset: int) -> int | None:
-    """The timestamp of the first record at or after ``offset``; None without one, or when the leader gives an error."""
+    """The timestamp of the first record at or after ``offset``; None without such a record, or after an error."""
     try:
         fetched = await reader.fetch(tp, offset)
     except KafkaError:
@@ -30,7 +30,7 @@ async def timestamp_at(reader: LogReader, tp: TopicPartition, offset: int) -> in
 
 
 async def first_timestamps(bootstrap: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The timestamps of the first records at or after ``offsets``, of the partitions whose leaders respond in time."""
+    """The timestamp of the first record at or after each of ``offsets``, if the partition's leader responds in time."""
     found: dict[TopicPartition, int] = {}
     limit = anyio.CapacityLimiter(AT_ONCE)
 

@@ -35,8 +35,10 @@ from anabranch.command_error import CommandError, UsageError
 from anabranch.ordered_resize.explain import Wait
 
 EXPIRING_WITHIN_MS = 600_000
-"""Awaited records are shown as expiring this long before retention removes them: the default of
-``retention.warning.ms``, by which controllers warn."""
+"""A wait is shown as expiring if retention removes awaited records within this time.
+
+Controllers warn by ``retention.warning.ms``, which has the same default.
+"""
 
 app = App(name="groups", help="List, describe, reset, delete consumer groups.")
 
@@ -172,7 +174,7 @@ async def _ends(
 
 
 async def _holds(admin: Admin, group_id: str, topics: Mapping[str, TopicDescription]) -> list[dict[str, Any]]:
-    """The partitions whose leaders hold stock consumers, also of other groups, because of this group."""
+    """The partitions whose leaders hold stock consumers because of this group. Other groups' consumers may be held."""
     resized = [name for name, topic in sorted(topics.items()) if is_resized(topic)]
     configs = await admin.describe_configs(topics=resized, keys=[HOLD_KEY]) if resized else {}
     return [
@@ -195,9 +197,9 @@ def wait_sentences(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def left_of_wait(row: Mapping[str, Any]) -> int | None:
-    """The records that the group has to process before the wait is over; None while the end or the place is unknown.
+    """The records that the group has to process before the wait is over; None while the end or position is unknown.
 
-    A member reports its position only now and then, so its commits may be ahead of it.
+    A member reports its position only now and then, so its commit may be ahead of the reported position.
     """
     known = [row[name] for name in ("position", "committed") if row[name] is not None]
     return None if row["until"] is None or not known else max(0, row["until"] - max(known))
@@ -260,7 +262,7 @@ async def _found_waits(
     except KafkaError as error:
         if error.code is not ErrorCode.UNSUPPORTED_VERSION:
             raise
-        positions = {}  # unknown below level 2 of group_coordinator: partitions that need them wait
+        positions = {}  # unknown below level 2 of group_coordinator; waits for a position are then shown
     numbers = [info.partition for info in topic.partitions]
     group = GroupOnTopic(
         await lineages(admin, name, numbers),

@@ -13,20 +13,20 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 TOGETHER_S = 0.5
-"""Signals within this time count as one: ``timeout`` sends one to the process and one to its group."""
+"""Signals within this time count as one signal: ``timeout`` signals the process and also the process group."""
 REMIND_S = 2.0
-"""The time after the first signal when a command that still runs prints the reason for its wait."""
+"""A command that still runs this long after the first signal prints the reason for its wait."""
 
 
 class Interrupts:
     """``async with``: on the first SIGINT or SIGTERM the command finishes its work, on the second it stops waiting.
 
-    A third signal ends the process as signals do by default. So does the second when the command cannot stop waiting.
+    A third signal ends the process. When the command cannot stop waiting, the second signal ends the process.
     """
 
     def __init__(self) -> None:
         self.status = 0
-        """The exit status after the signal: 130 or 143; 0 before one came."""
+        """The exit status after the signal: 130 or 143; 0 before a signal."""
         self.gave_up = False
         """Whether ``give_up`` was called."""
         self._on_first: Callable[[], object] = lambda: None

@@ -63,7 +63,7 @@ def build_app() -> App:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Entry point. Exit status: 0 done, 1 failed (one line on stderr says why), 2 wrong usage, 130 interrupted."""
+    """Entry point. Exit status: 0 done, 1 failed (with one line on stderr), 2 wrong usage, 130 interrupted."""
     arguments = sys.argv[1:] if argv is None else argv
     _open_closed_streams()
     try:
@@ -113,7 +113,7 @@ def _end_without_reader() -> NoReturn:
 
 
 def _check_texts(arguments: Sequence[str]) -> None:
-    """Refuse arguments that are not UTF-8, before one reaches an encoder. Paths of files may be any bytes."""
+    """Refuse arguments that are not UTF-8, before an encoder gets them. Paths of files may be any bytes."""
     if not arguments or arguments[0] not in CLIENTS:
         return
     for argument in arguments:

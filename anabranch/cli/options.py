@@ -57,7 +57,7 @@ Settings: TypeAlias = Annotated[
 
 
 def pairs_of(option: str, settings: Sequence[str] | None, example: str) -> dict[str, str]:
-    """The ``key=value`` pairs of an option. Raises ``UsageError`` for one without ``=`` or without a key."""
+    """The ``key=value`` pairs of an option. Raises ``UsageError`` for a pair without ``=`` or without a key."""
     parsed = {}
     for setting in settings or []:
         key, separator, value = setting.partition("=")

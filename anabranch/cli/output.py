@@ -64,7 +64,7 @@ def _are_numbers(values: list[Any]) -> bool:
 def print_rows(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool, as_tsv: bool, none: str = ""
 ) -> None:
-    """Print rows in the format that the user chose; as a table, ``none`` replaces an empty one."""
+    """Print rows in the format that the user chose. ``none`` is printed instead of an empty table."""
     if as_json:
         print_json(rows)
     elif as_tsv:

@@ -244,7 +244,7 @@ def _length(data: bytes | None) -> int:
 def to_tsv(record: RecordLike) -> bytes:
     """Topic, partition, offset, timestamp, key and value, with tabs between.
 
-    Tabs, line ends and backslashes in key and value are escaped, and a missing one is ``\\N``, as in PostgreSQL's COPY.
+    Tabs, line ends and backslashes in key and value are escaped. A null is ``\\N``, as in PostgreSQL's COPY.
     """
     place = b"%s\t%d\t%d\t%d" % (record.topic.encode(), record.partition, record.offset, record.timestamp)
     return b"\t".join([place, _tsv(record.key), _tsv(record.value)])

@@ -41,16 +41,16 @@ REFUSALS = frozenset(
 """Errors by which the controller refuses a resize; any other error means that the request failed."""
 
 NEVER = (ErrorCode.INVALID_PARTITIONS.name, ErrorCode.INVALID_REQUEST.name)
-"""The errors for an impossible count and for an internal topic; the reason for any other refusal can end."""
+"""The errors for an impossible count and for an internal topic. Any other refusal may be temporary."""
 
 
 _DRAINS = frozenset({DRAIN_KEY, LOSS_KEY, "cleanup.policy", "retention.ms"})
-"""The configs that decide whether marked partitions ever get empty. The controller checks this last."""
+"""The configs that decide whether marked partitions are ever drained. The controller checks them last."""
 LOSS_FLAG = "--delete-latest-values-when-drained"
 
 
 async def check_resize(admin: Admin, name: str, count: int, changes: Mapping[str, str | None]) -> None:
-    """Raise ``CommandError`` when the resize is refused, unless the refusal is for configs that ``changes`` set."""
+    """Raise ``CommandError`` when the resize is refused, unless the reason is a config that ``changes`` sets."""
     refused, _ = await _judgement(admin, name, count)
     if refused is not None and not await _is_of_configs(admin, name, count, refused, changes):
         raise CommandError(refused)
@@ -106,9 +106,9 @@ async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str,
         "ordered_delivery": topic.ordered_delivery,
         "moved_share": float(share),
         "moves": [_move_row(move, leaders) for move in planned],
-        # The controller judges by the present config, without ``changes``. Its check of the drain is the last one.
+        # The controller checks the present config, without ``changes``. Its last check is the one of the drain.
         "refused": None if only_drain else refused,
-        # The controller's advice on marked partitions is by the present config, too.
+        # The controller's advice on marked partitions is for the present config, too.
         "notes": [line for line in advice if LOSS_KEY not in line]
         + (await _notes(admin, topic, count, changes, planned) if is_possible else []),
     }
@@ -175,7 +175,7 @@ def _replica_notes(topic: TopicDescription, before: int, count: int) -> list[str
 async def _lag_notes(
     admin: Admin, topic: TopicDescription, sources: Collection[int], committed: Committed
 ) -> list[str]:
-    """How many records groups have yet to read of the partitions that lose keys, before newer records of those keys."""
+    """How many records of the partitions that lose keys each group has to read before newer records of these keys."""
     if not sources:
         return []
     ends = await offsets(admin, topic)

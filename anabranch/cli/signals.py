@@ -9,7 +9,7 @@ import signal
 def end_on_sigterm() -> None:
     """Let SIGTERM end this process until its server handles the signal itself.
 
-    For other processes that is the default. The first process of a container has no default: without this it would
+    Other processes do this by default. The first process of a container does not: without this function it would
     ignore a SIGTERM while it waits for ZooKeeper.
     """
     if os.getpid() == 1:

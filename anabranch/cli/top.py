@@ -140,7 +140,7 @@ async def take_sample(admin: Admin) -> Sample:
 
 
 def topic_rows(before: Sample, now: Sample) -> list[dict[str, Any]]:
-    """The topics, those with the highest write rate first. In a new partition all records count."""
+    """The topics in descending order of their write rates. In a new partition all records count."""
     seconds = max(now.at_s - before.at_s, 0.001)
     rows = []
     for name, bad in now.unhealthy.items():
@@ -160,7 +160,7 @@ def topic_rows(before: Sample, now: Sample) -> list[dict[str, Any]]:
 
 
 def group_rows(before: Sample, now: Sample) -> list[dict[str, Any]]:
-    """The groups, those furthest behind first. ``seconds_left`` is None for a group whose lag does not shrink."""
+    """The groups in descending order of their lags. ``seconds_left`` is None for a group whose lag does not shrink."""
     seconds = max(now.at_s - before.at_s, 0.001)
     rows = []
     for group, committed in now.committed.items():

@@ -19,7 +19,7 @@ from anabranch.protocol.plurals import counted
 from anabranch.zk_schemas.znode import format_id
 
 ANSWER_WITHIN_MS = 3_000
-"""The time limit for brokers' responses: no broker knows a partition that was just removed."""
+"""The time limit for brokers' responses: no broker responds for a partition that was just removed."""
 HOLD_KEY = "ordered.delivery.legacy.consumers"
 IN_USE, MARKED, NEW = "in use", "marked", "new"
 
@@ -51,7 +51,7 @@ async def describe_topics(admin: Admin, names: list[str]) -> list[dict[str, Any]
 async def consumer_hold_rows(
     admin: Admin, topic: TopicDescription, configs: Mapping[str, ConfigEntry]
 ) -> list[dict[str, Any]]:
-    """The groups for which stock consumers of the topic are held, by partition; empty when the topic holds none."""
+    """By partition, the groups for which stock consumers are held; empty when the topic does not hold consumers."""
     key = configs.get(HOLD_KEY)
     if key is None or key.value != "hold" or not is_resized(topic):
         return []

@@ -301,7 +301,7 @@ async def _alter(
     *,
     loses: bool,
 ) -> list[int] | None:
-    """Change configs and count. Returns the partitions left to drain; None when it does not wait for the count."""
+    """Change configs and count. Returns the partitions left to drain; None when the command does not wait."""
     count = partitions
     if count is not None and await stop_choosing(admin, topic, changes):
         described = (await admin.describe_topics([topic]))[topic]

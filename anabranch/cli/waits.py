@@ -1,4 +1,4 @@
-"""The partitions of a group that wait for others across a resize, from brokers' responses. Pure (KIP-253).
+"""The waits of a group's partitions for other partitions, after a resize, from brokers' responses. Pure (KIP-253).
 
 The consumers' own gates decide. ``anabranch groups describe`` computes the waits with the same gate from outside.
 """
@@ -15,7 +15,7 @@ from anabranch.protocol.sentinels import NO_OFFSET
 
 
 class BlockedBy(NamedTuple):
-    """A wait; ``is_blocked``: all records that the partition still has to deliver wait."""
+    """A wait; ``is_blocked``: the partition cannot deliver any record before the wait is over."""
 
     wait: Wait
     is_blocked: bool
@@ -42,7 +42,7 @@ class GroupOnTopic:
         self._gate.assign(p for p, answer in lineages.items() if answer.lineage is not None)
 
     def unknown(self, asked: Collection[int]) -> list[int]:
-        """Partitions that lineages name and that are not in ``asked``: they may be deleted already."""
+        """Partitions that are in lineages but not in ``asked``. They may be deleted already."""
         return sorted({q for p in self._gate.held for q in self._gate.named(p)} - set(asked))
 
     def ends_to_ask(self, asked: Collection[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,1 +1,1 @@
-"""A web page of a cluster: its problems, the moves of keys, and the waits of consumers. Brokers have no part of it."""
+"""A web page of a cluster: its problems, the moves of keys, and the waits of consumers. It does not run in a broker."""

@@ -32,14 +32,14 @@ from anabranch.protocol.plurals import counted
 EVERY_S = 1.0
 """The interval at which an open page is updated."""
 MOST_DONE = 100
-"""The largest number of kept sentences about changes that were made; pages show them by their token."""
+"""The largest number of kept results of changes. A result is a sentence, which a page finds by its token."""
 STREAMS = 100
 """The largest number of pages that are updated at once; other browsers are asked to try later."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleConfig:
-    """The console's settings. ``bootstrap`` is for clients. ``hosts`` are names besides those of the loopback."""
+    """The console's settings. ``bootstrap`` is for clients. ``hosts``: further host names, besides the loopback's."""
 
     bootstrap: str
     hosts: Sequence[str] = ()

@@ -16,7 +16,7 @@ NAMED = 8
 """The largest number of partitions or members that a sentence names."""
 REBALANCES = ("PreparingRebalance", "CompletingRebalance")
 KEEPS_UP_S = 3.0
-"""A member that is less than this behind keeps up, whatever the present rates are."""
+"""A member whose lag is below this time keeps up, whatever the present rates are."""
 
 
 class Reason(NamedTuple):
@@ -131,7 +131,7 @@ def _slow(rows: Sequence[Mapping[str, Any]], *, spare: bool) -> Reason | None:
 
 
 def _roots(waits: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The waits for partitions that do not wait themselves: the other waits end after these."""
+    """The waits for partitions that do not wait themselves. All other waits end after these waits."""
     blocked = {(wait["topic"], wait["partition"]) for wait in waits}
     roots = [wait for wait in waits if (wait["topic"], wait["waits_for"]) not in blocked]
     return roots or list(waits)

@@ -23,8 +23,7 @@ def furthest_behind(
 ) -> list[Behind]:
     """The groups with a lag of at least ``least`` records, the most important first.
 
-    Groups that have members, or are among ``committing``, come before groups that nobody uses. ``lags`` are by group
-    and topic.
+    Groups that have members or are in ``committing`` come before unused groups. ``lags`` are by group and topic.
     """
     found = [
         Behind(

@@ -12,7 +12,7 @@ MOST_GROUPS = 2_000
 
 class Owner(NamedTuple):
     name: str
-    """The client id, or the member id without one."""
+    """The client id; the member id if the client id is empty."""
     host: str
 
 
@@ -29,11 +29,11 @@ class LastOwners:
         self._seen: dict[str, Assignment] = {}
 
     def note(self, group: dict[str, Any], now_ms: int) -> None:
-        """Keep the owners in the data of ``Watch.group``, or add those of earlier to it when the group rebalances.
+        """Keep the owners in the data of ``Watch.group``. During a rebalance, add the earlier owners to the data.
 
         ``was`` of a row is the earlier owner, or None. ``owners_seen_ms`` is the time of the earlier assignment, or
-        None. Partitions that had an owner and are not in the data become rows: without a commit the broker names a
-        partition only to its owner.
+        None. A partition that had an owner and is missing in the data becomes a row: without a commit, a partition is
+        in the data only while it is assigned.
         """
         rows, name = group["partitions"], group["group"]
         before = None

@@ -1,4 +1,4 @@
-"""The data of each page, by path. A page is rendered whole once, and its live part again and again."""
+"""The data of each page, by path. A page is rendered completely once. Its live part is rendered again and again."""
 
 from __future__ import annotations
 
@@ -375,7 +375,7 @@ def _source(source: int) -> str:
 
 
 def _otherwise(entry: ConfigEntry) -> list[str]:
-    """The values that would be in force without the set one, each with its source; the last is the default."""
+    """The values that would apply without the present value, each with its source; the last one is the default."""
     if entry.is_default or entry.sensitive:
         return []
     return [f"{'-' if one.value is None else one.value} ({_source(one.source)})" for one in entry.synonyms[1:]]

@@ -228,9 +228,9 @@ async def _look(
 
 
 def choose(found: Iterable[list[Shown]], count: int, *, newest: bool) -> tuple[list[Shown], list[Shown]]:
-    """The oldest or newest ``count`` records of some partitions, and the others.
+    """The oldest or newest ``count`` records of some partitions, and the remaining records.
 
-    They are in the order of their times, and those of a partition in the order of their offsets.
+    Records are ordered by time. The records of one partition stay in the order of their offsets.
     """
     if newest:
         merged = [*heapq.merge(*(reversed(one) for one in found), key=lambda shown: shown.timestamp, reverse=True)]

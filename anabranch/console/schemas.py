@@ -49,14 +49,14 @@ REFERENCES = 100
 KEPT_SCHEMAS = 1_000
 REGISTRY_TIMEOUT_S = 3.0
 AGAIN_S = 10.0
-"""The pause before the registry is asked again for a schema that it did not give."""
+"""The pause after a failed request for a schema, before the next request for it."""
 _HEAD_BYTES = 5
 _KNOWN_FILES = (
     any_pb2, descriptor_pb2, duration_pb2, empty_pb2, field_mask_pb2, source_context_pb2, struct_pb2, timestamp_pb2,
     type_pb2, wrappers_pb2,
 )  # fmt: skip
-"""Protobuf's own files, each after those that it needs. A registry has none of them."""
-# Items may have zero bytes, so the size of the data does not limit their number.
+"""Protobuf's own files, each after the files that it imports. A registry has none of them."""
+# An item of an Avro array may have zero bytes, so the size of the data does not limit the number of items.
 os.environ.setdefault("AVRO_MAX_COLLECTION_ITEMS", "100000")
 
 Decoder: TypeAlias = Callable[[bytes], str]
@@ -70,7 +70,7 @@ class UndecodableError(Exception):
 class Schema(NamedTuple):
     """A schema; ``kind`` is AVRO, PROTOBUF or JSON.
 
-    ``references`` are the other schemas that it needs, by name. Each comes before the schemas that need it.
+    ``references`` are the other schemas that the schema needs, by name. Each comes before the schemas that need it.
     """
 
     kind: str
@@ -246,7 +246,8 @@ class Registry:
         answer = await self._get(path)
         kind = answer.get("schemaType", "AVRO")
         suffix = ""
-        # Confluent's Python serializers register a compiled schema. Apicurio returns it, but may refuse this format.
+        # Confluent's Python serializers register compiled schemas. Apicurio returns them compiled without ``format``,
+        # and may refuse the parameter.
         if kind == "PROTOBUF" and not _compiled(_text(answer)):
             suffix = "?format=serialized"
             answer = await self._get(path + suffix)
@@ -255,7 +256,7 @@ class Registry:
         return Schema(kind, _text(answer), references)
 
     async def _add_references(self, answer: Mapping[str, Any], suffix: str, found: dict[str, str]) -> None:
-        """Add the referenced schemas, depth first, so that each comes after those that it needs."""
+        """Add the referenced schemas, depth first, so that each comes after the schemas that it needs."""
         for reference in answer.get("references") or ():
             name, subject, version = (str(reference.get(field)) for field in ("name", "subject", "version"))
             if name in found:

@@ -32,7 +32,7 @@ async def section_of(
     """The section that a query names.
 
     ``where``: ``beginning``, ``end`` (the newest ``count`` records), an offset, a time in ISO 8601, or an offset by
-    partition. ``before``: an offset by partition; the newest ``count`` records before them. Raises ``ValueError``.
+    partition. ``before``: offsets by partition, for the newest ``count`` records before these. Raises ``ValueError``.
     """
     by_partition = parse_offsets(before or where) if before or is_offsets(where) else None
     if by_partition is not None:
@@ -80,7 +80,7 @@ def ways_on(section: Section, found: Found) -> WaysOn:
 
 
 def outcome_of(section: Section, found: Found) -> str:
-    """The sentence on records that are not shown, as far as the links to older and newer records do not say it."""
+    """A sentence on records that are not shown; empty when the links to older and newer records are enough."""
     if found.is_cut:
         is_linked = not section.newest and len(section.ranges) <= MOST_LINKED
         more = "The link to newer records continues it." if is_linked else "Newer records may be missing."

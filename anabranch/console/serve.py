@@ -30,7 +30,7 @@ REQUEST_TIMEOUT_MS = 3_000
 GRACE_S = 1.0
 """The time that open requests get to end after the signal."""
 END_S = 2.0
-"""The process ends at most this long after the signal: Hypercorn itself waits for a client that reads nothing."""
+"""The process ends within this time after the signal: Hypercorn itself waits for a client that reads nothing."""
 
 
 def serve(

@@ -1,7 +1,7 @@
 """The tree of splits and merges of a topic over time, from the lineages of its partitions. Pure (KIP-253).
 
-An entry of a lineage means that a partition gained keys of others. Entries in one column may belong to the same resize:
-none of them needs another one of the column, and all began within ``TOGETHER_MS``.
+An entry of a lineage means that a partition gained keys of other partitions. The entries in one column may belong to
+the same resize: no entry requires another entry of the column, and all took effect within ``TOGETHER_MS``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from anabranch.ordered_resize.facts import Lineage
 TOGETHER_MS = 1_500
 LANE_PX, COLUMN_PX, LEFT_PX, TOP_PX, RIGHT_PX = 30, 110, 64, 30, 64
 AGAIN_PX = 80
-"""The length of a use whose split is no longer known, between two merges of a partition."""
+"""The length of a period of use between two merges of a partition, when the split that began it is not known."""
 LEAVES_PX = 40
 """The length of a deleted partition's lane after its merge: the time of the deletion is not known."""
 
@@ -31,14 +31,14 @@ class Gain(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Gains that may belong to one resize; ``at_ms`` is the earliest known time of their begin, in ms since 1970."""
+    """Gains that may belong to one resize; ``at_ms`` is the earliest known start of one, in ms since 1970."""
 
     gains: list[Gain]
     at_ms: int | None
 
 
 class Lane(NamedTuple):
-    """One partition, in px. ``spans`` are (from, to, was in use); when not in use, it was marked for deletion."""
+    """One partition, in px. ``spans`` are (from, to, was in use); an unused partition was marked for deletion."""
 
     partition: int
     y: int
@@ -46,7 +46,7 @@ class Lane(NamedTuple):
     state: str
     """``in use``, ``drains`` or ``deleted``: now."""
     unknown: list[int]
-    """The places where a use begins with a split that is no longer known."""
+    """The places where a period of use begins with an unknown split."""
 
     @property
     def end_x(self) -> int:
@@ -136,7 +136,7 @@ def _is_created_after(gain: Gain, partition: int | None) -> bool:
 
 
 def _needs(gain: Gain, waiting: Mapping[tuple[int, int], Gain]) -> bool:
-    """Whether a gain that is not in a column yet came before this one."""
+    """Whether another gain that is not in a column yet came before ``gain``."""
     return any(
         (p == gain.partition and epoch < gain.epoch) or (p in gain.losers and epoch <= gain.losers[p])
         for p, epoch in waiting
@@ -163,7 +163,7 @@ def draw(
 ) -> Tree:
     """Draw partitions as lanes from top to bottom, and the newest ``most_columns`` columns from left to right.
 
-    ``partitions`` exist; others in the columns are deleted. ``floors``: the partitions whose lineages lost entries.
+    ``partitions`` exist; other partitions in the columns are deleted. ``floors``: partitions with lost lineage entries.
     """
     exist = set(partitions)
     named = exist | {p for column in columns for gain in column.gains for p in (gain.partition, *gain.losers)}
@@ -203,9 +203,9 @@ def draw(
 def _lane(
     partition: int, y: int, state: str, turns: list[_Turn], end_x: int, *, is_initial: bool
 ) -> tuple[Lane, list[int | None]]:
-    """A lane, and the times of the merges that ended a use with an unknown begin.
+    """A lane, and the times of the merges that ended a period of use with an unknown start.
 
-    A partition that is merged was in use before, even if the split is in no lineage any more.
+    A partition is in use before its merge, even if its split is in no lineage any more.
     """
     spans: list[tuple[int, int, bool]] = []
     unknown: list[int] = []

@@ -1,7 +1,7 @@
-"""The waits between partitions as a graph: a waiting partition is left of those that it waits for. Pure.
+"""The waits between partitions as a graph: a waiting partition is left of the partitions that it waits for. Pure.
 
-The older records of a partition may have to be read before those of another one, and its newer ones after them. So
-waits may form cycles of partitions, although none of records. A wait that closes a cycle is a text in the box.
+Partition A may wait for older records of B while newer records of B wait for A. So the waits between partitions may
+form a cycle, although the waits between records do not. A wait that closes a cycle is drawn as a text in the box.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from anabranch.protocol.plurals import counted
 BOX_W, BOX_H, GAP_X, GAP_Y, EDGE_PX = 140, 44, 70, 14, 8
 """Two columns fit on a page of 390 px."""
 LINE_PX, PORT_PX, LANE_PX = 18, 17, 22
-"""Heights: of one more text in a box; between two arrows of a box; of an arrow that passes between boxes."""
+"""The height of each further text in a box, between two arrows of a box, and of an arrow that passes between boxes."""
 MOST_NAME, MOST_TEXT = 12, 17
-"""The largest number of letters of a topic's name, and of another text in a box."""
+"""The largest number of letters of a topic's name, and of any other text in a box."""
 
 Place: TypeAlias = tuple[str, int]
 """Topic and partition."""
@@ -27,7 +27,7 @@ Edge: TypeAlias = tuple[Place, Place]
 
 
 class Box(NamedTuple):
-    """A partition, in px; ``reader`` reads it; ``waits``, ``blocks``: it is blocked, or blocks another one, now."""
+    """A partition and its ``reader``, in px. ``waits``: it is blocked now; ``blocks``: it blocks another partition."""
 
     topic: str
     partition: int
@@ -38,7 +38,7 @@ class Box(NamedTuple):
     waits: bool
     blocks: bool
     notes: list[str]
-    """The waits that are not arrows: for records of its own, and for partitions that wait for this one."""
+    """The waits of this partition that are not arrows: for its own records, and waits that would close a cycle."""
     title: str
 
 
@@ -69,7 +69,7 @@ def graph_of(
 ) -> Graph:
     """The graph of the first ``most`` waits of ``Watch.group``. Partitions that wait for nothing are on the right.
 
-    ``nobody``: the text for a partition without a reader; ``former``: the text for such a partition that had one.
+    ``nobody``: the text for a partition without a reader; ``former``: the texts for partitions that lost their reader.
     """
     wait_of = {((w["topic"], w["partition"]), (w["topic"], w["waits_for"])): w for w in waits[:most]}
     drawn, closing = _without_cycles(wait_of)
@@ -98,8 +98,7 @@ def graph_of(
 def _without_cycles(wait_of: Mapping[Edge, Mapping[str, Any]]) -> tuple[list[Edge], list[Edge]]:
     """The waits as (acyclic waits, waits that would close a cycle).
 
-    A wait for records that wait themselves comes after all others. Of the others, waits that block a partition come
-    first.
+    Waits that block a partition are added first, then the others. Waits for records that wait themselves are last.
     """
     waits_from = {waiting: wait["from_epoch"] for (waiting, _), wait in wait_of.items()}
 
@@ -118,7 +117,7 @@ def _without_cycles(wait_of: Mapping[Edge, Mapping[str, Any]]) -> tuple[list[Edg
 
 
 def _without_shortcuts(edges: list[Edge]) -> list[Edge]:
-    """The edges without those that follow from others: 8 -> 0 follows from 8 -> 4 and 4 -> 0."""
+    """The edges that do not follow from other edges: 8 -> 0 follows from 8 -> 4 and 4 -> 0."""
     return [
         (waiting, on)
         for waiting, on in edges
@@ -188,7 +187,7 @@ def _ways(
     at: Mapping[Place, tuple[int, int]],
     far_end: int,
 ) -> dict[Edge, int]:
-    """By edge, the y coordinate of its next point, seen from one end."""
+    """By edge, the y coordinate of the point that follows one end of the edge."""
     return {
         edge: bends[edge][0 if far_end else -1][1] if bends[edge] else at[edge[far_end]][1] + BOX_H for edge in edges
     }
@@ -241,7 +240,7 @@ def _box(
 
 
 def _arrow(points: Sequence[tuple[int, int]], wait: Mapping[str, Any]) -> Arrow:
-    """An arrow through ``points``. At a bend begins a straight line to the right, as long as a box is wide."""
+    """An arrow through ``points``. From each bend a straight line goes to the right, as long as a box is wide."""
     (x0, y0), *others = points
     path, x, y = f"M{x0} {y0}", x0, y0
     for index, (x1, y1) in enumerate(others):

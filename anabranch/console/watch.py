@@ -45,16 +45,16 @@ SILENT_S = 1.0
 """After this time without a response of any broker, a page shows the last responses."""
 LOOK_S = 0.1
 AWAY_S = 3.0
-"""After a timeout no request is sent for this time: a page makes several requests, and must not wait for all."""
+"""After a timeout no request is sent for this time: a page needs several requests, and must not wait for each."""
 ASKED_AT_ONCE = 32
 LANES, COLUMNS, GAINS = 48, 40, 400
 """Limits of the tree: partitions drawn, resizes drawn, and splits and merges examined."""
 TIMED = 64
-"""How many gains, the newest, get a date from their first record."""
+"""The number of gains, from the newest one, that get a date from their first record."""
 FIRST_UNREAD = 64
-"""For this many partitions the first record that a group has not read is fetched, for the lag in seconds."""
+"""For this many partitions of a group, the first unread record is fetched to compute the lag in seconds."""
 SAMPLED, SAMPLE_FRESH_S = 200, 10.0
-"""How many of a partition's newest records give its hottest key, and for how many seconds."""
+"""The number of newest records that give a partition's hottest key, and the seconds for which the result is kept."""
 COMMITTED_LATELY_S = 600.0
 """A group whose offsets were seen to change within this time is in use, even if it has no members now."""
 MOST_KEPT = 50_000
@@ -67,7 +67,7 @@ MOST_RANKED, RANKED_S = 20_000, 10.0
 
 @dataclass(slots=True)
 class Seen(Generic[T]):
-    """A response; ``error`` is the reason why there is no newer one."""
+    """A response; ``error`` is the reason why there is no newer response."""
 
     value: T
     at_s: float
@@ -405,7 +405,7 @@ class Watch:
         return (await self.cached("ranks", ask, RANKED_S)).value
 
     async def _led(self, committed: Mapping[str, Mapping[TopicPartition, int]]) -> list[TopicPartition]:
-        """The partitions with a leader among those in which the groups have ``committed``."""
+        """The partitions that have a leader, of all partitions in which the groups have ``committed``."""
         known = (await self.topics()).value
         found = {tp for offsets in committed.values() for tp in offsets}
         names = {tp.topic for tp in found} & known.keys()
@@ -466,7 +466,7 @@ class Watch:
         found = sorted(infos.keys() - committed)
         led = [tp for tp in found if infos[tp].leader >= 0]
         starts = await known_offsets(self.admin, led, "earliest")
-        ends = await known_offsets(self.admin, list(starts), "latest")  # a silent leader is not waited for again
+        ends = await known_offsets(self.admin, list(starts), "latest")  # not again from a silent leader
         return {tp: max(0, ends[tp] - starts[tp]) if tp in ends else None for tp in found}
 
     async def _add_seconds(self, rows: list[dict[str, Any]]) -> None:

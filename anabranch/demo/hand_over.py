@@ -28,9 +28,9 @@ class Resize(NamedTuple):
 class HandOver(NamedTuple):
     """One key's move from one partition to another by the resize number ``step``, -1 when several resizes made it.
 
-    ``ready_ns`` is the time from which the move could be complete: the source's last record was delivered, a flush
-    callback after it had returned, and the key's first record was in the target. ``waited`` is True when that record
-    was in the target before the first delivery of any key of the same move.
+    From ``ready_ns`` on the move could be complete: the source's last record was delivered, a later flush callback had
+    returned, and the key's first record was in the target. ``waited`` is True when that first record was in the target
+    before the first delivery of any key of the same move.
     """
 
     step: int

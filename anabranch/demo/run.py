@@ -39,9 +39,9 @@ PAGE_NAME = "audit.html"
 STREAM_S = 20.0
 """The duration of the stream of events. The resizes happen during it, and slow resizes prolong it."""
 YIELDING = ["--nice", "10"]
-"""Producers and the control's consumers leave the cores to the brokers and consumers whose hand-overs are measured.
+"""Producers and the control topic's consumers run at low priority, so that they do not slow the measured hand-overs.
 
-In a real cluster they run on other machines. Here a resize fills two cores for 0.2 s.
+In a real cluster they run on other machines than the brokers. Here a resize fills two cores for 0.2 s.
 """
 TOPIC_CONFIGS = {
     "segment.bytes": str(256 * 1024),
@@ -228,7 +228,7 @@ async def _all_delivered(
 
 
 def _note(worker: Worker) -> str:
-    """A note with a consumer's partitions, and those of them that wait for others."""
+    """A note with a consumer's partitions, and with the partitions among them that wait for others."""
     note = f"partitions {','.join(map(str, worker.assigned or []))}"
     blocked = worker.last.get("blocked")
     return f"{note}; {','.join(map(str, blocked))} waiting" if blocked else note
@@ -317,9 +317,9 @@ def _resize(done: Done) -> Resize:
 
 
 async def audit_into(result: DemoResult, directory: Path, page: Path) -> None:
-    """Audit the exported files, and store the report in ``result``. When it is cancelled, Spark is left to itself.
+    """Audit the exported files, and store the report in ``result``.
 
-    Otherwise Ctrl-C would have no effect until Spark is ready.
+    A cancellation does not wait for Spark. Otherwise Ctrl-C would have no effect until Spark is ready.
     """
     started = time.monotonic()
     result.audit = await trio.to_thread.run_sync(_audit, str(directory), page, abandon_on_cancel=True)

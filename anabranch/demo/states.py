@@ -2,8 +2,8 @@
 
 The state of a file is the number of its changes, the last change, and a checksum over all changes in order. A change
 that is lost, repeated or out of order is therefore visible for ever. The owner of a partition keeps the states of its
-keys in memory. It saves them regularly, and when their keys may go to another partition or member; the regular saves
-keep that last one small. A new owner reads them again.
+keys in memory. It saves the states regularly, and once more before the keys may go to another partition or member. The
+regular saves leave little to save in that last step. A new owner reads the saved states.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class KeyStates:
         self._unsaved: dict[int, set[str]] = {}
 
     def apply(self, partition: int, event: Event) -> int:
-        """Apply a change; returns the number of changes before it, or ``SKIPPED`` when it is not newer than those.
+        """Apply a change; returns the number of changes before it, or ``SKIPPED`` when the state has it already.
 
         Delivery is at least once: a change may be delivered again after the consumer has lost its partition.
         """

@@ -50,7 +50,7 @@ class Verdict:
     """Keys whose last saved state does not have exactly all their changes."""
     altered: int = 0
     misplaced: int = 0
-    """Records read at another place than the acknowledged one."""
+    """Records that were read at another place than the acknowledgement named."""
     delivered_again: int = 0
     """Repeated deliveries, which are no violation: delivery is at least once."""
     examples: list[str] = field(default_factory=list)

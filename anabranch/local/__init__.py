@@ -1,1 +1,1 @@
-"""A whole cluster of real processes on one machine, from the embedded ZooKeeper up."""
+"""A cluster of real processes on one machine, with an embedded ZooKeeper."""

@@ -20,7 +20,7 @@ REPLICATION_FACTOR = 3
 _OF_ONE_PROCESS = frozenset({"metrics.listener", "zookeeper.connect", "controller.id", "controller.listener"})
 """Keys that a controller does not take from overrides as they are.
 
-``metrics.listener`` gets a port of its own for each process, and the plan itself sets the other three.
+``metrics.listener`` gets a port of its own for each process. The plan itself sets the other three keys.
 """
 
 

@@ -1,7 +1,7 @@
 """Ports of a local cluster, held from the moment they are chosen.
 
-A port that was only found to be free can be taken before its process listens on it, or while that process is restarted:
-the kernel gives it to any outgoing connection, or to another cluster.
+A free port that is not held can be taken before its process listens on it, or while that process is restarted: the
+kernel may give it to an outgoing connection or to another cluster.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Producer(producer.Producer[SentKey, SentValue]):
     of a key stay in the order in which they were sent. A record sent with ``partition=`` is never moved: it fails with
     ``PartitionMarkedError`` when that partition is merged into another. A record fails with ``OutcomeUnknownError``
     when its response was lost and its partition has been removed since. With ``acks=0``, records refused for their
-    layout are lost, like all refused records. Without idempotence, a retry may write a record twice, after a resize
-    also in two partitions.
+    layout are lost, like all refused records. Without idempotence, a retry may write a record twice; after a resize the
+    copies may be in two partitions.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ from anabranch.spark.plan import Latest, View, questions
 _log = logging.getLogger(__name__)
 
 _MAX_ROUNDS = 64
-"""The largest number of rounds of requests for one look: each round goes one resize further back."""
+"""The largest number of rounds of requests for one ``Look``: each round goes one resize further back."""
 _LATEST_TIMEOUT_MS = 2_000
 """After this time, a partition without a leader keeps its position for this micro-batch."""
 
@@ -46,7 +46,7 @@ class MissingTopicError(Exception):
 
 @dataclass(slots=True)
 class _Topic:
-    """The state of a topic that is kept between looks."""
+    """The state of a topic that is kept from one ``Look`` to the next."""
 
     incarnation: int
     view: View = field(default_factory=View)
@@ -79,7 +79,7 @@ class Looks:
         self._warned: set[str] = set()
         self._missing_since: dict[str, float] = {}
         self.target: Mapping[TopicPartition, int] | None = None
-        """The offsets at which a query ends; records that must be read before them are read as well."""
+        """The offsets at which a query ends. Records that must be read before these offsets are read as well."""
 
     # ------------------------------------------------------------ topics
 
@@ -239,7 +239,7 @@ class Looks:
         def is_open(p: int) -> bool:
             return over.get(p, NO_EPOCH) < max(removed[p].leader_epoch, 0)
 
-        # Only two further resizes create and remove this partition again, so a response is valid for its layout.
+        # A response is valid until the layout changes: only further resizes can create and remove the partition again.
         asked = [p for p in removed if is_open(p) or state.judged.get(p) != topic.layout_version]
         if asked:
             await self._ask_lineages(topic, asked)
@@ -306,7 +306,7 @@ class Looks:
                     await self._ask_ends(topic, ends)
 
     def _restrict(self, name: str, view: View, present: Mapping[int, Latest]) -> None:
-        """Limit reading to the target, and to ends of leader epochs that records below the target require."""
+        """Do not read past the target, except to the ends of leader epochs that records below the target require."""
         if self.target is None:
             return
         for p, latest in present.items():
@@ -315,7 +315,7 @@ class Looks:
             view.latest[p] = latest._replace(offset=min(latest.offset, highest))
 
     def _forget_ends_of_old_leaders(self, topic: TopicInfo, state: _Topic) -> None:
-        """Drop the ends from previous leaders: after an unclean election the new leader may have less."""
+        """Drop the ends from previous leaders: after an unclean election, the new leader's ends may be lower."""
         epochs = {p: info.leader_epoch for p, info in topic.partitions.items()}
         state.view.ends = {
             (q, f): end for (q, f), end in state.view.ends.items() if state.leader_epochs.get(q) == epochs.get(q)

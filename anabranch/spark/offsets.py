@@ -34,7 +34,7 @@ class Position(NamedTuple):
     """The partition's leader epoch when the micro-batch was planned."""
     incarnation: int = NO_INCARNATION
     begin: int = -1
-    """The begin of the micro-batch; -1 is the end of the previous one."""
+    """The offset at which the micro-batch begins; -1: at the end of the previous micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class TopicPositions:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """One offset of the stream: the end of a micro-batch and the begin of the next one."""
+    """One offset of the stream: the end of a micro-batch and the start of the next one."""
 
     cluster_id: str
     topics: Mapping[str, TopicPositions]

@@ -86,7 +86,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The begin or end of reading: offsets (including ``EARLIEST`` and ``LATEST``), or a time."""
+    """The start or end of reading: offsets (including ``EARLIEST`` and ``LATEST``), or a time."""
 
     default: int = EARLIEST_TIMESTAMP
     offsets: TopicOffsets = field(default_factory=dict)
@@ -105,7 +105,7 @@ class ReadOptions:
     end: Begin
     group_id: str | None = None
     ignores_unassigned: bool = False
-    """With ``assign``: whether a partition does not wait for partitions that are not assigned."""
+    """With ``assign``: whether assigned partitions are read without waiting for partitions that are not assigned."""
     max_offsets_per_trigger: int | None = None
     min_partitions: int | None = None
     fail_on_data_loss: bool = True
@@ -173,7 +173,7 @@ def wants_headers(given: Mapping[str, str]) -> bool:
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """The checked options of a writer. Raises the errors of ``read_options``."""
     found, client = _split({name: text for name, text in given.items() if name.lower() not in _OF_SPARK}, _WRITE)
-    _flag("includeHeaders", found.get("includeHeaders", "false"))  # only checked: a column of headers is enough
+    _flag("includeHeaders", found.get("includeHeaders", "false"))  # only checked: the column of headers decides
     config = ProducerConfig.parse(client)
     if not config.enable_idempotence:
         problem = "has to be true, with the defaults of acks and retries: otherwise a retry may write a record twice"

@@ -29,7 +29,7 @@ class Latest(NamedTuple):
 
 @dataclass(slots=True)
 class View:
-    """The known facts of one topic. Facts are only added; a partition with missing facts keeps its position."""
+    """The known facts of one topic. A partition with missing facts keeps its position."""
 
     is_ordered: bool = True
     """Whether keys move between partitions in order (enable.ordered.delivery); if not, no partition waits."""
@@ -40,7 +40,7 @@ class View:
     ends: dict[tuple[int, int], int] = field(default_factory=dict)
     """The exclusive end of a leader epoch, by partition and epoch."""
     ignored: frozenset[int] = frozenset()
-    """Unassigned partitions that no partition waits for: the query gave up the order with them."""
+    """Unassigned partitions that no partition waits for: the query does not keep the order with these partitions."""
 
 
 class Questions(NamedTuple):
@@ -95,7 +95,7 @@ def waits(view: View, start: Mapping[int, int]) -> list[Wait]:
 def limited(start: Mapping[K, int], reached: Mapping[K, int], limit: int | None) -> dict[K, int]:
     """At most ``limit`` offsets in all, shared in proportion to the available ones, and at least one per partition.
 
-    The minimum keeps partitions with few records from starving, because others may wait for them.
+    The minimum makes partitions with few records progress, because other partitions may wait for them.
     """
     there = {key: end - start[key] for key, end in reached.items()}
     total = sum(there.values())

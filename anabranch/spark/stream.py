@@ -39,7 +39,7 @@ class Stream:
         self._warned = False
 
     async def initial(self) -> dict[str, Any]:
-        """The begin of a query without a checkpoint."""
+        """The start of a query without a checkpoint."""
         cluster = await self._looks.cluster()
         begin = await self._looks.resolve(cluster, self._options.begin)
         await self._looks.check_starts(begin)
@@ -145,7 +145,7 @@ class Stream:
 
     @staticmethod
     def _has_jumped(offsets: Offsets, begin: Mapping[TopicPartition, int]) -> bool:
-        """Whether a partition continues at another offset than its last one, because records are lost."""
+        """Whether a partition does not continue at its last offset, because records are lost."""
         known = {tp: offsets.position(*tp) for tp in begin}
         return any(position is not None and position.offset != begin[tp] for tp, position in known.items())
 

@@ -118,7 +118,7 @@ def broker_settings(
 
 
 def controller_settings(controller_id: int, overrides: Mapping[str, str]) -> dict[str, str]:
-    """One controller's keys, with those ``overrides`` that a controller has too."""
+    """One controller's keys, with the ``overrides`` that are also keys of a controller."""
     return {
         "controller.id": str(controller_id),
         "controller.listener": f"PLAINTEXT://controller-{controller_id}:{_CONTROLLER_PORT}",
