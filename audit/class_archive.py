@@ -1,8 +1,8 @@
 """An archive of the loaded classes of Spark's JVM, for a faster next start.
 
 A short audit spends a quarter of its time on loading and checking Spark's classes. HotSpot writes its loaded classes to
-a file when it ends, and maps the file when it starts (JEP 350). When the sizes or times of the jars differ from those
-in the file, it loads the classes from the jars.
+a file when it ends, and maps the file when it starts (JEP 350). When the sizes or times of the jars differ from the
+values in the file, HotSpot loads the classes from the jars.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyspark
 END_TIMEOUT_S = 60.0
 """A JVM that has not written its archive by then is killed."""
 KEPT = 3
-"""The archives of a user that stay when another is written: those that were used last. Each has about 170 MB."""
+"""The number of a user's archives that are kept, those that were used last. An archive has about 170 MB."""
 _NAMED = "spark-classes-"
 _SILENT = "-Xlog:disable"
 """Silences HotSpot, which prints a line for each class that it cannot archive."""

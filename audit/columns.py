@@ -246,7 +246,7 @@ class Rows:
         return expected, known
 
     def _place_moved(self, row: int, expected: Ints) -> None:
-        """Accept the tombstone of a moved key in any partition that the key had under a layout so far."""
+        """Accept the tombstone of a moved key in every partition that the key has had up to the record's layout."""
         at, length = int(self.run.columns.key_at[row]), int(self.run.columns.key_length[row])
         key_hash = positive_hash(self.run.body[at : at + length].tobytes())
         of_epochs, index = self.layouts
@@ -270,7 +270,7 @@ class Rows:
 
     @cached_property
     def closed(self) -> tuple[Bools, Bools]:
-        """Masks of the records whose layout does not count their partition, and of those for which this is known."""
+        """Masks of the records whose layout does not count their partition, and of the records with a known layout."""
         partition = self.source.partition.partition
         layouts, index = self.layouts
         shut = [bool(x) and partition >= x[-1].undeleted_partition_count for x in layouts]
@@ -280,7 +280,7 @@ class Rows:
 
     @cached_property
     def order(self) -> tuple[Arrays, Arrays]:
-        """The order value of each record, and the error of a record that should have one and has none."""
+        """The order value of each record, and an error for each record that lacks the value."""
         columns = self.run.columns
         count = len(columns.batch)
         if self._order_by is None:
@@ -325,7 +325,7 @@ def _markers(rows: Rows) -> Arrays:
 
 
 def _known(rows: Rows, values: Ints, known: Bools, kind: pa.DataType) -> Arrays:
-    """The value of each record with a known one; null for all other rows."""
+    """The value of each record with a known value; null for all other rows."""
     if rows._all_records:
         return pa.array(values.astype(kind.to_pandas_dtype()), kind, mask=~known)
     if not len(values):

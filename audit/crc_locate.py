@@ -1,8 +1,8 @@
 """Locates a single changed byte from a CRC32C that does not match.
 
-A CRC is linear: stored xor computed depends only on the changed byte and its distance to the end. Stepping that
-difference back by one zero byte at a time reaches the CRC of a single byte exactly at the change. Several changed bytes
-have no such position (or, once in 2**32 / (256 * size) cases, a wrong one).
+A CRC is linear: the difference, stored xor computed, depends only on the changed byte and its distance to the end. The
+difference is stepped back over the data, by one zero byte at a time. At the changed byte it equals the CRC of a single
+byte. With several changed bytes there is no such position, or, once in 2**32 / (256 * size) cases, a wrong one.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _SINGLE_BYTES = frozenset(_FORWARD[1:])
 
 
 def locate_changed_byte(stored_crc: int, computed_crc: int, size: int) -> int | None:
-    """The index, in data of ``size`` bytes, of the one byte whose change explains both CRCs; None when none does.
+    """The index, in data of ``size`` bytes, of the byte whose change explains both CRCs; None when there is none.
 
-    With several candidates it is the one nearest to the end. It takes O(size) steps.
+    Of several candidates, the one nearest to the end is returned. It takes O(size) steps.
     """
     difference = stored_crc ^ computed_crc
     if difference == 0:

@@ -15,8 +15,8 @@ that the audit reads: ``audit.summary``). PySpark does not pass the columns of a
 option ``columns`` (``offset,key``), or a schema such as ``spark.read.schema("offset bigint")``, selects some of a
 view's columns. Then only these are built, and only their values are decoded.
 
-Filters skip nothing: if PySpark 4.3 pushes filters down, a second query over the same DataFrame reads with the filters
-of the first.
+Filters skip nothing. They are not pushed down, because with pushed-down filters PySpark 4.3 reads a second query over
+the same DataFrame with the filters of the first query.
 
 A stream follows a growing export (``audit.growing``). With ``failOnDataLoss`` (default ``true``) it fails when records
 that it has not read are missing; otherwise it warns and continues.

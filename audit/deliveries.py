@@ -88,7 +88,7 @@ def early_deliveries(deliveries: DataFrame, records: DataFrame) -> DataFrame:
     begins = good.groupBy(*_PARTITION).agg(F.min("offset").alias("begin"))
     first = F.min(F.struct("time", "line", "member")).alias("at")
     delivered = good.where(f"event = '{DELIVERED}'").groupBy(*_PARTITION, "offset").agg(first)
-    # A tombstone of a moved key is not delivered; a record with an unknown layout has no place in its key's order.
+    # A tombstone of a moved key is not delivered. A record with an unknown layout has no place in its key's order.
     keyed = records.where("offset is not null and key is not null and layout_version is not null and moved is null")
     expected = keyed.join(F.broadcast(begins), ["topic", "partition"]).where("offset >= begin")
     seen = expected.join(delivered, [*_PARTITION, "offset"], "left")

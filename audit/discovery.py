@@ -36,7 +36,7 @@ _CLEANED = "cleaner-offset-checkpoint"
 class TopicFiles:
     """A topic's manifest and the directory of its partitions. ``inferred``: the manifest was made from the files.
 
-    ``broker`` is set for exported replicas of one broker, besides the leaders' (``replica_files``).
+    ``broker`` is set when the files are the exported replicas of one broker, not the leaders' (``replica_files``).
     """
 
     directory: str
@@ -48,8 +48,8 @@ class TopicFiles:
 def discover(directory: str | Path) -> list[TopicFiles]:
     """The topics below ``directory``: an export, a log directory, or one partition's own directory.
 
-    Raises ManifestError, or OSError for a directory that cannot be listed. A directory without segment files is a
-    ManifestError, and so is a manifest or a checkpoint that cannot be read.
+    Raises OSError for a directory that cannot be listed. Raises ManifestError for a directory without segment files,
+    and for a manifest or a checkpoint that cannot be read.
     """
     root = Path(directory).resolve()
     names = sorted(path.name for path in root.iterdir())

@@ -108,7 +108,7 @@ def followed(topics: list[TopicFiles], directory: str) -> TopicFiles:
 
 
 def beginning(manifest: Manifest) -> Offsets:
-    """The begin of a stream without a checkpoint: the first exported record of each partition."""
+    """The start of a stream without a checkpoint: the first exported record of each partition."""
     return _at(manifest, {p.partition: Position(_first_offset(p)) for p in manifest.partitions})
 
 
@@ -186,7 +186,7 @@ def read_slice(one: Slice, order_by: OrderField | None, lost: Lost) -> Iterator[
 
 
 def _check_order(one: Slice, offsets: Ints, at: int, lost: Lost) -> int:
-    """The offset behind ``offsets``. Offsets that do not follow each other from ``at`` on are reported as lost."""
+    """The offset behind ``offsets``. Reports a loss when the offsets, from ``at`` on, do not follow each other."""
     if not len(offsets):
         return at
     before = np.concatenate([np.array([at - 1]), offsets[:-1]])
@@ -198,7 +198,7 @@ def _check_order(one: Slice, offsets: Ints, at: int, lost: Lost) -> int:
 
 
 def _check_hole(manifest: Manifest, entry: PartitionEntry, begin: int, end: int, lost: Lost) -> None:
-    """Report offsets [begin, end) without a segment. In a compacted topic only those the export misses are a loss."""
+    """Report offsets [begin, end) without a segment. In a compacted topic only ``missing`` offsets are a loss."""
     known = any(begin < hole.end_offset and hole.first_offset < end for hole in entry.missing)
     if begin < end and (known or not manifest.is_compacted):
         lost(f"{manifest.topic}-{entry.partition}: no exported segment has the offsets [{begin}, {end})")

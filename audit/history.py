@@ -376,7 +376,7 @@ def _change(
 def _partitions(
     manifest: Manifest, layouts: Sequence[Layout], epochs: Iterable[Epoch], violations: _Violations
 ) -> list[PartitionRow]:
-    """All partitions: first those with named violations, then those with the most records."""
+    """All partitions: those with named violations first, the others by their number of records."""
     totals: dict[int, Total] = defaultdict(Total)
     leader_epochs: Counter[int] = Counter()
     for row in epochs:

@@ -1,9 +1,10 @@
 """Checks a segment's indexes against its batches, where the segment is read.
 
-An offset index entry is correct when a batch begins at its position, that batch does not begin behind its offset, and
-the offset is before the batch of the next entry: then no look-up misses a record. A time index entry is correct when no
-record up to its offset has a later time. In a topic that is not compacted, its time must also be the one of the batch
-with its offset. Entries ascend. Zeros behind the last entry are space that Kafka reserves.
+An offset index entry is correct under three conditions, so that no look-up misses a record. A batch begins at the
+entry's position. The batch's base offset is not above the entry's offset. The batch with the entry's offset is before
+the position of the next entry. A time index entry is correct when no record up to the entry's offset has a later time.
+In a topic that is not compacted, the batch with the entry's offset must also have the entry's time. Entries ascend.
+Zeros behind the last entry are space that Kafka reserves.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Fault(NamedTuple):
 class Batches(NamedTuple):
     """The batches of a part of a segment, one entry per batch. ``ok``: the CRC is right.
 
-    The part begins at byte ``begin`` of the file and ends at ``end``. ``is_last``: that is the end of the file.
+    The part begins at byte ``begin`` of the file and ends at ``end``. ``is_last``: ``end`` is the end of the file.
     """
 
     positions: Ints
@@ -115,7 +116,7 @@ def offset_faults(index: Index, batches: Batches) -> Iterator[Fault]:
 
 
 def time_faults(index: Index, batches: Batches, compacted: bool) -> Iterator[Fault]:
-    """The wrong entries with an offset in these batches. The first entry behind the batches is checked against all."""
+    """The wrong entries among those with an offset in these batches, and the first entry behind the batches."""
     if not len(batches.positions) or not batches.ascend:
         return
     first_last = np.searchsorted(index.offset, [batches.base_offsets[0], batches.last_offsets[-1] + 1])

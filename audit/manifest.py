@@ -203,7 +203,7 @@ def merge_layouts(replicas: Sequence[Sequence[Layout]]) -> list[Layout]:
 
 
 def layouts_until(manifest: Manifest, partition: PartitionEntry, leader_epoch: int) -> list[Layout]:
-    """The partition's layouts up to this leader epoch, oldest first; the last is its records'. Empty when not known.
+    """The partition's layouts up to this leader epoch, oldest first; empty when not known. The last is the epoch's own.
 
     Before the first line of the history the topic had its initial layout. For a topic that was resized and has no
     history, the layout of its records is not known.

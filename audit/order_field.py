@@ -45,9 +45,9 @@ class OrderField:
             raise OrderFieldError(f"order-by {spec!r} is neither json:FIELD nor tsv:N with N from 0")
 
     def read(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """The integers of an array of binary values, and the errors of the values that have none.
+        """The integers in an array of binary values, and an error for each value without an integer.
 
-        Both are null for a null. ``extract`` reads the values that the fast reader cannot read.
+        A null value gives null for both. ``extract`` reads the values that the fast reader cannot read.
         """
         found = self._read(values)
         errors = pa.nulls(len(values), pa.string())
@@ -81,7 +81,7 @@ def _tsv_reader(column: int) -> Callable[[pa.Array], pa.Array]:
 
 
 def _json_reader(path: list[str]) -> Callable[[bytes | None], int | None]:
-    """A reader of only this field: other strings may have invalid UTF-8. It returns None without an integer there."""
+    """A reader of only this field: other strings may have invalid UTF-8. It returns None without an integer."""
     inner: type = int
     for depth, name in enumerate(reversed(path)):
         inner = msgspec.defstruct(f"Level{depth}", [("found", inner)], rename={"found": name})

@@ -111,7 +111,7 @@ def read_part(
 
 
 def _with_ends(segments: Sequence[SegmentEntry]) -> Iterator[tuple[SegmentEntry, int | None]]:
-    """Each segment with the offset behind its records, which may be unknown for the last one."""
+    """Each segment with the offset behind its records, which may be unknown for the last segment."""
     for index, segment in enumerate(segments):
         later = segments[index + 1].base_offset if index + 1 < len(segments) else None
         yield segment, segment.end_offset if segment.end_offset >= 0 else later
@@ -128,10 +128,10 @@ def alone_entry(entry: PartitionEntry) -> PartitionEntry:
 
 
 def _ranges(path: str, base_offset: int, split_bytes: int, bounds: Bounds) -> Iterator[tuple[int, int | None]]:
-    """The ranges, of about ``split_bytes``, of a segment that hold its records in ``bounds``.
+    """The ranges of a segment, of about ``split_bytes`` each, that have records in ``bounds``.
 
-    A small file, or one without a readable index beside it, has one range. A file that is missing or whose directory
-    cannot be searched has none; the check of segment files reports it.
+    A small file, or a file without a readable index, has one range. A file that is missing or whose directory cannot be
+    searched has no range; the check of segment files reports it.
     """
     try:
         size = os.path.getsize(path)

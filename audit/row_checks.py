@@ -180,9 +180,9 @@ def repeated_batches(batches: DataFrame) -> DataFrame:
 def overlapping_stretches(rows: DataFrame) -> DataFrame:
     """Stretches of batches (``audit.summary``) that overlap: in their offsets in a file, or in a producer's sequences.
 
-    Without overlaps, the rules over batches find the same offences in stretches as in batches. Along a partition, and
-    along a producer's records in it, stretches then follow each other as their batches do. The batches of one stretch
-    break no rule among themselves.
+    Without overlaps, the rules over batches find the same offences in stretches as in batches. The stretches of a
+    partition, and of a producer in it, then follow each other as their batches do. The batches of one stretch break no
+    rule among themselves.
     """
     in_file_order = Window.partitionBy(*_COPY).orderBy("segment", "position")
     ended = F.max(F.greatest("base_offset", "last_offset")).over(

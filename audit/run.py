@@ -46,9 +46,9 @@ SHORT_RUN_BYTES = 4 * 1024**3
 
 FIRST_VIOLATIONS = 10
 BYTES_PER_TASK = 1024**3
-"""A task of a check takes the rows of at least this many bytes, because a part of a segment has few rows."""
+"""A task of a check takes the rows of at least this many bytes of segments: a part of a segment has few rows."""
 FEW_TASKS_BYTES = 64 * 1024**2
-"""Below this size, few tasks read the rows of all rules: a task needs longer for the plan of rules than for rows."""
+"""Below this size, few tasks read the rows of all rules: the plan of the rules takes a task longer than the rows."""
 _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -321,9 +321,10 @@ def audit_with(
 def _judged(
     found: Found, unread: DataFrame, first: int, reporter: Progress
 ) -> tuple[list[Check], totals.Totals, list[HotKey]]:
-    """The checks of ``found``, whose rows are those of ``unread``, the sums of these rows, and the hot keys.
+    """The checks of ``found``, the sums of its rows, and the hot keys.
 
-    Spark plans a query on one core, so the rules' queries are planned while another query reads the files.
+    Spark plans a query on one core, so the rules' queries are planned while another query reads the files into
+    ``unread``, which has the rows of ``found``.
     """
     from anabranch.audit import totals
     from anabranch.audit.rules import apply_rules

@@ -157,7 +157,7 @@ def _read(file: BinaryIO, position: int, count: int) -> Bytes:
 
 
 def _may_be_in(bounds: Bounds, header: tuple[int, ...]) -> bool:
-    """Whether a batch may have records in these bounds. With another magic it may."""
+    """Whether a batch may have records in these bounds. A batch with another magic always may."""
     first = header[BASE_OFFSET]
     outside = first >= bounds.end_offset or first + header[LAST_OFFSET_DELTA] < bounds.first_offset
     return header[_MAGIC] != MAGIC or not (outside or header[MAX_TIMESTAMP] < bounds.first_timestamp)
@@ -226,7 +226,7 @@ class _Pending:
         return headers, has_header
 
     def _bodies(self, at: Ints, lengths: Ints, good: Bools) -> tuple[Bytes, Ints, Ints]:
-        """The bytes of all batches' records, with the begin and the end of each batch."""
+        """The bytes of all batches' records, with the start and the end of each batch."""
         if not self._decompressed:
             begins = at + np.minimum(HEADER_BYTES, lengths)
             return self._data, begins, np.where(good, at + lengths, begins)

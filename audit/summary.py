@@ -1,9 +1,9 @@
 """The summary of a part of a segment: rows for its batches, for each offending record, and for each key.
 
-Most rules need a single record. They are checked where the segment is read, and only offending records are kept. The
-order of a key's records spans files, so a key's records of one part and one layout are summed up in one row: the first
-and the last order value, and whether the values ascend in between. When a key's rows do not ascend, the audit reads the
-records of that key.
+Most rules need only one record at a time. They are checked where the segment is read, and only offending records are
+kept. The order of a key's records spans files, so a key's records of one part and one layout are summed up in one row:
+the first and the last order value, and whether the values ascend in between. When a key's rows do not ascend, the audit
+reads the records of that key.
 
 Each batch has a row. With ``merged`` there is a row for each stretch, which is a series of consecutive batches without
 a fault. Rules over batches find the same offences in stretches, as long as no two stretches overlap
@@ -193,7 +193,10 @@ def _batches_and_offences(rows: Rows, merged: bool) -> pa.RecordBatch:
 
 
 def _continues(rows: Rows, offends: Bools) -> Bools:
-    """A mask of the batches in one stretch with the previous batch: both are faultless and follow by every rule."""
+    """A mask of the batches that continue the stretch of the previous batch.
+
+    Both batches are without a fault, and the second one may follow the first by every rule.
+    """
     run, base = rows.run, rows.field(scan.BASE_OFFSET)
     last = base + rows.field(scan.LAST_OFFSET_DELTA)
     sequence, last_sequence = rows.field(scan.BASE_SEQUENCE), rows.last_sequences
