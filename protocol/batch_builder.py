@@ -155,7 +155,7 @@ class BatchBuilder:
     def append_at(
         self, delta: int, key: bytes | None, value: bytes | None, headers: Sequence[Header], timestamp: int
     ) -> int | None:
-        """``append`` at a given offset delta above the last record's: compaction keeps offsets and leaves gaps."""
+        """``append`` at an offset delta above that of the last record: compaction keeps offsets and leaves gaps."""
         timestamp_delta = timestamp - self._base_timestamp if self._has_base else 0
         if key is None:
             key = b""

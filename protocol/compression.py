@@ -1,7 +1,7 @@
 """The four codecs of the record batch, with a bound on the decompressed size.
 
-Compressed bytes are not trusted: a few kilobytes can claim gigabytes. ``decompress`` never allocates more than
-``max_bytes``, besides the output of the previous guess. Every refusal is a ``CorruptRecordError``.
+Compressed bytes are not trusted: a few kilobytes can claim gigabytes. ``decompress`` never allocates a buffer of more
+than ``max_bytes``; the smaller buffer of the previous guess may still exist. Every refusal is a ``CorruptRecordError``.
 
 The framing is that of Kafka's clients: gzip members; snappy either in the xerial stream format (Java) or as one raw
 block (librdkafka); LZ4 frames of independent 64 KiB blocks (Java refuses linked ones); zstd frames, content size
@@ -42,7 +42,7 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * 1024
 
-# Magic, FLG (version 1, independent blocks, no checksums), BD (64 KiB blocks), and the header checksum of those two.
+# Magic, FLG (version 1, independent blocks, no checksums), BD (64 KiB blocks), and the header checksum of FLG and BD.
 _LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 _LZ4_BLOCK_BYTES = 64 * 1024
 _LZ4_STORED = 0x80000000
@@ -50,7 +50,8 @@ _LZ4_STORED = 0x80000000
 _GZIP_MAX_RATIO = 1032
 _SMALLEST_GUESS = 1024
 _COPIED_AT_ONCE = 1024 * 1024
-"""The bytes copied in one piece: a copy holds the GIL. Larger buffers are mapped; the kernel clears them by page."""
+"""The bytes copied in one piece, because a copy holds the GIL. Larger buffers are mapped: the kernel clears each page
+at its first use."""
 _GROWTH = 16
 
 
@@ -122,7 +123,7 @@ def copied(view: memoryview) -> bytes:
 
 
 def _gzip_guess(data: Buffer) -> int:
-    """The size in the trailer of the last member, when deflate could have reached it."""
+    """The size in the trailer of the last member if deflate can reach it, else a multiple of the compressed size."""
     claimed = int.from_bytes(data[-4:], "little")
     return claimed if 0 < claimed <= len(data) * _GZIP_MAX_RATIO else len(data) * _GROWTH
 

@@ -1,7 +1,7 @@
 """Kafka's error codes, the client's action for each, and the exceptions that carry them.
 
 Codes and names are Kafka's up to 3.9 (``org.apache.kafka.common.protocol.Errors``); 25310 is KIP-253's. A code is
-retriable when the parent class of Kafka's exception makes it so.
+retriable when Kafka's exception for it is a ``RetriableException``.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class ErrorCode(enum.IntEnum):
 
     @classmethod
     def of(cls, code: int) -> ErrorCode:
-        """The member for a code off the wire; ``UNKNOWN_SERVER_ERROR`` for a code that is not known here."""
+        """The member for a code in a response; ``UNKNOWN_SERVER_ERROR`` for an unknown code."""
         return _BY_CODE.get(code, cls.UNKNOWN_SERVER_ERROR)
 
 
@@ -277,7 +277,7 @@ _CLASS_BY_ACTION: dict[ClientAction, type[KafkaError]] = {
 
 
 def error_for(code: int, message: str | None = None) -> KafkaError:
-    """The exception for an error code off the wire; its class stands for the client's action."""
+    """The exception for an error code in a response; its class corresponds to the client's action."""
     member = ErrorCode.of(code)
     if member.value != code and not message:
         message = f"unknown error code {code}"

@@ -1,8 +1,8 @@
 """Frames and headers, sans IO: bytes in, requests or responses out.
 
-A frame is an int32 size and that many bytes. Bytes are received straight into a buffer this module lends
-(``buffer()``, then ``received(n)``); messages are handed out as views of it. A connection without a partial frame holds
-no buffer, and a buffer goes back into use only when no view of it is left.
+A frame is an int32 size and that many bytes. Bytes are received straight into a buffer of this module (``buffer()``,
+then ``received(n)``), and the messages are views of the buffer. A connection without a partial frame holds no buffer. A
+buffer is used again only when no view of it is left.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _TLS_RECORDS: Final = range(20, 25)
 
 
 def _other_protocol(first: bytes) -> str | None:
-    """The other protocol that the first four bytes of a stream belong to; None if they show no other one."""
+    """The name of another protocol that the first four bytes of a stream show; None if they show none."""
     if first in _HTTP:
         return "HTTP"
     is_tls = first[0] in _TLS_RECORDS and first[1] == 3 and first[2] <= 4
@@ -85,7 +85,7 @@ class UnsupportedRequestError(FrameError):
 class BufferPool:
     """Buffers of 64 KiB for the connections of one process.
 
-    A buffer may be given back while it still has views; ``take`` skips it until they are released.
+    A buffer may be given back while it still has views; ``take`` skips it until the views are released.
     """
 
     _TRIES = 4
@@ -103,7 +103,7 @@ class BufferPool:
         return bytearray(BUFFER_BYTES)
 
     def give(self, buffer: bytearray) -> None:
-        """Take a buffer back. One of another size is dropped; a full pool drops its oldest."""
+        """Take a buffer back. A buffer of another size is dropped; a full pool drops its oldest buffer."""
         if len(buffer) == BUFFER_BYTES:
             self._buffers.append(buffer)
 

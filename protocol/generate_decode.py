@@ -1,7 +1,7 @@
 """Writes the flat decoders: one function per layout, with one ``unpack_from`` for each run of fixed-size fields.
 
-A length prefix that follows a run is read with it: an int16 or int32 whole, a compact length by its first byte. Below
-128 that byte is the whole length.
+A length prefix after a run is read together with the run. Only the first byte of a compact length is read with it; a
+byte below 128 is the whole length.
 """
 
 from __future__ import annotations

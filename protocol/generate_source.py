@@ -49,7 +49,7 @@ class Source:
         self.tag_lines: list[str] = []
 
     def line(self, text: str | None = None) -> None:
-        """Add a line: an empty one for None, and none for an empty text."""
+        """Add a line. None adds an empty line; an empty text adds nothing."""
         if text is None:
             self.lines.append("")
         elif text:

@@ -148,9 +148,9 @@ def decode_versioned(cls: type[M], data: Buffer) -> tuple[int, M]:
 
 
 def decode_tolerantly(cls: type[M], data: Buffer) -> tuple[int, M]:
-    """Version and message; a version newer than ``cls`` knows is read as the newest one and may hold more bytes.
+    """Version and message. A newer version than those of ``cls`` is read as the newest of these; more bytes may follow.
 
-    That is the rule of the consumer protocol, where a newer member may write a newer version.
+    This is the rule of the consumer protocol, in which a newer member may write a newer version.
     """
     version = read_version(data)
     newest = max(cls.DECODERS)

@@ -174,7 +174,7 @@ def _skip_header(body: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Bools]:
 def _varints(body: Bytes, at: Ints, bits: int) -> tuple[Ints, Ints, Bools]:
     """The zigzag numbers of at most ``bits`` bits at these positions, the positions behind, and a mask of longer ones.
 
-    With 32 bits, some larger numbers pass. They are lengths and deltas, and the caller checks the bounds of those.
+    With 32 bits, some larger numbers are not marked. They are lengths and deltas, whose bounds the caller checks.
     """
     last = len(body) - 1
     byte = body[np.minimum(at, last)]

@@ -649,7 +649,7 @@ def validate_produce_batch(buf: Buffer, max_bytes: int) -> RecordBatch:
 
 
 def set_base_offset(buf: bytearray | memoryview, offset: int, leader_epoch: int) -> None:
-    """Give the batch at the start of a writable buffer its place in the log; the CRC covers neither field."""
+    """Write base offset and leader epoch into the batch at the start of a buffer; the CRC covers neither field."""
     struct.pack_into(">q", buf, 0, offset)
     struct.pack_into(">i", buf, LENGTH_PREFIX_BYTES, leader_epoch)
 

@@ -1,7 +1,7 @@
 """The reference codec: a construct struct for every message and version, built from the field tables on first use.
 
-It is slow (tens of microseconds a message) and simple. The generated codec must equal it. When a message does not
-decode, it names the field at fault. A message is a mapping of field names to values; null is None.
+It is slow (tens of microseconds a message) and simple. The generated codec must equal it. When a message cannot be
+decoded, the reference codec names the field at fault. A message is a mapping of field names to values; null is None.
 """
 
 # construct has no types, so its classes are Any to mypy.

@@ -1,7 +1,7 @@
 """The classes of the field tables in ``protocol/messages``: fields with version ranges, and a version's layout.
 
 A table has the content of Kafka's message definitions: a field's type, the versions that have it, the versions in
-which it may be null, its default, its tag (KIP-482), and whether a version without it drops it silently
+which it may be null, its default, its tag (KIP-482), and whether a version without the field drops it silently
 (``ignorable``). Both codecs are made from the tables: ``reference`` builds construct structs, ``generate`` writes flat
 Python.
 

@@ -1,6 +1,6 @@
 """Codecs that yield after each item of an array, so that other tasks run while a large message is processed.
 
-The writers of ``generated/`` make them from the same field tables on first use, because only large messages need one.
+The writers of ``generated/`` make these codecs from the same field tables on first use: only large messages need them.
 """
 
 from __future__ import annotations

@@ -5,29 +5,29 @@ incarnation are not in KIP-253. In a request ``need_position`` asks for the grou
 the sender's (-1: none). In a response ``need_position`` asks the member to report its position, and ``position`` is the
 group's (-1: not known). Errors are Heartbeat's: 14, 15, 16, 22, 25, 27, 82.
 
-Each request replaces the member's list of wanted positions. Each response has all of these, and all partitions that the
-member has to report.
+Each request replaces the member's list of wanted positions. Each response has all wanted positions, and all partitions
+that the member has to report.
 
 Any client may send a request with an empty member id and generation -1, and gets the response at once. With
-``need_position``, the coordinator asks the owner, if it polls, to report until the generation ends. In the response
-``need_position`` means that a member waits for the partition, or may do so. Without topics the response has all
-partitions that a member waits for or has reported.
+``need_position``, the coordinator asks the partition's owner to report until the generation ends, if the owner polls.
+In the response ``need_position`` means that a member waits for the partition, or may do so. Without topics the response
+has all partitions that a member waits for or has reported.
 
-Tag 10283 of a request has the offset that the group must reach before the member delivers records that wait: -1 if
-none wait for this partition, or if the offset is not known yet. It only serves metrics. A member wants a position for
-longer than it waits for it, because the position may be lowered.
+Tag 10283 of a request has the offset that the group must reach before the member delivers waiting records: -1 if no
+record waits for this partition, or if the offset is not known yet. The tag serves only metrics. A member requests a
+position even after its wait has ended, because the position may be lowered.
 
-Tag 10263 of a response means that only a live member knows the position: it owns the partition and polls, or may do so
-soon. Until it reports, a log start beyond the wanted offset proves nothing, because the member's program may still
-process the records.
+Tag 10263 of a response means that only a live member knows the position: it owns the partition and polls, or may poll
+soon. Until this member reports, a log start beyond the wanted offset proves nothing, because the member's program may
+still process the records.
 
-Tag 10273 of a response counts how often a commit of the group lowered its offset of the partition. A member that knows
-another count has missed that the group went back, and the group may have read the records again since.
+Tag 10273 of a response counts how often a commit of the group lowered its offset of the partition. A member with
+another count has missed that the group went back. The group may have read the records again since.
 
-Tags 10284 and 10285 of a response to a member say when the coordinator made it. A member polls over two connections, so
-responses may arrive in another order. It drops a response made before one that it has taken in. ``coordinator_epoch``
-is the leader epoch of the offsets partition in which the coordinator loaded it. ``answer_number`` counts the responses
-since then. -1: a response of a release without these tags, or to a client that is no member.
+Tags 10284 and 10285 give the order in which the coordinator made its responses to members. A member polls over two
+connections, so responses may arrive in another order. It drops a response that is older than one already processed.
+``coordinator_epoch`` is the leader epoch in which the coordinator loaded the offsets partition. ``answer_number``
+counts the responses since then. Both are -1 from a release without these tags, and for a client that is no member.
 """
 
 from anabranch.protocol.schema import Field, field, message

@@ -2,7 +2,7 @@
 
 ``controller_id`` is the broker that takes the requests for the controller. Tag 10276 (Anabranch's) is the process that
 is the active controller; its id is -1 while none is active. Tag 10277 (Anabranch's) lists the running controllers,
-active and standby. It is null from a broker that has not read them.
+active and standby. It is null when the broker has not read them.
 """
 
 from anabranch.protocol.schema import field, message

@@ -1,8 +1,8 @@
 """DescribeGroups (15): state, protocol and members of groups.
 
 Version 3 can return authorised operations; 4 instance ids; 5 is flexible. In a rebalance, tag 10273 (Anabranch's) is
-the time that the group has waited for a member to join again; tag 10274 is the time after which it goes on without the
-member. Both are -1 for a member that is not waited for.
+the time that the group has waited for a member to join again; tag 10274 is the time after which the group continues
+without the member. Both are -1 for a member that is not waited for.
 """
 
 from anabranch.protocol.schema import field, message

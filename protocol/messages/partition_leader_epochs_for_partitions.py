@@ -12,8 +12,8 @@ the client's metadata, -1 for any. A broker that has read an older state than th
 LEADER_NOT_AVAILABLE (5), never with an empty lineage. For a malformed znode the response is the same, and tag 10266
 names the fault.
 
-Version 0 is for consumers that know one ancestor and one survivor of a partition. Topics that were never resized get a
-response; for others it is LEADER_NOT_AVAILABLE (5), which blocks the consumer.
+Version 0 is for consumers that know one ancestor and one survivor of a partition. It serves topics that were never
+resized. For a resized topic the response is LEADER_NOT_AVAILABLE (5), which blocks the consumer.
 """
 
 from anabranch.protocol.schema import field, message

@@ -1,6 +1,6 @@
 """UpdateFeatures (57): finalize, downgrade or delete feature levels of the cluster (KIP-584, Public Interfaces).
 
-Version 1 (Kafka 3.3) distinguishes safe downgrades from unsafe ones and can validate alone. Tag 10264 of the response
+Version 1 (Kafka 3.3) distinguishes safe downgrades from unsafe ones and can validate only. Tag 10264 of the response
 (Anabranch's) is the new epoch of the finalized features; -1 when nothing was written.
 """
 

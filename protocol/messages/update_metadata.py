@@ -4,13 +4,13 @@ Only version 7 is implemented: grouped by topic, with topic ids, flexible. KIP-2
 counts, its layout version, whether its delivery is ordered (-1: its configuration decides), and each partition's
 incarnation. Tag 10267 distinguishes a topic from a deleted one of the same name.
 
-Three tags precede a split that producers without a layout can follow. 10258 announces its count to them, 10259 makes
-brokers refuse their batches so that they refresh their metadata, and 10265 names the future leaders of the new
-partitions. The response has the time of the last write of such producers to the named topics.
+Three tags precede a split that producers without a layout can follow. 10258 announces the new count to these producers.
+10259 makes brokers refuse their batches, so that the producers refresh their metadata. 10265 names the future leaders
+of the new partitions. The response has the time of the last write of such producers to the named topics.
 
 Tag 10269 of a topic asks for the bytes that this broker has appended to it. Tag 10272 of a partition makes its leader
-hold records back from retention by time. It has the first offset that is held, the duration, and the group that has not
-read the held records yet ("": not known). It is None when nothing is held.
+hold records back from retention by time. The tag has the first offset that is held, the duration, and the group that
+has not read the held records yet ("": not known). The tag is None when nothing is held.
 """
 
 from anabranch.protocol.schema import field, message
