@@ -31,8 +31,8 @@ async def accept_connections(
 ) -> None:
     """Pass each connection to ``take``, until the listener is closed (EBADF) or the task is cancelled.
 
-    accept(2) also reports errors of the connection that it would have returned (EPROTO, ENETDOWN and others, Linux man
-    page). They must not end the loop. ``room`` returns when another connection may be accepted.
+    accept(2) also reports errors of the connection to be accepted (EPROTO, ENETDOWN and others, Linux man page). These
+    errors must not end the loop. ``room`` returns when another connection may be accepted.
     """
     in_a_row = 0
     while True:

@@ -27,7 +27,7 @@ LONGEST_PAUSE_S = 300.0
 LONGEST_RESTART_S = 30.0
 LONGEST_INTERVAL_S = 86_400.0 * 365
 FORGOTTEN_AFTER_S = 3600.0
-"""A failure that was not tried again for this long is no longer shown: no task works on the item any more."""
+"""A failing item that was not tried again for this long is not shown: no task works on the item any more."""
 MAX_FAILING = 1000
 """The largest number of failing items that are named; all are counted."""
 _EXPECTED = (OSError, KafkaError, ZkError, ValueError)
@@ -173,7 +173,7 @@ class Background:
     async def keep(self, task: str, run: Callable[[], Awaitable[None]]) -> None:
         """Run a task that should not end by itself, and restart it after each failure, until cancelled.
 
-        The task counts as recovered once it has run for as long as the pause before it.
+        The task counts as recovered when it has run for as long as the pause before its restart.
         """
         pause_s = 0.0
         while True:

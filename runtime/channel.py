@@ -118,8 +118,8 @@ class Channel:
     """One connection for requests. ``run`` must run in a task: ``open`` and ``start`` start it.
 
     At most ``max_in_flight`` calls of ``request`` wait for responses; further calls wait for a slot. A failed request
-    raises one of ``failures``, by default an ``OSError``. It raises ``KafkaError`` UNSUPPORTED_VERSION when the sides
-    share no version of an API. ``on_answer`` is called for each response. ``now`` is the clock, in seconds, of
+    raises one of ``failures``, by default an ``OSError``. A request raises ``KafkaError`` UNSUPPORTED_VERSION when the
+    sides share no version of its API. ``on_answer`` is called for each response. ``now`` is the clock, in seconds, of
     ``Pending.due_at``.
     """
 

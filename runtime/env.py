@@ -1,8 +1,8 @@
 """The environment of a process: protocols for clock, network, storage, ZooKeeper and randomness.
 
 Every process is ``async def run(config, env)``. The real implementations are in ``real_trio`` (broker, controller),
-``real_anyio`` (client) and ``zk_kazoo``; the simulated ones in ``sim_*``. One contract suite tests both. This module
-imports none of them.
+``real_anyio`` (client) and ``zk_kazoo``; the simulated ones are in ``sim_*``. One contract suite tests real and
+simulated implementations. This module imports none of them.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class ZkRequestTooLargeError(ZkError):
 
 
 class SessionState(enum.Enum):
-    """The state of a ZooKeeper session. Each may follow each other, so there is no table of transitions."""
+    """The state of a ZooKeeper session. Every state may follow every other, so there is no table of transitions."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -324,7 +324,7 @@ ZkOp: TypeAlias = CreateOp | SetOp | DeleteOp | CheckOp
 Watch: TypeAlias = Callable[[], None]
 """Called once, in the event loop, when the watched znode has changed, or when the connection was lost.
 
-It only marks state as outdated; a task reads it again. Equal callbacks on one path count as one watch.
+It only marks state as outdated; a task reads the znode again. Equal callbacks on one path count as one watch.
 """
 
 
@@ -356,7 +356,7 @@ class ZkStore(Protocol):
     async def get(self, path: str, watch: Watch | None = None) -> Znode:
         """The data and stat of a znode; the watch fires when the znode is written or deleted.
 
-        ``NoNodeError`` leaves no reliable watch: use ``exists`` to wait for a znode.
+        After ``NoNodeError`` the watch is not reliable: use ``exists`` to wait for a znode.
         """
         ...
 
@@ -398,7 +398,7 @@ class ZkStore(Protocol):
         ...
 
 
-# ---------------------------------------------------------------- the whole
+# ---------------------------------------------------------------- environment
 
 
 @dataclass(slots=True)

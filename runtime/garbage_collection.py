@@ -2,8 +2,8 @@
 
 CPython traverses all objects at once, for 100 ms or more in a broker with 4,000 partitions. Here objects that have
 survived a collection of the oldest generation move to the permanent generation (``gc.freeze``), which no collection
-traverses. Reference counts still free them; only cycles of them stay. A process that has grown traverses all objects
-once, so such cycles take a bounded share of its memory (ADR 34).
+traverses. Reference counts still free these objects; only cycles of them stay. When a process has grown, one collection
+traverses all objects, so such cycles take a bounded share of its memory (ADR 34).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ THRESHOLDS = (2_500, 4, 2)
 OLDEST = 2
 GROWTH = 1.5
 GROWTH_BYTES = 256 << 20
-"""All objects are traversed once a process has ``GROWTH`` times its size at the last full traversal, plus this."""
+"""All objects are traversed when a process has ``GROWTH`` times its size at the last full traversal, plus this."""
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -43,7 +43,7 @@ class ShortCollections:
     def begin(self) -> None:
         """Start, for the rest of the process. The objects that exist now, the loaded modules, are frozen."""
         self._after_oldest()
-        gc.collect()  # else CPython delays the next full collection until a quarter of the old objects is added
+        gc.collect()  # else CPython delays the next full collection until there are a quarter more objects
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self.on_collection)
 

@@ -1,8 +1,8 @@
 """The problems of a process, for ``/health/live`` and ``/health/ready``.
 
 Any response shows that the process is alive: its loop serves. The process is ready unless a fatal problem keeps it from
-its work. A problem of a part of it, such as a log, is listed. It makes the process unready only for a request with
-``?strict``.
+its work. A problem of one part, such as a log, is listed. Such a problem makes the process unready only for a request
+with ``?strict``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ class HttpLimits:
     head_bytes: int = 8192
     """The first line and the headers of one request."""
     requests: int = 1000
-    """The requests of one connection, which is closed after them."""
+    """The number of requests after which a connection is closed."""
     timeout_s: float = 5.0
     """The time a client has to send a request, and again to read the response."""
     idle_timeout_s: float = 75.0

@@ -160,7 +160,7 @@ class HttpListener:
             path, _, query = request.target.decode("latin-1").partition("?")
             answer = await self._handlers[path](query)
             scope.deadline = trio.current_time() + self._limits.timeout_s
-        # A body is not read, so a request behind it cannot be found.
+        # A body is not read, so the next request behind the body cannot be found.
         closes = is_last or answer.status in (421, 404, 405) or _has_body(request)
         await _send(connection, stream, answer, is_head=request.method == b"HEAD", closes=closes)
         if closes:
@@ -183,7 +183,7 @@ class HttpListener:
                     limit = f"its head is longer than {self._limits.head_bytes} bytes (metrics.http.max.head.bytes)"
                     raise h11.RemoteProtocolError(limit, error_status_hint=431)
                 if not _has_body(event):
-                    connection.next_event()  # its end
+                    connection.next_event()  # the end of the request
                 return event
             if event is not h11.NEED_DATA:
                 return None

@@ -20,7 +20,7 @@ _SHORT_S = BOUNDS_S[0]
 
 
 class _Slice(NamedTuple):
-    """A part of the window: its begin, the busy seconds before it, and its longest round once it is over."""
+    """A part of the window: its start, the busy seconds before it, and, when the part is over, its longest round."""
 
     began: float
     busy_before_s: float

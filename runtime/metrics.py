@@ -128,7 +128,7 @@ class Metrics(Collector):
         self.shown_topics: ShownTopics | None = None
         """The topics with series of their own; None when every topic has them."""
         self.most_series: int | None = None
-        """The most series of one counter or labelled gauge, without the sum of the others; None: no limit."""
+        """The largest number of series of a counter or labelled gauge, besides the sum of the rest; None: no limit."""
 
     def families(self) -> Iterator[Metric | None]:
         """Yields all families, and None where other tasks may run."""

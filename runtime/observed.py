@@ -45,7 +45,7 @@ class Observed:
         self._listener: HttpListener | None = None
 
     def add_loop_gauges(self) -> None:
-        """Add Kafka's gauges of its two thread pools. The event loop stands for both."""
+        """Add Kafka's gauges for its two thread pools. Here the event loop does the work of both pools."""
         what = "The share of about the last minute in which the event loop had nothing to do"
         self._metrics.gauges += [
             Gauge("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", what, self._lag.idle_share),

@@ -42,7 +42,7 @@ class Descriptor:
 
 
 class OsFileRange:
-    """A piece of an open file; ``descriptor`` is what ``sendfile`` needs."""
+    """A piece of an open file; ``descriptor`` is for ``sendfile``."""
 
     __slots__ = ("descriptor", "length", "offset")
 

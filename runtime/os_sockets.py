@@ -49,7 +49,7 @@ class Waits:
 
 
 class _Socket:
-    """A non-blocking socket and how to wait for it; every failure is an ``OSError``."""
+    """A non-blocking socket, and the functions that wait for it; every failure is an ``OSError``."""
 
     __slots__ = ("_busy_operations", "_socket", "_waits")
 
@@ -136,7 +136,7 @@ class SocketStream(_Socket):
         return tuple(left)
 
     def _pushed(self, left: deque[Part]) -> bool:
-        """Send parts and remove them from ``left``. False when some are left: they would wait, or are too many.
+        """Send parts and remove them from ``left``. False when parts are left that would wait, or that are too many.
 
         ``_cold`` is then the part that waits for the disk; it is None when the socket takes no more.
         """

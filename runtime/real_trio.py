@@ -14,7 +14,7 @@ from anabranch.runtime.os_sockets import AddressInfo, SocketNetwork, Waits, pass
 
 
 class RealClock:
-    """The system's clocks. ``monotonic`` is trio's clock, which deadlines use too and a mock clock moves."""
+    """The system's clocks. ``monotonic`` is trio's clock, as for deadlines; in tests a mock clock moves it."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -13,7 +13,7 @@ import sys
 import threading
 
 SMALL_FILE_BYTES = 4 << 20
-"""Files up to this size are freed at once: that takes the kernel less than 2 ms."""
+"""Files up to this size are freed at once, which takes the kernel less than 2 ms."""
 MAX_WAITING = 256
 """Descriptors that may wait to be closed."""
 _END = -1

@@ -1,4 +1,4 @@
-"""A wake-up that is kept until it is seen: any task may ``set`` it, and one loop waits for it."""
+"""A wake-up that is kept until a ``wait`` returns it: any task may ``set`` it, and one loop waits for it."""
 
 from __future__ import annotations
 

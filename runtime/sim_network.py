@@ -1,4 +1,4 @@
-"""TCP in memory: connections with delay, split, stall, reset, refusal, cuts and dead machines; never a reordered byte.
+"""TCP in memory: connections with delay, split, stall, reset, refusal, cuts and dead machines. Bytes stay in order.
 
 ``SimFabric`` joins the machines; ``node(name)`` is one machine's ``Network``. Machines are reached by name;
 ``localhost`` and loopback addresses mean the machine itself. Bytes that a cut holds back arrive when the cut heals, as
@@ -407,7 +407,7 @@ class SimFabric:
         return (source, target) in self._cuts
 
     def cut(self, source: str, target: str) -> None:
-        """Hold back everything from ``source`` to ``target`` until the cut heals; connecting waits until then too."""
+        """Hold back everything from ``source`` to ``target`` until the cut heals. A connect waits until then, too."""
         self._cuts[source, target] = None
 
     def heal(self, source: str, target: str) -> None:

@@ -1,8 +1,9 @@
 """Deterministic simulation: trio with virtual time and a scheduler whose order depends on the seed alone.
 
-trio shuffles the tasks that are ready at the same time. It has a switch for property tests that sorts the tasks first,
-a generator for the shuffle, and a queue of ready tasks, from which ``SimTasks`` holds tasks back. The clock jumps by
-trio's list of deadlines. All four are private. Only this module uses them, and a canary test fails when they change.
+trio shuffles the tasks that are ready at the same time. This module uses four private parts of trio: a switch that
+sorts the tasks before the shuffle, the generator for the shuffle, the queue of ready tasks, and the list of deadlines.
+``SimTasks`` holds tasks of the queue back. The clock jumps to the next deadline. No other module uses these parts, and
+a canary test fails when they change.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class _RunQueue(deque[trio.lowlevel.Task]):
 def _jumping_clock() -> MockClock:
     """Virtual time that stands still until it jumps, as that of ``MockClock`` without a rate.
 
-    ``MockClock`` reads the real clock for each reading of the time, and counts all tasks for each jump. A simulated
-    cluster reads the time some million times.
+    ``MockClock`` reads the real clock each time it is read, and counts all tasks for each jump. A simulated cluster
+    reads the time some million times.
     """
     if not hasattr(MockClock, "_autojump"):
         raise SchedulerChangedError(f"trio {trio.__version__}: trio.testing.MockClock has no _autojump")
@@ -92,7 +93,7 @@ def _jumping_clock() -> MockClock:
         nonlocal now
         jump = trio_run.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline() - now
         if 0 < jump < math.inf:
-            now += jump  # as MockClock adds it, so that traces stay the same
+            now += jump  # the same addition as in MockClock, so that traces stay the same
 
     # MockClock is final, and trio jumps the time of no other clock.
     clock.current_time = lambda: now  # type: ignore[method-assign]

@@ -47,7 +47,7 @@ class _Inode:
             self.overwritten = bytes(self.content[: self.synced_size])
 
     def synced(self, size: int) -> None:
-        """Everything up to ``size`` is on disk, but not the bytes appended after the sync began."""
+        """Everything up to ``size`` is on disk. Bytes that were appended after the sync began are not."""
         self.synced_size = min(size, len(self.content))
         self.overwritten = None
 
@@ -67,8 +67,8 @@ class _Inode:
 class FailingCalls:
     """Fails the ``first``-th of ``operations`` with the errno ``number``, and all later ones if ``lasting``.
 
-    Counting begins with 0. A failed operation changes nothing, except for an append to a disk that keeps failing: the
-    bytes it has written are not cut off.
+    Counting begins with 0. A failed operation changes nothing, with one exception: the bytes that a failed append has
+    written are not cut off when the disk keeps failing.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ class WakeUps:
         self._next = trio.Event()
 
     def wake(self) -> None:
-        """Wake all waiting tasks: the condition of one may hold now."""
+        """Wake all waiting tasks, because the condition of one of them may be true now."""
         if self._next.statistics().tasks_waiting:
             woken, self._next = self._next, trio.Event()
             woken.set()

@@ -136,8 +136,8 @@ class KazooZk:
         self._session_id = 0
         self._callbacks: dict[int, Callable[[SessionState], None]] = {}
         self._next_callback = 0
-        self._expiries = 0  # as the loop has seen them
-        self._client_expiries = 0  # as kazoo's thread has seen them
+        self._expiries = 0  # those that the loop has processed
+        self._client_expiries = 0  # those that kazoo's thread has reported
         self.latency_ms = Histogram(
             "kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms",
             "Milliseconds from a request to ZooKeeper until the loop has its response",

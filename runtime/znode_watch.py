@@ -14,10 +14,11 @@ RETRY_S = 0.5
 async def follow(
     zk: ZkStore, read: Callable[[Watch], Awaitable[None]], on_error: Callable[[ZkError], None]
 ) -> NoReturn:
-    """Call ``read(watch)`` now and after each change, until cancelled; ``read`` sets the watch on what it reads.
+    """Call ``read(watch)`` now and after each change, until cancelled; ``read`` sets the watch on the znodes it reads.
 
-    If ``read`` raises a ``ZkError``, ``on_error`` gets it. ``read`` is called again after ``RETRY_S``; without a
-    connection, when there is one again. ``watch`` is always the same callback, so that watches do not pile up.
+    If ``read`` raises a ``ZkError``, ``on_error`` gets it. ``read`` is called again after ``RETRY_S``, or, without a
+    connection, when the session is connected again. ``watch`` is always the same callback, so that watches do not pile
+    up.
     """
     changed = Signal()
 
