@@ -165,7 +165,7 @@ def run_client(
 
 
 def in_order(workloads: list[Workload]) -> list[list[Workload]]:
-    """The workloads in parts, each with all its rounds before the next. Kills are last: they leave cold brokers."""
+    """The workloads in parts. All rounds of a part precede the next part. Kills are last: they leave cold brokers."""
     killing = [workload for workload in workloads if workload.kind == FAIL_OVER]
     return [part for part in ([workload for workload in workloads if workload not in killing], killing) if part]
 

@@ -39,7 +39,7 @@ TOOLS = {
     "kafka-storage": "kafka.tools.StorageTool",
 }
 _ARCHIVED = frozenset({"kafka-topics", "kafka-configs"})
-"""Tools whose classes serve most other tools, too."""
+"""Tools whose classes most other tools need, too."""
 _SHORT_RUN = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 """Options of a JVM that would compile longer than it runs."""
 _SILENT = ["-XX:+IgnoreUnrecognizedVMOptions", "-Xlog:disable"]

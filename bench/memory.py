@@ -15,8 +15,8 @@ def watch_memory(
 ) -> dict[str, float]:
     """Write ``records`` in ``SLICES`` runs, and read all written ones after each. Returns the memory in MB.
 
-    It is measured at the start, in the middle and at the end. The start is after the first slice: from then on caches
-    are warm, and growth is a leak.
+    Memory is measured at the start, in the middle and at the end. The start is after the first slice: from then on
+    caches are warm, and growth is a leak.
     """
     each = max(1, records // SLICES)
     seen_mb = []

@@ -6,8 +6,8 @@ the ordered topic over the first topic without order, in percent. The control is
 order over the first: the difference of two turns without order. ``--records`` is the number of rounds, ``--size`` the
 size of values.
 
-``cost-of-the-gate`` reads the same three topics. The ordered topic was resized several times before, and all records
-that its gates wait for are processed.
+``cost-of-the-gate`` reads the same three topics. The ordered topic was resized several times before. All records that
+its gates wait for are processed already.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ async def take_turn(producer: Producer, topic: str, value: bytes, pids: list[int
 
 
 def cost_percent(turns: list[float], others: list[float]) -> float:
-    """The median excess of a turn over the other one of its round, in percent, without rounds too short to time."""
+    """How much longer a turn takes than the other turn of its round: the median, in percent.
+
+    Rounds that are too short to time are left out.
+    """
     return 100 * (statistics.median(turn / other for turn, other in zip(turns, others, strict=True) if other) - 1)
 
 

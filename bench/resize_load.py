@@ -10,7 +10,7 @@ partition. It begins when all of these are true:
 
 Thus the time until a key is written does not count. The commit, the messages between members, the load callback, and
 the fetches of missing metadata and records do count. A key is left out if its first record was appended after the new
-partition had delivered a record of another key with the same move. It waited for nothing (``demo.hand_over``).
+partition had delivered a record of another key with the same move: such a key did not wait (``demo.hand_over``).
 
 ``resize-throughput`` counts acknowledged records in the seconds of a split and a merge. Its producer sends at half of
 its highest rate; the producer of ``resize-throughput-saturated`` sends at its highest rate. ``resize-thousand`` doubles
@@ -159,7 +159,7 @@ async def measure_hand_over(arguments: argparse.Namespace) -> dict[str, float]:
 class SteadyProducer:
     """Sends without end, and counts acknowledged records by ticks of the monotonic clock.
 
-    Without a limit it counts a record once UNCONFIRMED more are sent, so sending limits the rate as well.
+    Without a limit it counts a record when UNCONFIRMED further records are sent, so sending limits the rate as well.
     """
 
     def __init__(self, producer: Producer, topic: str, payload: bytes) -> None:
