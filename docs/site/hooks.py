@@ -33,7 +33,7 @@ LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The decisions in the navigation, without a line for each in ``mkdocs.yml``."""
+    """Add the decisions to the navigation, so that ``mkdocs.yml`` needs no line for each."""
     pages = sorted(path.relative_to(config.docs_dir).as_posix() for path in Path(config.docs_dir, "adr").glob("0*.md"))
     assert config.nav is not None
     config.nav.append({"Decisions": ["adr/README.md", *pages]})
