@@ -23,7 +23,7 @@ def topic(counts: Sequence[int], name: str = "events") -> Manifest:
 
 
 def epochs_of(manifest: Manifest) -> list[Epoch]:
-    """The epochs of the files, when each partition in use got RECORDS records of 10 bytes under each layout."""
+    """The leader epochs of the files. Each partition in use got RECORDS records of 10 bytes under each layout."""
     return [
         Epoch(
             topic=manifest.topic,

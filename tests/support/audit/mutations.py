@@ -1,6 +1,6 @@
 """Mutations of the audit's checks: rules switched off, one at a time, over the files of ``audit_seeds``.
 
-A rule is switched off by a changed text in the source of its function. The audit must then miss its violations.
+A rule is switched off by a changed text in the source of its function. The audit must then miss the rule's violations.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FILES, _BATCHES, _RECORDS, _CONSUMERS = (
 class RuleOff:
     """A mutation: ``old`` in the source of ``function`` becomes ``new``.
 
-    ``check`` must then miss its violations in the partitions ``missed``. ``reads``: it is a rule of the segment reader.
+    ``check`` must then miss the violations in the partitions ``missed``. ``reads`` marks a rule of the segment reader.
     """
 
     rule: str

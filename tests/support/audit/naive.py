@@ -1,4 +1,4 @@
-"""A deliberately naive reader of segment files, row by row, to check the vectorised one."""
+"""A deliberately naive row-by-row reader of segment files, which checks the vectorised reader."""
 
 from __future__ import annotations
 

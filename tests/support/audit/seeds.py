@@ -1,4 +1,4 @@
-"""An exported topic with one violation in each of some partitions, and the places at which the audit must find them."""
+"""An exported topic in which some partitions have one violation each, and the places where the audit must find them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Seeds:
         # A record in the partition of another layout.
         other = next(b"new-%d" % n for n in range(1000) if history.partition_of(b"new-%d" % n) == 2)
         self._append(1, [(other, b"900002\t")], "placement")
-        # A batch that was lost before it had an offset: the next batch's sequence shows it.
+        # A batch that was lost before it had an offset: the next batch's sequence shows the loss.
         history.batch(18, [(of[18][1], b"900003\t")])
         self._append(18, [(of[18][1], b"900004\t")], "producer sequences")
         # A batch that was lost after it had an offset.
@@ -109,7 +109,7 @@ class Seeds:
         history.logs[33].append_as_leader(batch, history.epochs[33])
         again = RecordBatch(batch).base_sequence
         self._append(33, [(None, b"900005\t")], "duplicates", "producer sequences", sequence=again)
-        # A value without a place in the order of its key.
+        # A value without a number, so that its place in the key's order is unknown.
         self._append(35, [(of[35][0], b"none\t")], "key order")
         # A record in a closed partition.
         self._append(43, [(None, b"900006\t")], "closed partitions")
@@ -119,7 +119,7 @@ class Seeds:
         self._append_control_batches()
 
     def _append_control_batches(self) -> None:
-        """Append a control batch without a producer, a transactional batch without one, and invalid markers."""
+        """Append a control batch without a producer, a transactional batch without a producer, and invalid markers."""
         marker = (CONTROL_KEY.pack(0, CONTROL_COMMIT), CONTROL_VALUE.pack(0, 0), (), T0)
         other = (CONTROL_KEY.pack(0, 7), *marker[1:])
         named: dict[str, Any] = {"producer_id": 9, "producer_epoch": 0, "is_transactional": True}
@@ -136,7 +136,7 @@ class Seeds:
             self._append_as_follower(partition, bytearray(batch), "control batches")
 
     def _append_as_follower(self, partition: int, batch: bytearray, *checks: str, gap: int = 0) -> None:
-        """Append as a follower, at the log's end or behind ``gap`` offsets."""
+        """Append as a follower, at the log end plus ``gap`` missing offsets."""
         log, epoch = self.history.logs[partition], self.history.epochs[partition]
         offset = log.log_end_offset + gap
         for check in checks:
@@ -257,7 +257,7 @@ class Seeds:
             self._expect("indexes", partition, last, index, 8 * number)
 
     def _renumber(self, partition: int) -> None:
-        """Lower the offsets of the last batch by one: its CRC does not cover them."""
+        """Lower the offsets of the last batch by one. The CRC does not cover the base offset."""
         file = self._file(partition)
         data, batch, at = self._last(file)
         struct.pack_into(">q", data, at, batch.base_offset - 1)
@@ -273,7 +273,7 @@ class Seeds:
             self._expect("indexes", partition, offset, index, index.stat().st_size - size)
 
     def _shorten(self, partition: int, of_replica: bool) -> None:
-        """Remove the last batch of a replica or its leader, but not its entries in the indexes."""
+        """Remove the last batch of a follower or of the leader, but not the batch's index entries."""
         file = self._file(partition, replica=of_replica)
         data, batch, at = self._last(file)
         file.write_bytes(data[:at])
@@ -285,7 +285,8 @@ class Seeds:
     def write_consumer_log(self, path: Path) -> None:
         """Write a log in which one member goes back in partition 14, and another delivers a moved key too early.
 
-        In partition 15 the key's older record is never delivered; in partition 36 it comes later in the same call.
+        The older of a key's two records is never delivered in partition 15. In partition 36 it is delivered after the
+        newer record, in the same call.
         Three lines are invalid.
         """
         moved = next(key for key in self._keys if self._in_grown(key) >= INITIAL)

@@ -12,7 +12,7 @@ spark = SparkSession.builder.getOrCreate()
 
 
 def with_executor(pieces):
-    """Add the executor that reads each piece: the environment has the name of the executor's own directory."""
+    """Add the executor that reads each piece, named by the executor's own directory."""
     for piece in pieces:
         yield piece.append_column("executor", pa.repeat(os.environ["SPARK_EXECUTOR_DIRS"], len(piece)))
 

@@ -1,7 +1,7 @@
 """The topic of ``tests.support.resize.lineage_model``, read by a stream of micro-batches as well as by the group.
 
 ``anabranch.spark.plan`` plans a micro-batch from responses of any age, while the topic is resized. The records of a
-micro-batch are checked against the recursion of the design on the true state, and against each other.
+micro-batch are checked against each other, and against the recursion of the design on the true state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class StreamModel(LineageModel):
         self.eager = self.r.choice([0.02, 0.1, 0.3])
 
     def is_drained(self, p: int) -> bool:
-        """Whether the partition is read to its end: a removal waits for the stream, as for a group."""
+        """Whether the group and the stream have read the partition to its end. A removal waits for both."""
         return super().is_drained(p) and self.positions.get(p, 0) >= self.replicas[p].end
 
     def step(self) -> None:
@@ -33,7 +33,7 @@ class StreamModel(LineageModel):
             super().step()
 
     def look(self, p: int) -> bool:
-        """Also read a micro-batch in ``finish``, which calls this for every partition until nothing changes."""
+        """Also read a micro-batch in each round of ``finish``, which calls this method for every partition."""
         is_moved = self.micro_batch() if self.quiet and p == 0 else False
         return super().look(p) or is_moved
 
@@ -110,7 +110,7 @@ class StreamModel(LineageModel):
             self.seen[record.number] = (self.batches, p)
 
     def naive(self, p: int, b: int, start: dict[int, int]) -> bool:
-        """The recursion of the design, on the true state and on the begin of the micro-batch."""
+        """The recursion of the design, on the true state and the start offsets of the micro-batch."""
         entries = self.entries.get(p, {})
         return all(self.is_past(q, f, start) for e, losers in entries.items() if e <= b for q, f in losers.items())
 

@@ -28,7 +28,7 @@ def write(
     timeout_s: float = 45.0,
     retry: bool = True,
 ) -> list[Any]:
-    """Write ``values`` to one partition, and return the errors of the refused ones, in order.
+    """Write ``values`` to one partition, and return the errors of the refused values, in order.
 
     The producer is idempotent. Without ``retry`` it is a plain producer, which shows the broker's first response.
     """
@@ -62,7 +62,7 @@ def numbered(start: int, count: int) -> list[bytes]:
 
 
 def leaders(cluster: ProcessCluster, topic: str) -> list[int]:
-    """The leader of each partition from a broker's metadata; -1 is none. Empty while the broker lacks the topic."""
+    """The leader of each partition in a broker's metadata, -1 for none. Empty while the metadata lacks the topic."""
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         try:
             found = admin.describe_topics([topic])[topic]

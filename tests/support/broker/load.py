@@ -89,8 +89,9 @@ class Load:
         """Check that all acknowledged records exist, once, in the order in which they were written.
 
         No record may fail, except with one of the errors ``refused``; with these, only loss is checked. When librdkafka
-        has raised its producer epoch, it may have written unacknowledged records again. It does so when a sequence
-        overtakes another at a change of leaders (librdkafka 4953). Then only the first copy of each record is checked.
+        has raised its producer epoch, it may have written unacknowledged records again, and only the first copy of each
+        record is checked. librdkafka raises the epoch when one sequence overtakes another at a leader change
+        (librdkafka 4953).
         """
         unexpected = Counter(error.str() for error in self.failed if error.code() not in refused)
         assert not unexpected, unexpected

@@ -219,7 +219,7 @@ class ReplicaCluster:
         return outcome
 
     def catch_up(self, leader: int, *followers: int) -> None:
-        """Fetch until each follower has all records and the leader knows it."""
+        """Fetch until each follower has all records and the resulting high watermark."""
         for follower in followers:
             for _ in range(20):
                 if self.fetch(follower, leader) is FetchOutcome.NOTHING_NEW:
@@ -227,4 +227,4 @@ class ReplicaCluster:
             else:
                 raise AssertionError(f"replica {follower} does not catch up")
         for follower in followers:
-            self.fetch(follower, leader)  # its own fetches have raised the high watermark, which it gets now
+            self.fetch(follower, leader)  # brings the high watermark, which the earlier fetches have raised

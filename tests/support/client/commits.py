@@ -14,7 +14,7 @@ from tests.history.events import Committed, Outcome
 def record_commits(
     consumer: Consumer, member: str, now_ms: Callable[[], float], record: Callable[[Committed], None]
 ) -> None:
-    """Call ``record`` for each offset after its request. If its outcome is not ``ok``, it may be committed or not."""
+    """Call ``record`` for each offset after its request. Unless the outcome is ``ok``, the commit may have failed."""
     link = consumer._link
     assert link is not None
     commit, group = link.commit_offsets, link.group_id

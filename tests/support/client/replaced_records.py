@@ -10,9 +10,9 @@ from anabranch.client.producer.replacement import Placing, Replaced, Replacement
 def replace_records(
     before: TopicInfo, after: TopicInfo, queues: list[list[ProducerBatch]], placing: Placing
 ) -> Replaced:
-    """Place the records of ``queues``, each one partition's batches in order, by ``after``.
+    """Place records by the layout ``after`` that were placed by the layout ``before``.
 
-    ``before`` is the layout that they were placed by.
+    Each queue has the batches of one partition, in order.
     """
     work = Replacement(before, after, placing)
     work.take(queues)

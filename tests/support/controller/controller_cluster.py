@@ -91,17 +91,17 @@ class FakeBroker:
         self.errors: dict[tuple[str, int], ErrorCode] = {}
         """The errors of responses, as ``{(topic, partition): error}``."""
         self.logs: dict[tuple[str, int], Log] = {}
-        """The offsets of the logs of its led partitions; empty logs are left out."""
+        """The offsets of the logs that the broker leads; empty logs are left out."""
         self.forgets_ends = False
-        """Whether it does not know the log ends of deleted replicas."""
+        """Whether the broker has forgotten the log ends of deleted replicas."""
         self.groups: dict[str, dict[tuple[str, int], tuple[int, int]]] = {}
-        """The commits of its groups: ``{(topic, partition): (offset, incarnation)}``."""
+        """The commits of the broker's groups: ``{(topic, partition): (offset, incarnation)}``."""
         self.members: dict[str, list[tuple[bytes, bytes]]] = {}
         """The subscription and assignment of each member of groups with subscriptions."""
         self.kinds: dict[str, str] = {}
         """The protocol types of groups that are not consumer groups."""
         self.keeps: set[tuple[str, int]] = set()
-        """Partitions whose records it does not delete: it closes the connection instead."""
+        """Partitions whose records the broker does not delete: it closes the connection instead."""
         self.group_errors: dict[str, ErrorCode] = {}
         """The errors of responses to DescribeGroups."""
         self.states: dict[str, str] = {}
@@ -109,7 +109,7 @@ class FakeBroker:
         self.positions: dict[str, dict[tuple[str, int], int]] = {}
         """The groups' positions in partitions that members wait for: ``{(topic, partition): position}``."""
         self.stock_producers: dict[str, tuple[int, int]] = {}
-        """``{topic: (ms since a stock producer wrote, ms since one placed a key by the old count)}``"""
+        """``{topic: (ms since a stock producer wrote, ms since a stock producer placed a key by the old count)}``"""
         self.appended: dict[str, int] = {}
         """The bytes appended to topics since the broker's start."""
         self.features = dict(cluster.features)
@@ -248,7 +248,7 @@ class FakeBroker:
         return not topics or is_open or any(topic in topics for topic, _ in self.groups[name])
 
     def _described(self, name: str) -> DescribedGroup:
-        """Describe a group as a coordinator does: its members only while it is stable, dead if it does not exist."""
+        """Describe a group as a coordinator does. Only a stable group shows its members; an absent group is dead."""
         state = self.states.get(name, "Stable" if name in self.groups else "Dead")
         members = self.members.get(name)
         return DescribedGroup(

@@ -43,7 +43,7 @@ def cluster(
 ) -> ClusterImage:
     """An image of live brokers and the topic ``t``. Each partition has a state, or None if it is new.
 
-    ``replicas`` are those of each partition; by default each is on brokers 1, 2 and 3.
+    ``replicas`` are the assigned replicas of each partition, by default brokers 1, 2 and 3.
     """
     image = ClusterImage(1000, CONTROLLER_EPOCH, brokers={id: live(id) for id in brokers})
     image.features, image.features_epoch = for_new_cluster(SUPPORTED), 3
@@ -57,7 +57,7 @@ def cluster(
 
 
 class Store:
-    """Collects the writes in ``multis``, but refuses each multi that has a path of ``refused``."""
+    """Collects the writes in ``multis``, and refuses each multi that has a path of ``refused``."""
 
     def __init__(self, refused: Collection[str] = ()) -> None:
         self.refused, self.multis = refused, list[list[ZkOp]]()
@@ -89,7 +89,7 @@ class Store:
 
 
 def context_of(image: ClusterImage, refused: Collection[str] = ()) -> Any:
-    """A context with a ``Store``. Its ``events.puts`` are the events, and ``events.later`` counts reads for later."""
+    """A context with a ``Store``. ``events.puts`` has the events; ``events.later`` counts the postponed reads."""
     events = SimpleNamespace(puts=[], later=0)
     events.put = events.puts.append
 

@@ -63,7 +63,7 @@ class CompactedModel(LineageModel):
         return super().send(h)
 
     def leave(self, h: int) -> None:
-        """The key's producer writes late tombstones to partitions that had the key before an acknowledged record."""
+        """Let the key's producer write late tombstones to the ancestors of the partition of an acknowledged record."""
         producer = self.producers[h]
         metadata: Metadata = self.metadata[producer.metadata]
         number = (h, self.r.randrange(producer.next + 1) - 1)
@@ -114,7 +114,7 @@ class CompactedModel(LineageModel):
         return True
 
     def lets_go(self, p: int, record: Record) -> bool:
-        """Whether a cleaner removes the only record of its key."""
+        """Whether a cleaner removes ``record``, the only record of its key in the partition."""
         if record.number[1] == _MOVED:
             return True
         if record.number not in self.tombstones or p not in self.ages:

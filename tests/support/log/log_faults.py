@@ -231,7 +231,7 @@ class Machine:
             return
         promise = self.promises[partition]
         cut = {known: value for known, value in promise.acknowledged.items() if fully or known >= offset}
-        for known, value in cut.items():  # no client relies on these any more, whether the truncation succeeds or not
+        for known, value in cut.items():  # clients do not rely on these records any more, even if the truncation fails
             del promise.acknowledged[known]
             promise.maybe.setdefault(known, set()).add(value)
         promise.durable = min(promise.durable, offset)
@@ -421,7 +421,7 @@ async def truncation(machine: Machine) -> None:
 
 
 async def large_truncations(machine: Machine) -> None:
-    """Truncations in threads: one process dies before such a thread is done, and another one stops."""
+    """Truncations in threads: one process dies before such a thread is done, and another process stops."""
     await machine.begin(FOLLOWER)
     with patch("anabranch.broker.log.segment.CUT_AT_ONCE_BYTES", 0):
         machine.append(FOLLOWER, 11)
@@ -454,7 +454,7 @@ async def compaction(machine: Machine) -> None:
 
 
 async def transactions(machine: Machine) -> None:
-    """Aborted transactions with a kill in between. Only the transaction index lists aborted ones."""
+    """Aborted transactions with a kill in between. Only the transaction index lists aborted transactions."""
     await machine.begin(TRANSACTIONS)
     machine.abort_transaction()
     machine.append(TRANSACTIONS, 3)

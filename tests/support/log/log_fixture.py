@@ -85,12 +85,12 @@ class FaultyStorage(RealStorage):
         self.crash_at = -1
         self.full = False
         self.full_with_parts = False
-        """Whether a full disk takes the first half of what is appended."""
+        """Whether a full disk takes the first half of an append."""
         self.full_for = ""
-        """The disk is full for files whose path ends with this."""
+        """The suffix of the paths of new files for which the disk is full."""
         self.keeps_trees = False
         self.synced: list[str] = []
-        """The names of the files to sync, in order."""
+        """The name of the file of each sync, in order, also of a sync that fails."""
 
     @property
     def syncs(self) -> int:
@@ -205,7 +205,7 @@ def read_all(log: PartitionLog, upper_bound: int | None = None) -> list[RecordBa
 
 
 def find_time(log: PartitionLog, timestamp: int | None) -> tuple[int, int, int] | None:
-    """(timestamp, offset, leader epoch) of the first record at or after a time, or, for None, of the latest record."""
+    """(timestamp, offset, leader epoch) of the first record at or after a time. None means the latest record."""
     search = TimeSearch(log, timestamp)
     assert search.advance()
     return search.found

@@ -1,4 +1,4 @@
-"""Values for the field tables: every message class with its table, hypothesis strategies, and a full sample of each."""
+"""Every message class with its field table, and values for the tables: hypothesis strategies, and full samples."""
 
 from __future__ import annotations
 

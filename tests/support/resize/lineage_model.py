@@ -376,7 +376,7 @@ class LineageModel:
         return False
 
     def produce(self, batch: Batch) -> bool:
-        """Append the record, unless the leader refuses it. True when the log has it or had it."""
+        """Append the record, unless the leader refuses it. True when the record is or was in the log."""
         replica = self.replicas.get(batch.partition)
         if replica is None or replica.layout is None:
             return False
@@ -482,7 +482,7 @@ class LineageModel:
             return True
         replica = self.replicas.get(q)
         if replica is None:
-            end: int | None = self.ends[q][1]  # it was read to its end before its deletion
+            end: int | None = self.ends[q][1]  # the partition was read to its end before its deletion
         else:
             end = next((offset for epoch, offset in replica.starts if epoch > f), None)
         return end is not None and self.readers[q].done >= end and self.may_deliver(q, f)

@@ -183,13 +183,13 @@ def pruned_entries_need_no_load(patch: Patch) -> None:
 
 
 def a_load_below_the_floor_is_due_for_ever(patch: Patch) -> None:
-    """The floor of the last load is ignored: an entry that waits below it keeps the cap low, so a load stays due."""
+    """The floor of the last load is ignored. An entry that waits below the floor keeps the cap low: loads stay due."""
     original = lineage.loaded_up_to
     patch.setattr(lineage, "loaded_up_to", lambda known, loaded: original(known, loaded._replace(floor=-1)))
 
 
 def an_expired_log_start_counts_for_every_partition(patch: Patch) -> None:
-    """It counts even if a live owner of the partition has delivered records and not flushed them."""
+    """The log start counts even if a live owner of the partition has delivered records and not flushed them."""
     patch.setattr(facts, "log_start_counts", lambda *_: True)
     patch.setattr(gate, "log_start_counts", lambda *_: True)
 

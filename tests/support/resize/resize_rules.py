@@ -89,7 +89,7 @@ class Rules:
         self._states: dict[int, PartitionState] = {}
         self._topic: TopicZnode | None = None
         self._edits: dict[str, bytes | None] = {}
-        """The test's own writes, None for a deletion. They are not checked while the znode has this content."""
+        """The test's own writes by path, None for a deletion. A znode is not checked while it has this content."""
         self._decoded: dict[int, tuple[bytes, PartitionState]] = {}
         for name in ("set", "delete"):
             setattr(cluster.store, name, self._noting(getattr(cluster.store, name)))
@@ -351,7 +351,7 @@ async def finished(cluster: ControllerCluster, count: int) -> bool:
 
 
 async def refused(cluster: ControllerCluster, count: int) -> tuple[ErrorCode, str]:
-    """The error of a refused resize. A dry run must have the same error, and neither may write."""
+    """The error of a refused resize. A dry run must have the same error. The request and the dry run must not write."""
     before = [await _znodes(cluster)]
     results = [(await cluster.request(alter(count, validate_only=dry))).results[0] for dry in (True, False)]
     assert [await _znodes(cluster)] == before

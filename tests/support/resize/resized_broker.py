@@ -1,7 +1,7 @@
 """One broker whose topic ``t`` is resized; the test acts as the controller (KIP-253).
 
-The topic has 4 partitions and grows to 6, with layout (6, 1). Then 6 -> 4 is layout (4, 2), and 4 -> 8, while 4 and 5
-drain, is layout (8, 3).
+The topic has 4 partitions and grows to 6, with layout (6, 1). It shrinks to 4, with layout (4, 2). It grows to 8, with
+layout (8, 3), while partitions 4 and 5 drain.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TOPIC_ID = uuid.UUID(int=7)
 FIRST, GROWN, SHRUNK, GROWN_AGAIN = (4, 0), (6, 1), (4, 2), (8, 3)
 UNTAGGED = (-1, -1)
 NEVER_ANSWERED_MS = 60_000
-"""The timeout of a request that gets its response for another reason."""
+"""The timeout of a request whose response another event causes, long before the timeout."""
 
 
 class Broker:

@@ -116,11 +116,11 @@ LINES: Mapping[Place, str] = {
         "takes a minute; tests/integration/test_demo.py runs it with fewer events"
     ),
 }
-"""The same for single lines of the other blocks."""
+"""The test that executes a line, or the reason that no test does: for single lines of the other blocks."""
 
 
 def lines_to_execute() -> dict[str, list[tuple[Block, list[str]]]]:
-    """The command lines that no other test executes and no reason excepts: of each page, in each of its blocks."""
+    """By page, the blocks with their command lines that are in neither table."""
     found: dict[str, list[tuple[Block, list[str]]]] = {}
     for block in blocks():
         if _place(BLOCKS, block.page, block.lines[0]) is None:
@@ -131,7 +131,7 @@ def lines_to_execute() -> dict[str, list[tuple[Block, list[str]]]]:
 
 
 def unused_places() -> list[Place]:
-    """The entries of the tables that no block has, or more than one."""
+    """The table entries that match no block or line, or more than one."""
     firsts = [(block.page, block.lines[0]) for block in blocks()]
     lines = [(block.page, line) for block in blocks() for line in block.commands]
     return [

@@ -60,7 +60,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """(title, expression) of each query of the dashboard, with patterns that match all in place of its variables."""
+    """(title, expression) of each query of the dashboard. A pattern that matches everything replaces each variable."""
     dashboard = json.loads(DASHBOARD.read_text())
     for panel in dashboard["panels"]:
         for target in panel.get("targets", []):

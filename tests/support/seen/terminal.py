@@ -17,7 +17,7 @@ from pathlib import Path
 def run_on_terminal(
     command: Sequence[str], environment: Mapping[str, str], *, stdout: int | None = None, term: str = "xterm"
 ) -> tuple[int, str, str]:
-    """The exit status, the terminal's content, and the output to ``stdout`` when that is a pipe."""
+    """The exit status, the terminal's content, and the output to ``stdout`` if ``stdout`` is a pipe."""
     ours, theirs = pty.openpty()
     drawn = b""
     env = {**environment, "TERM": term, "COLUMNS": "120"}
