@@ -34,7 +34,7 @@ steps = st.lists(
 
 
 class Machine:
-    """A disk, the broker's logs on it, the written records, and the number of durable ones."""
+    """A disk, the broker's logs on the disk, the written records, and the number of durable records."""
 
     def __init__(self, seed: int) -> None:
         self.disk = SimDisk(random.Random(seed))

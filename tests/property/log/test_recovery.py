@@ -103,7 +103,7 @@ def test_recovery_keeps_every_whole_batch_before_the_damage_and_none_after(
 
 
 def under_checksum(data: bytes) -> bytes:
-    """Return a batch without base offset and leader epoch, which a broker rewrites."""
+    """Return a batch without the base offset and leader epoch: a broker rewrites these two fields."""
     return data[8:12] + data[16:]
 
 

@@ -90,7 +90,7 @@ def test_facts_of_any_kind_and_age_lead_to_the_same_decision_as_the_plain_recurs
 def test_rising_and_falling_positions_lead_to_the_same_decision_as_the_plain_recursion(
     taken: list[History], data: Data
 ) -> None:
-    """Incremental decisions equal new ones after positions rise and fall. All ends are known, and reported again."""
+    """After positions rise and fall, incremental decisions equal recomputed ones. All ends are reported repeatedly."""
     naive, facts = Naive(), Facts()
     history = taken[-1]
     numbers = sorted(history.parts)

@@ -1,8 +1,8 @@
-"""Rule 12 by brute force: a partition whose lineage names a removed partition also names all that one's requirements.
+"""Rule 12 by brute force: a lineage that names a removed partition also names the removed partition's requirements.
 
 The search covers all histories of up to ``PARTITIONS`` partitions and ``RESIZES`` resizes. After each resize it removes
-any number of the partitions that may be removed. The design cites 8 and 5. ``ANABRANCH_LINEAGE_FULL=1`` runs these,
-which takes ten seconds or more.
+any number of the partitions that may be removed. The design cites the result for 8 partitions and 5 resizes, which
+``ANABRANCH_LINEAGE_FULL=1`` runs in ten seconds or more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PARTITIONS, RESIZES = (8, 5) if FULL else (7, 4)
 
 
 def required_by_others(history: History, q: int) -> list[str]:
-    """Return the requirements of ``q``, to be removed next, that are missing in another partition which names ``q``."""
+    """Return the requirements of ``q`` that are missing in a lineage that names ``q``. ``q`` is removed next."""
     lacking = []
     for p, part in history.parts.items():
         for e, losers in part.entries:

@@ -22,7 +22,7 @@ Mutation: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
 SEEDS = int(os.environ.get("ANABRANCH_LINEAGE_SEEDS", "40"))
 LIMIT = 1500
-"""One of this number of histories must fail when a rule is switched off."""
+"""With a rule switched off, one of this number of histories must fail."""
 
 
 def histories(first: int, count: int, *, is_edited: bool = False, seen: set[VerdictKind] | None = None) -> list[str]:
@@ -76,7 +76,7 @@ def test_topics_edited_by_hand_keep_the_order_or_are_frozen(first: int) -> None:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_rule_switched_off_is_noticed(rule: Mutation, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``first`` is a history that fails without the rule; after changes of the code another one may."""
+    """``first`` is a history that fails without the rule. After a change of the code another history may fail."""
     rule(monkeypatch)
     assert histories(first, 1) or histories(0, LIMIT)
 
@@ -113,7 +113,7 @@ def resized(model: LineageModel, count: int) -> None:
 
 
 def an_election_between_goal_and_bump(model: LineageModel) -> None:
-    """1 -> 2, key 1: the loser has two leader epochs under the old layout, and the records of both count."""
+    """1 -> 2, key 1: the loser has two leader epochs under the old layout, and the records of both epochs count."""
     model.request(2)
     model.elect(0)
     model.order_one(0)
@@ -176,7 +176,7 @@ def a_leader_two_layouts_behind(model: LineageModel) -> None:
     model.request(2)
     model.advance()
     newest(model, 1)
-    model.send(1)  # the batch is refused, and for ever if a newer layout is known
+    model.send(1)  # the batch is refused, permanently if a newer layout is known
     model.order(*late_order)
     model.produce(late)
 

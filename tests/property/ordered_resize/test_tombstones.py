@@ -1,4 +1,4 @@
-"""No deleted key comes back over random histories of resizes of a compacted topic, and each rule is needed.
+"""In random histories of resizes of a compacted topic no deleted key comes back, and each rule is needed.
 
 ``ANABRANCH_LINEAGE_SEEDS`` is the number of histories.
 """
@@ -22,7 +22,7 @@ Entries: TypeAlias = Iterable[LineageEntry]
 
 SEEDS = int(os.environ.get("ANABRANCH_LINEAGE_SEEDS", "40"))
 LIMIT = 1500
-"""One of this number of histories must fail when a rule is switched off."""
+"""With a rule switched off, one of this number of histories must fail."""
 
 
 def histories(first: int, count: int) -> tuple[list[str], int]:
@@ -99,6 +99,6 @@ def tombstones_of_moved_keys_are_left_by_any_layout(patch: pytest.MonkeyPatch) -
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_hole_24_a_rule_switched_off_is_noticed(rule: Mutation, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``first`` is a history that fails without the rule; after changes of the code another one may."""
+    """``first`` is a history that fails without the rule. After a change of the code another history may fail."""
     rule(monkeypatch)
     assert histories(first, 1)[0] or histories(0, LIMIT)[0]

@@ -1,4 +1,4 @@
-"""For damaged and random bytes both codecs return the same values, or both refuse them, ours with DecodeError."""
+"""For damaged and random bytes both codecs return the same values, or both fail. Our codec fails with DecodeError."""
 
 from __future__ import annotations
 

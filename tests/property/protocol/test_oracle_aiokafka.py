@@ -1,9 +1,8 @@
 """aiokafka's own schemas read our messages and write messages that we read, for every API and version of aiokafka.
 
 Its classes are found by API key and version. Values are matched by position, in the order of our field tables, because
-aiokafka has other names. It may have a plain field in place of a struct of one field, and it has structs for fields
-that are not in a struct of Kafka's.
-``DIFFERS`` lists the schemas that are known to differ from Kafka's.
+aiokafka has other names. aiokafka may have a plain field where Kafka has a struct of one field, and a struct where
+Kafka has plain fields. ``DIFFERS`` lists the schemas that are known to differ from Kafka's.
 """
 
 from __future__ import annotations

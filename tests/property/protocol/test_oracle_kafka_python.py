@@ -3,7 +3,7 @@
 Its classes are found by name and driven from our field tables; it has no inter-broker APIs. It is known to differ:
 
 - all fields of authorised operations are called ``authorized_operations``, and are sets of bits; bit 31 alone is None;
-- fields that were renamed after Kafka 3.0 have their later names;
+- a field that Kafka renamed after 3.0 has the later name;
 - an ApiVersions response with an error is read in version 0, whatever version was requested (KIP-511), so these
   responses are compared without an error.
 """

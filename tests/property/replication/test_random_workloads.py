@@ -89,7 +89,7 @@ class RandomWorkload:
         if broker != self.leader or pending.leader_epoch != self.epoch:
             return False
         if list(pending.isr) == self.isr:
-            return True  # the request was answered before, and the answer was lost
+            return True  # this request was applied before, and its response was lost
         if pending.partition_epoch != self.cluster.version or any(replica in self.down for replica in pending.isr):
             return False
         self.isr = list(pending.isr)

@@ -30,7 +30,7 @@ def test_offsets_are_read_back(found: Offsets) -> None:
 
 @given(offsets)
 def test_equal_offsets_are_equal_text(found: Offsets) -> None:
-    """Spark compares text, so the order of topics and of partitions must not show."""
+    """Spark compares the text, so the text must not depend on the order of topics and of partitions."""
     turned = Offsets(
         found.cluster_id,
         {
