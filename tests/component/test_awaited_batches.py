@@ -35,7 +35,7 @@ async def test_a_batch_that_was_written_and_truncated_is_awaited_too(broker: Bro
     late = await broker.harness.request(produce_request(1, FIRST, of_producer(0), timeout_ms=1))
     assert late.responses[0].partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
     assert broker.end_offset(1) == 1
-    partition.log.truncate_to(0)  # as a follower does whose leader does not have the batch
+    partition.log.truncate_to(0)  # a follower does this when its leader does not have the batch
     partition.isr_committed((1,), partition.partition_epoch + 1)
     assert [(await broker.produce(1, FIRST, of_producer(sequence))).error_code for sequence in (1, 0, 1)] == [
         AGAIN,

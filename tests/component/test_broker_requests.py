@@ -138,7 +138,7 @@ async def test_an_incremental_fetch_returns_only_partitions_with_new_records(tmp
 async def test_a_held_fetch_is_answered_when_its_session_asks_for_more(tmp_path: Path, begins: bool) -> None:
     """The responses of a connection are in order, so a held fetch would delay the next one until its deadline.
 
-    This holds too when the second request has a response at once, and when it begins another session.
+    The second request can be answered at once. It continues the session, or begins another session.
     """
     async with one_broker(tmp_path) as broker, trio.open_nursery() as nursery:
         await broker.create_topic("t", 2)
@@ -205,7 +205,7 @@ async def test_transactions_are_refused(tmp_path: Path) -> None:
 
 
 async def test_a_transactional_batch_without_a_transactional_id_is_refused(tmp_path: Path) -> None:
-    """Its transaction would never end, so the last stable offset would not advance. Other partitions are accepted."""
+    """The transaction would never end, so the last stable offset would not advance. Other partitions are accepted."""
     transactional = build_batch([(b"k", b"v", (), 1_000)], producer_id=7, base_sequence=0, is_transactional=True)
     data = [
         PartitionProduceData(index=0, records=transactional),
@@ -273,7 +273,7 @@ async def test_an_older_controller_is_refused(tmp_path: Path) -> None:
 
 
 async def test_another_incarnation_gets_a_log_of_its_own(tmp_path: Path) -> None:
-    """KAFKA-12257, 14616: a new topic has no records of a deleted one of the same name."""
+    """KAFKA-12257, 14616: a new topic has no records of a deleted topic of the same name."""
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")
         await produce(broker, batch())
@@ -363,7 +363,7 @@ async def test_describe_cluster_names_the_running_controllers(tmp_path: Path) ->
 
 
 async def test_a_metadata_request_waits_for_the_first_update_metadata(tmp_path: Path) -> None:
-    """librdkafka 2.10 drops every broker that a response does not name. An empty response would leave it no broker."""
+    """librdkafka 2.10 drops every broker that a response does not name. After an empty response it would have none."""
     async with one_broker(tmp_path) as broker:
         answers: list[Any] = []
 

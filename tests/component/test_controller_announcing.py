@@ -73,7 +73,7 @@ async def test_a_split_waits_until_stock_producers_place_records_by_the_new_coun
 
 
 async def test_clients_get_the_old_layout_until_the_first_bump(nursery: trio.Nursery) -> None:
-    """The goal is in the topic's znode, but leaders would still refuse clients that place by its layout."""
+    """The goal is in the topic's znode, but leaders would still refuse records placed by the goal."""
     cluster = await started(nursery)
     cluster.brokers[2].stock_producers[TOPIC] = (10, 0)
     nursery.start_soon(cluster.request, alter(8))
@@ -109,7 +109,7 @@ async def test_a_cancelled_split_is_no_longer_announced(nursery: trio.Nursery) -
 
 
 async def test_a_grow_that_revives_draining_partitions_is_announced_too(nursery: trio.Nursery) -> None:
-    """Draining partitions take no records until they are revived, so the announced records wait for their leaders."""
+    """Draining partitions take no records before their revival. Until then records placed by the new count wait."""
     cluster = await started(nursery)
     await resized(cluster, 8)
     for broker in cluster.brokers.values():

@@ -121,7 +121,7 @@ async def test_if_the_loss_is_accepted_marked_partitions_are_removed_once_every_
 async def test_a_topic_that_becomes_compacted_keeps_partitions_that_are_not_drained_yet(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """This holds too while a round of the drain is in progress, after the requests to the groups."""
+    """The topic becomes compacted during a round of the drain, while the controller waits for a list of groups."""
     caplog.set_level(logging.INFO)
     asked = trio.Event()
 

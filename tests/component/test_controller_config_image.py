@@ -74,7 +74,7 @@ async def config(cluster: ControllerCluster) -> dict[str, str]:
 
 
 async def lose_in_sync(cluster: ControllerCluster) -> None:
-    """Leave only the broker that was not in sync."""
+    """Stop the broker that is in sync. Only the broker that is not in sync stays."""
     cluster.brokers[2].leave()
     await cluster.until(lambda: is_state(cluster, 1, [1]))
     cluster.brokers[1].leave()

@@ -15,7 +15,7 @@ from tests.support.resize.resize_rules import TOPIC, alter, finished, hold_recor
 
 pytestmark = pytest.mark.trio
 MAPS = {4: ({0: 0}, {0: 1}), 5: ({1: 0}, {1: 1})}
-"""By draining partition: the partition it was split from, and the one it was merged into, with their last epochs."""
+"""By draining partition: its parent and the parent's last epoch, and its survivor and its own last epoch."""
 
 
 async def draining_since_before(nursery: trio.Nursery, *, level: int) -> ControllerCluster:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.trio
 
 
 async def marked_and_committed(cluster: ControllerCluster, *committed: tuple[str, int]) -> None:
-    """Close 4 and 5, which end at 40. Each group in ``committed`` has read all of 4, and 5 up to its offset."""
+    """Close 4 and 5, which end at 40. Each group in ``committed`` has read all of 4, and 5 up to the given offset."""
     if await cluster.store.exists(paths.topic("__consumer_offsets")) is None:
         await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
     assert await configure(cluster, delete_records_when_drained="true") == ErrorCode.NONE
@@ -103,7 +103,7 @@ async def test_the_reason_that_delays_a_drain_is_logged_once(
 async def test_a_commit_does_not_count_before_the_flush_callback_returned(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """A periodic commit may precede the callback. A deletion would then release a member that awaits the position."""
+    """A periodic commit may precede the callback. If it counted, the deletion would release a member that waits."""
     await marked_and_committed(cluster, ("g", 40))
     cluster.brokers[2].positions["g"] = {(TOPIC, 5): -1}
     await trio.sleep(10)  # virtual time: several polls
@@ -204,7 +204,7 @@ async def test_only_members_that_may_be_subscribed_to_the_topic_delay_its_drain(
 async def test_a_partition_that_cannot_be_drained_does_not_delay_another(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """The leader of 4 does not delete its records when requested. 5 is drained nevertheless."""
+    """The leader of 4 does not delete the partition's records when requested. 5 is drained nevertheless."""
     for broker in cluster.brokers.values():
         broker.keeps.add((TOPIC, 4))
     await marked_and_committed(cluster, ("g", 40))
@@ -302,7 +302,7 @@ async def test_a_committed_offset_of_an_earlier_incarnation_does_not_count(
 async def test_nothing_is_deleted_while_a_coordinator_is_away(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """The positions of its groups are unknown as long as it does not respond."""
+    """The positions of a coordinator's groups are unknown while the coordinator does not respond."""
     await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[3]}}')
     await cluster.until(lambda: ("__consumer_offsets", 0) in cluster.brokers[3].led())
     assert await configure(cluster, delete_records_when_drained="true") == ErrorCode.NONE
@@ -427,7 +427,7 @@ async def warned(
 async def test_a_warning_names_awaited_records_that_are_about_to_expire(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Hole 22: the operator gets a warning once a minute before retention removes awaited records, until they are read.
+    """Hole 22: while awaited records are about to expire unread, the operator gets a warning each minute.
 
     Only 0 and 1 were split. Other partitions wait only for records of 0 and 1 from before the split.
     """
@@ -460,7 +460,7 @@ async def test_the_warning_covers_a_marked_partition_up_to_its_end(
 async def test_after_two_splits_the_warning_covers_records_up_to_the_later_one(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """0 was split into 4 at the end of one epoch, and into 8 at the end of a later one."""
+    """4 was split off 0 at the end of one epoch, and 8 at the end of a later epoch."""
     await resized(cluster, 5)
     await resized(cluster, 9)
     second = (await cluster.state(TOPIC, 8)).lineage[0].losers[0]

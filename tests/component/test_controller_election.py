@@ -1,4 +1,4 @@
-"""Two controllers, one active and one standby, and a deposed controller that does not know it yet."""
+"""Two controllers, one active and one standby, and a deposed controller that has not noticed its replacement yet."""
 
 from __future__ import annotations
 

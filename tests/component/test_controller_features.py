@@ -311,7 +311,7 @@ async def resize(cluster: ControllerCluster, count: int) -> tuple[int, str]:
 async def test_a_resized_topic_is_still_served_while_ordered_resize_is_not_finalized(
     cluster: ControllerCluster,
 ) -> None:
-    """Its layout stays, also in an election. Only another resize is refused, until the feature is finalized again."""
+    """The topic keeps its layout, also in elections. Only resizes are refused, until the feature is finalized again."""
     await older_cluster(cluster, SUPPORTED)
     await ask(cluster, HIGHEST)
     assert (await resize(cluster, 2))[0] == ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""Leader elections: unclean ones, ElectLeaders, preferred leaders, failed disks."""
+"""Leader elections: unclean elections, ElectLeaders, preferred leaders, failed disks."""
 
 from __future__ import annotations
 

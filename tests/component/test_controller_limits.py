@@ -337,7 +337,7 @@ class Writes:
         monkeypatch.setattr(EventQueue, "waited_s", begun)
 
     def check(self, states: int) -> None:
-        """Check that all states are written, some after the other request, and at most one multi in each event."""
+        """Check that all states are written, some after the other request. Each event writes at most one multi."""
         assert sum(self.of_events) == states
         assert max(self.of_events) <= MAX_OPERATIONS
         assert 0 < self.before_other < states

@@ -74,7 +74,7 @@ async def test_another_process_an_unknown_level_and_a_topic_are_refused(
 async def test_topic_configs_are_altered_by_the_active_controller_only(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """They belong to the cluster, so a standby refuses them, although it accepts levels by the same request."""
+    """Topic configs belong to the cluster, so a standby refuses them. It accepts logger levels by the same request."""
     await cluster.start_controller(STANDING_BY)
     answer = await alter(cluster, STANDING_BY, "t", "1", kind=TOPIC)
     assert answer.error_code == ErrorCode.NOT_CONTROLLER

@@ -38,7 +38,7 @@ async def ask(cluster: ControllerCluster, count: int) -> CreatePartitionsTopicRe
 
 
 async def queued(cluster: ControllerCluster, count: int) -> str:
-    """Queue a resize. Returns the reason of the wait in the response; a dry run has the same and writes nothing."""
+    """Queue a resize, and return why it waits. A dry run returns the same reason and writes nothing."""
     before = await counts(cluster)
     dry = (await cluster.request(alter(count, validate_only=True))).results[0]
     assert await counts(cluster) == before
@@ -209,7 +209,7 @@ async def test_a_request_for_the_count_in_progress_removes_the_queued_one(
 async def test_of_two_concurrent_requests_the_second_is_queued(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """The second is judged right after the write of the first, before any of its steps."""
+    """The second request is judged right after the write of the first, before any step of the first resize."""
     answers: dict[int, CreatePartitionsTopicResult] = {}
     session = cluster.sessions[1000]
     multi = session.multi
@@ -298,8 +298,8 @@ async def test_a_queued_count_waits_while_a_broker_is_missing_and_is_then_done(
 ) -> None:
     """With one of three brokers away there is no broker for the third replica.
 
-    The reason is logged once, and again when it occurs again. A request that would begin at once is refused. A queued
-    one is not.
+    The reason is logged once, and again when it occurs again. A request that would begin at once is refused, but a
+    request that is queued is accepted.
     """
     await begun(cluster, 6)
     await queued(cluster, 8)
@@ -325,7 +325,7 @@ async def test_a_queued_count_waits_while_a_broker_is_missing_and_is_then_done(
 async def test_a_resize_waits_for_the_leader_of_a_partition_that_has_none(
     cluster: ControllerCluster, autojump_clock: object, count: int, asked: int
 ) -> None:
-    """Until it is back, no new partition would be led, and no leader would take the keys of healthy partitions."""
+    """Until the leader is back, no new partition would be led, and no leader would take keys of healthy partitions."""
     await cluster.start_broker(4)
     if count > 4:
         await resized(cluster, count)

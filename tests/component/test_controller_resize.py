@@ -1,4 +1,4 @@
-"""Resizes by the controller, its refusals, and edits of the topic; by hole of KIP-253."""
+"""Resizes by the controller, refused resizes, and edits of the topic. The tests name the holes of KIP-253."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def _no_brokers(cluster: ControllerCluster) -> bool:
 async def test_an_unclean_election_never_leads_a_partition_before_its_losers_answered(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """A partition that is not created yet has no ISR. It must not count as one whose ISR is lost."""
+    """A partition that is not created yet has no ISR. It must not count as a partition whose ISR is lost."""
     assert await configure(cluster, unclean_leader_election_enable="true") == ErrorCode.NONE
     await begun(cluster, 6)
     cluster.brokers[3].leave()
@@ -151,7 +151,7 @@ async def test_a_waiting_resize_request_is_answered_at_once_when_the_topic_is_de
 async def test_a_repeated_request_waits_for_the_resize_under_way(
     cluster: ControllerCluster, autojump_clock: object, nursery: trio.Nursery, before: int, count: int
 ) -> None:
-    """A client does this when its response was lost. There is only one resize."""
+    """A client repeats a request whose response was lost. There is only one resize."""
     if before > 4:
         await resized(cluster, before)
     version = (await cluster.topic(TOPIC)).layout_version
@@ -179,7 +179,7 @@ async def test_a_repeated_request_waits_for_the_resize_under_way(
 async def test_an_accepted_resize_is_not_undone_when_leaders_move_at_once(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """A second check, as for an edit, would refuse it: leaders have not responded in their new epochs by then."""
+    """A second check, as of an edit, would refuse the resize: leaders have not responded in their new epochs yet."""
     await resized(cluster, 6)
     session = cluster.sessions[1000]
     multi = session.multi
@@ -199,7 +199,7 @@ async def test_an_accepted_resize_is_not_undone_when_leaders_move_at_once(
 
 
 async def test_an_edit_by_hand_splits_and_merges(cluster: ControllerCluster, autojump_clock: object) -> None:
-    """As KIP-253 proposes: the edit raises the assignment or the count, or lowers the count, and keeps the version."""
+    """KIP-253 proposes such edits. They extend the assignment, or raise or lower the count, and keep the version."""
     partitions = {str(index): list(BROKERS) for index in range(6)}
     await edit(cluster, partitions=partitions)
     await cluster.until(lambda: finished(cluster, 6))

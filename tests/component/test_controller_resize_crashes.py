@@ -1,7 +1,7 @@
 """A controller dies at any point of a resize, and its successor finishes from the znodes alone.
 
 Each run stops the controller after one of its writes, or after one of its requests has arrived. No rule of ordered
-resize is broken. Multis are as small as possible, so that every two writes that can be separate are. Another
+resize is broken. Multis are as small as possible, so that the controller can die between any two writes. Another
 disturbance is an election between any two writes: it raises a leader epoch, and must not count as a step of the resize
 (holes 2 and 3).
 """
@@ -119,7 +119,7 @@ def disturb_at_request(cluster: ControllerCluster, number: int, disturb: Callabl
 
 
 Arm = Callable[[ControllerCluster, Rules, int, trio.Nursery], trio.Event]
-"""Prepares a disturbance at the n-th point of a resize; the event is set when it has happened."""
+"""Prepares a disturbance at the n-th point of a resize. The event is set after the disturbance."""
 
 
 def kill_at_write(cluster: ControllerCluster, rules: Rules, number: int, _nursery: trio.Nursery) -> trio.Event:
@@ -131,7 +131,7 @@ def kill_at_request(cluster: ControllerCluster, _rules: Rules, number: int, _nur
 
 
 async def bounce(cluster: ControllerCluster) -> None:
-    """Stop the broker that leads everything, wait until another broker knows it, and start it again."""
+    """Stop broker 1, which leads everything, and start it again once broker 2 has been informed."""
     cluster.brokers[1].leave()
     await cluster.until(lambda: len(cluster.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
     await cluster.brokers[1].register()
@@ -142,7 +142,7 @@ def bounce_at_write(cluster: ControllerCluster, rules: Rules, number: int, nurse
 
 
 def kill_both_at_write(cluster: ControllerCluster, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
-    """Holes 2 and 3: the next controller first elects leaders, and their leader epochs are not those of bumps."""
+    """Holes 2 and 3: the next controller first elects leaders. The leader epochs of these elections are no bumps."""
 
     def both() -> None:
         kill_active(cluster)
@@ -210,7 +210,7 @@ async def test_a_leader_whose_session_expired_has_not_acknowledged(
 ) -> None:
     """Hole 8: an expired leader may still serve. Gainers of its keys wait for the response of the next leader."""
     cluster, rules = await start(nursery, "grow")
-    cluster.brokers[1].answering = trio.Event()  # leads everything, and does not respond
+    cluster.brokers[1].answering = trio.Event()  # this broker leads everything, and does not respond
     nursery.start_soon(cluster.request, alter(6))
     await cluster.until(lambda: rules.writes >= 5)
     assert not await exist(cluster, 4, 5)
@@ -235,7 +235,7 @@ async def test_a_check_fails_when_gainers_do_not_wait_for_losers(
 ) -> None:
     off.losers_need_not_answer(monkeypatch)
     cluster, rules = await start(nursery, "grow")
-    cluster.brokers[1].answering = trio.Event()  # leads everything
+    cluster.brokers[1].answering = trio.Event()  # this broker leads everything
     nursery.start_soon(cluster.request, alter(6))
     await cluster.until(lambda: exist(cluster, 5))
     assert any("gains keys before 0 has acknowledged" in found for found in broken(cluster, rules))

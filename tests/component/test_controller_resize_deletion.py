@@ -58,7 +58,7 @@ async def deleted(
 
 
 async def created_again(cluster: ControllerCluster) -> None:
-    """Request the topic until it is created: it cannot be created while the old one is being deleted."""
+    """Request the topic until it is created: the request fails while the old topic is being deleted."""
 
     async def is_created() -> bool:
         response: CreateTopicsResponse = await cluster.request(creation(4, 1, 2, 3))

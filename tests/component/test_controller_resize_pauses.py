@@ -14,7 +14,7 @@ from tests.support.resize.resize_rules import TOPIC, alter, finished, hold_recor
 
 pytestmark = pytest.mark.trio
 STRANGER = 4
-"""The broker's id. It has no replica of the topic, so that the resize waits for no election or response of it."""
+"""The id of that broker. It has no replica of the topic, so the resize waits for no election or response of it."""
 
 
 class Held(NamedTuple):
@@ -52,7 +52,7 @@ async def test_a_resize_continues_without_a_broker_that_does_not_support_resizes
     caplog: pytest.LogCaptureFixture,
     hold: Callable[[ControllerCluster], Awaitable[Held]],
 ) -> None:
-    """KIP-584: the controller refuses its registration, and it leads nothing. With another release it is accepted."""
+    """KIP-584: the controller refuses the registration, and the broker leads nothing. With features it is accepted."""
     await cluster.start_broker(STRANGER)
     await cluster.until(lambda: is_live(cluster))
     stranger = cluster.brokers[STRANGER]

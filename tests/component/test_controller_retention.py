@@ -118,7 +118,7 @@ async def test_everything_is_held_while_a_leader_does_not_report_its_offsets(
 async def test_all_unread_records_are_held_while_the_end_of_an_epoch_is_unknown(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """The leader gives the end of an epoch only after the ISR has followed it."""
+    """The leader returns the end of an epoch only after the ISR has followed the leader."""
     await split(cluster, g=READ)
     for broker in cluster.brokers.values():
         broker.logs[TOPIC, 0] = Log(100, 100, 10, offset_of_time=60)

@@ -1,4 +1,4 @@
-"""Shrinks by the controller: draining partitions, elections in the meantime, removal; by hole of KIP-253."""
+"""Shrinks by the controller: draining partitions, elections in the meantime, removal. Tests name holes of KIP-253."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.trio
 async def test_a_marked_partition_closes_before_its_survivor_gains_keys(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """Rule 3 for merges: 5 closes but its leader does not respond, so 1 takes none of its keys. 0 takes those of 4."""
+    """Rule 3 for merges: 5 closes, but its leader does not respond, so 1 takes no key of 5. 0 takes the keys of 4."""
     await cluster.request(placed(5, 1, [3, 1, 2]))
     await cluster.request(placed(6, 1, [2, 1, 3]))
     hold_records(cluster, range(4, 6), 40)
@@ -46,7 +46,7 @@ async def test_a_marked_partition_closes_before_its_survivor_gains_keys(
 async def test_a_shrink_sends_each_broker_only_two_leader_and_isr_requests(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """Only leaders know the ends of epochs. So a shrink sends each broker two requests: of losers and of survivors."""
+    """Only leaders know the ends of epochs. A shrink sends each broker one request for losers and one for survivors."""
     await resized(cluster, 8)
     hold_records(cluster, range(4, 8), 40, watermark=30)
     before = {broker.id: len(broker.sent(LeaderAndIsrRequest)) for broker in cluster.brokers.values()}
@@ -171,7 +171,7 @@ def _bases_sent(cluster: ControllerCluster, partition: int, incarnation: int) ->
 async def test_the_recorded_end_is_the_highest_one_and_never_falls(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """Markers may follow the leader's reported end. A broker that deleted its log and restarted has no end."""
+    """Transaction markers may follow the leader's reported end. A broker that deleted its log forgets the end."""
     await resized(cluster, 5)
     hold_records(cluster, range(4, 5), 40, 40)
     await resized(cluster, 4)
@@ -196,7 +196,7 @@ async def test_the_recorded_end_is_the_highest_one_and_never_falls(
 
 
 async def test_the_next_controller_completes_a_removal(cluster: ControllerCluster, autojump_clock: object) -> None:
-    """No znode lists the deleted replicas: the next controller asks all again. The end offset is recorded earlier."""
+    """No znode lists the deleted replicas, so the next controller asks all replicas again. The end is stored before."""
     await resized(cluster, 5)
     hold_records(cluster, range(4, 5), 40)
     await resized(cluster, 4)
@@ -234,7 +234,7 @@ async def test_a_replica_whose_broker_is_away_delays_the_removal(
 async def test_an_end_reported_while_the_topic_is_being_deleted_begins_no_removal(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """A state written then would bring the partition online again, and the controller would fail without the topic."""
+    """A state written during the deletion would bring the partition online again, and the controller would fail."""
     await resized(cluster, 6)
     hold_records(cluster, range(4, 6), 40, 40)
     leader = cluster.brokers[(await cluster.state(TOPIC, 5)).leader]

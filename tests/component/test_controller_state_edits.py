@@ -1,4 +1,4 @@
-"""Znodes edited by hand into impossible states: the topic is frozen, and is served until it is repaired."""
+"""Znodes edited by hand into impossible states: until the repair the topic is frozen, and is still served."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def edited_unseen(cluster: ControllerCluster, partition: int, **fields: An
 
 
 async def repaired(cluster: ControllerCluster, partition: int, intact: bytes, count: int) -> None:
-    """Repair the state, resize the topic to ``count``, and check that brokers never got another initial count."""
+    """Repair the state, resize the topic to ``count``, and check that brokers got no initial count other than 4."""
     await cluster.store.set(paths.partition_state(TOPIC, partition), intact)
     await cluster.until(lambda: accepts(cluster, count))
     await cluster.until(lambda: finished(cluster, count))
@@ -140,7 +140,7 @@ async def test_no_partition_of_a_frozen_topic_is_removed(cluster: ControllerClus
 async def test_a_deleted_state_of_a_topic_that_was_never_resized_is_not_created_again(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """A new state would be another incarnation of the partition: brokers would delete their logs of it."""
+    """A new state would be another incarnation of the partition: brokers would delete the partition's logs."""
     vacate(cluster)
     await cluster.store.delete(paths.partition_state(TOPIC, 2))
     await succeeded(cluster)
@@ -187,7 +187,7 @@ async def test_a_state_that_no_controller_can_read_holds_resizes_until_it_is_rep
 async def test_a_deleted_state_leaves_the_topic_znode_as_it_was(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, partition: int
 ) -> None:
-    """This holds for a marked partition too: no other partition has its unread records."""
+    """Also a marked partition stays assigned: no other partition has its unread records."""
     await draining(cluster)
     topic, path = await cluster.topic(TOPIC), paths.partition_state(TOPIC, partition)
     vacate(cluster)
@@ -245,7 +245,7 @@ async def test_a_topic_that_kafkas_controller_only_began_to_create_is_led(
 async def test_a_broker_that_restarted_while_a_state_was_unreadable_does_not_keep_its_epoch(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """The state is repaired after the broker is back, so the time of its last write does not show the restart."""
+    """The state is repaired after the broker is back, so the time of the repair does not show the restart."""
     await resized(cluster, 6)
     before = await cluster.state(TOPIC, 5)
     intact = await edited_unseen(cluster, 5, lineage=[[0, {}]])

@@ -149,7 +149,7 @@ async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_
 async def test_a_deletion_with_an_unreadable_state_does_not_delete_the_successor(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """KIP-570: the replica's incarnation is unknown, so the incarnation of the deletion request replaces it."""
+    """KIP-570: the replica's incarnation is unknown, so the StopReplica has the zxid of the deletion request."""
     await create(cluster, "t")
     await cluster.store.set(paths.partition_state("t", 0), b"{", -1)
     cluster.kill_controller(1000)
@@ -173,7 +173,7 @@ async def test_a_deletion_with_an_unreadable_state_does_not_delete_the_successor
 async def test_a_topic_that_the_controller_has_not_read_yet_is_deleted(
     cluster: ControllerCluster, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The watch's event is queued by then, and the request is decided after it."""
+    """By then the watch event is queued, and the request is decided after that event."""
 
     async def create_before(context: Context, request: Any, version: int) -> Outcome:
         monkeypatch.setitem(HANDLERS, ApiKey.DELETE_TOPICS, delete_topics)

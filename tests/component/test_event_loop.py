@@ -72,9 +72,9 @@ FETCHER = FetcherConfig(2, 1 << 20, 1, 1 << 20, 500, 1.0, 30.0, flushes=True)
 
 
 class Operation(NamedTuple):
-    """An operation. ``run`` makes the probe count steps, and returns the least number of them.
+    """An operation. ``most`` is the limit of steps between two pauses.
 
-    ``most`` is the limit of steps between two pauses.
+    ``run`` performs the operation under the probe, and returns the least number of steps that the probe must count.
     """
 
     run: Callable[[LogFixture, pytest.MonkeyPatch, LoopProbe], Awaitable[int]]

@@ -1,4 +1,4 @@
-"""A leader's response about the past is final: it waits until every replica in sync has followed it (KIP-253).
+"""A leader's response about the past is final: it waits until all replicas in sync have followed the leader (KIP-253).
 
 An earlier leader that was cut off may still be in sync. If it leads next, it brings back records that only it appended.
 """
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.trio
 
 @asynccontextmanager
 async def held(broker: Broker, partition: Partition, request: ProduceRequest) -> AsyncIterator[list[Any]]:
-    """Send a produce request that waits for the replicas. Yields a list that gets its result after the block."""
+    """Send a produce request that waits for the replicas. The yielded list gets the result after the block."""
     answers: list[Any] = []
 
     async def send() -> None:
@@ -151,7 +151,7 @@ async def test_a_produce_with_acks_1_is_refused_at_once(broker: Broker) -> None:
 
 
 async def test_an_epoch_ends_where_no_replica_in_sync_has_more_of_it(broker: Broker) -> None:
-    """Otherwise records that only an earlier leader has could be delivered after records of a later epoch (KIP-253)."""
+    """A too early end would let records of an earlier leader be delivered after records of a later epoch (KIP-253)."""
     await broker.has(GROWN, 1, epoch=2)
     await broker.has(GROWN, 1, epoch=3)
     partition = broker.node.replicas.leader(TopicPartition("t", 1), 3)
@@ -191,7 +191,7 @@ async def test_a_refusal_that_is_not_final_in_time_is_answered_as_a_timeout(brok
 
 
 async def test_a_retry_of_a_batch_too_old_to_be_remembered_is_answered_as_a_duplicate(broker: Broker) -> None:
-    """Hole 17: if the layout refused the retry, it would be written again. The response still waits for replication."""
+    """Hole 17: if the layout refused the retry, the batch would be written again. The response awaits replication."""
     await broker.has(FIRST, 1, epoch=1)
     partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
     for sequence in range(6):

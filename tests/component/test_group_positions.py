@@ -37,7 +37,7 @@ pytestmark = pytest.mark.trio
 GROUP, TOPIC = "g", "t"
 PARENT, CHILD = 1, 5
 INCARNATION = 40
-"""The incarnation of partition 0; the other partitions have the next ones."""
+"""The incarnation of partition 0; the other partitions have the next numbers."""
 LONG_MS = int(DEADLINE_S * 1000)
 
 
@@ -145,7 +145,7 @@ async def test_the_owner_is_asked_for_its_position_and_the_waiting_member_gets_i
 
 
 async def test_a_request_behind_a_waiting_poll_is_handled_only_after_it(tmp_path: Path) -> None:
-    """Otherwise the next request would be applied first: the member would leave, and its poll would be refused."""
+    """If the next request were handled first, the member would leave, and its waiting poll would be refused."""
     answers: list[Any] = []
 
     async with group_of_two(tmp_path) as (broker, owner, _), connection(broker) as channel:

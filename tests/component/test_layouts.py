@@ -88,7 +88,7 @@ async def test_each_layout_is_kept_on_disk_and_loaded_again(tmp_path: Path, monk
 async def test_a_log_that_lost_its_metadata_file_is_kept_when_the_topic_gets_another_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes | None
 ) -> None:
-    """Each removal gives the topic another id. A log without an incarnation then counted as another topic's log."""
+    """Each removal gives the topic another id. Without its incarnation, the log would count as another topic's log."""
     zk, file = FakeZk(), tmp_path / "t-1" / "partition.metadata"
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         assert (await broker.produce(1, FIRST)).error_code == ErrorCode.NONE
@@ -170,7 +170,7 @@ async def test_hole_20_a_late_request_does_not_touch_the_recreated_partition(bro
 async def test_a_topic_id_that_cannot_be_written_stops_no_partition_from_being_led(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A removal gives every partition a new id. One full disk prevented the rest of the request from being applied."""
+    """A removal gives every partition a new topic id. A full disk must not stop the rest of the request."""
 
     def refuse(identity: IdentityFile, metadata: PartitionMetadata) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -184,7 +184,7 @@ async def test_a_topic_id_that_cannot_be_written_stops_no_partition_from_being_l
 
 
 async def test_a_late_request_does_not_restore_an_earlier_layout(broker: Broker) -> None:
-    """The late request has an earlier leader epoch. Its layout would let in records of keys that have moved on."""
+    """The late request has an earlier leader epoch. With its layout the leader would accept records of moved keys."""
     await broker.has(GROWN, 1, epoch=1)
     assert await broker.lead(broker.state(1, 0, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
     assert (await broker.produce(1, FIRST)).error_code == ErrorCode.INVALID_PARTITION_METADATA
@@ -192,7 +192,7 @@ async def test_a_late_request_does_not_restore_an_earlier_layout(broker: Broker)
 
 
 async def test_a_late_request_does_not_revive_a_removed_partition(broker: Broker) -> None:
-    """Records of a producer with old metadata would be acknowledged there, and lost."""
+    """The revived partition would acknowledge records of a producer with old metadata, and they would be lost."""
     await broker.has(GROWN, 5, epoch=1)
     await broker.has(SHRUNK, 5, epoch=2)
     assert await broker.stop(5, leader_epoch=2, incarnation=105) == 0
@@ -210,7 +210,7 @@ async def test_hole_20_a_new_incarnation_gets_a_new_log(broker: Broker) -> None:
 
 
 async def test_hole_20_a_deletion_of_a_later_incarnation_deletes_the_earlier_one(broker: Broker) -> None:
-    """KIP-570: the broker does not know the second incarnation. Its deletion deletes the first, whatever its epoch."""
+    """KIP-570: the broker does not know the later incarnation. The leader epoch of the deletion does not matter."""
     assert await broker.lead(broker.state(5, 7, GROWN, incarnation=500)) == {0}
     assert await broker.stop(5, leader_epoch=3, incarnation=600) == 0
     assert broker.node.logs.get(TopicPartition("t", 5)) is None
@@ -220,7 +220,7 @@ async def test_hole_20_a_deletion_of_a_later_incarnation_deletes_the_earlier_one
 
 
 async def test_hole_17_a_repeated_batch_is_answered_before_its_layout_is_checked(broker: Broker) -> None:
-    """The response was lost, then the layout changed. If refused, the producer would write the records twice."""
+    """The response was lost, then the layout changed. After a refusal the producer would write the records twice."""
     assert (await broker.produce(1, FIRST, of_producer(0))).base_offset == 0
     assert (await broker.produce(1, FIRST, of_producer(1))).base_offset == 1
     await broker.has(GROWN, 1, epoch=1)
@@ -292,7 +292,7 @@ async def test_hole_29_misplaced_records_of_stock_producers_are_refused_and_coun
 
 
 async def test_hole_29_a_stock_producer_does_not_wait_for_a_merged_and_removed_partition(broker: Broker) -> None:
-    """With a retriable error it would wait until its delivery timeout, and aiokafka's idempotent producer for ever."""
+    """After a retriable error producers retry until their delivery timeout, and idempotent aiokafka without end."""
     await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=(4, 4, 0), incarnation=100)
     assert (await broker.produce(5, UNTAGGED)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1), incarnation=100)
@@ -302,7 +302,7 @@ async def test_hole_29_a_stock_producer_does_not_wait_for_a_merged_and_removed_p
 
 
 async def test_hole_29_a_broker_that_does_not_lead_a_marked_partition_answers_not_leader(broker: Broker) -> None:
-    """Its leader may have the batch: a retry after a lost response must succeed there, and not be refused here."""
+    """The leader may have the batch: a retry after a lost response must be sent there, and not be refused here."""
     await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 4, 2), incarnation=100)
     assert (await broker.produce(5, UNTAGGED)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -372,7 +372,7 @@ async def test_a_new_layout_uses_the_topic_config_that_is_stored_when_it_arrives
 async def test_a_leader_and_isr_with_a_known_layout_does_not_wait_for_zookeeper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Notifications report configs altered after the layout: elections and survivors do not wait for a read."""
+    """Configs altered after the layout come by notifications, so elections and survivors wait for no read."""
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         await broker.has(GROWN, 1, epoch=1)
@@ -387,7 +387,7 @@ async def test_a_leader_and_isr_with_a_known_layout_does_not_wait_for_zookeeper(
 async def test_a_broker_that_registers_again_uses_configs_altered_while_it_was_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first LeaderAndIsr comes before it has read all configs again."""
+    """The first LeaderAndIsr comes before the broker has read all configs again."""
     zk = FakeZk(lambda: 0.002)
     admin = zk.session()
     for number in range(100):

@@ -1,4 +1,4 @@
-"""A new leader whose high watermark is below the one that consumers got before (KIP-207)."""
+"""A new leader whose high watermark is below that of the previous leader's responses to consumers (KIP-207)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_consumer_above_the_watermark_waits_and_is_not_reset(tmp_path: P
 
 
 async def test_a_broker_that_stops_appends_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records appended while logs are closed would not be synced, although the clean-shutdown marker promises it."""
+    """Records appended while logs are closed would not be synced, and the clean-shutdown marker would be wrong."""
     data = TopicProduceData(name="t", partition_data=[PartitionProduceData(records=batch_of(3))])
     produce = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[data])
     streams: list[trio.SocketStream] = []

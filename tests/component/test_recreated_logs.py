@@ -119,7 +119,7 @@ async def test_epochs_of_the_old_log_end_where_the_recreated_log_begins(broker: 
 
 
 async def test_a_recreated_follower_begins_at_the_old_end_too_and_knows_the_ends_of_epochs(broker: Broker) -> None:
-    """The first epoch has no records, so the log alone does not show it."""
+    """The first epoch has no records, so the log alone does not show this epoch."""
     follows = created_again(broker)
     follows.leader, follows.isr, follows.replicas = 2, [2, BROKER_ID], [2, BROKER_ID]
     assert await broker.lead(follows) == {0}
@@ -174,7 +174,7 @@ async def test_a_log_with_records_is_kept_whatever_base_offset_the_request_names
 
 
 async def test_a_deleted_replica_reports_its_end_also_when_it_is_asked_again(broker: Broker) -> None:
-    """Markers count. The first response may have been lost with the controller that requested it (KIP-570)."""
+    """Transaction markers count. The first response may be lost with the controller that requested it (KIP-570)."""
     await broker.has(GROWN, 5, epoch=1)
     await broker.produce(5, GROWN)
     partition = broker.node.replicas.hosted(P5)

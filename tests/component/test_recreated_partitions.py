@@ -15,7 +15,7 @@ pytestmark = pytest.mark.trio
 
 
 def bases_sent(cluster: ControllerCluster, partition: int) -> set[int]:
-    """The base offsets in LeaderAndIsr requests for the newest incarnation in them."""
+    """The base offsets of the partition's newest incarnation in LeaderAndIsr requests."""
     sent = [
         state
         for broker in cluster.brokers.values()

@@ -100,7 +100,7 @@ async def test_producers_of_a_revived_partition_continue_their_sequences(broker:
 
 
 async def test_records_of_a_revived_partition_carry_the_epoch_of_their_append(broker: Broker) -> None:
-    """By that epoch a consumer knows which records it has to wait for."""
+    """The epoch shows a consumer which records it has to wait for."""
     partition = await closed(broker, records=1)
     marker = build_control_batch(CONTROL_COMMIT, 9, 0, 0, 1_000)
     partition.append(marker, all_in_sync=True, origin=AppendOrigin.COORDINATOR)
@@ -111,7 +111,7 @@ async def test_records_of_a_revived_partition_carry_the_epoch_of_their_append(br
 
 
 async def test_a_follower_is_closed_and_revived_like_its_leader(broker: Broker) -> None:
-    """If it leads next, it uses the layout that it got as a follower. It keeps each layout on disk."""
+    """A follower that leads next uses the layout that it got as a follower. It keeps each layout on disk."""
     for epoch, layout in enumerate((GROWN, SHRUNK, GROWN_AGAIN)):
         state = broker.state(5, epoch, layout)
         state.leader, state.replicas, state.isr = OTHER_BROKER, [OTHER_BROKER, BROKER_ID], [OTHER_BROKER, BROKER_ID]
@@ -213,7 +213,7 @@ async def test_a_new_partition_knows_its_first_epoch_at_once(broker: Broker) -> 
 
 
 async def test_only_a_leader_in_a_higher_epoch_answers_the_end_of_an_epoch(broker: Broker) -> None:
-    """A deposed or not yet informed leader would give its own log end. So the request names a higher epoch."""
+    """A deposed leader, or one in an older epoch, would return its own log end. So requests name a higher epoch."""
     await closed(broker)
     assert await epoch_end(broker, 2) == NOT_KNOWN
     assert await epoch_end(broker, 1, current_leader_epoch=2) == ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -62,7 +62,7 @@ async def stop_states(broker: OneBroker, states: list[StopReplicaPartitionState]
 async def test_stop_replica_obeys_the_leader_epoch(
     tmp_path: Path, leader_epoch: int, expected: int, delete: bool
 ) -> None:
-    """KIP-570: an epoch older than the known one gets FENCED_LEADER_EPOCH; -2 overrides any epoch, -1 is no epoch."""
+    """KIP-570: an epoch older than the known epoch gets FENCED_LEADER_EPOCH; -2 overrides any epoch, -1 is no epoch."""
     zk = FakeZk()
     async with one_broker(tmp_path, zk=zk) as broker:
         await broker.create_topic("t", leader_epoch=2)
@@ -105,7 +105,7 @@ async def test_a_partition_whose_log_cannot_be_deleted_has_an_error_of_its_own(
 async def test_a_late_older_deletion_lets_no_older_request_revive_the_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-570: reordered requests. Found by the simulation: a late deletion counted as the last one."""
+    """KIP-570: requests may be reordered. A late deletion must not count as the last deletion."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         await broker.has(FIRST, 0, epoch=6)
         assert await broker.stop(0, leader_epoch=7, incarnation=100) == NONE
@@ -119,7 +119,7 @@ async def test_a_late_older_deletion_lets_no_older_request_revive_the_replica(
 async def test_no_request_from_before_a_stop_replica_revives_the_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: int, last: int, delete: bool
 ) -> None:
-    """KIP-570: reordered requests. A LeaderAndIsr with a leader epoch up to ``last`` is older."""
+    """KIP-570: requests may be reordered. A LeaderAndIsr with a leader epoch up to ``last`` is older."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         await broker.has(FIRST, 0, epoch=6)
         assert await broker.stop(0, leader_epoch=named, incarnation=100, delete=delete) == NONE
@@ -186,7 +186,7 @@ async def test_a_request_of_an_earlier_controller_or_registration_stops_nothing(
 async def test_a_log_that_cannot_be_read_is_deleted_unless_a_later_incarnation_is_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-570: a deletion with the response NONE is done, and a late one does not delete a later incarnation."""
+    """KIP-570: NONE means that the named incarnation has no log here. A late deletion deletes no later incarnation."""
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         await broker.produce(0, FIRST)
@@ -230,7 +230,7 @@ async def test_a_large_request_lets_other_tasks_run_and_ends_at_a_newer_controll
 
 
 async def test_a_broker_that_stops_deletes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its logs are being closed. The controller sends the request again when the broker is back."""
+    """The broker's logs are being closed. The controller sends the request again when the broker is back."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         broker.node.replicas.close()
         assert await stop(broker.harness, [(0, -2, True)]) == [ErrorCode.REPLICA_NOT_AVAILABLE]
@@ -250,7 +250,7 @@ async def name_all(broker: OneBroker, **changes: Any) -> None:
 async def test_a_replica_whose_stop_replica_was_lost_leads_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """KIP-570: a stray replica is not led (KAFKA-10548, 14616). Its log stays: its znode may be malformed."""
+    """KIP-570: a stray replica is not led (KAFKA-10548, 14616). Its log stays: the state's znode may be malformed."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         broker.harness.controller_epoch += 1
         await name_all(broker.harness)
