@@ -61,7 +61,7 @@ class Export:
         (self.root / MANIFEST_NAME).write_bytes(change(manifest).encode())
 
     def micro_batch(self, *, repeat: bool = False) -> list[tuple[int, int]]:
-        """Return the records of the next micro-batch, or those of the last one again, as after a restart."""
+        """Return the records of the next micro-batch, or the last micro-batch's records again, as after a restart."""
         topic = followed(discover(self.root), str(self.root))
         start = self.offset or beginning(topic.manifest).encode()
         end = latest(topic.manifest, Offsets.decode(start), self.lost).encode()

@@ -54,7 +54,7 @@ def test_faults_of_an_offset_index_are_described(entries: tuple[tuple[int, int],
     ("entries", "compacted", "expected"),
     [
         (((1009, 50), (1029, 90), (1049, 95)), False, []),
-        (((1005, 50),), False, []),  # Kafka's leaders write this: the record itself
+        (((1005, 50),), False, []),  # Kafka's leaders write this: the offset of the record itself
         (((1029, 89),), False, ["a batch that ends at or before that offset has the timestamp 90"]),
         (((1039, 80),), False, ["a batch that ends at or before that offset has the timestamp 90"]),
         (((1019, 61),), False, ["the batch with that offset has the timestamp 60"]),

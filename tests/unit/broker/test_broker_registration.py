@@ -60,7 +60,7 @@ async def test_registration_waits_for_the_end_of_the_old_session(autojump_clock:
 
 
 async def test_a_registration_whose_response_was_lost_is_recognized(autojump_clock: trio.testing.MockClock) -> None:
-    """KAFKA-13407: the existing znode is our own."""
+    """KAFKA-13407: the existing znode is the broker's own."""
     zk = await server()
     session = zk.session()
     ours = registration(session, admit=losing_one_answer(session))

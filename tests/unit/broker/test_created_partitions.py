@@ -1,4 +1,4 @@
-"""The partitions of an UpdateMetadata that a resize created. Groups of held consumers begin at their base offset."""
+"""Partitions of an UpdateMetadata that a resize created. Groups of held consumers begin at their base offsets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def created_by(
 
 
 def test_partitions_of_a_new_topic_were_not_created_by_a_resize() -> None:
-    """A broker that has just started cannot distinguish created partitions from older ones."""
+    """A broker that has just started cannot distinguish created partitions from older partitions."""
     assert created_by(MetadataCache(), 2, (0, 7), (1, 8)) == {}
 
 

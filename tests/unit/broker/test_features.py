@@ -1,4 +1,4 @@
-"""A broker and finalized features (KIP-584): it starts only if it supports them, and stops when it no longer does."""
+"""A broker starts only if it supports the finalized features, and stops when it does not support new ones (KIP-584)."""
 
 from __future__ import annotations
 

@@ -58,9 +58,9 @@ def ask_from(session: FetchSession, offset: int) -> None:
 
 
 def test_a_held_fetch_that_is_answered_early_includes_an_undelivered_change() -> None:
-    """A held fetch that is answered early includes a change before its delivery.
+    """A held fetch that is answered early includes a change that is not delivered yet.
 
-    The change is delivered in the next turn of the loop. A follower that misses it holds up every acks=all.
+    Changes are delivered in the next turn of the loop. A follower that misses a change delays every acks=all request.
     """
     cluster = ReplicaCluster(1)
     cluster.elect(1, 1, [1])
@@ -147,7 +147,7 @@ def test_appends_visit_an_idle_session_once_and_a_reading_session_after_each_rea
 def test_a_change_between_the_read_and_its_answer_is_read_by_the_sessions_next_fetch() -> None:
     """A change between a read and its response is read by the session's next fetch.
 
-    A fetch of many partitions suspends in between. If the mark is lost there, nothing sets it again.
+    A fetch of many partitions suspends between the two. A mark that is lost there is not set again.
     """
     cluster = ReplicaCluster(1)
     cluster.elect(1, 1, [1])
@@ -165,7 +165,7 @@ def test_a_change_between_the_read_and_its_answer_is_read_by_the_sessions_next_f
 def test_a_follower_whose_fetch_moves_the_watermark_is_notified_of_the_next_append() -> None:
     """A follower's session is notified of the append after a fetch that moved the watermark.
 
-    A change that the fetch itself causes marks the session, too, and only once until the session reads again.
+    A partition marks a session only at the first change after a read. The fetch's own change must not use up this mark.
     """
     cluster = ReplicaCluster(2)
     cluster.elect(1, 1, [1, 2])
@@ -186,7 +186,7 @@ def test_a_follower_whose_fetch_moves_the_watermark_is_notified_of_the_next_appe
 def test_partitions_without_room_in_one_response_are_in_the_next_one() -> None:
     """Partitions without room in one response are in the next one.
 
-    An incremental fetch names only partitions whose records arrived, so no other request names these partitions.
+    An incremental fetch names only partitions whose records arrived, so it does not name these partitions.
     """
     clusters = [ReplicaCluster(1) for _ in range(3)]
     for index, cluster in enumerate(clusters):

@@ -1,6 +1,6 @@
-"""Responses to PartitionLeaderEpochsForPartitions (25301) name only state that was read.
+"""Responses to PartitionLeaderEpochsForPartitions (25301) name only state that the broker has read.
 
-A response reports that a partition waits for nothing only if the broker has read that.
+If the broker has not read a partition's lineage, it must not report that the partition waits for nothing.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class LineageFixture:
         return (await self.controller.get(TOPIC)).czxid
 
     async def remove(self, topic: TopicZnode) -> None:
-        """End a removal with its one write."""
+        """Complete a removal, which is a single write."""
         await self.controller.multi([SetOp(TOPIC, topic.encode()), DeleteOp(STATE)])
 
     async def ask(self, tp: TopicPartition = T5, topic_incarnation: int = -1) -> PartitionAnswer | None:
@@ -130,7 +130,7 @@ async def test_the_answer_is_the_lineage_in_the_znodes() -> None:
 
 
 async def test_the_answer_has_the_end_offset_of_a_removed_partition() -> None:
-    """A log without records has no entry in the topic's znode."""
+    """A removed log without records has no entry in the topic's znode."""
     lineage_fixture = LineageFixture()
     await lineage_fixture.create()
     never_removed = await lineage_fixture.ask()

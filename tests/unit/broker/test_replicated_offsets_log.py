@@ -111,9 +111,9 @@ async def test_an_append_does_not_fail_when_the_leader_continues_in_the_next_epo
 
 
 async def test_an_append_never_times_out() -> None:
-    """The coordinator answers its clients by itself.
+    """The record is in the log and may be committed at any later time.
 
-    The record is in the log and may be committed at any later time.
+    The coordinator has its own timeout for responses to its clients.
     """
     coordinator = Coordinator()
     appended = coordinator.append()

@@ -62,7 +62,8 @@ async def test_a_start_fails_when_the_connection_is_not_back_in_time(autojump_cl
 async def test_no_client_reaches_a_broker_before_it_is_registered(autojump_clock: MockClock) -> None:
     """No client reaches a broker before it is registered.
 
-    Before that the broker knows no topic. A client that treats it as a leader would get an unknown-topic error.
+    Before its registration the broker knows no topic. A client that treats the broker as a leader would get an
+    unknown-topic error.
     """
     zk, rng = FakeZk(), random.Random(1)
     fabric = SimFabric(rng, delay_s=lambda: 0.0)

@@ -124,7 +124,7 @@ def test_a_split_waits_until_every_batch_in_flight_was_repeated(leader: Leader) 
 def test_after_a_misplaced_key_a_split_waits_for_more_of_them(leader: Leader) -> None:
     """A split waits while the producer may still write keys placed by the old count.
 
-    A producer writes its records placed by the old count before those placed by the new one, however slow it is.
+    However slow a producer is, it writes records placed by the old count before records placed by the new count.
     """
     assert [leader.send(0, 0.0), leader.send(0, 0.2)] == [REFUSED, ErrorCode.NONE]
     assert leader.is_waited_for(0.2 + SILENCE_S / 2)

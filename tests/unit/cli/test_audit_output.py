@@ -57,7 +57,7 @@ class Terminal:
         self.stream = os.fdopen(2, "w", closefd=False)
 
     def until(self, text: str) -> str:
-        """Return the output up to ``text``, or of ten seconds."""
+        """Return the output up to ``text``, or until ten seconds pass without output."""
         self.stream.flush()
         drawn = b""
         while text.encode() not in drawn and select.select([self._ours], [], [], 10)[0]:
@@ -72,7 +72,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def on_terminal() -> Iterator[Terminal]:
-    """Put a terminal in place within a test: between a fixture and the test pytest resets standard error."""
+    """Put a terminal in place during a test. A fixture cannot: pytest resets standard error after the fixture."""
     terminal = Terminal()
     try:
         with pytest.MonkeyPatch.context() as patch:

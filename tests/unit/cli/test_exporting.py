@@ -395,7 +395,7 @@ def test_an_export_of_a_log_that_keeps_changing_fails(cluster: Cluster) -> None:
 
 
 class FullDisk:
-    """Has room for so many bytes of segment files. The next write leaves half of the chunk and raises ENOSPC."""
+    """Has room for ``room`` bytes of segment files. The next write leaves half of the chunk and raises ENOSPC."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
         self.room = room
@@ -433,7 +433,7 @@ def test_a_full_disk_is_named_and_the_next_export_continues(cluster: Cluster, mo
 
 
 def killed_after(cluster: Cluster, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Export, and stop in the write after that many writes, as a kill does."""
+    """Export, and stop in the write that follows ``writes`` writes, as a kill does."""
     count = [0]
     write = LocalDestination.write
 

@@ -1,4 +1,4 @@
-"""``python -m anabranch.health``: a server that answers is healthy, and for any other the reason is printed."""
+"""``python -m anabranch.health``: a server that answers is healthy. For any other server the reason is printed."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_a_dry_run_of_a_grow_shows_splits_and_changes_nothing(run: Run) -> None:
 def test_a_dry_run_of_a_grow_names_the_groups_that_unread_records_will_block(run: Run) -> None:
     """The dry run counts unread records of the splitting partitions 0 and 1.
 
-    It counts them also for groups that hold a partition without a commit.
+    This includes groups that have no commit but have a member to which such a partition is assigned.
     """
     behind = MemberDescription("m-1", None, "c", "/127.0.0.1", (TopicPartition("t", 1),))
     state = {"groups": {"g": {0: 3, 1: 12, 2: 0}, "new": {}}, "members": (behind,)}
@@ -89,7 +89,7 @@ def test_a_failed_validation_request_is_not_shown_as_a_refusal(run: Run) -> None
 
 
 def test_a_dry_run_of_an_impossible_count_plans_nothing(run: Run) -> None:
-    """This also holds for a count of a hundred million partitions, and for an internal topic."""
+    """The last two cases are a count of a hundred million partitions, and an internal topic."""
     for count, code in ((3, "INVALID_PARTITIONS"), (10**8, "INVALID_PARTITIONS"), (10**8, "INVALID_REQUEST")):
         admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode[code], "t: never"))
         status, out, _ = run(admin, "topics", "alter", "t", "--partitions", str(count), "--dry-run")
@@ -118,7 +118,7 @@ def test_a_dry_run_of_a_shrink_shows_when_no_group_has_committed_offsets(run: Ru
     ],
 )
 def test_a_refused_resize_changes_no_config(run: Run, count: str, reason: str) -> None:
-    """This includes the config that decides how marked partitions are removed."""
+    """Even the config that decides how marked partitions are removed stays unchanged."""
     admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, reason))
     arguments = ["topics", "alter", "t", "--partitions", count, "--delete-records-when-drained"]
     status, _, err = run(admin, *arguments)
@@ -229,7 +229,7 @@ def test_waiting_ends_when_the_keys_of_marked_partitions_are_merged(run: Run) ->
 
 
 def test_waiting_for_a_grow_does_not_wait_for_draining_partitions(run: Run) -> None:
-    """13 -> 4 -> 5: the keys of 12 were merged into 0, and 4 may have split them off from 0."""
+    """13 -> 4 -> 5: the keys of 12 were merged into 0, and then they may have moved from 0 to 4."""
     entries = {
         0: [(2, dict.fromkeys(range(4, 13), 0))],
         4: [(0, {0: 0}), (2, {0: 2})],
@@ -324,7 +324,7 @@ def test_the_key_that_names_the_loss_is_set_before_the_shrink(run: Run) -> None:
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
 @pytest.mark.parametrize("count", [4, 6, 8], ids=["reverts a grow", "the same", "grow"])
 def test_the_loss_option_is_refused_for_a_resize_that_marks_nothing(run: Run, count: int, dry: list[str]) -> None:
-    """The controller's advice for a resize that reverts an unfinished grow does not name the key."""
+    """The controller's advice for a resize that reverts an unfinished grow does not name the config key."""
     admin = FakeAdmin(**COMPACTED)
     status, _, err = run(admin, "topics", "alter", "t", f"--partitions={count}", LOSES, *dry)
     assert (status, err) == (
@@ -365,7 +365,7 @@ def test_wait_drained_waits_until_merged_partitions_are_removed(run: Run, monkey
     "more", [(), ("--delete-records-when-drained",), ("--delete-latest-values-when-drained",), ("--config", "x=y")]
 )
 def test_a_wait_for_a_drain_can_be_repeated(run: Run, more: tuple[str, ...]) -> None:
-    """The topic has the count already. Without a wait that is an error, as in Kafka."""
+    """The topic already has the count. Without a wait the same command is an error, as in Kafka."""
     refused = KafkaError(ErrorCode.INVALID_PARTITIONS, "t: Topic already has 4 partitions.")
     again = FakeAdmin(
         **{**SHRUNK, "refusal": refused, "groups": {"g": {4: 0, 5: 10}}, "ends": {4: (0, 10), 5: (0, 10)}}
@@ -378,7 +378,7 @@ def test_a_wait_for_a_drain_can_be_repeated(run: Run, more: tuple[str, ...]) -> 
 
 
 def test_a_wait_for_partitions_that_only_expiry_deletes_says_so(run: Run) -> None:
-    """Every group has read them."""
+    """Every group has read the marked partitions."""
     admin = FakeAdmin(**{**SHRUNK, "groups": {"g": {4: 10, 5: 10}}, "ends": {4: (0, 10), 5: (0, 10)}})
     waiting = ("--wait-drained", "--timeout-ms", "300")
     status, _, err = run(admin, "topics", "alter", "t", "--partitions", "4", *waiting)

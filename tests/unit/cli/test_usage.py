@@ -148,7 +148,7 @@ def test_an_audit_with_invalid_options_is_not_begun(
 
 
 def test_ctrl_c_in_a_nursery_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trio raises it in groups of groups."""
+    """Trio raises KeyboardInterrupt in nested exception groups."""
 
     def interrupted(*_: object, **__: object) -> None:
         raise BaseExceptionGroup("", [BaseExceptionGroup("", [KeyboardInterrupt()])])

@@ -117,7 +117,7 @@ class FakeBroker:
         self.topics = topics
         self.faults: dict[TopicPartition, deque[Fault | None]] = {}
         self.layouts: dict[str, Layout] = {}
-        """The layouts in Metadata responses, by topic. A topic without one is described as by plain Kafka."""
+        """The layouts in Metadata responses, by topic. A topic without a layout is described as by plain Kafka."""
         self.enforced: dict[TopicPartition, tuple[int, int]] = {}
         """The undeleted partition count and layout version of the tagged batches that a partition accepts."""
         self.answers: dict[ApiKey, Callable[[Any], Any]] = {}

@@ -48,7 +48,7 @@ class ModelPartition:
     incarnation: int
     layout: tuple[int, int]
     log: list[tuple[bytes, int, int]] = field(default_factory=list)
-    """(key, number, layout version of the partition when it was written) of each record."""
+    """(key, number, the partition's layout version at the append) of each record."""
     producers: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Epoch and next sequence by producer id."""
     remembered: dict[int, deque[tuple[int, int, int]]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class ProducerModel:
         place_again: Place | None = None,
         **config: Any,
     ) -> None:
-        """``place_again`` replaces the sender's partitioner after a resize; it does not place by key."""
+        """``place_again`` is a user's partitioner, by which records are placed again after a resize."""
         self.rng = rng
         self.check_layout_first = check_layout_first
         self.now_s = 0.0
@@ -188,7 +188,7 @@ class ProducerModel:
     def publish(self) -> None:
         """Add a snapshot of the topic, which some broker may return at any later time.
 
-        Its layout is the newest layout of any partition. It stays the previous one until a partition has the next one.
+        The snapshot has the newest layout of any partition. A new layout appears only once a partition has it.
         """
         undeleted, version = max((part.layout for part in self.partitions.values()), key=lambda layout: layout[1])
         partitions = {

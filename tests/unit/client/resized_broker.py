@@ -56,7 +56,7 @@ FAST = {"retry_backoff_ms": 5, "fetch_max_wait_ms": 20, "auto_offset_reset": "ea
 
 
 class Resized(FakeBroker):
-    """A topic that grew from 1 to 2 partitions: the parent has ten records from before, the child five from after."""
+    """A topic that was split, 1 -> 2. The parent has ten records from before the split, and the child has five."""
 
     def __init__(self) -> None:
         super().__init__({"t": 2})

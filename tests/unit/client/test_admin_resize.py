@@ -283,7 +283,7 @@ def test_a_repeated_create_partitions_succeeds_only_if_the_first_was_carried_out
 def test_the_outcome_of_one_topic_does_not_count_for_another(run: Run) -> None:
     """Both topics are requested again.
 
-    One has its 6 partitions by then. The outcome of the other is known only at the third request.
+    One topic has its 6 partitions by then. The outcome of the other topic is known only at the third request.
     """
     done, pending, refused = ErrorCode.INVALID_PARTITIONS, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.POLICY_VIOLATION
     answers = iter([(pending, pending), (done, pending), (done, refused)])

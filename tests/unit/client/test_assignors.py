@@ -82,7 +82,7 @@ def test_a_partition_claimed_by_two_members_stays_with_the_newer_generation() ->
 
 
 def test_the_generation_is_read_from_user_data_too() -> None:
-    """Members before subscription version 2 send the generation there (Kafka's CooperativeStickyAssignor)."""
+    """Before subscription version 2, members send the generation in user data (Kafka's CooperativeStickyAssignor)."""
     assignor = CooperativeStickyAssignor()
     old = MemberSubscription(frozenset({"t"}), tuple(tps("t", 0)), user_data=assignor.user_data(9))
     got = assignor.assign({"t": 2}, {"a": old, "b": member("t", owned=tps("t", 0, 1), generation=8)})
@@ -110,7 +110,7 @@ def test_every_partition_has_one_owner_that_subscribes_to_its_topic(
 
 @given(st.integers(1, 30), st.lists(st.sets(st.sampled_from("abcdef"), min_size=1), min_size=1, max_size=6))
 def test_sticky_is_balanced_and_moves_no_more_than_it_must(count: int, history: list[set[str]]) -> None:
-    """This holds through any sequence of memberships, after both rebalances of each change."""
+    """Hypothesis chooses a sequence of memberships. The check follows both rebalances of each change."""
     assignor = CooperativeStickyAssignor()
     owned: dict[str, list[TopicPartition]] = {}
     for generation, present in enumerate(history):

@@ -1,4 +1,4 @@
-"""The choice of a broker for requests that any broker can answer avoids a silent broker while another one answers."""
+"""The choice of a broker for requests that any broker can answer avoids a silent broker while another answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.client.virtual_time import in_virtual_time
 
 GOOD, SILENT = 1, 2
 CHOICES = 50
-"""Two equally loaded brokers are each chosen at least once in so many choices."""
+"""In this number of choices, each of two equally loaded brokers is chosen at least once."""
 
 
 @asynccontextmanager

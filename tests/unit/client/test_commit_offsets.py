@@ -87,7 +87,7 @@ def offset(value: int, incarnation: int) -> OffsetAndMetadata:
     "after", [described(2, 2), described(3, 4, incarnation=NEXT_INCARNATION)], ids=["removed", "created again"]
 )
 def test_offsets_of_a_removed_partition_are_dropped_and_hold_up_no_others(run: Run, after: MetadataResponse) -> None:
-    """A refused offset would otherwise delay a member that commits as it joins again."""
+    """A member commits as it joins again. Retries of refused offsets would delay this member."""
 
     async def check() -> None:
         brokers = Brokers({(3, INCARNATION + 3)})

@@ -166,7 +166,7 @@ def test_commits_are_remembered_only_if_no_other_member_can_have_committed(
 
 
 def test_a_commit_first_commits_the_start_offsets_of_other_partitions_of_the_topic(run: Run) -> None:
-    """A start offset is committed only once, so that it never follows a later commit of the user."""
+    """A start offset is committed only once, so that it never replaces a later commit of the user."""
 
     async def check() -> None:
         link = ScriptedLink([T0, T1])

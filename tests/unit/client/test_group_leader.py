@@ -133,7 +133,7 @@ def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_a_reba
 def test_a_cooperative_follower_requests_no_rebalance_if_the_partitions_are_those_that_are_assigned(
     run: Run, layouts: dict[str, tuple[int, int]] | None
 ) -> None:
-    """A leader that knows the layout, or a newer one, learns of its other partitions itself.
+    """A leader that knows this layout, or a newer layout, learns of the other partitions itself.
 
     The same holds for a leader that names no layouts: another client has its own rules for a refresh of its metadata.
     """

@@ -25,7 +25,7 @@ def reads_the_parent(assignment: bytes) -> DescribeGroupsResponse:
 
 
 def wait_of(run: Run, broker: Grouped, until: Callable[[WaitsFor], bool]) -> WaitsFor:
-    """Return the child's wait for its parent, once ``until`` holds of it."""
+    """Return the child's wait for its parent, once ``until`` is true for the wait."""
     found: list[WaitsFor] = []
 
     async def check() -> None:

@@ -70,7 +70,7 @@ def test_a_hand_over_begins_when_the_parent_is_processed_and_ends_with_the_first
 
 
 def test_a_hand_over_does_not_begin_before_the_partition_is_blocked() -> None:
-    """A member may take over a partition whose parent was processed long ago: its wait begins only then."""
+    """A member may take over a partition whose parent was processed long ago. The wait begins at the takeover."""
     hand_overs = HandOvers()
     other = BlockedPartition(TopicPartition("t", 6), BELOW_EVERY_EPOCH, blocked().waits_for)
     hand_overs.evaluated([other], {CHILD: None, other.partition: None}, 1.0)

@@ -49,7 +49,7 @@ def test_new_and_removed_partitions_need_a_rebalance() -> None:
 
 
 def test_a_partition_that_waits_for_its_revocation_is_assigned_by_a_rebalance() -> None:
-    """The assignment left it out, because it moves to another member."""
+    """The assignment left the partition out, because the partition moves to another member."""
     claims = MemberSubscription(frozenset("t"), (TopicPartition("t", 0), TopicPartition("t", 1)), generation_id=4)
     members = {"a": claims, "b": MemberSubscription(frozenset("t"))}
     led = LedAssignment.make(CooperativeStickyAssignor(), members, {"t": PartitionSpan(2, 2)})

@@ -398,7 +398,7 @@ def test_kafka_12261_latest_is_earliest_for_a_partition_created_while_the_consum
 
 
 def test_the_start_offset_by_latest_in_a_resized_topic_is_kept_for_a_commit(run: Run) -> None:
-    """In a topic that was never resized no partition is created later, and nothing is committed by itself."""
+    """In a topic that was never resized the client keeps no start offset, and so it commits nothing by itself."""
 
     async def check() -> None:
         for layout, expected in (((1, 2, 1), [10, 10]), ((2, 2, 0), [None, None])):
@@ -538,7 +538,7 @@ def batch_of(offset: int, epoch: int) -> bytes:
 
 
 def test_a_batch_held_back_behind_another_is_checked_when_the_other_was_delivered(run: Run) -> None:
-    """After 1 -> 2 -> 1, fetched at once: records of epoch 2 wait for the child's, older ones do not."""
+    """After 1 -> 2 -> 1, one fetch returns older records and records of epoch 2. Only the latter wait for the child."""
 
     async def check() -> None:
         story, broker = Story(), Shrunk()

@@ -87,8 +87,8 @@ def test_hole_18_the_parents_offset_is_committed_before_the_child_continues(run:
 def test_an_offset_that_was_fetched_is_committed_before_it_is_reported(run: Run) -> None:
     """A member commits a fetched offset again before it reports the offset.
 
-    The next owner may have committed it ahead of its flush. Only a successful commit shows that this member still owns
-    the parent.
+    The next owner may have committed the offset ahead of its flush. Only a successful commit shows that this member
+    still owns the parent.
     """
 
     async def check() -> None:
@@ -172,7 +172,7 @@ def test_after_a_new_assignment_the_parents_position_comes_from_its_present_owne
 def test_a_seek_back_in_the_flush_callback_leaves_no_report_above_the_commit(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reports never exceed commits: otherwise after a crash the parent would be read again behind its child."""
+    """Reports never exceed commits. If they did, the parent would be read again behind its child after a crash."""
 
     async def check() -> None:
         broker = Grouped([PARENT])
@@ -400,7 +400,7 @@ def test_a_parent_that_was_rewound_and_read_again_is_reported_again(run: Run) ->
 
 
 def test_a_rewind_counts_although_no_partition_waits_any_more(run: Run) -> None:
-    """The consumer remembers its reports of its own partitions: a later merge must not rely on an outdated one."""
+    """The consumer remembers its reports of its own partitions: a later merge must not use an outdated report."""
 
     async def check() -> None:
         broker = Grouped([PARENT])

@@ -310,7 +310,7 @@ class AnswersWhenReleased(Coordinator):
 
 
 def test_a_response_that_was_made_last_is_applied_although_its_poll_left_first(run: Run) -> None:
-    """The parked poll arrived behind the newer poll, and brings a rewind. The coordinator does not repeat it."""
+    """The parked poll arrived after the newer poll. Its response has a rewind that the coordinator does not repeat."""
 
     async def check() -> None:
         coordinator = AnswersWhenReleased()
@@ -361,7 +361,7 @@ class WithoutNumbers(SendsLate):
 async def positions_of_crossed_answers(coordinator: SendsLate, change: Callable[[], None]) -> list[Position]:
     """The positions that a member takes in after ``change``.
 
-    The answer to its newest poll is made before the change and arrives last. Its parked poll is answered after it.
+    The answer to the newest poll is made before the change and arrives last. The parked poll is answered in between.
     """
     coordinator.positions[1] = 100
     async with exchanging(coordinator, retry_backoff_ms=600_000) as fixture:
@@ -382,7 +382,7 @@ async def positions_of_crossed_answers(coordinator: SendsLate, change: Callable[
 
 
 def test_an_answer_made_before_one_that_was_taken_in_is_dropped(run: Run) -> None:
-    """Otherwise the member would learn of a rewind and then forget it (Loads.tla: newest_answer)."""
+    """If it were applied, the member would take in a rewind and then forget it (Loads.tla: newest_answer)."""
 
     async def check() -> None:
         coordinator = SendsLate()

@@ -1,4 +1,4 @@
-"""First and later positions of a consumer: no partition waits for the position of another one."""
+"""First and later positions of a consumer: no partition waits for the position of another partition."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ async def producing_by_hand(broker: FakeBroker, **config: Any) -> AsyncIterator[
 
 
 def test_records_sent_in_one_loop_leave_in_one_request(run: Run) -> None:
-    """This holds without ``linger_ms``: the sender runs after the loop of sends, not at the first record."""
+    """Even without ``linger_ms`` the sender runs after the loop of sends, and not at the first record."""
 
     async def check() -> None:
         broker = FakeBroker({"t": 4})
@@ -88,7 +88,7 @@ def test_records_sent_in_one_loop_leave_in_one_request(run: Run) -> None:
 
 @pytest.mark.parametrize("reason", ["full", "time"])
 def test_a_loop_of_sends_lets_the_sender_run(run: Run, reason: str) -> None:
-    """The loop awaits nothing else, so otherwise no record would be sent before its end."""
+    """The loop awaits only the sends. If these never paused, no record would be sent before the end of the loop."""
 
     async def check() -> None:
         broker = FakeBroker({"t": 1})

@@ -60,7 +60,7 @@ def test_later_positions_are_reported_only_when_they_may_release_a_member(now: P
 
 
 def test_a_partition_that_was_split_long_ago_needs_no_more_reports() -> None:
-    """The member reaches the end repeatedly, in a leader epoch that it reported. No partition can wait for that."""
+    """The member reaches the end repeatedly, in a leader epoch that it reported. No partition waits for these ends."""
     reports = reported(START._replace(leader_epoch=1, at_end=True))
     for position in range(51, 60):
         assert not reports.is_due(T1, START._replace(position=position, leader_epoch=1, at_end=True))

@@ -84,7 +84,7 @@ def exchange(model: ProducerModel, node: int) -> None:
 
 
 def lost_answer_before_a_grow(model: ProducerModel) -> None:
-    """Hole 17: the batch was written and its response lost; the new layout places its key in another partition."""
+    """Hole 17: the batch is written and its response is lost. The new layout places its key in another partition."""
     model.send(key_in(2, 4))
     model.pump()
     model.arrive(0)
@@ -118,7 +118,7 @@ def lost_answer_before_a_removal(model: ProducerModel) -> None:
 
 
 def lost_answer_before_a_partition_is_created_again(model: ProducerModel) -> None:
-    """Holes 14 and 20: a recreated partition refuses a batch that the earlier one may have, and metadata lags."""
+    """Holes 14 and 20: a recreated partition refuses a batch that its earlier incarnation may have. Metadata lags."""
     model.finish_resize(4)
     model.read_metadata()
     handle = model.send(key_in(3, 4))
@@ -172,7 +172,7 @@ def metadata_that_goes_backwards(model: ProducerModel) -> None:
 def refused_before_the_broker_knows_the_producer(model: ProducerModel) -> None:
     """A broker accepts any first sequence of a producer.
 
-    This includes the sequence of a batch behind one that the broker has just refused.
+    This includes the sequence that follows a batch which the broker has just refused.
     """
     key = key_in(0, 4)
     model.finish_resize(4)
@@ -298,7 +298,7 @@ def _retry_with_the_newest_layout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switch off the rule ``nohold``: unsent records no longer wait for sent ones."""
+    """Switch off the rule ``nohold``: unsent records do not wait for sent records."""
 
     def replace(acc: Accumulator, topic: TopicPlacement, placing: Placing) -> Replaced | None:
         after = topic.next
@@ -385,7 +385,7 @@ def test_the_model_notices_a_broker_that_checks_the_layout_before_duplicates() -
 
 
 def test_the_model_notices_a_producer_that_does_not_hold_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``nohold``: newer records of a key go to its new partition while an older one in the old is unacknowledged."""
+    """``nohold``: newer records of a key go to the new partition before older records are acknowledged in the old."""
     _no_hold(monkeypatch)
 
     def wanders(seed: int) -> bool:

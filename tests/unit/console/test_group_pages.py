@@ -65,7 +65,7 @@ def cells(page: str, label: str) -> list[str]:
 
 
 async def test_the_partitions_without_a_commit_are_shown_with_their_records() -> None:
-    """Partitions 1 and 3 have no commit; nobody owns 3. The leader of 2 is away."""
+    """Partitions 1, 2 and 3 have no commit. Nobody owns 2 and 3. Partition 2 has no leader."""
     ends = {0: (0, 60), 1: (10, 310), 3: (0, 100)}
     admin = Groups(ends=ends, groups={"g": {0: 60}}, members=(member("app", 0, 1),), without_leader=frozenset({2}))
     page = await served(admin)("/groups/g")
@@ -155,7 +155,7 @@ async def test_live_updates_keep_the_order_for_a_while(
 
 
 async def test_pages_follow_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1,000 groups on 20 pages; each group has a smaller lag than the one before it."""
+    """1,000 groups on 20 pages; each group has a smaller lag than the previous group."""
     groups = {f"g-{n:03}": {0: n} for n in range(1_000)}
     page = served(Groups(ends={0: (0, 1_000)}, groups=groups))
     shown = await page("/groups?page=20")

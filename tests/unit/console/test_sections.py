@@ -76,7 +76,7 @@ async def test_older_records_follow_without_a_gap_or_a_repetition() -> None:
 
 
 async def test_older_records_begin_with_those_that_an_ended_search_did_not_reach(autojump_clock: MockClock) -> None:
-    """Partition 1 does not answer in time: its newest records are on the page of older ones."""
+    """Partition 1 does not answer in time, so its newest records are on the next page, which has older records."""
     fetch = LOGS.fetch
 
     async def slow(tp: TopicPartition, offset: int) -> Any:

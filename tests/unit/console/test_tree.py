@@ -90,7 +90,7 @@ DEMO = [
     Column([Gain(0, 4, {4: 2}), Gain(1, 4, {5: 2})], 2_000),
     Column([Gain(0, 6, {4: 4}), Gain(1, 6, {5: 4}), Gain(2, 6, {6: 3}), Gain(3, 6, {7: 3})], 3_000),
 ]
-"""The gains left of the resizes 4-6-9-6-4-8-4 after partitions 4-8 were deleted: their lineages had the splits."""
+"""The known gains of the resizes 4-6-9-6-4-8-4. The lineages with the splits were deleted with partitions 4 to 8."""
 
 
 def test_a_deleted_partition_is_drawn_in_use_before_its_merge_and_as_deleted() -> None:

@@ -77,7 +77,7 @@ def test_the_number_of_arrows_is_bounded_and_long_names_are_cut() -> None:
 
 
 def test_a_wait_that_closes_a_cycle_is_a_text_in_the_box() -> None:
-    """The arrows show the records that come first, because they wait for no others."""
+    """The arrows show the records that come first, because these records wait for no others."""
     graph = graph_of(after_two_resizes(), 50)
     boxes = {box.partition: box for box in graph.boxes}
     assert boxes[2].x == boxes[3].x < boxes[0].x == boxes[1].x

@@ -98,7 +98,7 @@ def test_a_broker_that_is_not_registered_in_this_epoch_is_refused(given: dict[st
 
 @pytest.mark.parametrize("isr", [[], [1, 9], [1, 1], [2], [2, 3, 4]])
 def test_an_invalid_isr_is_refused(isr: list[int]) -> None:
-    """In the last two the leader resigns, and the new ISR is not the old one without the leader."""
+    """In the last two cases the leader resigns, but the new ISR is not the old ISR without the leader."""
     assert code(led(), request(isr)) == ErrorCode.INVALID_REQUEST
 
 

@@ -111,7 +111,7 @@ RECORDED = [name for name in recorded.topics() if any(map(is_old, recorded.topic
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_resize_continues_after_any_write(name: str) -> None:
-    """A resize that was recorded after any of its steps continues, also after any write of the conversion."""
+    """A resize recorded after one of its steps continues, whichever write of the conversion was the last one."""
     snapshot = resized_so_far(name)
     whole = applied(snapshot, found_of(snapshot))
     assert not any(map(is_old, whole.states.values()))
@@ -132,7 +132,7 @@ def test_a_recorded_resize_continues_after_any_write(name: str) -> None:
 def test_a_resize_that_continues_gets_the_lineage_of_a_finished_one(name: str) -> None:
     """The entries name the last epochs in the recorded maps.
 
-    For a partition that was not bumped yet they name the conversion's epochs.
+    For a partition that was not bumped yet, the entries name the epoch of the conversion.
     """
     after = completed(applied(resized_so_far(name), found_of(resized_so_far(name))))
     split = [[{p % 2: 0}] for p in (2, 3)]

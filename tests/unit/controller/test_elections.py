@@ -262,7 +262,7 @@ def test_first_replicas_lead_again_for_a_broker_that_leads_too_few() -> None:
 
 
 def test_a_partition_keeps_its_leader_until_its_reassignment_ends() -> None:
-    """As in Kafka, the first replica of the target is not elected before."""
+    """As in Kafka, the first replica of the target is not elected before the end."""
     image = cluster(state(2, [1, 2, 3]))
     assert imbalanced(image, 10) == [T0]
     topic = image.topics["t"]

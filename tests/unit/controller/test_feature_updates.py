@@ -250,7 +250,7 @@ ranges = st.dictionaries(
 def test_any_requests_leave_levels_that_every_broker_supports(
     updates: list[list[Update]], brokers: list[Mapping[str, VersionRange]]
 ) -> None:
-    """The updates start with nothing finalized, and each request is judged by the outcome of the one before it."""
+    """At first nothing is finalized. Each request is judged by the outcome of the previous request."""
     found = finalized()
     among = Cluster(SUPPORTED, dict(enumerate(brokers)))
     for asked in updates:

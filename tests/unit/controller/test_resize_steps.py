@@ -235,7 +235,7 @@ async def test_metadata_names_the_old_count_until_a_partition_stores_the_new_lay
 
 
 async def test_a_partition_that_is_being_removed_has_no_leader_in_the_metadata() -> None:
-    """Rule 6: otherwise a batch placed by the next layout would reach the partition's next incarnation."""
+    """Rule 6: with a leader, a batch placed by the next layout would reach the partition's next incarnation."""
     resize_fixture = ResizeFixture(drained())
     await resize_fixture.advance()
     assert {p.partition_index: p.leader for p in resize_fixture.sent().partition_states} == {4: -2, 5: -2}

@@ -72,7 +72,7 @@ def test_each_new_reason_is_logged_once(
 def test_a_partition_that_every_group_has_processed_waits_for_none(
     processed: set[int], found: dict[TopicPartition, DrainWait], after: dict[TopicPartition, DrainWait]
 ) -> None:
-    """It may be a while until it is removed: the highest marked partition goes first."""
+    """The partition may stay for a while, because the highest marked partition is removed first."""
     topic = image_of(resized(4, 6, 4))
     for index in (4, 5):
         topic.partitions[index].ending = Ending(1, end_offset=40, is_processed=index in processed)

@@ -145,7 +145,7 @@ async def test_events_that_may_cause_elections_are_taken_before_earlier_ones() -
 
 @pytest.mark.trio
 async def test_many_znodes_are_read_at_the_same_time(autojump_clock: object) -> None:
-    """Reading thousands of znodes one after the other took seconds, and other requests waited."""
+    """Reading thousands of znodes one after the other would take seconds, and other requests would wait."""
     under_way = most = 0
     read: list[int] = []
 

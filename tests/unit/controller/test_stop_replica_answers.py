@@ -40,7 +40,7 @@ def answer(leader_epoch: int, incarnation: int = 2) -> BrokerAnswered:
 
 
 def test_a_topic_is_deleted_once_its_own_stop_replica_is_answered() -> None:
-    """KIP-570: a replica that one reassignment dropped and another one added still exists."""
+    """KIP-570: a replica that one reassignment dropped and another reassignment added still exists."""
     of = context()
     of.image.deletions["t"] = {(0, 1): ReplicaStatus.DELETION_STARTED}
     deletion.on_stop_replica_answered(of, answer(4))

@@ -52,7 +52,7 @@ def seen(image: ClusterImage, **changes: object) -> Effects:
 
 
 def found(topic: Topic, name: str = "t", **changes: object) -> Effects:
-    """The effects of an edit that a new controller finds. No leader has acknowledged a request of it yet."""
+    """The effects of an edit that a new controller finds. No leader has acknowledged that controller yet."""
     image = cluster(topic, silent=topic.topic.partitions)
     read = image.topics.pop("t")
     read.name, read.version = name, VERSION
@@ -175,7 +175,7 @@ def test_a_count_edited_without_an_active_controller_is_queued_by_the_next(
     assert (begun.layout_version, begun.previous_undeleted_partition_count) == (len(settled), settled[-1])
     topic.topic = begun
     topic.carry_out()
-    if count == 6:  # it revives draining partitions
+    if count == 6:  # the grow revives draining partitions
         assert topic.states[5].lineage == (LineageEntry(0, {1: 0}), LineageEntry(2, {1: 2}))
 
 
@@ -304,7 +304,7 @@ def test_a_state_that_contradicts_the_topic_freezes_it(partition: int, fields: d
     ids=["initial", "version", "previous", "epochs", "dropped", "assignment", "replicas"],
 )
 def test_a_topic_that_contradicts_its_states_is_frozen(changes: dict[str, object], why: str) -> None:
-    """No controller saw the edit. It is not overwritten from the other states, because they may be the wrong ones."""
+    """No controller saw the edit. The states do not overwrite the topic's znode, because the states may be wrong."""
     assert why in frozen(resized(4, 6), **changes)
 
 
@@ -319,6 +319,6 @@ def test_a_lineage_that_waits_for_itself_freezes_the_topic() -> None:
 
 
 def test_an_impossible_state_of_a_marked_partition_freezes_the_topic() -> None:
-    """A marked partition has unread records that are nowhere else."""
+    """A marked partition has unread records that no other partition has."""
     why = frozen(with_state(resized(4, 6, 4), 5, layout=pair(6, 9)))
     assert "partition 5: layout is 6 partitions in version 9, not the topic's" in why

@@ -189,7 +189,7 @@ def test_an_update_that_is_refused_returns_a_reason_and_has_no_effect(refusal: R
 
 
 def test_an_update_fails_while_a_broker_of_a_release_without_features_is_registered() -> None:
-    """Such a registration has no field ``features`` at all."""
+    """The broker's registration has no field ``features`` at all."""
     content = json.loads(brokers().live[1].registration.encode())
     del content["features"]
     registration = BrokerRegistration.decode(paths.broker_id(2), json.dumps(content).encode())

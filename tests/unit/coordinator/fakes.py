@@ -100,7 +100,7 @@ class MemoryLog:
 
 
 class EveryTopic:
-    """Every partition exists, except those of ``missing`` topics and the ``merged`` ones."""
+    """Every partition exists, except partitions of ``missing`` topics and ``merged`` partitions."""
 
     def __init__(self, offsets_partitions: int | None = 1) -> None:
         self.missing: set[str] = set()

@@ -81,7 +81,7 @@ class Replica:
         self.high_watermark = max(self.high_watermark, min([len(self.log), *others]))
 
     def fetched_by(self, follower: Replica) -> None:
-        """Let a follower with the leader's epoch fetch: it truncates divergent entries and appends missing ones."""
+        """Let a follower with the leader's epoch fetch: it truncates divergent entries and appends missing entries."""
         same = 0
         while same < min(len(self.log), len(follower.log)) and self.log[same] == follower.log[same]:
             same += 1

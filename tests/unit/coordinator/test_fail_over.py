@@ -46,7 +46,7 @@ NAMES = [*EVENTS, "wait", *["commit and replicate", "fetch", "replicate", "deliv
 
 
 def run_workload(events: list[Event]) -> None:
-    """Run one workload: ``events`` one after the other, and everything settled at the end."""
+    """Run one workload: ``events`` one after the other. At the end, settle everything."""
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:

@@ -63,7 +63,7 @@ async def test_the_outcome_of_an_earlier_leaderships_write_changes_nothing(
     old = commit(running, 8)
     running.coordinator.on_not_leader(0, 2)
     assert commit_error(old) == NOT_COORDINATOR
-    running.log.records[0] = [offset_record(3)]  # the next leader's record; our own was truncated
+    running.log.records[0] = [offset_record(3)]  # the next leader's record; this leader's record was truncated
     await running.loaded(0, 3)
     newer = commit(running, 4)
     _, _, fate = running.log.waiting.popleft()

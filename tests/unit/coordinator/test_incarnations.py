@@ -60,7 +60,7 @@ def test_hole_20_a_member_of_an_earlier_incarnation_cannot_commit_over_a_later_o
 
 
 def test_hole_29_a_stock_consumers_commit_to_a_merged_partition_gets_no_error() -> None:
-    """aiokafka commits before it rejoins, as long as the error is UNKNOWN_TOPIC_OR_PARTITION."""
+    """Before aiokafka rejoins, it repeats its commit for as long as it gets UNKNOWN_TOPIC_OR_PARTITION."""
     driver = Driver(merged=frozenset([("t", 1)]))
     stock = driver.commit({T0: 5, ("t", 1): 7})
     assert [part.error_code for part in driver.replies[stock].topics[0].partitions] == [ErrorCode.NONE] * 2
@@ -75,7 +75,7 @@ def test_hole_29_a_stock_consumers_commit_to_a_merged_partition_gets_no_error() 
 def test_hole_20_a_late_commit_is_refused_before_the_broker_knows_the_later_incarnation(settled: bool) -> None:
     """The group's previous coordinator knew the later incarnation.
 
-    A stored offset, or one in flight to the log, shows this coordinator that the incarnation exists.
+    A stored offset, or an offset in flight to the log, shows this coordinator that the incarnation exists.
     """
     driver = lagging(auto_commit=settled)
     ours = driver.commit({T0: 5}, incarnation=NOW)

@@ -60,7 +60,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(target=joins, token=joins, changed=st.booleans(), times=st.integers(1, 2))
     def join_again(self, token: str, changed: bool, times: int) -> Any:
-        """Let a member rejoin, and twice if its connection broke meanwhile."""
+        """Let a member rejoin, twice if its connection breaks in between."""
         member_id = self.member_of(token)
         if member_id is None:
             return multiple()

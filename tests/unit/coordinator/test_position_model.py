@@ -39,7 +39,7 @@ class Member:
     member_id: str
     owned: list[Partition] = field(default_factory=list)
     lost: list[Partition] = field(default_factory=list)
-    """Partitions that were owned in the previous generation and are not saved since."""
+    """Partitions that the member owned in the previous generation and has not saved since."""
     next_offset: dict[Partition, int] = field(default_factory=dict)
     unsaved_from: dict[Partition, int] = field(default_factory=dict)
 

@@ -45,7 +45,7 @@ def test_a_wait_lasts_until_the_group_reaches_the_awaited_offset() -> None:
 
 
 def test_a_position_is_wanted_for_longer_than_it_is_waited_for() -> None:
-    """A member keeps requesting a position, because it may be lowered. Such a request is no wait."""
+    """A member keeps requesting a position, because the position may be lowered. Such a request is no wait."""
     waits = Waits()
     waits.driver.poll(waits.waiter, 1, PARENT)
     waits.driver.poll(waits.owner, 1, reports={PARENT: 100})

@@ -183,7 +183,7 @@ def is_reported(driver: Driver, token: str) -> bool:
 
 
 def test_a_commit_of_processed_records_is_a_report_once_it_is_committed() -> None:
-    """One request and one response are enough: the waiting member is answered before the committing one."""
+    """One request and one response are enough: the waiting member is answered before the committing member."""
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1)
@@ -264,7 +264,7 @@ def test_a_commit_reports_a_position_of_its_incarnation() -> None:
 
 
 def test_hole_18_a_commit_of_the_owner_releases_no_member_before_its_report() -> None:
-    """A periodic commit runs ahead of the flush callback: another member would load state that is not saved yet."""
+    """A periodic commit may precede the flush callback: another member would load state that is not saved yet."""
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1)

@@ -14,7 +14,7 @@ SESSION_MS = 10_000
 
 
 def test_hole_21_without_an_owner_the_committed_offset_counts_once_every_member_polled() -> None:
-    """Until then a member may still be giving the partition up."""
+    """Before its first poll a member may still be giving up the partition."""
     driver = Driver()
     driver.commit({OTHER: 60})
     owner, waiter = two_members(driver)
@@ -36,9 +36,9 @@ def test_hole_21_a_commit_for_a_partition_without_an_owner_is_returned_at_once()
 
 
 def test_an_answer_marks_positions_that_only_a_live_member_knows() -> None:
-    """That member is an owner that polls, or any member that has not polled yet.
+    """A position is marked if its partition's owner polls, or if some member has not polled yet.
 
-    The log start of a partition with such a position does not count.
+    The log start of a partition with a marked position does not count.
     """
     driver = Driver()
     owner, waiter = two_members(driver)
@@ -88,7 +88,7 @@ def later(driver: Driver, *members: str, generation: int, polls_positions: bool 
 
 
 def test_a_member_that_polled_before_is_waited_for_as_long_as_it_is_a_member() -> None:
-    """In the next generation the member's user is still busy: it has neither given up nor flushed the parent."""
+    """In the next generation the busy member has not polled: it may not have flushed the parent yet."""
     driver = Driver()
     busy, waiter = two_members(driver)
     for member in (busy, waiter):
@@ -265,7 +265,7 @@ def test_a_poll_by_a_client_outside_of_the_group_changes_nothing() -> None:
 
 
 def test_a_polling_owner_is_asked_for_positions_that_an_outside_client_wants() -> None:
-    """No member waits for the partition before one knows that it is marked. The owner's commits prove nothing yet."""
+    """Until a member knows that the partition is marked, no member waits for it. The owner's commits prove nothing."""
     driver = Driver()
     owner, other = two_members(driver)
     driver.commit({PARENT: 100}, owner, 1)

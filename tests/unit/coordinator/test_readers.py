@@ -197,7 +197,7 @@ async def test_a_group_that_only_fetched_offsets_is_forgotten_after_a_minute(
 
 
 async def test_a_new_group_begins_when_every_leader_counts_it(running: Running, autojump_clock: MockClock) -> None:
-    """Leaders serve by answers younger than the lease. After a lease all of these answers count the group."""
+    """Leaders serve by answers that are younger than the lease. After one lease all such answers count the group."""
     await held(running)
     beginning = begin(running)
     assert readers(running, 0) == {GROUP: {}}

@@ -421,7 +421,7 @@ async def test_offsets_of_deleted_partitions_get_tombstones(
 async def test_a_deletion_visits_only_groups_that_committed_an_offset_of_the_topic(
     running: Running, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With thousands of groups, visits to all other groups made each deletion block the broker."""
+    """With thousands of groups, visits to all other groups would make each deletion block the broker."""
     await running.loaded()
     for number in range(50):
         commit(running, 1, group=f"other-{number}", topic="other")

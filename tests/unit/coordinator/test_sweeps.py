@@ -24,7 +24,7 @@ pytestmark = pytest.mark.trio
 GROUPS = 5_000
 T0 = TopicPartition("t", 0)
 COMMITTED_MS = WALL_START_MS - 7 * 24 * 3_600_000 + 60_000
-"""An offset of this time is not expired yet, but is expired at the first check."""
+"""An offset that was committed at this time is not expired yet, and expires before the first check."""
 
 
 def committed(group: str) -> tuple[bytes, bytes | None]:

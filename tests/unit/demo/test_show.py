@@ -74,7 +74,7 @@ def test_an_unknown_check_is_not_counted_as_decided() -> None:
 
 @pytest.mark.parametrize("key", ["DISPLAY", "WAYLAND_DISPLAY"])
 def test_a_browser_is_opened_only_on_a_screen(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one, Python opens a browser in the terminal. It covers the demo, and takes its Ctrl-C."""
+    """Without a screen, Python opens a browser in the terminal, which covers the demo and takes the demo's Ctrl-C."""
     monkeypatch.setattr(sys, "platform", "linux")
     assert has_screen({key: ":0"})
     assert not has_screen({key: ""}) and not has_screen({"BROWSER": "lynx"})

@@ -1,4 +1,4 @@
-"""The demo's states are saved before a key moves away and loaded after it arrives. Without either they are wrong."""
+"""The demo's states are saved before a key moves and loaded after the move. Without either step they are wrong."""
 
 from __future__ import annotations
 

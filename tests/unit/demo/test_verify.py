@@ -1,4 +1,4 @@
-"""The demo's verdict finds and names each fault of a log, of its delivery, and of the states kept from it."""
+"""The demo's verdict finds and names each fault of a log, of the deliveries of its records, and of the states."""
 
 from __future__ import annotations
 

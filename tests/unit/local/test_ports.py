@@ -1,4 +1,4 @@
-"""A held port is available to its process only."""
+"""Only the process that a port is held for can use the port."""
 
 from __future__ import annotations
 

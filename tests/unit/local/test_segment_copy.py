@@ -1,4 +1,4 @@
-"""Copying segments under a running broker: cut at the high watermark, with cut indexes, and with changes noticed."""
+"""Segments are copied under a running broker. Segments and indexes end at the high watermark; changes are noticed."""
 
 from __future__ import annotations
 

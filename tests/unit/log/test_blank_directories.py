@@ -182,7 +182,7 @@ async def test_two_directories_with_content_are_refused(
 
 
 async def test_a_blank_directory_stays_blank_until_it_has_a_role(log_fixture: LogFixture) -> None:
-    """Opening a blank directory that is alone creates the files of a first segment.
+    """If the only directory of a log is blank, opening it creates the files of a first segment.
 
     The directory still counts as blank.
     """

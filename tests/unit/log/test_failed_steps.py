@@ -1,4 +1,4 @@
-"""After a step that the disk refuses half-way, the log is unchanged, on disk too, or accepts no appends."""
+"""If the disk refuses a step half-way, the log is unchanged in memory and on disk, or it accepts no appends."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_a_partial_batch_that_a_failed_append_left_is_cut_off(log_fixture:
 
 @pytest.mark.parametrize("clean", [True, False])
 async def test_a_partial_batch_is_cut_off_before_a_new_segment(log_fixture: LogFixture, clean: bool) -> None:
-    """Otherwise the part stays behind the sealed segment and counts as records after a clean restart."""
+    """If the part stayed at the end of the sealed segment, it would count as records after a clean restart."""
     log = log_fixture.create(segment_bytes=2 * SMALL)
     log.append_as_leader(batch(b"small"), 0)
     leave_a_part(log_fixture, log)
@@ -131,7 +131,7 @@ async def test_a_partial_batch_is_cut_off_before_a_new_segment(log_fixture: LogF
 
 
 async def hole(log_fixture: LogFixture, *, clean: bool = True, **checkpoints: int) -> PartitionLog:
-    """Return a log whose middle one of three segments is gone."""
+    """Return a log of three segments whose middle segment is gone."""
     log = log_fixture.create(segment_bytes=3 * SIZE)
     for sequence in range(9):
         log.append_as_leader(idempotent(sequence), 0)

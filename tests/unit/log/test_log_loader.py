@@ -267,7 +267,7 @@ async def test_a_crash_at_any_change_keeps_acknowledged_records(log_fixture: Log
 
 
 async def test_epochs_are_taken_from_the_log_when_the_checkpoint_contradicts_it(log_fixture: LogFixture) -> None:
-    """A power failure undid a truncation: the log has the old batches, and the file has the new epochs (KIP-101)."""
+    """A power failure undid a truncation: the log has old batches, and the checkpoint has new epochs (KIP-101)."""
     log = log_fixture.create()
     fill(log, 8)  # epochs 0 and 1, with four records each
     assert log.leader_epoch_cache.entries == [(0, 0), (1, 4)]

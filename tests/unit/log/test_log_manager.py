@@ -474,7 +474,7 @@ async def test_configurations_are_read_by_kafkas_keys() -> None:
 
 
 async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(log_fixture: LogFixture) -> None:
-    """Otherwise, after a crash, unsynced records that were appended since would be below the old recovery point."""
+    """Unsynced records appended after the truncation must not be below the recovery point after a crash."""
     manager = manager_for(log_fixture)
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7)
@@ -559,7 +559,7 @@ async def manager_that_opens_again(log_fixture: LogFixture, slowly: SlowlyReadab
 async def test_a_log_that_is_being_opened_again_is_not_created(
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller may create the partition meanwhile. With a second, empty log its records would be lost."""
+    """The controller may create the partition meanwhile. With a second, empty log the records would be lost."""
     slowly = SlowlyReadable(monkeypatch)
     manager = await manager_that_opens_again(log_fixture, slowly)
     async with trio.open_nursery() as nursery:

@@ -121,7 +121,7 @@ async def test_an_identity_that_is_assigned_during_a_move_is_kept(
 
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_a_moved_log_knows_producers_without_records(log_fixture: LogFixture, restarts: bool) -> None:
-    """A batch that such a producer repeats would otherwise be written again."""
+    """If the moved log forgot such a producer, a batch that the producer repeats would be written again."""
     async with running(log_fixture) as manager:
         before = log_of(manager)
         for sequence in range(3):
@@ -182,7 +182,7 @@ async def test_records_written_during_a_move_are_copied(
 
 
 async def test_an_empty_log_that_begins_above_0_keeps_its_offsets_in_a_move(log_fixture: LogFixture) -> None:
-    """This is the log of a partition that was created again, before its first record."""
+    """A partition that was created again has such a log until its first record."""
     async with running(log_fixture, start_offset=40) as manager:
         before = log_of(manager)
         before.assign_epoch(3)

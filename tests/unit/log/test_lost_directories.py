@@ -229,7 +229,7 @@ async def test_a_copy_does_not_replace_its_log_while_the_log_is_unreadable(log_f
 async def test_a_log_that_lacked_a_descriptor_keeps_its_checkpoints_and_is_not_clean(
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An orderly stop marks no unrecovered log as clean, and forgets no deletion of records."""
+    """After an orderly stop an unrecovered log does not count as clean, and deleted records stay deleted."""
     manager = manager_for(log_fixture)
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7)

@@ -1,4 +1,4 @@
-"""How many offsets the reads of a log have, without a look into the batches."""
+"""The number of offsets in the reads of a log, computed without reading the batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def batches_in(read: LogRead) -> list[RecordBatch]:
 
 
 def consumed(log: PartitionLog, max_bytes: int, offset: int = 0, upper_bound: int | None = None) -> list[LogRead]:
-    """The reads of a consumer from ``offset`` on; each begins where the whole batches of the one before end."""
+    """The reads of a consumer from ``offset`` on. Each read begins where the whole batches of the previous read end."""
     end = log.log_end_offset if upper_bound is None else upper_bound
     reads = []
     while offset < end:
@@ -75,7 +75,7 @@ def test_each_read_of_equal_batches_is_counted_exactly(
 def test_the_sum_over_reads_of_unequal_batches_is_at_most_one_batch_wrong_for_each_segment(
     log_fixture: LogFixture, seed: int, segment_bytes: int
 ) -> None:
-    """The error does not grow with the number of reads. All end at an index entry or at the end of a segment."""
+    """The error does not grow with the number of reads. All reads end at an index entry or at a segment's end."""
     rng = random.Random(seed)
     counts = [rng.randint(1, 40) for _ in range(1900)]
     log = log_fixture.create(segment_bytes=segment_bytes)

@@ -138,7 +138,7 @@ async def test_a_range_that_is_being_sent_keeps_its_file(log_fixture: LogFixture
 
 
 async def test_a_segment_that_is_not_synced_stays_open(log_fixture: LogFixture) -> None:
-    """Only its open file still reports writes that fail later."""
+    """Only the open file can report a write that fails later."""
     manager = await start(log_fixture, limit=1)
     log = manager.create(A, TOPIC_ID, 1)
     before = descriptors()

@@ -391,7 +391,7 @@ async def test_a_later_sync_does_not_repair_a_failed_one(log_fixture: LogFixture
 
 @pytest.mark.trio
 async def test_the_identity_of_the_log_is_on_disk_before_any_record(log_fixture: LogFixture) -> None:
-    """Otherwise records of an unknown incarnation could be treated as those of another one."""
+    """Records of an unknown incarnation could be treated as records of another incarnation."""
     log = log_fixture.create()
     fill(log, 1)
     assert log_fixture.storage.synced == []
@@ -408,7 +408,7 @@ async def test_the_identity_of_the_log_is_on_disk_before_any_record(log_fixture:
 
 @pytest.mark.trio
 async def test_after_a_kill_the_next_process_syncs_the_identity_of_the_log(log_fixture: LogFixture) -> None:
-    """The next process cannot know whether the earlier one synced it."""
+    """The next process cannot know whether the earlier process has synced the identity."""
     log_fixture.create().close_files()
     again = await log_fixture.reopen()
     fill(again, 1)

@@ -54,7 +54,7 @@ def test_held_back_names_the_segments_that_only_the_hold_keeps() -> None:
 def naive_count(
     found: list[SegmentFacts], config: LogConfig, high_watermark: int, log_start: int, held_from: int
 ) -> int:
-    """Apply the rules to one segment after the other, and to the rest of the log after it."""
+    """Apply the rules to the oldest segment, and then to the rest of the log in the same way."""
     taken = 0
     while taken < len(found):
         oldest, left = found[taken], found[taken:]

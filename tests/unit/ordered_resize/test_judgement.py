@@ -263,7 +263,7 @@ def test_partitions_added_while_no_controller_was_active_count_as_a_request(topi
 
 
 def test_partitions_added_before_the_leaders_have_answered_are_queued_as_a_count(topic: Topic) -> None:
-    """A new controller also queues the count, because no leader has answered it yet. Neither chooses replicas."""
+    """A new controller also queues the count, because no leader has answered it yet. No replicas are chosen."""
     known, limits = topic.topic, setting(assign=no_brokers)
     added = known.replace(partitions={**known.partitions, 6: [2, 1], 7: [2, 1]})
     counted = known.replace(undeleted_partition_count=8)

@@ -1,7 +1,7 @@
 """KIP-915: the schemas of stored records change only by tagged fields.
 
-A coordinator of an earlier release reads the records of this one. It ignores a tagged field that it does not know. It
-misreads any other new field, and a new version.
+A coordinator of an earlier release reads the records of this release. It ignores a tagged field that it does not know.
+It misreads any other new field, and a new version.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The embedded ZooKeeper names the missing part where it cannot run."""
+"""If the embedded ZooKeeper cannot run, the error names the missing part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines to a pipe: in order while it is read, dropped and counted while it is not, and never blocking."""
+"""Log lines to a pipe arrive in order while it is read, and are dropped and counted otherwise. No write blocks."""
 
 from __future__ import annotations
 

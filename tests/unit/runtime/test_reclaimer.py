@@ -1,4 +1,4 @@
-"""The blocks of a large file are freed by another thread than the one that removes the file."""
+"""One thread removes a large file, and another thread frees the file's blocks."""
 
 from __future__ import annotations
 

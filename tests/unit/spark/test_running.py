@@ -1,4 +1,4 @@
-"""Ranges as an executor reads them: a missing part is a loss, or is skipped."""
+"""Ranges as an executor reads them. A missing part counts as lost data, or is skipped."""
 
 from __future__ import annotations
 

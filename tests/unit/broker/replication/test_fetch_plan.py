@@ -36,7 +36,8 @@ def test_a_fetch_in_a_session_names_only_changed_partitions() -> None:
 def test_a_follower_names_every_partition_again_after_a_new_registration() -> None:
     """KIP-903: after a new registration a follower names every partition again.
 
-    A leader proposes a replica with the broker epoch of its last fetch, so an idle replica would stay refused.
+    A leader proposes a replica for the ISR with the broker epoch of the replica's last fetch. Without a new fetch the
+    controller would refuse the replica of an idle partition.
     """
     plan = FetchPlan()
     for key in KEYS:

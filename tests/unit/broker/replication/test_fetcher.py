@@ -49,7 +49,7 @@ async def test_a_new_fetcher_syncs_records_that_an_earlier_fetcher_appended() ->
 
 
 def truncated_follower(seed: int = 1) -> ReplicaCluster:
-    """Replica 2 led, synced a record that 1 does not have, and truncated it to follow 1. Both are in sync."""
+    """Replica 2 led and synced a record that 1 does not have. It truncated the record to follow 1. Both are in sync."""
     cluster = ReplicaCluster(flushes_on_ack=True, seed=seed)
     cluster.elect(2, 0, [1, 2])
     cluster.append(2, b"tail")
@@ -72,8 +72,8 @@ def unsynced_by(cluster: ReplicaCluster) -> tuple[ReplicaFetcher, list[TopicPart
 def test_a_truncation_is_synced_before_the_leader_learns_of_it(seed: int) -> None:
     """A truncation is synced before the leader learns of it (hole 30).
 
-    Otherwise a power failure brings back a record after the leader has claimed that no in-sync replica has it.
-    A crash may keep or lose an unsynced truncation.
+    A crash may keep or lose an unsynced truncation. So a power failure could bring back a record after the leader has
+    claimed that no in-sync replica has the record.
     """
     cluster = truncated_follower(seed)
     fetcher, unsynced = unsynced_by(cluster)
@@ -104,7 +104,7 @@ def test_a_leader_counts_as_followed_once_its_own_truncation_is_on_disk() -> Non
 
 
 class Leader:
-    """Has no records: it holds each fetch until it reads the next fetch of the session."""
+    """A leader without records, which holds each fetch until it reads the next fetch of the session."""
 
     def __init__(self) -> None:
         self.seen: list[FetchRequest] = []
@@ -121,7 +121,7 @@ class Leader:
 
 @pytest.mark.trio
 async def test_a_new_leader_epoch_is_followed_while_the_leader_holds_a_fetch() -> None:
-    """Otherwise the partition is not replicated, and no record is acknowledged, for replica.fetch.wait.max.ms."""
+    """If the new epoch waited for the held fetch, no record would be replicated for replica.fetch.wait.max.ms."""
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2])
     config = FetcherConfig(2, 1 << 20, 1, 1 << 20, 3_600_000, 1.0, 30.0, flushes=False)
@@ -148,7 +148,7 @@ async def test_a_new_leader_epoch_is_followed_while_the_leader_holds_a_fetch() -
 def test_a_partition_in_a_full_log_dir_is_not_fetched_until_there_is_room() -> None:
     """A follower with a full log dir does not fetch.
 
-    If it fetched it would be in sync, and writers would wait for records that it cannot append.
+    A follower that fetches is in sync, and producers would wait until it appends records for which it has no room.
     """
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 3])

@@ -37,7 +37,7 @@ def test_a_deposed_leader_truncates_records_that_its_successor_never_had() -> No
 async def test_a_follower_that_restarts_keeps_committed_records() -> None:
     """KIP-101, scenario 1: the follower does not truncate to its own watermark.
 
-    That watermark lags, so the follower would lose a committed record and then lead.
+    The follower's watermark may lag. The follower would lose a committed record, and could lead next.
     """
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2])
@@ -85,7 +85,7 @@ def test_a_leader_epoch_without_records_is_forgotten() -> None:
 
 
 def test_the_fetch_offset_of_a_diverging_follower_does_not_count() -> None:
-    """KAFKA-13141: its fetch offset belongs to records that the leader does not have."""
+    """KAFKA-13141: the offset belongs to records that the leader does not have."""
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2, 3])
     cluster.append(1, b"a")
@@ -142,9 +142,9 @@ def append_by(cluster: ReplicaCluster, leader: int, producer_id: int, sequence: 
 @pytest.mark.parametrize("behind", [0, 3], ids=["new", "behind"])
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_a_follower_that_starts_its_log_anew_knows_producers_without_records(behind: int, restarts: bool) -> None:
-    """The follower takes over such a producer.
+    """The follower takes over the state of producers whose records it never had.
 
-    Otherwise a batch whose response was lost is written twice once this replica leads.
+    Otherwise this replica would write a repeated batch twice once it leads.
     """
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2])
@@ -170,7 +170,7 @@ async def test_a_follower_that_starts_its_log_anew_knows_producers_without_recor
 def test_a_follower_moves_its_log_start_no_further_than_its_log_end() -> None:
     """The follower asks its leader for producers.
 
-    They are the only source for producers of records that it never fetches.
+    Only the leader knows the producers of records that the follower never fetches.
     """
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2])

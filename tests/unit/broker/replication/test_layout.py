@@ -1,4 +1,4 @@
-"""The decision whether a producer may write a batch to a partition, by the layouts of both (KIP-253)."""
+"""Whether a producer may write a batch to a partition, by the producer's layout and the partition's (KIP-253)."""
 
 from __future__ import annotations
 

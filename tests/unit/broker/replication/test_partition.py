@@ -157,7 +157,7 @@ def test_a_replica_without_all_records_of_earlier_epochs_does_not_join_the_isr()
 def test_a_fetch_with_an_older_broker_epoch_does_not_count() -> None:
     """KIP-903: a fetch of a stopped process does not count.
 
-    It may still be on the wire when the next process, which has lost records, already fetches.
+    The fetch may still be in flight when the next process already fetches. The next process may have lost records.
     """
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2])
@@ -278,7 +278,7 @@ async def test_a_partition_that_a_request_names_twice_is_watched_for_both_parts(
 
 
 def test_an_append_visits_no_request_that_waits_for_the_watermark() -> None:
-    """Otherwise, with many producers and acks=all, each append would check every waiting request."""
+    """With many producers and acks=all, checks of every waiting request would make each append slow."""
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2])
     cluster.catch_up(1, 2)
@@ -310,7 +310,7 @@ def test_acks_all_fails_when_the_isr_shrinks_below_the_minimum_after_the_append(
 def test_a_leader_deposed_in_between_acknowledges_none_of_its_earlier_appends() -> None:
     """A deposed leader acknowledges none of its earlier appends.
 
-    Another leader may have written other records at the offset, and the watermark may have passed those.
+    Another leader may have written another record at the offset, and the watermark may have passed the offset.
     """
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2, 3])
@@ -347,7 +347,7 @@ def test_a_leader_that_missed_an_epoch_forgets_the_progress_of_its_followers() -
 
 
 def _deposed_with_a_batch() -> ReplicaCluster:
-    """Replica 3 led, has a batch that no other replica has, and does not know that 1 leads now."""
+    """Replica 3 led, and has a batch that no other replica has. It has no LeaderAndIsr of leader 1 yet."""
     cluster = ReplicaCluster()
     cluster.elect(3, 0, [1, 2, 3])
     cluster.append(3, b"refused later")
@@ -413,7 +413,7 @@ def test_later_batches_of_the_producer_are_refused_while_a_refusal_waits() -> No
 
 
 def test_a_leader_that_continues_in_a_new_epoch_refuses_at_once() -> None:
-    """A resize gives this case: the replicas have followed this leader, and no other replica has led since."""
+    """This happens in a resize: the replicas have followed this leader, and no other replica has led since."""
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2, 3])
     cluster.append(1, b"a")
@@ -436,7 +436,7 @@ def test_with_flush_on_ack_the_leader_counts_only_records_on_its_disk() -> None:
 
 
 def test_a_new_leader_syncs_records_that_are_not_on_its_disk_yet() -> None:
-    """Without this the watermark would not move until the next produce."""
+    """Without this sync the watermark would not move until the next produce."""
     cluster = ReplicaCluster(flushes_on_ack=True)
     cluster.elect(1, 0, [1, 2])
     cluster.append(1, b"a")
