@@ -1,7 +1,7 @@
 """A LeaderAndIsr that comes while the broker cannot reach ZooKeeper is applied, not refused.
 
-Found by a fault run: ZooKeeper restarted during a controlled shutdown, and every broker refused the LeaderAndIsr. The
-controller did not send it again, and the leaders' ISR changes were fenced from then on.
+If brokers refused it, a restart of ZooKeeper during a controlled shutdown would be enough to lose the request. The
+controller would not send it again, and would fence all later ISR changes of the leaders.
 """
 
 from __future__ import annotations
