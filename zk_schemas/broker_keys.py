@@ -190,8 +190,10 @@ _NETWORK_KEYS = [
         "the connection is closed",
     ),
     ConfigKey("connections.max.idle.ms", LONG, 600_000, UNLIMITED, doc="idle time after which a connection closes"),
-    ConfigKey("max.connections", INT, INT_MAX, NATURAL, CLUSTER, doc="connections at a time"),
-    ConfigKey("max.connections.per.ip", INT, INT_MAX, NATURAL, CLUSTER, doc="connections of one address at a time"),
+    ConfigKey("max.connections", INT, INT_MAX, NATURAL, CLUSTER, doc="the most connections at a time"),
+    ConfigKey(
+        "max.connections.per.ip", INT, INT_MAX, NATURAL, CLUSTER, doc="the most connections of one address at a time"
+    ),
     ConfigKey(
         "request.timeout.ms", INT, 30_000, POSITIVE, doc="how long a request of this broker waits for its answer"
     ),
@@ -231,8 +233,8 @@ _TOPIC_MANAGEMENT_KEYS = [
         INT,
         3_000,
         Between(500, 60_000),
-        doc="the maximum age of the coordinators' answers by which leaders serve held consumers. A new group waits at "
-        "least this time before it begins. All brokers need the same value",
+        doc="leaders serve held consumers only while the coordinators' answers are not older than this. A new group "
+        "waits at least this time before it begins. All brokers need the same value",
     ),
 ]
 
@@ -273,7 +275,7 @@ _LOG_KEYS = [
         INT,
         128,
         POSITIVE,
-        doc="the most segments that take no appends and stay open for readers, over all partitions",
+        doc="how many segments, over all partitions, may stay open for readers after their last append",
     ),
     ConfigKey("log.segment.delete.delay.ms", LONG, 60_000, NATURAL, CLUSTER),
     ConfigKey("log.index.size.max.bytes", INT, 10 << 20, Between(4), CLUSTER),
@@ -293,7 +295,14 @@ _LOG_KEYS = [
     ConfigKey("log.message.timestamp.after.max.ms", LONG, LONG_MAX, NATURAL, CLUSTER),
     ConfigKey("log.cleaner.enable", BOOLEAN, True, doc="whether compaction runs"),
     ConfigKey("log.cleaner.backoff.ms", LONG, 15_000, NATURAL, CLUSTER, doc="pause when no log is dirty"),
-    ConfigKey("log.cleaner.dedupe.buffer.size", LONG, 128 << 20, Between(1 << 20), CLUSTER, doc="memory for keys"),
+    ConfigKey(
+        "log.cleaner.dedupe.buffer.size",
+        LONG,
+        128 << 20,
+        Between(1 << 20),
+        CLUSTER,
+        doc="bytes for keys in a compaction",
+    ),
     ConfigKey(
         "log.cleaner.io.max.bytes.per.second",
         DOUBLE,
@@ -323,7 +332,7 @@ _COORDINATOR_KEYS = [
     ConfigKey(
         "group.initial.rebalance.delay.ms", INT, 3_000, NATURAL, doc="how long a new group waits for more members"
     ),
-    ConfigKey("group.max.size", INT, INT_MAX, POSITIVE, doc="members of a group"),
+    ConfigKey("group.max.size", INT, INT_MAX, POSITIVE, doc="the most members of a group"),
     ConfigKey("fetch.max.bytes", INT, 55 << 20, Between(1024), doc="the largest answer to a fetch"),
     ConfigKey("max.incremental.fetch.session.cache.slots", INT, 1_000, NATURAL, doc="fetch sessions that are kept"),
     ConfigKey(
@@ -340,8 +349,22 @@ _REPLICATION_KEYS = [
     ConfigKey("replica.fetch.wait.max.ms", INT, 500, NATURAL, doc="the longest that a follower's fetch waits"),
     ConfigKey("replica.fetch.backoff.ms", INT, 1_000, NATURAL, doc="the longest pause after a failed fetch"),
     ConfigKey("replica.socket.timeout.ms", INT, 30_000, POSITIVE, doc="how long a follower waits for an answer"),
-    ConfigKey("leader.replication.throttled.rate", LONG, LONG_MAX, POSITIVE, CLUSTER, doc="bytes/s sent"),
-    ConfigKey("follower.replication.throttled.rate", LONG, LONG_MAX, POSITIVE, CLUSTER, doc="bytes/s fetched"),
+    ConfigKey(
+        "leader.replication.throttled.rate",
+        LONG,
+        LONG_MAX,
+        POSITIVE,
+        CLUSTER,
+        doc="bytes/s that this broker sends to throttled replicas",
+    ),
+    ConfigKey(
+        "follower.replication.throttled.rate",
+        LONG,
+        LONG_MAX,
+        POSITIVE,
+        CLUSTER,
+        doc="bytes/s that this broker fetches for throttled replicas",
+    ),
     ConfigKey(
         "replica.high.watermark.checkpoint.interval.ms", LONG, 5_000, POSITIVE, doc="how often watermarks are saved"
     ),

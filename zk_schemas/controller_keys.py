@@ -81,7 +81,7 @@ CONTROLLER_CONFIGS = ConfigDef(
             262_144,
             Between(1024, 2**20),
             doc="the largest state znode of a partition that gains keys, with its lineage; the controller refuses a "
-            "resize that would pass it",
+            "resize that would exceed it",
         ),
         ConfigKey(
             "stock.producer.grace.ms",

@@ -83,7 +83,9 @@ TOPIC_CONFIGS = ConfigDef(
             CLUSTER,
             doc="the lowest count that the controller chooses; never below the count at the topic's creation",
         ),
-        ConfigKey("autoscale.max.partitions", INT, 64, POSITIVE, CLUSTER, doc="the highest count that is chosen"),
+        ConfigKey(
+            "autoscale.max.partitions", INT, 64, POSITIVE, CLUSTER, doc="the highest count that the controller chooses"
+        ),
         ConfigKey(
             "autoscale.cooldown.ms",
             LONG,
@@ -267,9 +269,9 @@ TOPIC_CONFIGS = ConfigDef(
             False,
             None,
             CLUSTER,
-            doc="retention.ms does not remove records that another partition waits for since a resize and that a "
-            "group has not read; retention.bytes still removes them. Only groups with committed offsets of the topic "
-            "count",
+            doc="if a partition waits for records of another since a resize, retention.ms does not remove these "
+            "records before every group has read them; retention.bytes still removes them. Only groups with committed "
+            "offsets of the topic count",
         ),
         ConfigKey(
             "ordered.delivery.retention.waits.max.ms",
@@ -277,7 +279,7 @@ TOPIC_CONFIGS = ConfigDef(
             7 * MS_PER_DAY,
             NATURAL,
             CLUSTER,
-            doc="how long ordered.delivery.retention.waits keeps records at most after retention.ms",
+            doc="the longest time beyond retention.ms for which ordered.delivery.retention.waits keeps records",
         ),
         _topic("retention.bytes", LONG, -1, None, "log.retention.bytes", "the largest size of a log; -1: no limit"),
         _topic(
