@@ -338,7 +338,7 @@ class ActiveController:
     def _new_context(self, before: ClusterImage | None = None) -> Context:
         """A context with an empty image.
 
-        The image takes only the next number, ``suspects`` and ``configs`` from ``before``.
+        The image keeps ``suspects`` and ``configs`` of the image ``before``, and has the number after its number.
         """
         config = self._config
         image = ClusterImage(config.controller_id, self._office.controller_epoch)
@@ -400,5 +400,5 @@ class ActiveController:
 
 
 def _is_same(wait: DrainWait, before: DrainWait | None) -> bool:
-    """Whether a partition still waits for the same reason and group. Progress of the group is no change."""
+    """Whether a partition still waits for the same reason and group, even if the group has made progress."""
     return before is not None and (wait.why, wait.group) == (before.why, before.group)

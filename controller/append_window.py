@@ -45,9 +45,9 @@ class AppendWindow:
     def begin_round(self, layout_version: int | None, brokers: Collection[int], window_s: float, now: float) -> bool:
         """Begin a round. Returns whether ``brokers`` are to be asked again.
 
-        They are asked again once all have answered; then ``is_current`` is true. They are also asked again if one of
-        them has not answered for the whole window. In that case the measurement starts anew. It also does so when the
-        layout has changed or is changing (None).
+        They are asked again once all have answered; then ``is_current`` is true. They are also asked again if a broker
+        has not answered for the whole window. In that case the measurement starts anew. The measurement also starts
+        anew if ``layout_version`` has changed, or is None because a resize is in progress.
         """
         self._window_s = window_s
         if layout_version != self._layout_version or layout_version is None:
@@ -65,7 +65,7 @@ class AppendWindow:
     def report(self, broker: int, counter: int, now: float) -> None:
         """Take in the bytes that a broker has appended as a leader since its start.
 
-        A ``counter`` that is lower than the broker's last one began at 0 again.
+        If ``counter`` is lower than the broker's previous counter, the broker restarted and counted from 0.
         """
         if now - self._reported_at.get(broker, now) > self._window_s:
             self._forget()  # the difference covers more time than the window

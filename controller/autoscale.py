@@ -65,7 +65,7 @@ def _switch(image: ClusterImage, now: float) -> None:
 
 
 def _is_resized(topic: TopicImage) -> bool:
-    """Whether no resize is unfinished or queued. Partitions may still drain."""
+    """Whether the last resize is done and no other resize is queued. Partitions may still drain."""
     return not topic.frozen and topic.znode.wanted is None and view.is_settled(topic)
 
 

@@ -140,7 +140,8 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
             request="LeaderAndIsr",
             error=ErrorCode.of(event.response.error_code).name,
         )
-        if event.response.error_code != ErrorCode.STALE_BROKER_EPOCH:  # its new registration gets everything
+        # After STALE_BROKER_EPOCH nothing is repeated: the broker's new registration gets all requests.
+        if event.response.error_code != ErrorCode.STALE_BROKER_EPOCH:
             refused += [
                 TopicPartition(topic.topic_name, state.partition_index)
                 for topic in request.topic_states
@@ -162,7 +163,8 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
             )
             if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failed.append(tp)
-            elif error.error_code != ErrorCode.STALE_CONTROLLER_EPOCH:  # with that error it knows a later leader epoch
+            # STALE_CONTROLLER_EPOCH means that the broker knows a later leader epoch or incarnation.
+            elif error.error_code != ErrorCode.STALE_CONTROLLER_EPOCH:
                 refused.append(tp)
     context.image.refused.update(dict.fromkeys(refused))
     if event.response.error_code == ErrorCode.NONE:
@@ -172,7 +174,7 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
 
 
 def _acknowledge(context: Context, broker: int, request: LeaderAndIsrRequest, not_done: set[TopicPartition]) -> None:
-    """Record the partitions whose leadership, and layout with it, this broker has acknowledged."""
+    """Record the partitions that this broker has acknowledged as leader. It then also has their layouts."""
     for topic in request.topic_states:
         for state in topic.partition_states:
             tp = TopicPartition(topic.topic_name, state.partition_index)

@@ -87,7 +87,7 @@ async def _is_vacant(zk: ZkStore, watch: Watch) -> bool:
 
 
 async def _wait_until(zk: ZkStore, condition: Callable[[ZkStore, Watch], Awaitable[bool]]) -> None:
-    """Check ``condition`` when the watch fires, and when the connection is back: losing it may remove watches."""
+    """Check ``condition`` when the watch fires, and after a reconnect: a lost connection may have removed watches."""
     changed = _Signal()
     unregister = zk.on_state(lambda _state: changed.set())
     try:
@@ -105,7 +105,7 @@ async def _wait_until(zk: ZkStore, condition: Callable[[ZkStore, Watch], Awaitab
 
 
 class _Signal:
-    """An event that can be cleared. Its ``set`` is always the same callback, so that watches do not pile up."""
+    """An event that can be cleared. ``set`` is always the same callback, so setting a watch again adds no watch."""
 
     def __init__(self) -> None:
         self._event = trio.Event()

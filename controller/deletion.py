@@ -1,4 +1,4 @@
-"""Deletes topics: informs all brokers, has every replica deleted, then removes the znodes.
+"""Deletes topics: informs all brokers, waits until every replica is deleted, then removes the znodes.
 
 ``/admin/delete_topics`` names the topics to delete, so a new controller can continue. While a broker with a replica is
 away, the deletion waits for it.

@@ -58,18 +58,18 @@ class Effects:
     created: int = 0
     """How many partitions a new topic has. A new topic is in the image once its znode is read."""
     writes: Sequence[CreateOp | SetOp | DeleteOp] = ()
-    """The operations of one multi: ``znode`` first, or a config, or a new topic's config and znode; may be empty."""
+    """The operations of one multi: ``znode`` and then others, a config, or a new topic's config and znode."""
     states: Sequence[Sequence[StateChange]] = ()
-    """Partition states to write. With ``writes`` they are among its operations.
+    """Partition states to write, in groups. If there are ``writes``, their operations include these states.
 
-    Without ``writes`` each group is in one multi, and several groups may share a multi.
+    If there are no ``writes``, each group is in one multi, and several groups may share a multi.
     """
     independent: Sequence[StateChange] = ()
-    """Partition states that are written even where others are refused. Without ``writes`` and ``states``."""
+    """Partition states, each written even if ZooKeeper refuses others. ``writes`` and ``states`` are then empty."""
     confirms_office: bool = False
     """Whether the epoch of the controller is checked even if none of ``independent`` is written."""
     removed: Sequence[int] = ()
-    """Partitions whose state znodes ``writes`` deletes. A partition that stays assigned is a new one afterwards."""
+    """Partitions whose state znodes ``writes`` deletes. A partition that stays assigned then has status NEW."""
     deletion: TopicDeletion | None = None
     """The beginning of the topic's deletion; its partitions are offline from then on."""
     features: Features | None = None

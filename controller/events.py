@@ -36,7 +36,7 @@ class TopicChanged:
 
 @dataclass(frozen=True, slots=True)
 class WatchedStateChanged:
-    """A state znode changed that is watched: it was malformed, or its topic is frozen. It may be repaired now."""
+    """A watched state znode changed. It was malformed or its topic is frozen, and it may be repaired now."""
 
     tp: TopicPartition
 

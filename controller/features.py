@@ -1,8 +1,8 @@
 """Reads, watches and writes ``/features`` for the active controller (KIP-584); ``feature_updates`` judges.
 
-A write of ``/features`` and the registration of a broker both set ``/brokers/registrations``. Each expects the version
-that it read before it read the znodes of the other. If both happen at once, one fails and reads again. So every live
-broker supports the finalized features at any moment.
+A write of ``/features`` and the registration of a broker both set ``/brokers/registrations``, at a version that they
+read first. After the version, the controller reads the registered brokers, and a broker reads ``/features``. If both
+happen at once, one fails and reads again. So every live broker supports the finalized features at any moment.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LOST = {
         " their partition.",
     ),
 }
-"""The lowest level of each feature without a loss, and the loss for resized topics below this level."""
+"""For each feature: the lowest level at which nothing is lost, and the loss for resized topics below this level."""
 
 
 async def load(context: Context) -> None:
@@ -85,10 +85,11 @@ def check_supported(supported: Mapping[str, VersionRange], finalized: Features) 
 
 
 async def settle(context: Context) -> None:
-    """Create a missing ``/features``, and raise minimum levels that all live brokers have left behind.
+    """Create a missing ``/features``, and raise minimum levels that no live broker supports.
 
     A cluster without topics finalizes all features, if every broker supports them. A cluster with topics comes from a
-    release without feature versions. Its status is disabled until the first update (KIP-584, Migration).
+    release without feature versions. ``/features`` then has the status "disabled" until the first update (KIP-584,
+    Migration).
     """
     if context.image.features_problem:
         return
@@ -110,7 +111,7 @@ def decide_settled(image: ClusterImage, config: ControllerConfig, brokers: Locke
 async def on_features_changed(context: Context) -> None:
     """Take in a change of ``/features``, perhaps by hand.
 
-    Raises ``ImageStaleError`` when the states that an earlier release wrote of resized topics can be converted now.
+    Raises ``ImageStaleError`` when partition states that an earlier release wrote can be converted now.
     """
     await load(context)
     await settle(context)
@@ -118,7 +119,7 @@ async def on_features_changed(context: Context) -> None:
     old = [topic.name for topic in image.topics.values() if any(map(is_old, topic.states()))]
     if old and image.features.level(ORDERED_RESIZE) >= LINEAGE_LEVEL:
         raise ImageStaleError(f"states of topics {listed(sorted(old))} that an earlier release wrote can be converted")
-    context.events.put(BrokersChanged())  # a refused broker may fit now, and a live one may not
+    context.events.put(BrokersChanged())  # a refused broker may support the levels now, and a live one may not
     context.events.put(ResizesDue())
 
 

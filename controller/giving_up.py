@@ -1,7 +1,7 @@
 """Gives up steps that cannot be written: logs and counts them, and the controller goes on deciding.
 
-A request that is too long for ZooKeeper stays too long, so it is not repeated. A write that lost its connection at
-every attempt may succeed later. So after a while the controller reads the whole cluster and tries once more.
+A request that is too long for ZooKeeper stays too long, so it is not repeated. A write may succeed later if the
+connection was lost at every attempt. So after a while the controller reads the whole cluster and tries once more.
 """
 
 from __future__ import annotations

@@ -131,7 +131,10 @@ class TopicImage:
     """The last logged reason why the resize cannot go on; empty once it has gone on."""
     flush: int = 0
     deletion_zxid: int = -1
-    """The czxid of the deletion request. It is later than the topic's incarnations, and earlier than a successor's."""
+    """The czxid of the deletion request.
+
+    It is higher than the topic's incarnations, and lower than the incarnations of a later topic of the same name.
+    """
     announcement: Announcement | None = None
     stock_reports: dict[int, StockReport] = field(default_factory=dict)
     """Reports of the brokers that a stock producer wrote to, by broker."""
@@ -170,7 +173,7 @@ class TopicImage:
         return moves_of(self.znode)
 
     def layout(self, partition: int) -> Layout:
-        """The layout in force at a partition: its own, or the first one when it was never resized."""
+        """The layout in force at a partition: the stored one, or the topic's first layout if there is none."""
         state = self.state(partition)
         if state is not None and state.layout is not None:
             return state.layout

@@ -53,9 +53,9 @@ def chosen(image: ClusterImage, led: Led, election_type: ElectionType) -> StateC
 
 
 def decide_rebalance(image: ClusterImage, percentage: int) -> Effects:
-    """The effects of letting first replicas lead again, for each broker that leads too few of its partitions.
+    """The effects of letting first replicas lead again, for each broker that leads too few partitions.
 
-    Its partitions are those that list it first. Others may lead ``percentage`` percent of them.
+    Of the partitions that list a broker first, other brokers may lead ``percentage`` percent.
     """
     due = imbalanced(image, percentage)
     if due:

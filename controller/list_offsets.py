@@ -13,7 +13,7 @@ ANY_LEADER_EPOCH = NO_EPOCH
 def request(
     partitions: Mapping[str, Iterable[tuple[int, int]]], timestamp: int, replica_id: int = CONSUMER_REPLICA_ID
 ) -> ListOffsetsRequest:
-    """A request for ``partitions``: (partition, leader epoch) by topic. A leader of another epoch refuses."""
+    """A request for ``partitions``: (partition, leader epoch) by topic. A leader of another epoch refuses it."""
     topics = [
         ListOffsetsTopic(
             name=name,

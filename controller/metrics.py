@@ -83,7 +83,7 @@ class ControllerMetrics(Metrics):
         )
         self.histograms += [self.election_ms, *self.event_times, self.resize_s]
         self.resizes: dict[str, float] = {}
-        """The time when each resize in progress began, by topic, or when this controller first saw it."""
+        """By topic, the time when the resize in progress began or when this controller first saw the resize."""
 
     def note_leader(self, before: PartitionState | None, now: PartitionState) -> None:
         """Count an election, if the written state ``now`` has a new leader."""
@@ -102,7 +102,7 @@ class ControllerMetrics(Metrics):
         begun_at = self.resizes.get(topic)
         if step == _LAST_STEP:
             self.resizes.pop(topic, None)
-            if begun_at is not None:  # None: another controller saw it begin
+            if begun_at is not None:  # None: the resize began under another controller
                 self.resize_s.observe(now - begun_at)
         elif begun_at is None and len(self.resizes) < _MOST_RESIZES:
             self.resizes[topic] = now

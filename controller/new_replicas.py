@@ -19,7 +19,9 @@ def rack_of_live_brokers(image: ClusterImage) -> dict[int, str | None]:
 def assign_new(
     image: ClusterImage, config: ControllerConfig, topic: TopicImage, new: Sequence[int]
 ) -> dict[int, list[int]]:
-    """Replicas of new partitions, as many as the others have. ``new`` are consecutive numbers at the assignment's end.
+    """Replicas of new partitions, as many for each as other partitions have.
+
+    ``new`` are consecutive partition numbers at the end of the assignment.
 
     Raises ``KafkaError``: INVALID_REPLICATION_FACTOR for too few brokers, POLICY_VIOLATION for too many partitions.
     """

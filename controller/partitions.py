@@ -33,7 +33,7 @@ async def elect_after_broker_change(context: Context) -> None:
 
 
 async def elect_offline(context: Context) -> None:
-    """Elect leaders again for the partitions that have none: a replica of theirs may be electable now."""
+    """Elect leaders for the partitions that have none, because one of their replicas may be electable now."""
     await elect(context, [led for led in context.image.led_partitions() if led[3].leader == NO_LEADER])
 
 
@@ -53,7 +53,7 @@ async def elect(context: Context, partitions: Sequence[Led]) -> None:
 
 
 def decide_elections(image: ClusterImage, config: ControllerConfig, partitions: Iterable[Led]) -> Effects:
-    """The effects of the elections. ``response`` has each unclean one, with the ISR before it."""
+    """The effects of the elections. ``response`` has each unclean election, with the ISR before the election."""
     changes: list[StateChange] = []
     hopeless: list[Led] = []
     for led in partitions:
@@ -94,7 +94,7 @@ def _clean(image: ClusterImage, led: Led) -> PartitionState | None:
 
 
 def unclean_order(topic: TopicImage, partition: int) -> list[int]:
-    """The replicas, preferred ones first. Those that are being added have the fewest records, and are last."""
+    """The replicas, preferred first. Replicas that are being added are last, because they have the fewest records."""
     adding = topic.znode.adding_replicas.get(partition, [])
     return sorted(topic.replicas(partition), key=lambda replica: replica in adding)
 

@@ -139,7 +139,7 @@ async def _check_features(config: ControllerConfig, zk: ZkStore) -> None:
     try:
         finalized = Features.decode(Features.PATH, (await zk.get(Features.PATH)).data)
     except (NoNodeError, MalformedZnodeError):
-        return  # the term reads it again first
+        return  # a term of office begins with reading ``/features`` again
     features.check_supported(config.supported_features, finalized)
 
 

@@ -1,9 +1,10 @@
 """Moves partitions to other replicas (KIP-455): a request begins a move, and the ISR decides when it ends.
 
 A reassignment is two writes, each one multi over the topic znode and the states. The first write names all replicas,
-old and new. The second write leaves only the target replicas, once all of them are in sync. Both raise the leader
-epoch, so that every replica takes them over. The znodes have the whole progress, so a new controller can go on. A
-replica whose StopReplica was lost is found as a stray when its broker next gets everything.
+old and new. The second write leaves only the target replicas, once all of them are in sync. Both writes raise the
+leader epoch, so that every replica takes over the new assignment. The znodes have the whole progress, so a new
+controller can go on. If a StopReplica was lost, the broker finds the replica as a stray when it next gets a full
+LeaderAndIsr.
 
 A topic is either reassigned or resized. During a reassignment a resize is refused with REASSIGNMENT_IN_PROGRESS. Until
 every leader has acknowledged a resize, a reassignment is refused with POLICY_VIOLATION. While marked partitions only

@@ -20,8 +20,9 @@ logger = structlog.get_logger(__name__)
 class Registration:
     """Keeps ``/controllers/<id>`` while the session lasts, and creates it again in the next session.
 
-    In each own session it replaces the znode of another session once: that session is usually an earlier one of this
-    process, or of a process with this id that ended. Two running controllers with one id do not take turns.
+    If another session owns the znode, it is replaced, but only once in each session of this process. The owner is
+    usually an earlier session of this process, or a process with this id that ended. Because of the limit, two running
+    controllers with one id do not replace each other's znode again and again.
     """
 
     def __init__(self, zk: ZkStore, znode: ControllerZnode) -> None:
@@ -49,6 +50,6 @@ class Registration:
         ops: list[ZkOp] = [CreateOp(self._path, self._znode.encode(), ephemeral=True)]
         if found is not None:
             ops.insert(0, DeleteOp(self._path, found.version))
-        with suppress(NodeExistsError, NoNodeError):  # the watch has fired: it is read again
+        with suppress(NodeExistsError, NoNodeError):  # the watch has fired, so the znode is read again
             await self._zk.multi(ops)
             self._registered_in = session_id

@@ -32,7 +32,7 @@ class ReplicaAssignment:
 
     @property
     def origin(self) -> list[int]:
-        """The replicas before it began."""
+        """The replicas before the reassignment began."""
         return [replica for replica in self.replicas if replica not in self.adding]
 
     @property

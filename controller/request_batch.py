@@ -91,7 +91,7 @@ class RequestBatch:
         self.metadata([tp])
 
     def everything_to(self, broker: int) -> None:
-        """Send all metadata, and every partition it holds, to a broker that registered."""
+        """Send all metadata, and the state of every partition assigned to the broker, to a broker that registered."""
         batch = self._of(broker)
         batch.full_leader_and_isr = True
         batch.wants_metadata = True
@@ -239,7 +239,7 @@ class RequestBatch:
         """The expected leaders of the announced partitions, in order; -1 where no replica can lead."""
         leaders = []
         for index in range(view.client_layout(topic).undeleted_partition_count, view.announced_count(topic)):
-            if (state := topic.state(index)) is not None:  # a draining partition that is counted again
+            if (state := topic.state(index)) is not None:  # the grow counts a draining partition again
                 leaders.append(max(state.leader, NO_LEADER))
                 continue
             electable = self._image.electable(TopicPartition(topic.name, index))
@@ -247,9 +247,9 @@ class RequestBatch:
         return leaders
 
     def _coming_states(self, topic: TopicImage) -> list[UpdateMetadataPartitionState]:
-        """The states of partitions that a grow is about to create, once clients place by its count.
+        """The states of partitions that a grow is about to create, once clients place by the grow's count.
 
-        None has a leader yet.
+        These partitions have no leader yet.
         """
         coming = [p for p in topic.moves.losers_of if topic.state(p) is None and p in topic.partitions]
         if view.client_layout(topic) != Layout.goal(topic.znode).stored:
@@ -310,7 +310,7 @@ class RequestBatch:
         )
 
     def _stopped_epoch(self, tp: TopicPartition) -> tuple[int, int] | None:
-        """The leader epoch and incarnation of a StopReplica; None if they are not known, so that it is not sent.
+        """The leader epoch and incarnation of a StopReplica; None if they are not known. It is then not sent.
 
         A StopReplica without them would delete any replica that is there when it arrives, even a successor's. If the
         state of a partition cannot be read, the zxid of the request to delete its topic stands for the last
@@ -327,7 +327,7 @@ class RequestBatch:
     def _offsets_request(self, question: OffsetQuestion, tps: Iterable[TopicPartition]) -> ListOffsetsRequest:
         """A request for one kind of offset.
 
-        Leaders show the log end to replicas only, so it is asked for with the controller's id.
+        Leaders answer with the log end only to replicas, so a request for it has the controller's id as replica id.
         """
         asked = {
             name: [(index, partition.state.leader_epoch) for index, _, partition in partitions if partition.state]

@@ -19,9 +19,9 @@ from anabranch.zk_schemas.partition_state import PartitionState
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """The new state of a partition; ``create``: it has no znode yet; ``isr_only``: its leader requested the change.
+    """The new state of a partition. ``create``: it has no znode yet. ``isr_only``: the leader requested the change.
 
-    ``completes``: all of the target of a reassignment is then in sync.
+    ``completes``: with the change, all target replicas of a reassignment are in sync.
     """
 
     tp: TopicPartition

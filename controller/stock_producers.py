@@ -1,6 +1,7 @@
-"""Brokers' reports about stock producers, which name no layout, and the warnings about resizes they cannot follow.
+"""Brokers' reports about stock producers, and the warnings about resizes that stock producers cannot follow.
 
-A broker's response to UpdateMetadata names the topics of the request that such a producer wrote to.
+A stock producer names no layout. A broker's response to UpdateMetadata names the topics of the request to which a stock
+producer wrote.
 """
 
 from __future__ import annotations

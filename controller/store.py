@@ -37,7 +37,7 @@ MAX_BYTES = 512 * 1024
 """Limits of one multi: the bytes are half of ZooKeeper's default limit."""
 CONCURRENT_READS = 64
 MAX_ATTEMPTS = 5
-"""The attempts at a write whose connection is lost each time before the write is applied."""
+"""The number of attempts at a write, if the connection is lost each time before the write is applied."""
 
 T = TypeVar("T")
 
@@ -168,7 +168,7 @@ class GuardedStore:
         await self.write([])
 
     async def notify(self, prefix: str, data: bytes) -> str:
-        """Create a sequence znode, unguarded. It only makes readers read again, so a second one does no harm."""
+        """Create a sequence znode, unguarded. It only makes readers read again, so a second znode does no harm."""
         return await self._read(lambda: self._zk.create(prefix, data, sequence=True))
 
     async def _read(self, call: Callable[[], Awaitable[T]]) -> T:

@@ -23,7 +23,7 @@ def name_problem(name: str) -> str | None:
 
 
 def colliding(name: str, existing: Iterable[str]) -> str | None:
-    """A topic that differs from ``name`` only in ``.`` where the other has ``_``, or None."""
+    """An existing topic whose name becomes equal to ``name`` if both have ``_`` for ``.``; None if there is none."""
     folded = name.replace(".", "_")
     if folded == name and "_" not in name:
         return None

@@ -66,7 +66,7 @@ def _forget(context: Context, name: str) -> None:
 async def load_topics(context: Context, names: list[str]) -> None:
     """Read topics with all their partition states into the image. A malformed znode is logged and left out.
 
-    Raises ``ImageStaleError`` when a malformed znode is readable again: its topic takes more steps than a new one.
+    Raises ``ImageStaleError`` when a malformed znode is readable again. Reading the cluster handles such a topic.
     """
     unread = [name for name in names if name in context.image.malformed]
     await read_each(names, functools.partial(_load_topic, context))
@@ -185,8 +185,8 @@ async def _load_topic(context: Context, name: str) -> None:
 async def _convert(context: Context, topic: TopicImage, present: Collection[str]) -> list[TopicPartition] | None:
     """Write lineages into the partition states of a topic that an earlier release resized.
 
-    Returns the changed partitions, and the topic has to be read again; None when nothing is converted. Raises
-    ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``.
+    Returns the changed partitions; the caller has to read the topic again. Returns None when nothing is converted.
+    Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``.
     """
     if topic.unreadable or context.image.features.level(ORDERED_RESIZE) < LINEAGE_LEVEL:
         return None
@@ -246,14 +246,15 @@ async def _load_partition(context: Context, topic: TopicImage, index: int) -> Pa
         await _await_repair(context, TopicPartition(topic.name, index), found.version)
         return None
     status = PartitionStatus.ONLINE if state.leader >= 0 else PartitionStatus.OFFLINE
-    mzxid = 0 if path in context.image.suspects else found.mzxid  # 0: every broker may have restarted since the edit
+    # 0 counts every broker as restarted, because the mzxid of an edit by hand hides restarts before the edit.
+    mzxid = 0 if path in context.image.suspects else found.mzxid
     return PartitionImage(status, state, found.version, found.czxid, mzxid)
 
 
 async def _lost_states(context: Context, topic: TopicImage) -> list[int]:
     """Partitions whose state znode was deleted by hand while its parent znode is still there.
 
-    A new state would be a new incarnation: brokers would delete the log of the old one.
+    A new state znode would be a new incarnation, and brokers would delete the log of the previous incarnation.
     """
     missing = [index for index in topic.partitions if topic.state(index) is None]
     if not missing:
@@ -265,7 +266,7 @@ async def _lost_states(context: Context, topic: TopicImage) -> list[int]:
 
 
 async def on_watched_state_changed(context: Context, tp: TopicPartition) -> None:
-    """Handle the change of a watched state. Raises ``ImageStaleError`` unless this controller wrote the state."""
+    """Handle the change of a watched state. Raises ``ImageStaleError`` unless this controller made the change."""
     partition, path = context.image.partition(tp), paths.partition_state(*tp)
     found = await context.store.get(path, context.events.watch(WatchedStateChanged(tp)))
     if partition is not None and partition.state is None and found is None:

@@ -161,9 +161,9 @@ def _known(topic: TopicImage) -> Snapshot:
 
 
 def client_layout(topic: TopicImage) -> StoredLayout:
-    """The layout by which clients place records: the goal once some partition has it, until then the layout before.
+    """The layout by which clients place records: the goal once some partition has it, before that the old layout.
 
-    No leader takes a batch placed by the goal before its own partition has the goal.
+    A leader takes no batch placed by the goal until the batch's partition has the goal.
     """
     znode, goal = topic.znode, Layout.goal(topic.znode).stored
     before = znode.previous_undeleted_partition_count
@@ -177,8 +177,8 @@ def client_layout(topic: TopicImage) -> StoredLayout:
 def announced_count(topic: TopicImage) -> int:
     """The count that producers without a layout may place by before the first bump of a grow; -1 if none.
 
-    Until a partition has the goal, each key must stay where it is, or have a partition that takes no records yet. This
-    is true of ``hash % count`` if the counts before and after are the initial count times powers of two.
+    Until a partition has the goal, ``hash % count`` must place each key in its old partition, or in a new partition,
+    which takes no records yet. It does so if the counts before and after are the initial count times powers of two.
     """
     znode, has_acknowledged = topic.znode, client_layout(topic)
     counts = (has_acknowledged.undeleted_partition_count, znode.undeleted_partition_count)

@@ -238,7 +238,10 @@ def _check_listeners(image: ClusterImage, resource: Resource, name: str, config:
 
 
 def _check_ordered_delivery(topic: TopicImage, config: dict[str, str]) -> None:
-    """The first resize fixes whether keys keep their order. Before it, both kinds of placement agree."""
+    """Refuse another value of ``enable.ordered.delivery`` after the topic's first resize.
+
+    Before the first resize, both values place each key in the same partition.
+    """
     if with_ordered_delivery(ConfigZnode(config), topic.znode.ordered_delivery) is not None:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"{ORDERED_KEY} cannot be changed any more: {topic.name} was resized."

@@ -3,8 +3,8 @@
 The request changes the ISR and keeps the leader epoch. The leader learns the new partition epoch from the response, all
 other brokers from UpdateMetadata. The controller responds after the write. If there is nothing to write, it first
 confirms that it is still in office: a controller that was replaced without noticing may only answer NOT_CONTROLLER
-(KAFKA-14154). It compares the epochs before it judges the ISR. So INVALID_REQUEST or INELIGIBLE_REPLICA proves to the
-leader that nothing was written since the state it knows.
+(KAFKA-14154). The controller compares the epochs before it judges the ISR. So INVALID_REQUEST or INELIGIBLE_REPLICA
+proves to the leader that the stored state is still the state that the leader knows.
 
 A leader whose disk is full resigns: it asks for an ISR of all members but itself (docs/adr/0025). The controller elects
 one of them, and every replica gets the new leader epoch by LeaderAndIsr.
@@ -135,7 +135,7 @@ def judge(
 
 
 def resigns(state: PartitionState, sender: int, asked: PartitionData) -> bool:
-    """Whether the leader asks for an ISR without itself: another member of the ISR is to lead."""
+    """Whether the leader asks for an ISR without itself, so that another member of the ISR leads."""
     return sender == state.leader and sender not in asked.new_isr
 
 

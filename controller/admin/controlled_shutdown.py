@@ -1,7 +1,7 @@
 """ControlledShutdown (7): move the leaderships of a broker that stops to other replicas.
 
 The broker becomes leader of no partition and joins no ISR until it registers again. The response lists the partitions
-that it still leads: no other replica may lead them, or the write was refused.
+that the broker still leads, because no other replica may lead them or because the write was refused.
 """
 
 from __future__ import annotations

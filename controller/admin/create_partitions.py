@@ -1,10 +1,10 @@
 """CreatePartitions (37): resize a topic to more or fewer partitions (KIP-253, Proposed Changes 2 and 3).
 
-A larger count splits partitions. A smaller count marks the highest partitions for deletion, down to the count at the
-topic's creation. While no partition has gained keys yet, a request for the previous count cancels the resize. While a
-resize is unfinished, the controller queues another count and accepts the request at once; the latest count wins. It
-answers any other request once every leader has the layout. A client that lost the response can repeat the request, and
-gets the same response.
+A larger count splits partitions. A smaller count marks the highest partitions for deletion. The count cannot be below
+the count at the topic's creation. While no partition has gained keys yet, a request for the previous count cancels the
+resize. While a resize is unfinished, the controller queues another count and accepts the request at once; the latest
+count wins. The controller answers any other request once every leader has the layout. A client that lost the response
+can repeat the request, and gets the same response.
 
 The message of a response without error is advice, one line for each piece: the reason why a queued count waits, the
 latest values that a compacted topic loses in marked partitions, and recent producers that cannot follow the count. A

@@ -80,7 +80,7 @@ class Demand:
     is_repeated: bool = False
     """Whether the request names the topic more than once."""
     planned: int = 0
-    """Number of partitions of the topics before it, in a request that only validates."""
+    """Number of partitions of the valid topics before this one in the request, if the request only validates."""
 
 
 def decide(

@@ -79,8 +79,8 @@ def decide(
 ) -> Effects:
     """The effects of a request for one topic.
 
-    ``existing`` are the topics that have a znode; the image has read all of them that the request names. ``requested``
-    are the topics whose deletion is recorded.
+    ``existing`` are the topics that have a znode. If the request names one of them, the controller has read its znode,
+    which may be malformed. ``requested`` are the topics whose deletion is recorded.
     """
     result = DeletableTopicResult(name=demand.name, topic_id=demand.topic_id)
     try:
@@ -124,7 +124,7 @@ def _find(image: ClusterImage, existing: Collection[str], demand: Demand) -> str
 
 
 def _gone(name: str) -> Callable[[Context], bool]:
-    """A condition that holds once the topic has left the image and every request sent until then is answered."""
+    """A condition that holds once the topic has left the image and brokers have answered all requests sent before."""
     last_flush: int | None = None
 
     def condition(context: Context) -> bool:

@@ -70,7 +70,7 @@ _TOP_LEVEL_ERROR: dict[int, Callable[..., Any]] = {
     ApiKey.ALTER_PARTITION: AlterPartitionResponse,
     ApiKey.ELECT_LEADERS: ElectLeadersResponse,
 }
-"""Responses with an error code for the whole request. ElectLeaders has one since version 1, which brokers send."""
+"""Responses with an error code for the whole request. ElectLeaders has none in version 0, which no broker sends."""
 _TOP_LEVEL_MESSAGE: dict[int, Callable[..., Any]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignmentsResponse,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignmentsResponse,

@@ -29,7 +29,7 @@ from anabranch.protocol.types import TopicPartition
 class _Known(ResponseWait):
     """The wait until every live broker knows the leaders that one slice elected.
 
-    ``result`` is the list of their results.
+    ``result`` is the list of the partitions' results.
     """
 
     def time_out(self) -> None:

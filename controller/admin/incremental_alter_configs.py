@@ -36,7 +36,7 @@ async def incremental_alter_configs(context: Context, request: IncrementalAlterC
 
 
 def changed_keys(resource: Resource, changes: list[AlterableConfig]) -> dict[str, str | None]:
-    """The overrides after ``changes``. Raises ``KafkaError``."""
+    """The overrides with ``changes`` applied. Raises ``KafkaError``."""
     config: dict[str, str | None] = dict(resource.znode.config)
     for change in changes:
         key = resource.table.get(change.name)

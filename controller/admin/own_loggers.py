@@ -1,4 +1,6 @@
-"""DescribeConfigs and IncrementalAlterConfigs for the loggers of this process, active or not (KIP-412).
+"""DescribeConfigs and IncrementalAlterConfigs for the loggers of this process (KIP-412).
+
+The process answers these requests whether or not its controller is active.
 
 All other resources of these APIs belong to the cluster. Only the active controller answers for them.
 """

@@ -23,7 +23,7 @@ class ResizeState(enum.Enum):
     SETTLED = enum.auto()
     """Every leader of the image has the requested layout."""
     FOLLOWED = enum.auto()
-    """A later layout was written. The requested one is done, or no longer wanted."""
+    """A later layout was written. The requested resize is done, or is not wanted any more."""
     TAKEN_BACK = enum.auto()
     DELETED = enum.auto()
 
@@ -47,7 +47,7 @@ def state_of_resize(image: ClusterImage, asked: TopicImage, version: int, count:
 def resized(
     asked: TopicImage, version: int, count: int, advice: str, result: CreatePartitionsTopicResult
 ) -> Callable[[Context], bool]:
-    """A condition that holds once every leader has the requested layout, or never will have it.
+    """A condition that holds once every leader has the requested layout, or once the resize cannot complete any more.
 
     ``version`` is the version of the requested layout. If the topic is deleted or the resize is taken back, the result
     gets an error.

@@ -163,7 +163,7 @@ def _by_topic(answers: list[Any], named: _OfPartitions) -> list[Any]:
 
 
 def _each_once(body: ElectLeadersRequest, image: ClusterImage) -> list[TopicPartitions]:
-    """The partitions that an ElectLeaders request names, or all. Each appears once, so only one slice elects it."""
+    """The partitions that an ElectLeaders request names, or all. Each partition appears once, thus in one slice."""
     if body.topic_partitions is None:
         asked = (led[0] for led in image.led_partitions())
     else:

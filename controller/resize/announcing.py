@@ -1,9 +1,10 @@
-"""Gives producers that name no layout time to follow a split, where their placement can follow it.
+"""Announces a split to stock producers, which name no layout, and waits for them if their placement can follow it.
 
-Such a producer places by the count in its metadata. A record that it has placed stays in that partition. Where the
-count doubles, the producer can go on in order. Metadata shows it the new partitions while the old ones still take all
-keys. The producer writes the records that it placed by the old count. Records that it places by the new count wait for
-leaders. Only then do the partitions that lose keys get the new layout. A record by the old count is refused after that.
+A stock producer places by the count in its metadata. A record stays in the partition where the producer placed it. If
+the count doubles, the producer can go on in order. Metadata shows it the new partitions while the old partitions still
+take all keys. The producer writes the records that it placed by the old count. Records that it places by the new count
+wait until the new partitions have leaders. When the old records are written, the partitions that lose keys get the new
+layout. From then on they refuse records placed by the old count.
 
 The znodes determine the announced count. They do not store the progress of an announcement, so a new controller
 announces again.
@@ -21,13 +22,13 @@ from anabranch.controller.image import Announcement, StockReport, TopicImage
 
 logger = structlog.get_logger(__name__)
 QUIET_S = 0.15
-"""After this time without a batch placed by the old count, all such records are written.
+"""After this time without a batch placed by the old count, all such records count as written.
 
 It is longer than the pause before a retry.
 """
 ASK_EVERY_S = 0.04
 UNANSWERED_S = 0.5
-"""After this time a silent broker is not waited for, if the others report no such producer."""
+"""After this time a split does not wait for a silent broker, if the other brokers report no stock producer."""
 
 
 class Next(enum.Enum):
@@ -43,7 +44,7 @@ class Next(enum.Enum):
 def decide(
     announcement: Announcement, now: float, grace_s: float, is_acknowledged: bool, reports: list[StockReport]
 ) -> Next:
-    """The next action, from ``reports`` of the brokers that such producers wrote to lately.
+    """The next action, from ``reports`` of the brokers to which stock producers wrote lately.
 
     ``is_acknowledged``: every broker has answered the last question.
     """

@@ -1,11 +1,12 @@
 """Converts state znodes of releases that resized by barriers (feature level 1) to lineages. Pure.
 
-Such a state has a layout and no ``initial_partition_count``. It names the partitions that it was split from or merged
-into. A bump converts it, so that a client that has read it asks again.
+Such a state has a layout and no ``initial_partition_count``. It names the partitions from which its partition was
+split, or into which it was merged. A bump (a write with leader epoch + 1) converts the state, so that a client that has
+read it asks again.
 
-A resize in progress goes on. Its goal and the count before it follow from the stored layouts. The last epochs of the
-layout before follow from the maps in the old states. The old release wrote the states of a grow's new partitions first
-and counted them later. This release writes the goal first, and creates a partition with its first leader.
+A resize in progress goes on. Its goal and its previous count follow from the stored layouts. The last epochs of the
+previous layout follow from the maps in the old states. The old release wrote the states of a grow's new partitions
+first and counted them later. This release writes the goal first, and creates a partition with its first leader.
 """
 
 from __future__ import annotations
@@ -147,10 +148,10 @@ def _of_shrink(topic: TopicZnode, states: Mapping[int, PartitionState]) -> Topic
 
 
 def _before(topic: TopicZnode, states: Mapping[int, PartitionState], partition: int) -> Before | None:
-    """The layout and its last epoch that the bump of the resize in progress replaced.
+    """The layout that the bump of the resize in progress replaced, with the last epoch of this layout.
 
-    The last epoch is in the map of a partition that waits for this one. If no partition waits, any later epoch will do.
-    It will also do for a marked partition, which has taken no records since.
+    If another partition waits for this one, the other partition's map has the last epoch. If none waits, any later
+    epoch is right. For a marked partition any later epoch is right too, because it has taken no records since.
     """
     previous, state = topic.previous_undeleted_partition_count, states[partition]
     if previous is None or partition >= previous or state.layout != _goal(topic):
@@ -166,8 +167,8 @@ def _lineage(topic: TopicZnode, states: Mapping[int, PartitionState], partition:
     """The lineage of a partition: its ancestor, and the partitions that merged into it.
 
     The ancestor's entry begins with the partition's first epoch. The entry of a merged partition begins after the last
-    epoch before the merge. A marked partition has no records above its seal, so each of its later epochs ends there.
-    Partitions that merge by a shrink in progress get their entry with the bump that is still to come.
+    epoch before the merge. A marked partition takes no records after its seal, so all its later epochs end at the seal.
+    If a shrink in progress merges partitions, their entry comes with the bump that is not written yet.
     """
     found: dict[int, dict[int, int]] = {}
     layout, created = states[partition].layout, states[partition].leader_epoch_after_creation

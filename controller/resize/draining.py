@@ -2,9 +2,9 @@
 
 Without this, topics whose records never expire could not shrink (hole 23). A compacted topic keeps its marked
 partitions, unless ``delete.latest.values.when.drained`` is true. A group counts when it has committed an offset of the
-topic or has a member that subscribes to it. There must be at least one such group. A missing fact puts the deletion off
-to the next round. While a coordinator is loading or away, this affects all partitions. A group in a rebalance whose
-topics are unknown puts off the partitions whose end it has not committed.
+topic or has a member that subscribes to it. There must be at least one such group. If a fact is missing, the deletion
+waits for the next round. While a coordinator is loading or away, all partitions wait. While a group is in a rebalance
+and its topics are unknown, every partition waits unless the group has committed its end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ _REPLICAS_ANSWER_WITHIN_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A marked partition with records. No leader of a later epoch may delete them: a grow may have counted it again."""
+    """A marked partition with records. A leader of a later epoch must not delete these records.
+
+    In the later epoch, a grow may already count the partition again.
+    """
 
     tp: TopicPartition
     leader: int
@@ -67,7 +70,7 @@ def leftovers(topic: TopicImage, partitions: Container[int] | None = None) -> li
 
 
 def standing(image: ClusterImage, topic: TopicImage) -> dict[int, DrainWait]:
-    """The waits of marked partitions that no group can end: for the merge, a leader, or brokers with replicas."""
+    """The waits of marked partitions that do not depend on groups: for a merge, a leader, or brokers with replicas."""
     found = {}
     merge = None if is_stored(view.snapshot_of(image, topic)) else DrainWait(f"the merge: {view.unfinished(topic)}")
     for index in view.marked(topic):
@@ -88,9 +91,9 @@ def standing(image: ClusterImage, topic: TopicImage) -> dict[int, DrainWait]:
 def waits_after(
     image: ClusterImage, before: Mapping[TopicPartition, DrainWait], found: Mapping[TopicPartition, DrainWait]
 ) -> dict[TopicPartition, DrainWait]:
-    """The waits of marked partitions after a round that ``found`` these, with those of ``before`` that may go on.
+    """The waits of marked partitions after a round: the waits it ``found``, and waits from ``before`` that may go on.
 
-    A partition that every group has processed waits for none of them, also while it waits for its removal.
+    A wait for a group ends when every group has processed the partition, even before the partition is removed.
     """
     marked = {TopicPartition(name, index) for name, topic in image.topics.items() for index in view.marked(topic)}
     lasting = {
@@ -102,7 +105,7 @@ def waits_after(
 
 
 class Holders:
-    """The group that each partition waits for. While it holds the partition, no other group need be asked."""
+    """The group that each partition waits for. While the partition waits for this group, no other group is asked."""
 
     def __init__(self) -> None:
         self._groups: dict[TopicPartition, Group] = {}
@@ -110,7 +113,10 @@ class Holders:
     async def still_hold(
         self, link: BrokerLink, image: ClusterImage, left: Sequence[Leftover]
     ) -> dict[TopicPartition, DrainWait]:
-        """The waits of the partitions in ``left`` that wait for the same group as before. Each group is read once."""
+        """The waits of the partitions in ``left`` that still wait for the group of the last round.
+
+        Each group is read once.
+        """
         asked: dict[str, Group | None] = {}
         waits: dict[TopicPartition, DrainWait] = {}
         before, self._groups = self._groups, {}
@@ -133,9 +139,9 @@ class Holders:
     ) -> DrainWait | None:
         """The wait for a group that may still read the partition; None if all groups are done with it.
 
-        At least one group must read the topic. All groups are asked, even if one is waited for already. A member that
-        never reports is waited for during its session timeout, from the first question on. These times are to pass
-        together.
+        At least one group must read the topic. All groups are asked, even if it is clear already that one has not read
+        the partition. The wait for a member that never reports is as long as its session timeout, and begins with the
+        first question. Because all groups are asked in the same round, these waits run at the same time.
         """
         reading = [group for group in groups if group.may_read(leftover.tp.topic)]
         found: DrainWait | None = None if reading else DrainWait("a group that reads the topic")
@@ -153,9 +159,9 @@ class Holders:
 async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holders) -> dict[TopicPartition, DrainWait]:
     """Run one round: delete records that every group has read. Returns the waits of the other partitions.
 
-    Questions take time, so ``current`` gives the context after each. Meanwhile a partition may be gone, moved or
-    created anew, and another controller may be in office. An error about one partition holds up no other. Raises
-    ``ControllerMovedError``.
+    Questions take time, so ``current`` gives the context after each question. Meanwhile a partition may be gone, moved
+    or created anew, and another controller may be in office. An error about one partition does not stop the others.
+    Raises ``ControllerMovedError``.
     """
     waits = await owners.confirm(current, link)
     standing_waits, left = _left(current())
@@ -214,7 +220,7 @@ async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Le
 
 
 def _left(context: Context) -> tuple[dict[TopicPartition, DrainWait], list[Leftover]]:
-    """The waits of partitions that must not be drained, and the leftovers that may be."""
+    """The waits of partitions that must not be drained, and the leftovers of the partitions that may be drained."""
     image, waits, left = context.image, dict[TopicPartition, DrainWait](), list[Leftover]()
     for name in sorted(image.topics):
         topic = image.topics[name]

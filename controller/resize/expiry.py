@@ -57,10 +57,10 @@ def expiring(
 
 
 def awaited(image: ClusterImage, topic: TopicImage) -> dict[int, int]:
-    """The awaited leader epoch of each partition that another one waits for: the newest that a lineage names.
+    """For each partition that another one waits for, the newest leader epoch that a lineage names.
 
-    A group that has not passed an older end has not passed this one either. A marked partition is awaited as a whole.
-    So is a loser whose gainer does not have the new layout yet.
+    The newest epoch is enough: a group that has not read to the end of an older epoch has not read to the end of the
+    newest. A marked partition is awaited as a whole, and so is a loser whose gainer does not have the new layout yet.
     """
     snapshot = view.snapshot_of(image, topic)
     epochs = dict.fromkeys(view.marked(topic), ALL)
@@ -75,7 +75,7 @@ def awaited(image: ClusterImage, topic: TopicImage) -> dict[int, int]:
 
 
 class Rules(NamedTuple):
-    """How long the records of a topic stay. Records younger than ``kept_after_ms`` are not removed soon."""
+    """The retention rules of a topic. Records younger than ``kept_after_ms`` are not removed soon."""
 
     kept_after_ms: int
     waits: bool
@@ -83,7 +83,7 @@ class Rules(NamedTuple):
 
 
 class _Offsets(NamedTuple):
-    """Offsets of one partition, from its leader; ``awaited_end`` is None while the leader does not answer it."""
+    """Offsets of one partition, from its leader; ``awaited_end`` is None until the leader answers with this end."""
 
     log_start: int
     kept_from: int
@@ -172,7 +172,7 @@ async def _look_at(context: Context, link: BrokerLink, topic: TopicImage, groups
 
 
 def _awaited_offsets(offsets: _Offsets | None) -> range | None:
-    """The awaited offsets that exist; all offsets of the partition while the awaited end is not known."""
+    """The awaited offsets that exist; all offsets of the partition if the awaited end is not known."""
     if offsets is None:
         return None
     return range(offsets.log_start, offsets.high_watermark if offsets.awaited_end is None else offsets.awaited_end)
@@ -208,7 +208,10 @@ def _offsets(answer: object) -> dict[int, int]:
 
 
 def _epoch_ends_request(topic: str, epochs: Mapping[int, int]) -> OffsetForLeaderEpochRequest:
-    """A request for the end offsets of leader epochs, as a consumer: leaders answer consumers only with final ends."""
+    """A request for the end offsets of leader epochs, in the form that consumers send.
+
+    Leaders answer consumers only with final ends.
+    """
     asked = [OffsetForLeaderPartition(partition=index, leader_epoch=epoch) for index, epoch in epochs.items()]
     topics = [OffsetForLeaderTopic(topic=topic, partitions=asked)] if asked else []
     return OffsetForLeaderEpochRequest(replica_id=CONSUMER_REPLICA_ID, topics=topics)

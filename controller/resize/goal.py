@@ -95,8 +95,8 @@ def log_wait(topic: TopicImage, why: str) -> None:
 def becoming(topic: TopicImage, znode: TopicZnode, version: int, *, is_stored: bool = False) -> Effects:
     """The effects that give the topic another znode.
 
-    ``version`` is the zkVersion of the stored znode: of the replaced one, or with ``is_stored`` of ``znode`` itself.
-    Brokers get a new goal with the first partition state that has it, so no request to them precedes that state.
+    ``version`` is the zkVersion of the stored znode. This is ``znode`` itself if ``is_stored``, otherwise the znode
+    that ``znode`` replaces. Brokers get a new goal with the first partition state that has it, not before.
     """
     kept = {p: found for p, found in topic.partitions.items() if p in znode.partitions}
     after = dataclasses.replace(topic, znode=znode, partitions=kept)
@@ -118,7 +118,7 @@ def becoming(topic: TopicImage, znode: TopicZnode, version: int, *, is_stored: b
 
 
 def step_between(before: TopicZnode, znode: TopicZnode) -> str:
-    """The step for a goal that is new, cancelled, queued or unqueued; empty for any other change."""
+    """The name of the step that began, cancelled, queued or unqueued a goal; empty for any other change."""
     if znode.layout_version != before.layout_version:
         is_cancel = znode.undeleted_partition_count == znode.previous_undeleted_partition_count
         return "cancelled" if is_cancel else "asked-for"
@@ -128,6 +128,6 @@ def step_between(before: TopicZnode, znode: TopicZnode) -> str:
 
 
 def log_change(context: Context, topic: TopicImage, before: TopicZnode) -> None:
-    """Log the step that a changed znode of a topic stands for, if it stands for one."""
+    """Log the step that changed a topic's znode, if the change is a step of a resize."""
     if step := step_between(before, topic.znode):
         log_step(context, topic, step, [])

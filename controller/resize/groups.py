@@ -50,7 +50,7 @@ class Group:
     topics: frozenset[str] = frozenset()
     """Topics that members subscribe to. If a subscription cannot be read, the assigned topics are added."""
     unknown: str = ""
-    """The event or fact that is missing to know the members' topics; "" if they are known."""
+    """The event or fact without which the members' topics are not known; "" if they are known."""
     is_dead: bool = False
     """Whether the group is being deleted, or the broker that was asked has no such group."""
     is_refused: bool = False
@@ -237,7 +237,7 @@ async def unprocessed(
 async def ask_position(
     link: BrokerLink, image: ClusterImage, group: Group, tp: TopicPartition, incarnation: int
 ) -> ConsumerGroupPositionResponsePartition:
-    """The group's position from its coordinator, which asks owners that poll for it until it is known.
+    """The group's position from its coordinator. While it is unknown, the coordinator asks owners in their polls.
 
     Raises ``OSError``, ``KafkaError``, ``UnknownGroupsError``.
     """

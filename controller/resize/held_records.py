@@ -1,8 +1,9 @@
 """Holds make retention by time keep records: topic key ``ordered.delivery.retention.waits`` (hole 22).
 
-Records of a partition that another one waits for are held for every group that has committed offsets of the topic and
-has not read them yet. A missing fact holds everything: the list of groups, the topics of a group in a rebalance, the
-end of the awaited records. The controller sends holds in each round. A hold that is not sent again ends.
+If another partition waits for records, they are held for every group that has committed offsets of the topic and has
+not read these records yet. If a fact is missing, all records are held. Such a fact is the list of groups, the topics of
+a group in a rebalance, or the end of the awaited records. The controller sends holds in each round. A hold that is not
+sent again ends.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _EVERYTHING = 0
 def held_from(
     groups: KnownGroups, tp: TopicPartition, incarnation: int, awaited: range | None
 ) -> tuple[int, str] | None:
-    """The lowest awaited offset that a group has not read, and that group; None: nothing is held.
+    """The lowest awaited offset that a group has not read, and this group; None: nothing is held.
 
     ``awaited``: the existing offsets that another partition waits for; None: not known.
     """
@@ -50,7 +51,7 @@ def _may_commit(group: Group, topic: str) -> bool:
 
 
 def send(context: Context, holds: Iterable[Hold]) -> None:
-    """Send the holds to the leaders. A leader of another leader epoch gets none: it keeps all records for a lease."""
+    """Send each hold to the leader of its leader epoch. In a new epoch a leader first keeps all records for a lease."""
     for_ms = ROUNDS * context.config.retention_warning_interval_ms
     for hold in holds:
         found = context.image.led(hold.tp)

@@ -1,9 +1,9 @@
-"""Checks that the owners of an emptied partition have processed it. It is not removed before.
+"""Checks that the owners of an emptied partition have processed it. The partition is not removed before.
 
 Retention may remove records that a member has delivered and not yet flushed. If the partition were removed then, the
-reader of the survivor would go on with its keys. So where a live member can report its position, the report counts, and
-an empty log is not enough. A group without live members does not hold the removal. Neither does a group whose members
-do not keep order.
+reader of the surviving partition would go on with the partition's keys. So if a live member can report its position,
+the report counts, and an empty log is not enough. The removal waits neither for a group without live members nor for a
+group whose members do not keep order.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def decide(topic: TopicImage, snapshot: Snapshot, at_most: int) -> list[Effects]
 
 
 def _first(steps: Sequence[Step], at_most: int) -> list[Step]:
-    """The first steps that change at most ``at_most`` partitions; the very first is taken whatever its size."""
+    """The first steps that together change at most ``at_most`` partitions, but at least one step of any size."""
     taken: list[Step] = []
     for step in steps:
         at_most -= _size(step)
