@@ -16,7 +16,7 @@ CONSUMER_GROUP = "consumer-ordered-delivery-metrics"
 PRODUCER_GROUP = "producer-ordered-delivery-metrics"
 PRODUCER_TRAFFIC = "producer-metrics"
 CONSUMER_TRAFFIC = "consumer-fetch-manager-metrics"
-"""Kafka's names for these two groups. Metrics that Kafka has too carry Kafka's names."""
+"""Kafka's names for these two groups. Metrics that also exist in Kafka have Kafka's names."""
 
 _RECENT = 1024
 
@@ -39,7 +39,7 @@ class Durations:
         self._recent_ms.append(took_ms)
 
     def percentile_ms(self, share: float) -> float:
-        """The smallest recent time that at least ``share`` of them do not exceed; NaN without any."""
+        """The smallest recent time for which at least ``share`` of the recent times are not longer; NaN without any."""
         ascending = sorted(self._recent_ms)
         if not ascending:
             return float("nan")

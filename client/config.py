@@ -142,7 +142,7 @@ class ClientConfig:
     request_timeout_ms: int = _int(30_000, 1)
     metadata_max_age_ms: int = _int(300_000)
     layout_backoff_ms: int = _int(5, 1)
-    """The first pause after a broker refused a layout, or a fetch's leader epoch, without newer metadata.
+    """The first pause after a broker refused a batch's layout or a fetch's leader epoch, without newer metadata.
 
     It is also the pause before the next metadata request if a new layout has partitions without a leader.
     """
@@ -212,7 +212,7 @@ class ProducerConfig(ClientConfig):
         return levels.get(self.compression_type)
 
     def check(self, given: Mapping[str, Any]) -> None:
-        super(ProducerConfig, self).check(given)  # a slots dataclass is a new class, which bare super() does not know
+        super(ProducerConfig, self).check(given)  # a slots dataclass is a new class, for which bare super() fails
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
             if "delivery_timeout_ms" in given:
                 least = f"linger_ms ({self.linger_ms}) + request_timeout_ms ({self.request_timeout_ms})"
@@ -232,7 +232,7 @@ class ProducerConfig(ClientConfig):
                 continue
             if given.get("enable_idempotence"):
                 raise ConfigError(key, f"must be {needed} when enable_idempotence is true")
-            # As in Kafka, keys that the user set win over idempotence, which is only a default.
+            # As in Kafka, keys that the user set have priority over idempotence, which is only a default.
             object.__setattr__(self, "enable_idempotence", False)
 
 
@@ -265,7 +265,7 @@ class ConsumerConfig(ClientConfig):
     Otherwise these records could be delivered again after newer records of their keys, if this member crashes.
     """
     ordered_delivery_unassigned_parent: str = _choice("fail", "fail", "ignore")
-    """With ``assign``: the policy for a partition whose keys come from an unassigned one without a known reader."""
+    """With ``assign``: the policy if a partition's keys come from an unassigned partition without a known reader."""
     ordered_delivery_partitions_per_request: int = _int(LINEAGES_AT_ONCE, 1)
     """The number of partitions in one request for lineages."""
     allow_auto_create_topics: bool = _flag(True)

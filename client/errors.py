@@ -80,7 +80,7 @@ class CommitFailedError(KafkaError):
 class OutcomeUnknownError(KafkaError):
     """It is unknown whether the records were written: the response was lost, and the partition was removed since.
 
-    They are not sent to the present partitions of their keys, because they might then be written twice.
+    The records are not sent to the present partitions of their keys, because they might then be written twice.
     """
 
     def __init__(self, tp: TopicPartition, count: int) -> None:
@@ -148,9 +148,9 @@ class LogTruncationError(KafkaError):
 
 
 class RecordDeserializationError(KafkaError):
-    """A deserializer raised for the record at ``offset``. The position is after the records already taken.
+    """A deserializer raised for the record at ``offset``. The position is already after the records of this call.
 
-    To read records of this call again, seek back to them.
+    To read these records again, seek back to them.
     """
 
     def __init__(self, partition: TopicPartition, offset: int, cause: Exception) -> None:

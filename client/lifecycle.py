@@ -155,7 +155,7 @@ class Client(ABC, Generic[Config]):
 
 
 async def _host_tasks(*, task_status: TaskStatus[TaskGroup]) -> None:
-    """Have a task group that only its own scope cancels."""
+    """A task group that only its own scope cancels, not the scope of its caller."""
     with anyio.CancelScope(shield=True):
         async with anyio.create_task_group() as tasks:
             task_status.started(tasks)

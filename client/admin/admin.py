@@ -74,7 +74,7 @@ _FINAL_FOR_CHANGES = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Errors that are final for a change: the controller knows every topic, so an unknown topic does not exist."""
 
 _STILL = "; it may still be carried out"
-"""What the error of a change without an answer adds."""
+"""The end of the error message of a change that got no response."""
 
 OFFSET_SPECS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "max_timestamp": MAX_TIMESTAMP}
 
@@ -150,7 +150,7 @@ class Admin(Client[AdminConfig]):
     ) -> Any:
         """Send a change and raise the first error of the response. Errors such as NOT_CONTROLLER are tried again.
 
-        ``changes``: whether the request changes anything; one that only validates does not.
+        ``changes`` is False for a request that only validates.
         """
 
         async def once() -> Any:
@@ -241,10 +241,9 @@ class Admin(Client[AdminConfig]):
         """Set the partition count of each topic; a lower count merges partitions (KIP-253).
 
         Returns once every leader has the new layout, or at once if the count is queued behind another resize.
-        POLICY_VIOLATION means that the resize is not possible now, INVALID_PARTITIONS that it never is.
-        ``validate_only`` asks for this judgement and changes nothing. A count cannot be below the count at the topic's
-        creation. If a response is lost, the request is repeated. A count that was carried out meanwhile is then no
-        error.
+        POLICY_VIOLATION means that the resize is not possible now. INVALID_PARTITIONS means that it is never possible.
+        ``validate_only`` checks this and changes nothing. A count cannot be below the count at the topic's creation. If
+        a response is lost, the request is repeated. If the topic already has the count then, that is no error.
 
         Returns advice by topic, such as a warning that recent stock producers cannot follow the count.
         """
@@ -318,10 +317,10 @@ class Admin(Client[AdminConfig]):
     async def update_features(
         self, updates: Mapping[str, FeatureUpdate], *, timeout_ms: int | None = None, validate_only: bool = False
     ) -> dict[str, KafkaError | None]:
-        """Finalize, downgrade or delete feature levels (KIP-584). Returns each feature's error, None for a done update.
+        """Finalize, downgrade or delete feature levels (KIP-584). Returns each feature's error, or None.
 
         INVALID_REQUEST means that the request is wrong, FEATURE_UPDATE_FAILED that the cluster does not allow the
-        update. If a response is lost, the request is repeated. An update that was carried out meanwhile is then no
+        update. If a response is lost, the request is repeated. If the feature already has the level then, that is no
         error.
         """
         request = features.update_request(updates, self._timeout_ms(timeout_ms), validate_only=validate_only)
@@ -380,7 +379,7 @@ class Admin(Client[AdminConfig]):
         return found
 
     async def consumer_holds(self, topic: TopicDescription) -> dict[int, PartitionHold]:
-        """By partition, the leader epochs that leaders serve to stock consumers, and the groups they wait for."""
+        """By partition, the leader epochs that the leader serves to stock consumers, and the groups it waits for."""
         asked = DescribeHoldsRequestTopic(name=topic.name, partition_indexes=[p.partition for p in topic.partitions])
         found: dict[int, PartitionHold] = {}
         for leader in sorted({p.leader for p in topic.partitions if p.leader >= 0}):
@@ -433,7 +432,7 @@ class Admin(Client[AdminConfig]):
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """The partitions that move to other replicas: of ``partitions``, or all."""
+        """The partitions that move to other replicas; ``partitions`` limits them."""
         request = codec.list_partition_reassignments(partitions, self._timeout_ms(timeout_ms))
         what = "ListPartitionReassignments"
         response = await self._change(
@@ -469,9 +468,9 @@ class Admin(Client[AdminConfig]):
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Offsets by spec: "earliest", "latest", "max_timestamp", or a timestamp in ms.
 
-        A partition without a record at or after the timestamp has offset -1. With ``within_ms``, so has a partition
-        without a leader, or whose leader does not answer in time. Without ``within_ms`` this is an error after
-        ``default_api_timeout_ms``.
+        A partition without a record at or after the timestamp has offset -1. With ``within_ms``, a partition also has
+        -1 if it has no leader or its leader does not answer in time. Without ``within_ms`` such a partition is an error
+        after ``default_api_timeout_ms``.
         """
         self._ensure_open()
         timestamps: dict[TopicPartition, int] = {}
@@ -578,7 +577,7 @@ class Admin(Client[AdminConfig]):
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[int, list[LogDirDescription]]:
-        """The log directories of ``brokers``, or of all, with the replicas of ``partitions``, or with all."""
+        """The log directories of ``brokers`` (default: all), with the replicas of ``partitions`` (default: all)."""
         chosen = [node.id for node in (await self.describe_cluster()).nodes] if brokers is None else list(brokers)
         found: dict[int, list[LogDirDescription]] = {}
         request = codec.describe_log_dirs(partitions)
@@ -658,10 +657,10 @@ class Admin(Client[AdminConfig]):
     async def group_positions(
         self, group_id: str, partitions: Iterable[TopicPartition] = ()
     ) -> dict[TopicPartition, GroupPosition]:
-        """A group's positions in ``partitions``; without any, in all that a member waits for or has reported (KIP-253).
+        """A group's positions in ``partitions`` (KIP-253).
 
-        A position counts once its flush callback has returned. The coordinator knows only positions of the present
-        generation.
+        The default is every partition that a member waits for or has reported. A position counts once its flush
+        callback has returned. The coordinator knows only positions of the present generation.
         """
         response, _ = await self._ask_coordinator(
             "ConsumerGroupPosition",
@@ -685,14 +684,14 @@ class Admin(Client[AdminConfig]):
 
 
 def _asked(broker: int) -> int | None:
-    """The broker to ask for configs: a broker for its own, any broker (None) for the default of all."""
+    """The broker to ask for the configs of ``broker``: this broker, or any broker (None) for ``ALL_BROKERS``."""
     return None if broker == ALL_BROKERS else broker
 
 
 def _targets(
     topics: Mapping[str, Mapping[str, Any]] | None, brokers: Mapping[int, Mapping[str, Any]] | None
 ) -> list[tuple[int | None, codec.Resource, Mapping[str, Any]]]:
-    """(broker to ask or None for any, resource, values) for each change; a broker's own configs go to itself."""
+    """(broker to ask or None for any, resource, values) for each change. A broker's own configs are sent to it."""
     found: list[tuple[int | None, codec.Resource, Mapping[str, Any]]] = [
         (None, codec.Resource.topic(name), values) for name, values in (topics or {}).items()
     ]

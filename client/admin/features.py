@@ -33,7 +33,7 @@ def update_request(
 
 
 def read_results(response: UpdateFeaturesResponse) -> dict[str, KafkaError | None]:
-    """Each feature's error, None for a done update. Raises the error of the whole request."""
+    """Each feature's error, None if its update was applied. Raises the error of the whole request."""
     error = code_error(response.error_code, message=response.error_message)
     if error is not None:
         raise error

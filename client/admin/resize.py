@@ -22,7 +22,7 @@ from anabranch.protocol.sentinels import NO_GENERATION
 from anabranch.protocol.types import TopicPartition
 
 ASK_AGAIN = frozenset({ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""Errors of a broker that lags, or that ZooKeeper does not answer. They may also be true."""
+"""Errors of a broker that lags, or that gets no response from ZooKeeper. Such an error may also be correct."""
 
 
 def read_lineages(

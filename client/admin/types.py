@@ -183,7 +183,10 @@ class ConfigEntry:
     sensitive: bool
     documentation: str | None = None
     synonyms: tuple[ConfigSynonym, ...] = ()
-    """The values from which this one was chosen. Each holds if those before it are deleted; the last is the default."""
+    """The values from which this value was chosen, by priority. Deleting one brings the next into force.
+
+    The last is the default.
+    """
 
     @property
     def is_default(self) -> bool:
@@ -253,8 +256,10 @@ class MemberDescription:
     host: str
     partitions: tuple[TopicPartition, ...]
     awaited_ms: int | None = None
-    """In a rebalance, how long the group has waited for the member to join again; None if it does not wait, or the
-    broker does not say so."""
+    """In a rebalance, how long the group has waited for the member to join again.
+
+    None if the group does not wait, or if the broker does not send this time.
+    """
     wait_left_ms: int | None = None
     """The time after which the group goes on without an awaited member."""
 
@@ -287,7 +292,7 @@ class LevelRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FeatureMetadata:
-    """The features that one broker supports, and those finalized in the cluster as it knows them (KIP-584)."""
+    """The features that one broker supports, and the finalized features that this broker has read (KIP-584)."""
 
     supported: dict[str, LevelRange]
     finalized: dict[str, LevelRange]

@@ -137,7 +137,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         await super().__aexit__(exc_type, exc, tb)
 
     def _on_moved(self) -> None:
-        """React to a position set by the user: partitions that waited for these may have to wait again."""
+        """React to positions set by the user: other partitions may have to wait for these partitions again."""
         self._current = None
         self._on_positions()
 
@@ -176,8 +176,8 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
 
         ``partition_key_listener`` is called in the same way for keys that move between partitions while a topic is
         resized (KIP-253). ``on_partition_key_maybe_revoked`` flushes the state of the partitions' keys before another
-        member may go on with them. ``on_partition_key_assigned`` loads this state before the first such record is
-        delivered.
+        member may go on with these keys. ``on_partition_key_assigned`` loads this state before the first record of such
+        a key is delivered.
         """
         self._ensure_open()
         if (topics is None) == (pattern is None):
@@ -203,9 +203,10 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
     def assign(self, partitions: Iterable[TopicPartition], *, partition_key_listener: object | None = None) -> None:
         """Read exactly ``partitions``, outside of any group's rebalances.
 
-        Keys keep their order among the assigned partitions. If a partition's keys were in a partition that is not
-        assigned, it waits for the committed offset of ``group_id`` there. Without such an offset
-        ``ordered_delivery_unassigned_parent`` decides. ``partition_key_listener`` is as in ``subscribe``.
+        Keys keep their order among the assigned partitions. If a partition's keys come from a partition that is not
+        assigned, the assigned partition waits until ``group_id`` has committed a high enough offset in the other one.
+        If the group has no offset there, ``ordered_delivery_unassigned_parent`` decides. ``partition_key_listener`` is
+        as in ``subscribe``.
         """
         self._ensure_open()
         self._ordered.listener = PartitionKeyListener(partition_key_listener)
@@ -357,7 +358,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             async for records in consumer.batches():
                 await store(records.partition, list(records))
 
-        Taking the next records means that those before are processed.
+        When the caller takes the next records, the previous records count as processed.
         """
         while not self._closed:
             try:
@@ -485,7 +486,9 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         return self._link
 
     async def commit(self, offsets: Offsets | None = None) -> None:
-        """Commit ``offsets`` (next offset to read, or that and a metadata string), or the position of every partition.
+        """Commit ``offsets``, or the position of every partition.
+
+        ``offsets`` has the next offset to read of each partition, or a pair of this offset and a metadata string.
 
         Raises CommitFailedError if the group has rebalanced without this member. Other retriable errors are tried again
         for ``default_api_timeout_ms``. An offset for a partition that a merge has removed is dropped without an error,

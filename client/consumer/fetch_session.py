@@ -36,11 +36,11 @@ class SessionRequest:
     number: int
     """The number of the client's session. A response may come after the next session began."""
     is_urgent: bool = False
-    """Whether the broker should not hold the request, because no partition can be added while it does."""
+    """Whether the broker should answer at once. While it holds the request, no partition can be added."""
 
 
 class ConsumerFetchSession:
-    """The session with one broker. ``on_response`` follows each ``next_request`` in order, or ``reset`` ends them all.
+    """The session with one broker. Call ``on_response`` for each ``next_request``, in order; ``reset`` drops them all.
 
     Once the session exists, a second request may leave before the first is answered.
     """
@@ -52,7 +52,7 @@ class ConsumerFetchSession:
         self.epoch = INITIAL_SESSION_EPOCH
         """The session epoch of the next request."""
         self.partitions: dict[TopicPartition, FetchPosition | None] = {}
-        """Partitions that the broker fetches after the last built request. None: to be named again or forgotten."""
+        """The broker's partitions after the last built request; None if the next request must name or forget it."""
         self._number = 0
         self._was_refused = False
         """Whether the broker kept no session the last time, or lost it. Then the next request is not urgent."""
@@ -63,7 +63,7 @@ class ConsumerFetchSession:
         return self.epoch != INITIAL_SESSION_EPOCH
 
     def next_request(self, wanted: Mapping[TopicPartition, FetchPosition]) -> SessionRequest:
-        """The request that makes the session fetch exactly ``wanted``, in its order."""
+        """The request that makes the session fetch exactly ``wanted``, in this order."""
         if self.epoch == INITIAL_SESSION_EPOCH:
             self._number += 1
             self.partitions = dict(wanted)
@@ -80,24 +80,24 @@ class ConsumerFetchSession:
     def on_response(self, request: SessionRequest, error: ErrorCode, session_id: int) -> bool:
         """Take in a response. Returns False if the session is over and the fetch must be sent again."""
         if request.number != self._number:
-            return error is ErrorCode.NONE  # the response is of a session that was given up
+            return error is ErrorCode.NONE  # the response belongs to a session that was given up
         if error is not ErrorCode.NONE:
             self.reset()
             self._was_refused = True
             return False
         self._was_refused = session_id == INVALID_SESSION_ID
         if session_id == INVALID_SESSION_ID:
-            # The broker keeps no session: full fetches.
+            # The broker keeps no session, so every fetch is a full one.
             self.session_id, self.epoch = INVALID_SESSION_ID, INITIAL_SESSION_EPOCH
         elif request.epoch == INITIAL_SESSION_EPOCH:
             self.session_id, self.epoch = session_id, 1
         return True
 
     def refused(self, tp: TopicPartition) -> None:
-        """Note an error for a partition. Unless the next request names it, the broker may wait until it changes.
+        """Note an error for a partition, so that the next request names or forgets the partition.
 
-        The broker keeps the partition. If it is not wanted any more, it must be forgotten, or the broker refuses it
-        again and again.
+        The partition stays in the broker's session. If the next request does not name it, the broker may hold the
+        request until the partition changes. If an unwanted partition is not forgotten, each response has its error.
         """
         if tp in self.partitions:
             self.partitions[tp] = None

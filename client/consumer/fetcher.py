@@ -1,8 +1,8 @@
 """Keeps the buffers of the assigned partitions full: one task and one fetch session per broker.
 
-A broker with nothing to send holds a fetch for ``fetch_max_wait_ms``. A partition that becomes fetchable meanwhile does
-not wait for that: a second request of the session follows. A broker that reads it answers the request that it holds.
-Apache Kafka's broker reads the second request only when it has answered the first.
+A broker with nothing to send holds a fetch for ``fetch_max_wait_ms``. If a partition becomes fetchable meanwhile, a
+second request of the session follows at once. When this project's broker reads the second request, it answers the
+first. Apache Kafka's broker reads the second request only when it has answered the first.
 """
 
 from __future__ import annotations
@@ -216,7 +216,10 @@ class Fetcher:
     async def _answered(
         self, node_id: int, broker: _Broker, session: ConsumerFetchSession, asked: deque[_Asked]
     ) -> None:
-        """Wait for the response to the first of ``asked``. A second request follows for partitions it leaves out."""
+        """Wait for the response to the first of ``asked``.
+
+        If a partition that this request leaves out becomes fetchable, a second request follows.
+        """
         first, clock = asked[0], self._env.clock
         plan = first.plan
         while not first.pending.settled:
@@ -260,7 +263,7 @@ class Fetcher:
                 full = full or not state.is_held_back
                 held_back = held_back or state.is_held_back
                 continue
-            # A leader that does not know the position's epoch leads no longer. Its log may end before the position.
+            # A broker that does not know the position's epoch does not lead now. Its log may end before the position.
             plan[tp] = FetchPosition(
                 state.fetch_offset,
                 max(self._metadata.cluster.leader_epoch(tp), state.last_fetched_epoch),
@@ -291,7 +294,7 @@ class Fetcher:
         return _Asked(pending, part, plan, versions, timeout_s, self._env.clock.monotonic() + timeout_s)
 
     def _take_answer(self, node_id: int, session: ConsumerFetchSession, asked: _Asked) -> bool:
-        """Take a response, or raise the error that came instead. Returns True if it brought nothing."""
+        """Take a response, or raise the error that came instead. Returns True if it has nothing for the user."""
         response: FetchResponse = asked.pending.result(asked.timeout_s)
         if not session.on_response(asked.part, ErrorCode.of(response.error_code), response.session_id):
             return False
@@ -443,7 +446,7 @@ def _reports_divergence(connection: Channel) -> bool:
 
 
 def truncate(state: AssignedPartition, end_offset: int, epoch: int, auto_offset_reset: str) -> None:
-    """Go back to ``end_offset``: the log lost the records read after it. Without a reset policy, set an error."""
+    """Go back to ``end_offset``: the log lost the later records. Without a reset policy, set an error instead."""
     if auto_offset_reset == "none":
         state.error = LogTruncationError({state.tp: end_offset})
         state.validated()

@@ -67,7 +67,7 @@ class Fetched(NamedTuple):
     """Batches from an offset on."""
 
     batches: list[tuple[RecordBatch, bool]]
-    """Each batch, and whether readers get its records. They get none of control batches and aborted transactions."""
+    """Each batch, and whether readers get its records. They get no control batches and no aborted transactions."""
     next_offset: int
     is_end: bool
     """Whether the log has no batch from the offset up to ``next_offset``, which is then the end for readers."""
@@ -162,7 +162,7 @@ class LogReader(Client[ConsumerConfig]):
         return found
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit for ``group_id``, outside of any membership, and report all records before as processed."""
+        """Commit for ``group_id``, outside of any membership, and report all earlier records as processed."""
         self._ensure_open()
         if self._link is None:
             raise ValueError("commit needs a group_id")
@@ -171,10 +171,10 @@ class LogReader(Client[ConsumerConfig]):
     # ------------------------------------------------------------ records
 
     async def fetch(self, tp: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> Fetched:
-        """The batches from ``offset`` on, or the fact that there are none, from a leader of at least ``leader_epoch``.
+        """The batches from ``offset`` on, perhaps none, as a leader of at least ``leader_epoch`` has them.
 
-        Tried for ``default_api_timeout_ms``. Raises ``OffsetOutOfRangeError``, and UNKNOWN_TOPIC_OR_PARTITION for a
-        partition that was removed.
+        Tries for at most ``default_api_timeout_ms``. Raises ``OffsetOutOfRangeError``, and UNKNOWN_TOPIC_OR_PARTITION
+        for a partition that was removed.
         """
         self._ensure_open()
         self._metadata.ensure(tp.topic)

@@ -24,7 +24,7 @@ from anabranch.runtime.signal import Signal
 _log = logging.getLogger(__name__)
 
 _WARN_AFTER_ATTEMPTS = 5
-"""Rounds without an answer before a message in the log. Elections and new metadata take fewer rounds."""
+"""Number of rounds without an answer until a warning is logged. Elections and new metadata take fewer rounds."""
 
 
 class PositionResolver:
@@ -86,7 +86,7 @@ class PositionResolver:
             self._again.set()
 
     def _leave_to_fetches(self) -> None:
-        """Skip validation where the next fetch response does it, because the fetch would wait for it."""
+        """Skip validation if the next fetch response validates, because the fetch would wait for the validation."""
         for state in self._subscription.partitions.values():
             if state.state is FetchState.AWAIT_VALIDATION and self._reports_divergence(state.tp):
                 state.validated()
@@ -104,7 +104,7 @@ class PositionResolver:
         return self._metadata.cluster.leader(tp), self._metadata.cluster.leader_epoch(tp)
 
     async def _round(self) -> None:
-        """Try once for each partition. One without a leader, or that was removed, holds up no other."""
+        """Try once for each partition. A partition that has no leader or was removed does not delay the others."""
         self.failure = None
         asked = {tp: self._leader(tp) for tp in self._waiting()}
         try:
@@ -241,7 +241,7 @@ class PositionResolver:
                 state.uncommitted_start = answer.offset if is_start else None
 
     async def _validate(self, states: list[AssignedPartition]) -> None:
-        """Check that the new leader has the records read: its log may end earlier in that epoch (KIP-320)."""
+        """Check that the new leader has the records read: its log may end earlier in their epoch (KIP-320)."""
         if not states:
             return
         versions = {state.tp: state.version for state in states}

@@ -29,16 +29,17 @@ from anabranch.runtime.signal import Signal
 
 _GROUP_KEY_TYPE = 0
 _FIND_COORDINATOR_VERSION = 3
-"""Versions above ask for several groups at once."""
+"""The last version for a single group: higher versions ask for several groups at once."""
 _OFFSET_FETCH_VERSION = 7
 _UNKNOWN_PARTITION_TRIES = 5
-"""The tries for an unknown partition: the coordinator may not know a new one yet; a removed one never returns."""
+"""The number of tries for a partition that the coordinator does not know. It may be too new, or removed for good."""
 
 
 class OffsetAndMetadata(NamedTuple):
     """A committed offset: the next record to read. ``leader_epoch`` is that of the record before it, -1 for none.
 
-    ``incarnation`` is that of the partition it was committed for (KIP-253); -1: the broker's present one, or unknown.
+    ``incarnation`` is the incarnation of the partition for which the offset was committed (KIP-253). -1 is the broker's
+    present incarnation, or unknown.
     """
 
     offset: int
@@ -117,7 +118,7 @@ class CoordinatorLink:
     async def fetch_offsets(
         self, partitions: Iterable[TopicPartition] | None, timeout_ms: float, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Committed offsets; partitions without one are missing. None asks for all of the group's."""
+        """Committed offsets; partitions without one are missing. None asks for all offsets of the group."""
         topics: list[OffsetFetchRequestTopic] | None = None
         if partitions is not None:
             indexes: dict[str, list[int]] = {}

@@ -36,7 +36,7 @@ def encode_subscription(
     generation_id: int,
     rack_id: str | None,
 ) -> bytes:
-    """Subscription version 3; readers of lower versions skip the fields they do not know."""
+    """Encode a subscription in version 3. Readers of lower versions skip the fields that they do not know."""
     body = ConsumerProtocolSubscription(
         topics=sorted(topics),
         user_data=user_data,
@@ -73,7 +73,7 @@ def encode_assignment(
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions of an assignment. The empty bytes that a broker sends to a member without one have none."""
+    """The partitions of an assignment. Empty bytes have none: a broker sends them to a member without assignment."""
     if not data:
         return ()
     version = _read_version(data, _HIGHEST_ASSIGNMENT)
@@ -82,7 +82,7 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 def read_layouts(data: bytes) -> dict[str, AssignedLayout] | None:
-    """The layouts by which an assignment was made. A topic that it does not name was never resized.
+    """The layouts by which an assignment was made. A topic without a layout was never resized.
 
     None if the assignment has no layouts: its leader is another client, or of another version.
     """

@@ -38,7 +38,7 @@ class LedAssignment:
         return any(span.undeleted < span.total for span in self.spans.values())
 
     def for_spans(self, spans: Mapping[str, PartitionSpan]) -> Self | None:
-        """This assignment, if it is right for other ``spans``, too; None if only a rebalance can make a right one.
+        """This assignment, if it is also right for ``spans``; None if a rebalance has to make another assignment.
 
         A cooperative assignor often keeps all partitions at a merge and when marked partitions open again. With another
         assignor, members give up all partitions at a rebalance, and the assignor does not know their owners.
@@ -54,7 +54,7 @@ class LedAssignment:
         try:
             again = self.make(self.assignor, owning, spans).partitions
         except ValueError:
-            return None  # a rebalance shows the user the fault of their assignor
+            return None  # in the rebalance, the user gets the error of their assignor
         same = all(sorted(again.get(m, ())) == sorted(self.partitions.get(m, ())) for m in self.members)
         return replace(self, spans=spans) if same else None
 

@@ -47,7 +47,7 @@ from anabranch.runtime.env import Env
 
 _log = logging.getLogger(__name__)
 _JOIN_MARGIN_MS = 5_000
-"""A coordinator answers JoinGroup after up to the rebalance timeout; Kafka waits this much longer."""
+"""A coordinator answers JoinGroup after up to the rebalance timeout; Kafka's client waits this much longer."""
 
 _NEVER_RESIZED = AssignedLayout(version=0, total=0)
 _LEADER_REFRESH_S = 2.0
@@ -115,7 +115,7 @@ class GroupMembership:
 
     @property
     def settled_generation(self) -> int:
-        """The generation whose assignment was taken and whose revoked partitions were given up; -1: none, or over."""
+        """The present generation, once its assignment was taken and its revoked partitions were given up; else -1."""
         member = self.member
         settled = member.state is MemberState.STABLE and self._taken_generation == member.generation_id
         return member.generation_id if settled else NO_GENERATION
@@ -192,8 +192,8 @@ class GroupMembership:
     async def _prepare_join(self) -> None:
         """Give up partitions that must not be kept over the rebalance, after a commit of the processed records.
 
-        If all are kept, only the offsets where the group began are committed. Other commits come after the rebalance,
-        but a member that gets a new partition in the rebalance looks for commits of the group.
+        If all partitions are kept, only the offsets where the group began are committed now, because a member that gets
+        a new partition in the rebalance looks for commits of the group. Other commits come after the rebalance.
         """
         held = self._subscription.partitions
         if self.member.generation_id < 0 and not held:
@@ -319,7 +319,7 @@ class GroupMembership:
         return reaction
 
     def _fail(self, error: KafkaError) -> None:
-        """Have the user's next call raise the error. The group is added: a coordinator's response does not name it."""
+        """Let the user's next call raise the error, with the group's name, which a coordinator's response lacks."""
         self._fatal = error_for(error.code, f"group {self.link.group_id}: {error.message}")
 
     def _lose(self) -> None:
@@ -451,7 +451,7 @@ class GroupMembership:
     def _on_metadata(self) -> None:
         self._check_topics()
         if not self._joining and self.needs_assignment():
-            # The subscription names the present generation, so that no join is like the one before.
+            # The subscription names the present generation, so that each join differs from the previous join.
             self._assigned_layouts = None
             self.request_rejoin()
 
@@ -470,14 +470,14 @@ class GroupMembership:
     # ------------------------------------------------------------ heartbeats
 
     async def run_heartbeats(self) -> None:
-        """Keep the membership alive, and give it up when the user does not come back for ``max_poll_interval_ms``."""
+        """Keep the membership alive, and give it up when the user does not poll for ``max_poll_interval_ms``."""
         interval_s = self._config.heartbeat_interval_ms / 1000
         while True:
             await anyio.sleep(interval_s)
             if self.member.state is not MemberState.STABLE:
                 continue
             if self._env.clock.monotonic() - self._last_poll > self._config.max_poll_interval_ms / 1000:
-                self._lost = bool(self._subscription.partitions)  # known before the user's task can come back
+                self._lost = bool(self._subscription.partitions)  # set before the user's task can poll again
                 await self.leave()
                 continue
             await self._heartbeat()
@@ -530,7 +530,8 @@ class GroupMembership:
         purpose = GROUP
         if self._join_scope is not None:
             self._join_scope.cancel()
-            purpose = GENERAL  # on the other connection the coordinator may hold the JoinGroup and requests behind it
+            # On the connection GROUP the coordinator may hold the JoinGroup and all requests behind it.
+            purpose = GENERAL
         self.member.forget()
         if member_id and self._config.group_instance_id is None:
             _log.info("group %s: %s leaves", self.link.group_id, member_id)
@@ -568,9 +569,9 @@ class GroupMembership:
     def _starts(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The uncommitted offsets where the group begins in partitions of resized topics.
 
-        Until they are committed, a later member finds offsets in one partition and none in another. It takes the other
-        one for a partition that a split created since, and reads it from the start. Without
-        ``ordered_delivery_commit_before_report`` there are none, as the program keeps offsets elsewhere.
+        Until they are committed, a later member may find offsets in one partition and none in another. The member takes
+        a partition without an offset for one that a split created since, and reads it from the start. Without
+        ``ordered_delivery_commit_before_report`` there are none, because the program keeps offsets elsewhere.
         """
         if not self._config.ordered_delivery_commit_before_report:
             return {}
@@ -589,7 +590,7 @@ class GroupMembership:
             await self._commit(starts)
 
     def _commit_known_starts(self) -> None:
-        """Commit the offsets where the group begins once they are known: a crashed member cannot commit them later."""
+        """Commit the offsets where the group begins once they are known: if the member crashes, it is too late."""
         starts = self._starts()
         if starts and self._starts_settled is None and not self._joining and self.member.generation_id >= 0:
             self._starts_settled = anyio.Event()
@@ -608,10 +609,10 @@ class GroupMembership:
     async def commit_news(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Commit the consumed offsets of these partitions, unless this member has committed all of them already.
 
-        An offset that was fetched from the coordinator does not count: it does not prove that this is still a member.
-        All these records are processed. Returns the partitions whose positions the coordinator has reported with the
-        commit. One request has all partitions, because a position that was committed before would need a report of its
-        own.
+        An offset that was fetched from the coordinator does not count as committed by this member, because it does not
+        prove that this is still a member. All these records are processed. Returns the partitions whose positions the
+        coordinator has reported with the commit. The request also has the partitions that were committed before,
+        because otherwise their positions would need a separate report.
         """
         consumed, known = self.consumed(), self._own_commits if self._subscription.is_group_managed else {}
         found = {tp: consumed[tp] for tp in partitions if tp in consumed}
@@ -624,7 +625,7 @@ class GroupMembership:
     ) -> set[TopicPartition]:
         under_way, held, taken = object(), self._subscription.partitions, False
         for tp in offsets.keys() & held.keys():
-            held[tp].uncommitted_start = None  # even if this commit fails, no older one may follow
+            held[tp].uncommitted_start = None  # even if this commit fails, no commit of an older offset may follow
         self._own_commits |= dict.fromkeys(offsets, under_way)
         try:
             reported = await self._commit_as_member(offsets, is_processed=is_processed)

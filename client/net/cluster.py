@@ -78,8 +78,8 @@ class TopicInfo:
         """Whether this description of the topic, or of an earlier one of its name, is older than ``other``.
 
         A broker that lags answers with metadata from before a resize. With this metadata, newer records of a key would
-        go to the key's old partition. Within one layout partitions below the count are only created, the others only
-        removed.
+        go to the key's old partition. Within one layout, partitions below the count are created and never removed. The
+        other partitions are removed and never created.
         """
         if 0 <= self.incarnation != other.incarnation >= 0:
             return self.incarnation < other.incarnation
@@ -90,7 +90,7 @@ class TopicInfo:
         return self.layout_version >= 0 and bool(other.partitions) and self._is_before(other)
 
     def _is_before(self, other: TopicInfo) -> bool:
-        """Whether fewer partitions of the layout were created, or fewer of those marked for deletion removed."""
+        """Whether fewer counted partitions are created here than in ``other``, or fewer marked ones are removed."""
         counted = [sum(p < self.undeleted_partition_count for p in info.partitions) for info in (self, other)]
         return counted[0] < counted[1] or len(self.partitions) - counted[0] > len(other.partitions) - counted[1]
 
@@ -152,8 +152,8 @@ class Cluster:
             elif known is None:
                 topics[described.name] = TopicInfo(described.name, ZERO_UUID, {}, error=error)
             elif error in _TOPIC_GONE or not known.partitions:
-                # The facts that order metadata by age are kept: the broker that does not know the topic may be the
-                # one that lags, and the next response may be even older.
+                # The facts that order metadata by age are kept: this broker may not know the topic because it lags,
+                # and the next response may be even older.
                 topics[described.name] = replace(known, partitions={}, error=error)
             else:
                 topics[described.name] = replace(known, error=error)

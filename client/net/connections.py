@@ -31,11 +31,11 @@ CHANGES = "changes"
 
 IDLE = "idle for connections_max_idle_ms"
 _HELD_WITHOUT_END = float("inf")
-"""On separate connections brokers may hold requests back without a limit."""
+"""The time for which brokers may hold requests back on separate connections."""
 SILENT_S = 0.4
 """A response that is overdue for less time is ignored: a busy broker sends it soon."""
 CONNECTED, UNTRIED, FAILING, SILENT = range(4)
-"""The ranks in ``Connections.load``. A refusal comes at once; a silent broker costs a request's whole time limit."""
+"""The ranks in ``Connections.load``. A silent broker is last, because a request to it takes its whole time limit."""
 _FORGIVEN_S = 30.0
 """Seconds for which a failure counts. Afterwards the broker may be back."""
 _JITTER = 0.2
@@ -230,8 +230,8 @@ class Connections:
     def load(self, node: Node, purpose: str = GENERAL) -> tuple[int, int]:
         """The load of a broker, for choosing the least: (rank, requests in flight or failures).
 
-        A broker is silent if it owes a response on any connection, under any id. It is failing for a while after a
-        connection for ``purpose``, or a general one, failed, and after a request on it was not answered in time.
+        A broker is silent if a response on any connection to its address is overdue. It is failing for a while after
+        its connection for ``purpose`` or its general one failed, or had no response in time.
         """
         now = self._env.clock.monotonic()
         of_broker = [slot for slot in self._slots.values() if slot.node.address == node.address]

@@ -74,9 +74,9 @@ class Metadata:
         self._updated = anyio.Event()
         self._closed = False
         self._asking_since: float | None = None
-        """The start of the first refresh that is not answered; None if the last one was."""
+        """The start of the first refresh without a response; None if the last refresh had one."""
         self._silent_since: float | None = None
-        """The time from which no broker has answered; None if one has."""
+        """The time since which no broker has answered; None if a broker answers."""
         self._changed = Signal()
         self._troubles = Troubles()
         self._listeners: list[Callable[[], None]] = []
@@ -250,7 +250,7 @@ class Metadata:
             await self._changed.wait(min(max(self._troubles.next_at() - now, 0.01), _LOOK_EVERY_S))
 
     def _present_troubles(self) -> dict[str, float | None]:
-        """The present problems, each with the time when it began; None if this is the time when it is first seen."""
+        """The present problems, each with the time when it began. None: it began when this method first found it."""
         found: dict[str, float | None] = {}
         silent_since = self._look_for_silence()
         if silent_since is not None:
@@ -269,9 +269,9 @@ class Metadata:
         return found
 
     def _look_for_silence(self) -> float | None:
-        """The time from which no broker has answered.
+        """The time since which no broker has answered.
 
-        None if no response is due, or if it has been due for a moment only.
+        None if no response is due, or if a response has been due for a moment only.
         """
         answered_at = self._connections.answered_at
         if self._silent_since is not None and self._silent_since <= answered_at:
@@ -279,7 +279,7 @@ class Metadata:
         if self._silent_since is None:
             unanswered = self._connections.unanswered()
             owed = [self._asking_since, None if unanswered is None else unanswered.since + SILENT_S]
-            # A time in the future does not count: a response that comes before it would not end the silence.
+            # A time in the future does not count: a response that comes before that time would not end the silence.
             begun = [since for since in owed if since is not None and since <= self._env.clock.monotonic()]
             if begun:
                 self._silent_since = max(min(begun), answered_at)

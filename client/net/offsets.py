@@ -78,7 +78,7 @@ class OffsetQueries:
         """The first offset at or after each timestamp (ms); -1 asks for the end, -2 the start, -3 the newest record.
 
         A partition without a record at or after its timestamp is missing from the result. With ``once`` a partition is
-        missing too if the first try brings no answer, with ``partial`` if no answer comes in time.
+        also missing if the first try brings no answer. With ``partial`` it is also missing if no answer comes in time.
         """
 
         def build(tps: Iterable[TopicPartition]) -> Message:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 FIRST_S = 1.0
-"""A shorter problem is not reported: a restart of a broker, a topic that is being created."""
+"""A shorter problem is not reported. It may be a restart of a broker, or a topic that is being created."""
 _NEXT_S = (10.0, 30.0)
 _EVERY_S = 30.0
 
@@ -17,14 +17,14 @@ class Report(NamedTuple):
 
 
 class Troubles:
-    """The present problems by subject. Each is reported after 1, 10 and 30 seconds, then every 30, and at its end."""
+    """The present problems by subject. Each is reported after 1, 10, 30, 60, 90, ... seconds, and at its end."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
         self._reported: dict[str, int] = {}
 
     def look(self, now: float, present: Mapping[str, float | None]) -> list[Report]:
-        """The problems to report now. ``present`` has the start of each; None: when it was first seen."""
+        """The problems to report now. ``present`` has the start of each; None: the first call with this problem."""
         for subject, since in present.items():
             if since is None:
                 self._since.setdefault(subject, now)

@@ -152,7 +152,10 @@ class OrderedDelivery:
         return incarnation == known or NO_INCARNATION in (incarnation, known)
 
     def _on_position(self, tp: TopicPartition, position: Position) -> None:
-        """Take in the group's position from the coordinator. For a partition read here it only repeats a report."""
+        """Take in the group's position from the coordinator.
+
+        For a partition of this member, the position only repeats a report that this member has made.
+        """
         self._gates.on_rewinds(tp, position.rewinds)
         if tp in self._partitions and self._knows_own_positions:
             return  # known since it was reported, and perhaps higher by now
@@ -289,9 +292,9 @@ class OrderedDelivery:
 
     @property
     def _knows_own_positions(self) -> bool:
-        """Whether a reported position counts here at once: its commit was taken, or there is no group to ask.
+        """Whether a reported position counts here at once: it was committed first, or there is no group to ask.
 
-        Otherwise only the coordinator's response proves that this is still a member.
+        Otherwise only the coordinator's response to the report proves that this is still a member.
         """
         return self.config.ordered_delivery_commit_before_report or not self._is_managed
 
@@ -310,7 +313,7 @@ class OrderedDelivery:
         self._unassigned_changed.set()
 
     def _note_rewinds(self) -> None:
-        """Lower the position of partitions that the user rewound here. So others wait for them again at once."""
+        """Lower the position of partitions that the user rewound. Other partitions then wait for them again at once."""
         for tp, position in self._gates.positions().items():
             state = self._partitions.get(tp)
             if state is not None and state.has_position and state.position < position:
@@ -358,7 +361,7 @@ class OrderedDelivery:
         known_to_coordinator: set[TopicPartition] = set()
         if self._coordinator is not None and self.config.ordered_delivery_commit_before_report:
             for tp in due:
-                self._reports.forget(tp)  # the commit may report it although its answer is lost
+                self._reports.forget(tp)  # the commit may report the position even if its response is lost
             try:
                 known_to_coordinator = await self._coordinator.commit_news(due)
             except KafkaError:

@@ -27,7 +27,7 @@ class WaitsFor:
     member: str | None
     """The owner of ``on``; None if not known.
 
-    The leader of a group knows all owners. Another member learns this one after it has waited for a while.
+    The leader of a group knows all owners. Another member learns this owner after it has waited for a while.
     """
     committed: int = NO_OFFSET
     """The group's committed offset in ``on``, looked up regularly during the wait; -1 if not known."""

@@ -3,9 +3,9 @@
 A partition is **blocked** from the round in which the gate names it. It is **released** once nothing holds it back and
 the load callback has returned. A **hand-over** begins when the last awaited partition is processed. For a partition
 that this consumer reads, this is the return of its flush callback. For any other, it is the arrival of the
-coordinator's response. If the waiting partition is blocked later, the hand-over begins then. It ends when the user gets
-the first record that was held back. A partition in which nothing was held back at its release makes no hand-over. If it
-was not fetched before its release, the first record's timestamp shows whether the record existed then.
+coordinator's response. If the waiting partition is blocked later, the hand-over begins then. A hand-over ends when the
+user gets the first record that was held back. If nothing was held back in a partition, its release is no hand-over. If
+the partition was not fetched before its release, the first record's timestamp shows whether the record existed then.
 
 In a hand-over between two members each knows one half. The giving member measures a **report**, from the flush
 callback's return until the coordinator has the position, including the commit. The taking member measures the hand-over

@@ -67,9 +67,9 @@ class PositionAnswer(NamedTuple):
     owned: set[TopicPartition]
     """The wanted partitions whose position only a live member knows."""
     to_report: dict[TopicPartition, Position]
-    """Partitions of this member that another waits for, and the position the coordinator knows of that incarnation."""
+    """This member's partitions that another member waits for, with the positions that the coordinator knows."""
     report_number: int
-    """How many reports this member had made when the poll left."""
+    """How many reports this member had made when the poll was sent."""
     made: AnswerTime | None
     """None if the coordinator's release does not send it."""
 
@@ -238,7 +238,7 @@ class PositionExchange:
                 await self._pause(generation, attempt)
                 if generation == self._generation:
                     continue
-                return  # the next generation has news set
+                return  # the start of the next generation has set ``_news``
             self._park.set()
             if not 0 < self._parked_number < number:
                 return
@@ -278,9 +278,9 @@ class PositionExchange:
         return True
 
     async def _pause(self, generation: int, attempt: int) -> None:
-        """Pause after a refusal, at most as long as the generation that was refused.
+        """Pause after a refusal, but not longer than the refused generation lasts.
 
-        A rebalance refuses every poll. A longer pause would hold back the next generation's positions.
+        During a rebalance every poll is refused. A longer pause would hold back the next generation's positions.
         """
         if generation == self._generation:
             self._began.clear()
@@ -330,7 +330,10 @@ class PositionExchange:
         return number
 
     def _is_newer(self, number: int, made: AnswerTime | None) -> bool:
-        """Whether an answer was made after the one taken in last; without ``made`` the number of its poll decides."""
+        """Whether an answer was made after the last answer that was taken in.
+
+        If ``made`` is None, the number of the poll decides.
+        """
         if made is None or self._taken_made is None:
             return number > self._taken
         return made > self._taken_made

@@ -31,7 +31,7 @@ from anabranch.runtime.signal import Signal
 _log = logging.getLogger(__name__)
 
 _WARN_AFTER_ATTEMPTS = 5
-"""Rounds without an answer before a message in the log. A resize and elections take fewer rounds."""
+"""Number of rounds without an answer until a warning is logged. A resize and elections take fewer rounds."""
 
 
 class GateQueries:
@@ -128,7 +128,7 @@ class GateQueries:
                 tasks.start_soon(self._guarded, self._ask_starts, (node, tps))
 
     def _that_ended(self, epochs: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """Partitions whose leader epoch is above the one asked about: the end of the present one still moves."""
+        """Partitions whose leader epoch is above the epoch asked about: the end of the present epoch still moves."""
         cluster = self._metadata.cluster
         for tp in epochs:
             if cluster.knows_removed(tp, NO_INCARNATION):

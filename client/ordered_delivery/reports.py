@@ -23,9 +23,9 @@ class Progress(NamedTuple):
     leader_epoch: int
     """All records of older leader epochs are below ``position``; -1: not known."""
     at_end: bool
-    """``position`` is the end a reader can reach: high watermark, or last stable offset under read_committed."""
+    """Whether ``position`` is the last that readers reach: high watermark, or last stable offset (read_committed)."""
     is_marked: bool
-    """The partition is marked for deletion."""
+    """Whether the partition is marked for deletion."""
     current_leader_epoch: int
     """The partition's leader epoch in the metadata."""
 
@@ -57,8 +57,8 @@ class Reports:
     def on_asked(self, known: Mapping[TopicPartition, tuple[int, int]], number: int) -> None:
         """Take in the partitions that other members wait for: (incarnation, the coordinator's position or -1 for each).
 
-        ``number`` was the value of ``self.number`` when the poll was sent. Later reports stay: the answer was made
-        without them.
+        ``number`` was the value of ``self.number`` when the poll was sent. Later reports stay, because the coordinator
+        did not have them when it made the answer.
         """
         self._asked = dict.fromkeys(known)
         for tp, (incarnation, position) in known.items():

@@ -2,7 +2,7 @@
 
 ``ordered_resize.gate`` decides. This module hands facts to the gate of their topic and collects the gates' questions.
 It turns metadata into facts: a leader changed, a partition or the topic was removed, or a topic was never resized
-(layout version 0). In the last case no partition has an entry up to the leader epoch in the metadata. No IO, no
+(layout version 0). In the last case no partition has a lineage entry up to the leader epoch in the metadata. No IO, no
 clock.
 """
 
@@ -87,7 +87,7 @@ class TopicGates:
         """Take in the cluster's topics as last described. The same object means that nothing changed."""
         for name, topic in self._topics.items():
             info = topics.get(name)
-            # A topic without partitions means an error or a lagging broker: the known facts stay until it has some.
+            # A topic without partitions means an error or a lagging broker: the known facts stay until partitions come.
             if info is None or not info.partitions or info is topic.info:
                 continue
             before, topic.info = topic.info, info

@@ -3,8 +3,8 @@
 Without them a key's last value would stay for ever in the partition that it came from. So once a record of the key is
 acknowledged in a partition that a resize created, a tombstone goes to that partition's ancestor. This is done while the
 ancestor may still hold older records: its log start is below the end of the recorded leader epoch there. The KIP has
-that condition the wrong way round. Its tombstone would also look to a consumer like a deletion that is newer than the
-value. So this tombstone carries the header ``MOVED_HEADER``, and consumers skip it. Each producer writes one tombstone
+this condition the wrong way round. Also, a consumer would take the KIP's tombstone for a deletion that is newer than
+the value. So this tombstone has the header ``MOVED_HEADER``, and consumers skip it. Each producer writes one tombstone
 for each key and split.
 
 A tombstone is sent only while the layout is still the one by which the key's record was placed. A topic may shrink and
@@ -63,7 +63,7 @@ class _NewPartition:
     layout: Layout
     """The layout by which the records of the pending keys were placed."""
     ancestor: int = -1
-    """-1 until known for this layout."""
+    """The partition that the keys came from; -1 until it is known for this layout."""
     origin: tuple[int, int] = (-1, -1)
     """The ancestor that has the tombstones of ``tombstoned``, and its leader epoch that ended with the split."""
     needed: bool = True

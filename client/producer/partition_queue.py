@@ -55,9 +55,10 @@ class PartitionQueue:
         return all(batch.refused for batch in self.outstanding)
 
     def candidate(self) -> ProducerBatch | None:
-        """The batch to send next; only one of unknown outcome while a new epoch or layout is due.
+        """The batch to send next, or None.
 
-        A resent batch goes alone at the head of the outstanding ones: those behind it would be out of order.
+        While a new epoch or layout is due, only a batch of unknown outcome is sent. Of the outstanding batches only the
+        oldest is sent again, because the others would be out of order.
         """
         topic = self.topic
         placed_anew = self.bump_needed or topic.next is not None

@@ -1,7 +1,7 @@
 """Chooses the partition of a record. No IO.
 
-Linear hashing places a key: by ``murmur2(key) % n`` until the first resize, as in Kafka's Java client. Records without
-a key stick to one random partition per batch (KIP-480): full batches are cheaper than even spreading.
+Linear hashing places a key. Until the first resize it is ``murmur2(key) % n``, as in Kafka's Java client. Records
+without a key stick to one random partition per batch (KIP-480): full batches are cheaper than even spreading.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StickyPartitioner:
         return current
 
     def next_sticky(self, topic: TopicInfo, previous: int) -> int:
-        """Change the sticky partition because a batch for ``previous`` is complete; no-op when it changed already.
+        """Change the sticky partition, if it is still ``previous``, because a batch for ``previous`` is complete.
 
         Partitions with a leader are preferred: a batch for a partition without a leader waits.
         """

@@ -59,7 +59,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         self._gives_way_at_ms = 0
         """The wall-clock time (ms, like a record's timestamp) from which a loop of sends lets the sender run."""
         self._seen_rounds = 0
-        """``Sender.rounds`` when the oldest batch began that the sender has not seen."""
+        """The value of ``Sender.rounds`` at the start of the oldest batch that the sender has not seen."""
         self._accumulator: Accumulator
         self._sender: Sender
         self._moved_keys: MovedKeys
@@ -211,7 +211,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
     ) -> list[RecordMetadata]:
         """Send (key, value) pairs and wait until every one is acknowledged. Returns their metadata in order.
 
-        They share requests as far as their partitions allow. The first error is raised when all have settled.
+        The records share requests as far as their partitions allow. The first error is raised when all have settled.
         """
         handles = [await self.send(topic, value, key, partition) for key, value in records]
         self._sender.wake()

@@ -5,8 +5,8 @@ key's new partition. No batch of the topic is in flight meanwhile (``topic_place
 partition that gains keys takes its first record only after the partitions that lose keys have stopped.
 
 A full buffer is seconds of work, so it is done in steps. Between the steps other tasks run. The user goes on sending,
-by the layout before and into the same queues. These records are taken next, until no more have come. Only then is any
-record sent.
+and these records go into the same queues by the old layout. They are taken next, until no more have come. Only then is
+any record sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ RECORDS_PER_STEP = 256
 """Records per step, after which other tasks may run: a millisecond or two. A batch is decoded in one piece."""
 
 _MERGE_WINDOW_MS = 1000.0
-"""Records do not share a batch if theirs began further apart: all records of a batch expire with its oldest."""
+"""The longest time between the starts of old batches whose records may share a new batch.
+
+All records of a batch expire with its oldest record.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class Replaced(NamedTuple):
 
 
 def _oldest_first(queues: list[list[ProducerBatch]]) -> list[ProducerBatch]:
-    """All batches by age, each queue's in its own order. Records placed first are sent first and expire first."""
+    """All batches by age; batches of one queue stay in order. Records placed first are sent first and expire first."""
     dated: list[tuple[float, int, ProducerBatch]] = []
     for batches in queues:
         oldest = 0.0
@@ -71,7 +74,7 @@ def _oldest_first(queues: list[list[ProducerBatch]]) -> list[ProducerBatch]:
 
 
 def _partitions_losing_keys(before: TopicInfo, after: TopicInfo) -> frozenset[int] | None:
-    """The partitions whose keys may be in another one under ``after``; None for all partitions."""
+    """The partitions whose keys may be in another partition under ``after``; None for all partitions."""
     (initial, undeleted), (initial_after, undeleted_after) = before.layout, after.layout
     if before.incarnation != after.incarnation or initial != initial_after or not after.ordered_delivery:
         return None
@@ -123,7 +126,7 @@ class Replacement:
         return self._after
 
     def take(self, queues: list[list[ProducerBatch]]) -> None:
-        """Add batches to place, behind all that were taken before: of each queue its batches, in order."""
+        """Add batches to place, behind all that were taken before. ``queues`` has each queue's batches, in order."""
         batches = _oldest_first(queues)
         self._taken += batches
         self._pending += batches
@@ -184,7 +187,7 @@ class Replacement:
         pinned = batch.pinned is not None and index in batch.pinned
         stays = partition < after.layout[1]
         if pinned and _is_moved_tombstone(record):
-            # Between two layouts the key may have been here again: the tombstone would delete its newer values.
+            # Between the two layouts the key may have been placed here again. The tombstone would delete newer values.
             return KafkaError(ErrorCode.POLICY_VIOLATION, "the tombstone belongs to the layout before")
         if pinned:
             return partition if stays else PartitionMarkedError(batch.tp, after.layout[1])

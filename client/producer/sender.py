@@ -73,7 +73,7 @@ class Sender:
         self.metrics = ProducerMetrics()
         self._traffic = ProducerTraffic()
         self.rounds = 0
-        """Number of times that it has looked for ready batches."""
+        """How often the sender has looked for ready batches."""
         self.memory_short = False
         """Whether a task waits for room in the buffer. Then no batch lingers."""
         self.on_progress: Callable[[], None] = lambda: None
@@ -129,7 +129,7 @@ class Sender:
                 self.metrics.let_go(topic.name)
         wait_ms = accumulator.oldest_deadline_ms() - now_ms
         if any(topic.replacement is not None for topic in accumulator.topics.values()):
-            wait_ms = 0.0  # it goes on after other tasks have run
+            wait_ms = 0.0  # the replacement goes on after other tasks have run
         ready: dict[int, list[PartitionQueue]] = {}
         for queue in accumulator.queues.values():
             if not queue.waiting or not self._has_producer_id(queue):
@@ -167,7 +167,7 @@ class Sender:
         if not self.accumulator.idempotent:
             return True
         if queue.topic.next is not None:
-            return True  # no batch takes a sequence before it is placed again
+            return True  # batches are placed again before they take a sequence
         if queue.bump_needed and queue.may_adopt:
             current = (self._producer_id, self._producer_epoch)
             if (queue.producer_id, queue.producer_epoch) == current:

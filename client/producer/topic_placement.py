@@ -86,7 +86,8 @@ class TopicPlacement:
         if self.next is not None:
             batch.refused = True
             if batch.lost:
-                # Metadata requested from now on shows whether the partition is still the one of the earlier copy.
+                # An earlier copy of the batch may have been written. Metadata requested from now on shows whether the
+                # partition to which it was sent still exists.
                 self._confirm_after = self._metadata_seen + 2
             return False
         batch.refused = not batch.lost

@@ -131,8 +131,8 @@ class FetchedBatch:
 class Records(Sequence[ConsumerRecord[KeyOut, ValueOut]], Generic[KeyOut, ValueOut]):
     """Records of one partition in offset order, decoded while they are read.
 
-    Iterating decodes batch by batch and keeps nothing; indexing decodes all and keeps them. ``len`` decodes nothing. If
-    a deserializer raises, ``RecordDeserializationError`` is raised when its record is read.
+    Iterating decodes batch by batch and keeps nothing. Indexing decodes all records and keeps them. ``len`` decodes
+    nothing. If a deserializer fails for a record, reading this record raises ``RecordDeserializationError``.
     """
 
     __slots__ = ("_deserializers", "_items", "_length", "_spans", "partition")

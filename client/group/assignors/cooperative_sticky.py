@@ -35,7 +35,7 @@ class CooperativeStickyAssignor(Assignor):
 
 
 def _generation(member: MemberSubscription) -> int:
-    """The generation of a member's claims: a field since subscription version 2 (KIP-792), user data before."""
+    """The generation of a member's claims: a field since subscription version 2 (KIP-792), before that user data."""
     if member.generation_id >= 0:
         return member.generation_id
     if member.user_data is not None and len(member.user_data) >= _GENERATION.size:
@@ -45,7 +45,10 @@ def _generation(member: MemberSubscription) -> int:
 
 
 def valid_owners(partition_counts: PartitionCounts, members: Members) -> dict[TopicPartition, str]:
-    """The owner of each partition. Of several claims the newest generation's counts; of equally new ones none does."""
+    """The owner of each partition. If several members claim it, the claim of the newest generation counts.
+
+    If several claims are of the newest generation, none counts.
+    """
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id in sorted(members):
         member = members[member_id]
@@ -66,8 +69,8 @@ def sticky_assign(
 ) -> dict[str, set[TopicPartition]]:
     """Assign every partition to a member that subscribes to it, with loads as even as possible and few moves.
 
-    Each move takes a partition from a member to one with at least two fewer, so the sum of squared loads falls and the
-    loop ends.
+    Each move takes a partition from a member to a member with at least two partitions fewer. So the sum of squared
+    loads falls with each move, and the loop ends.
     """
     held: dict[str, set[TopicPartition]] = {member_id: set() for member_id in sorted(members)}
     for tp, owner in owners.items():
@@ -92,9 +95,9 @@ def sticky_assign(
 def _move_one(
     held: dict[str, set[TopicPartition]], candidates: dict[str, list[str]], owners: dict[TopicPartition, str]
 ) -> bool:
-    """Move one partition from the member with the most that can spare one; False when loads are even.
+    """Move one partition from the most loaded member that can give one away; False when loads are even.
 
-    Only one is moved at a time. Otherwise this member could give away partitions that another loaded member should.
+    Only one is moved at a time. After it, another member may be the one that should give a partition away.
     """
     for member_id in sorted(held, key=lambda m: -len(held[m])):
         # Partitions that this member owned before are the last to leave it.

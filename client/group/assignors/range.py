@@ -1,4 +1,4 @@
-"""Kafka's RangeAssignor: each topic's partitions in consecutive runs, so equal topics are assigned alike."""
+"""Kafka's RangeAssignor: each topic's partitions in consecutive runs. Topics of equal counts are assigned alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's RoundRobinAssignor: all partitions dealt out one by one to the members that subscribe to their topic."""
+"""Kafka's RoundRobinAssignor: members get all partitions in turn, one by one, if they subscribe to their topic."""
 
 from __future__ import annotations
 
