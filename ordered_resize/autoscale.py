@@ -28,11 +28,11 @@ class Policy(NamedTuple):
     cooldown_ms: int
     window_ms: int
     unsuited: str = ""
-    """Why the count of such a topic is not scaled; empty if it may be."""
+    """Why the count of such a topic is not scaled; empty if it may be scaled."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Policy:
-        """From the values in force of the topic keys."""
+        """The policy, from the values in force of the topic keys."""
         unsuited = ""
         if not values["enable.ordered.delivery"]:
             unsuited = "enable.ordered.delivery=false"
@@ -64,7 +64,7 @@ class Measured(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """``wanted``: the count that the topic should have; None: the present one stays. ``waits``: why it waits."""
+    """``wanted``: the count that the topic should have; None: the present count stays. ``waits``: why it waits."""
 
     wanted: int | None
     why: str
@@ -91,7 +91,7 @@ def decide(policy: Policy, initial: int, count: int, measured: Measured) -> Deci
 
 
 def bounds_problem(policy: Policy, initial: int) -> str:
-    """Why a topic created with ``initial`` partitions can have no count between the bounds; empty: it can."""
+    """Why no count of a topic created with ``initial`` partitions is between the bounds; empty if there is one."""
     if policy.min_partitions > policy.max_partitions:
         return (
             f"autoscale.min.partitions={policy.min_partitions} is above"
@@ -146,7 +146,7 @@ def _at_least(initial: int, count: int) -> int:
 
 
 def _below(initial: int, count: int) -> int:
-    """The highest doubling of the initial count that is below ``count``, which is above the initial one."""
+    """The highest doubling of the initial count that is below ``count``. ``count`` is above the initial count."""
     found = initial
     while found * 2 < count:
         found *= 2

@@ -1,7 +1,7 @@
 """Contradictions between the znodes of one topic, which an edit by hand can leave.
 
-No step of a resize leads to one. The controller freezes a topic with a contradiction: it cannot know which of two
-znodes is right, and a wrong guess breaks the order of keys.
+No step of a resize leads to a contradiction. The controller freezes a topic with a contradiction: it cannot know which
+of two znodes is right, and a wrong guess breaks the order of keys.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _bad_state(snapshot: Snapshot, p: int, state: PartitionState) -> Iterator[st
 
 
 def _against_cancel(p: int, had: list[Layout], goal: Layout, initial: int) -> Iterator[str]:
-    """Contradictions if nothing moves: the last resize was cancelled before a gainer's bump, or there was none."""
+    """Contradictions if no keys move, because the last resize was cancelled or the topic was never resized."""
     stored, version = had[0], goal.layout_version
     for layout in (layout for layout in had if layout.layout_version == version - 1):
         if p in moves(initial, goal.undeleted_partition_count, layout.undeleted_partition_count).losers_of:
@@ -150,7 +150,10 @@ def _against_cancel(p: int, had: list[Layout], goal: Layout, initial: int) -> It
 
 
 def _missing(snapshot: Snapshot, *, was_resized: bool) -> Iterator[str]:
-    """Counted partitions without a state that no resize creates, and losers removed before their gainer's bump."""
+    """Missing replicas of partitions with a state, missing states that no resize creates, and losers removed early.
+
+    A loser must not be removed before its gainer is bumped.
+    """
     for p in sorted(snapshot.states.keys() - snapshot.topic.partitions.keys()):
         yield f"partition {p}: it has a state and no replicas are assigned to it"
     losers_of = snapshot.moves.losers_of

@@ -16,7 +16,7 @@ class Wait(NamedTuple):
 
     partition: int
     from_epoch: int
-    """Its batches of this leader epoch and above wait."""
+    """The partition's batches of this leader epoch and above wait."""
     on: int
     """The partition that has to be processed first."""
     epoch: int

@@ -2,8 +2,8 @@
 
 25301 is the API PartitionLeaderEpochsForPartitions, and 25300 is ConsumerGroupPosition.
 
-A missing fact blocks. Answers may arrive in any order: the newest lineage of each partition is kept, and a removed
-incarnation stays removed.
+While a fact is missing, records are held back. Answers may arrive in any order: the newest lineage of each partition is
+kept, and a removed incarnation stays removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Lineage(NamedTuple):
     """The answer of 25301 for a partition that exists, all from one read of its znode."""
 
     as_of: int
-    """The partition's leader epoch: every entry up to it is here, or below the floor."""
+    """The partition's leader epoch. All entries up to this epoch are here, except dropped ones up to the floor."""
     floor: int = -1
     entries: tuple[LineageEntry, ...] = ()
     """Ascending by epoch."""
@@ -93,7 +93,10 @@ class Facts:
         self.lineage_version += 1
 
     def on_lineage(self, partition: int, lineage: Lineage | None, over: int = NO_EPOCH) -> None:
-        """Store an answer of 25301: the lineage (None: no partition) and the ``last_leader_epochs``, -1 for none."""
+        """Store an answer of 25301: the lineage, and in ``over`` the last epoch of the last removed incarnation.
+
+        ``lineage`` is None if the partition does not exist; ``over`` is -1 if no incarnation was removed.
+        """
         self.version += 1
         self.lineage_version += 1
         self.missing.discard(partition)
@@ -108,7 +111,7 @@ class Facts:
         self.missing.add(partition)
 
     def on_end(self, partition: int, epoch: int, end_offset: int) -> None:
-        """Store the end of ``epoch`` that a leader of a higher epoch answered."""
+        """Store the end of ``epoch``, which comes from a leader of a higher epoch."""
         self.version += 1
         self.ends.setdefault(partition, {})[epoch] = end_offset
 
@@ -127,9 +130,9 @@ class Facts:
             self.unowned.add(partition)
 
     def on_position(self, partition: int, position: int) -> None:
-        """Store the group's position. A lower one revokes epochs that were passed because of the higher one.
+        """Store the group's position. A lower position revokes epochs that were passed because of the higher one.
 
-        -1: not known (any more), which revokes nothing.
+        -1 means that the position is not known (any more). It revokes nothing.
         """
         if self.positions.get(partition, NO_OFFSET) == position:
             return
@@ -179,7 +182,10 @@ class Facts:
 
 
 def is_over(facts: Facts, partition: int, epoch: int) -> bool:
-    """Whether the incarnation of the partition with this epoch was removed: read, never concluded (rule 12)."""
+    """Whether the incarnation of the partition with this epoch was removed.
+
+    An answer has to state this. It is never concluded from other facts (rule 12).
+    """
     return facts.over.get(partition, NO_EPOCH) >= epoch
 
 
@@ -193,9 +199,9 @@ def is_fresh(known: Lineage, epoch: int) -> bool:
 
 
 def is_processed(facts: Facts, partition: int, epoch: int) -> bool:
-    """Whether the group has processed the partition up to the end of the epoch, or of a later one.
+    """Whether the group has processed the partition up to the end of the epoch, or of a later epoch.
 
-    A partition without a record up to there needs no position.
+    If the partition has no record up to this end, no position is needed.
     """
     reached = facts.positions.get(partition, 0)
     if log_start_counts(facts, partition):

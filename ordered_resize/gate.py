@@ -1,4 +1,4 @@
-"""The delivery gate of one topic of a consumer: the batches that may be delivered, and the questions and loads before.
+"""The delivery gate of one topic of a consumer: which batches may be delivered, and which questions and loads first.
 
 Feed ``facts``, then ``look`` at the next batch of a partition. The table of states is ``MOVES``.
 """
@@ -55,7 +55,7 @@ class Ask(enum.Enum):
 
 
 class Question(NamedTuple):
-    """A question; ``epoch`` is -1 if none matters."""
+    """A question; ``epoch`` is -1 if it is about no epoch."""
 
     ask: Ask
     partition: int
@@ -210,7 +210,7 @@ class Gate:
         return list(dict.fromkeys(asked))
 
     def waits(self, partition: int, owner_of: Callable[[int], str | None] = lambda _: None) -> list[Wait]:
-        """The waits of the partition; empty if no batch that its lineage covers is held back."""
+        """The waits of the partition; empty if all batches up to its lineage's epoch may be delivered."""
         known = self.facts.lineages.get(partition)
         if known is None or (cap := self.cap(partition)) >= known.as_of:
             return []
@@ -230,7 +230,10 @@ class Gate:
         ]
 
     def named(self, partition: int) -> Set[int]:
-        """The partitions whose position matters, now or when it is lowered: those in all entries that are not over."""
+        """The partitions that entries require, except removed ones.
+
+        Their positions matter now, or will matter if they are lowered.
+        """
         held, facts = self._held[partition], self.facts
         if held.named_version != facts.lineage_version:
             known = facts.lineages.get(partition)
@@ -249,7 +252,7 @@ class Gate:
         return held.needed
 
     def _highest(self, known: Lineage) -> dict[int, int]:
-        """The highest epoch of each partition that any entry requires: its end is behind all other required ends."""
+        """By partition, the highest epoch that an entry requires. Its end is behind the ends of all lower epochs."""
         highest: dict[int, int] = {}
         for entry in known.entries:
             for q, f in lineage.required(self.facts, entry.losers).items():
@@ -258,7 +261,7 @@ class Gate:
 
 
 def knows_batch(known: Lineage, epoch: int) -> bool:
-    """Whether all entries up to a batch's leader epoch are known: those above ``as_of`` are not (rule 11)."""
+    """Whether all entries up to a batch's leader epoch are known. Entries above ``as_of`` are unknown (rule 11)."""
     return epoch <= known.as_of
 
 

@@ -2,8 +2,8 @@
 
 A stock consumer has no gate. So the leader serves it no batch of a leader epoch above the cap. An entry of the lineage
 counts once it is satisfied for every group that reads the topic. The cap is just below the first entry that does not
-count. A group's position comes from the last answer of its coordinator. Each answer replaces the coordinator's answer
-before it, and a group that the new answer does not name is forgotten.
+count. A group's position comes from the last answer of its coordinator. Each answer replaces the coordinator's previous
+answer, and a group that the new answer does not name is forgotten.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Reader(NamedTuple):
     positions: Mapping[int, int] = {}
     """The group's position by partition. A group without one reads the partition from the beginning of its log."""
     reporting: frozenset[int] = frozenset()
-    """Partitions whose owner reports positions: there a log start does not count as a position."""
+    """Partitions whose owner reports positions. The log start of these partitions does not count as a position."""
 
 
 ANY_GROUP: Final = Reader("")
@@ -90,7 +90,7 @@ class Requirements:
     def caps(self, known: Facts, obstacles: Iterable[Obstacle]) -> dict[int, int]:
         """By partition, the highest leader epoch that is served while these obstacles exist; -1: none.
 
-        A batch of an epoch above the lineage's is served to no reader.
+        A batch whose epoch is above the lineage's ``as_of`` is served to no reader.
         """
         lowest: dict[int, int] = {}
         missing = {(o.partition, o.epoch) for o in obstacles}

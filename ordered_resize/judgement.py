@@ -139,7 +139,7 @@ def judge_request(
 def advice(known: TopicZnode, asked: TopicZnode, setting: Setting) -> str:
     """A note on an accepted resize of a compacted topic, about the partitions that it marks for deletion.
 
-    Empty if it marks none, as when it cancels a grow.
+    Empty if it marks none, for example if it cancels a grow.
     """
     counted, after = asked.undeleted_partition_count, asked.wanted or asked.undeleted_partition_count
     is_cancelled = asked.wanted is None and asked.previous_undeleted_partition_count == counted
@@ -156,7 +156,7 @@ def judge_edit(snapshot: Snapshot, edited: TopicZnode, setting: Setting) -> Verd
 
 
 def judge_found(snapshot: Snapshot, setting: Setting) -> Verdict:
-    """Decide on a topic as a newly elected controller finds it: it may have been edited unseen."""
+    """Decide on a topic as a newly elected controller finds it. It may have been edited without a controller."""
     known = proven(snapshot)
     if found := contradictions(known):
         return Verdict(VerdictKind.FREEZE, why=found[0])
@@ -183,10 +183,11 @@ def judge_wanted(snapshot: Snapshot, setting: Setting) -> Verdict | None:
 
 
 def proven(snapshot: Snapshot) -> Snapshot:
-    """The topic as the states of its partitions prove it.
+    """The topic with the facts that the states of its partitions prove.
 
-    Its count is the one that the states store with its layout version. Partitions at the end of the assignment that
-    have no state are left out. A state that cannot be read counts as a state. Any other fault contradicts a state.
+    Its count is the count that the states store with the topic's layout version. Partitions at the end of the
+    assignment that have no state are left out. A state that cannot be read counts as a state. All other facts come from
+    the topic's znode, and ``contradictions`` compares them with the states.
     """
     topic, states = snapshot.topic, snapshot.states
     led = max({*snapshot.unreadable, *(p for p, state in states.items() if not state.never_led)}, default=-1) + 1
@@ -313,7 +314,7 @@ def _count(case: Case) -> str | None:
 
 
 def _emptied(case: Case) -> str | None:
-    """Refuse a shrink whose marked partitions would never get empty. In a compacted topic they are meant to stay."""
+    """Refuse a shrink whose marked partitions would never get empty, except in a compacted topic, where they stay."""
     stays = case.setting.marked is Marked.FOR_EVER and not case.setting.is_compacted
     if case.count < case.before and stays:
         return (

@@ -29,7 +29,7 @@ class Layout(NamedTuple):
 
     @property
     def stored(self) -> StoredLayout:
-        """The pair that a partition's znode holds: the initial count is the topic's alone."""
+        """The count and the version, which a partition's znode holds as its layout."""
         return StoredLayout(self.undeleted_partition_count, self.layout_version)
 
     def owner(self, key_hash: int) -> int:

@@ -22,13 +22,16 @@ from anabranch.zk_schemas.partition_state import LineageEntry
 EVERY_EPOCH: Final = 2**31
 """Above every leader epoch."""
 BELOW_EVERY_EPOCH: Final = -2
-"""Below every leader epoch, including the -1 of batches without one."""
+"""Below every leader epoch, including the -1 of batches that have none."""
 
 
 def pruned(
     entries: Iterable[LineageEntry], floor: int, last_leader_epochs: Mapping[int, int]
 ) -> tuple[tuple[LineageEntry, ...], int]:
-    """Entries without removed losers, and the floor: the newest epoch of an entry that lost some (rule 8)."""
+    """The entries without removed losers, and the floor (rule 8).
+
+    The floor is the newest epoch of an entry from which losers were dropped.
+    """
     kept = []
     for entry in entries:
         left = {q: f for q, f in entry.losers.items() if last_leader_epochs.get(q, NO_EPOCH) < f}
@@ -66,7 +69,7 @@ def required(facts: Facts, losers: Mapping[int, int], *, passed_too: bool = Fals
 
 
 def behind(known: Lineage, above: int, up_to: int) -> list[LineageEntry]:
-    """The entries of a required partition that count as well: those above one epoch and up to another."""
+    """The entries of a required partition from ``above`` (exclusive) to ``up_to``. They are required as well."""
     return [entry for entry in known.entries if above < entry.epoch <= up_to]
 
 
@@ -122,7 +125,7 @@ def leader_epochs_after_creation(partition: int, entries: Iterable[LineageEntry]
     """KIP-253's ``leaderEpochAfterCreation``: the losers of the newest entry that a grow made."""
     newest: Mapping[int, int] = {}
     for entry in entries:
-        if all(loser < partition for loser in entry.losers):  # ancestors: a shrink's losers are descendants
+        if all(loser < partition for loser in entry.losers):  # losers of a grow are ancestors, of a shrink descendants
             newest = entry.losers
     return dict(newest)
 
@@ -131,11 +134,11 @@ class Merge(NamedTuple):
     """The last shrink that took the keys of a partition."""
 
     up_to: int
-    """The last leader epoch in which the partition had them."""
+    """The last leader epoch in which the partition had the keys."""
     into: int
-    """The partition that took them; another may have split them off from it since."""
+    """The partition that took the keys. A later grow may have moved them to another partition."""
     epoch: int
-    """Its first leader epoch with them: one above KIP-253's ``leaderEpochBeforeDeletion``."""
+    """The first leader epoch of ``into`` with the keys: one above KIP-253's ``leaderEpochBeforeDeletion``."""
 
 
 def last_merges(known: Mapping[int, Lineage]) -> dict[int, Merge]:
@@ -144,7 +147,7 @@ def last_merges(known: Mapping[int, Lineage]) -> dict[int, Merge]:
     for p, one in known.items():
         for entry in one.entries:
             for q, up_to in entry.losers.items():
-                if p < q:  # an ancestor; descendants take some of the keys in a grow
+                if p < q:  # an ancestor, so a shrink; in a grow a descendant takes some of the keys
                     found[q] = max(found.get(q, Merge(-1, -1, -1)), Merge(up_to, p, entry.epoch))
     return found
 

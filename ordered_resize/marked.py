@@ -1,7 +1,7 @@
 """How long partitions that are marked for deletion are kept, by the configuration of their topic. Pure.
 
-In a compacted topic a marked partition has the only copy of its keys' latest values until they are written again. It
-stays: closed, compacted, read by new groups, and counted again by a grow. Its removal before it is empty loses these
+In a compacted topic a marked partition has the only copy of its keys' latest values until the keys are written again.
+It stays: closed, compacted, read by new groups, and counted again by a grow. Its removal before it is empty loses these
 values, and therefore needs a configuration key of its own.
 """
 
@@ -28,7 +28,7 @@ class Marked(enum.Enum):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Marked:
-        """From the values in force of the topic keys."""
+        """The choice that the values in force of the topic keys make."""
         if values[LOSS_KEY if is_compacted(values) else DRAIN_KEY]:
             return cls.DRAINED
         expires = "delete" in values["cleanup.policy"] and values["retention.ms"] != _KEPT_FOREVER

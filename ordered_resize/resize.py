@@ -1,9 +1,9 @@
 """The next writes of a resize: the phase of every partition, and a table from phase to step.
 
-A resize is one write of the goal to the topic's znode: the count, the count before, and a version. Losers and gainers
-follow from the two counts. Then every partition gets the goal's layout in a bump of its own: losers first, and a gainer
-once the leaders of its own losers have answered. A bump is one write of leader epoch, layout, the replaced layout and
-epoch, and for a gainer the lineage entry, so none of these is stored without the others.
+A resize begins with one write of the goal to the topic's znode: the count, the previous count, and a version. Losers
+and gainers follow from the two counts. Then every partition gets the goal's layout in a bump of its own: losers first,
+and a gainer once the leaders of its own losers have answered. A bump is one write of the leader epoch, the layout, the
+replaced layout and epoch, and for a gainer the lineage entry. So none of these is stored without the others.
 
 No other state is kept: a newly elected controller continues from the same znodes, and asks the leaders again.
 """
@@ -51,8 +51,8 @@ class Phase(enum.Enum):
 class Step:
     """One atomic write of the active controller, done only if none of its znodes was changed in between.
 
-    Steps of one call may be sent together. The next steps are computed once all of these are written: a resize may be
-    cancelled only if no gainer was bumped, and the snapshot does not show a bump that is not written yet.
+    Steps of one call may be sent together. The next steps are computed only when all of these are written, because the
+    snapshot shows only written bumps, and a resize may be cancelled only if no gainer was bumped.
     """
 
     name: str
@@ -68,7 +68,7 @@ def next_steps(snapshot: Snapshot) -> list[Step]:
         return []
     found = phases(snapshot)
     steps = [STEPS[phase](snapshot, partition) for partition, phase in found.items() if phase in STEPS]
-    of_removal = _forget(snapshot, found) or _leave(snapshot, found)  # both would write the topic's znode
+    of_removal = _forget(snapshot, found) or _leave(snapshot, found)  # not both: each may write the topic's znode
     return [*steps, of_removal] if of_removal is not None else steps
 
 
@@ -104,7 +104,7 @@ def phase_of(snapshot: Snapshot, partition: int) -> Phase:
 def losers_are_done(snapshot: Snapshot, losers: Collection[int]) -> bool:
     """Whether no loser accepts the gainer's keys any more: the goal is stored, and each leader answered (rule 3).
 
-    A lost registration is no answer: its broker may still serve.
+    If a leader's broker is no longer registered, that does not count as an answer: the broker may still serve.
     """
     return all(snapshot.has_goal(loser) and loser in snapshot.answered for loser in losers)
 
@@ -135,7 +135,7 @@ def may_begin(snapshot: Snapshot, count: int) -> bool:
 
 
 def begun(snapshot: Snapshot, count: int, assign: Assign) -> TopicZnode:
-    """The write that begins a resize of a settled topic; nothing else is recorded of it before the first bump."""
+    """The write that begins a resize of a settled topic. Until the first bump, nothing else is stored about it."""
     topic = snapshot.topic
     new = [partition for partition in range(count) if partition not in topic.partitions]
     return topic.replace(
@@ -154,7 +154,10 @@ def may_cancel(snapshot: Snapshot) -> bool:
 
 
 def cancelled(snapshot: Snapshot) -> TopicZnode:
-    """The previous count under a new version: no partition loses or gains, and uncreated ones are unassigned."""
+    """The previous count under a new version: no partition loses or gains keys.
+
+    Partitions that were not created yet are removed from the assignment.
+    """
     topic = snapshot.topic
     before = topic.previous_undeleted_partition_count
     assert before is not None
@@ -172,7 +175,7 @@ def cancelled(snapshot: Snapshot) -> TopicZnode:
 
 
 def _bump(snapshot: Snapshot, partition: int) -> Step:
-    """Leader epoch, layout, the replaced ones, and the entry for the partition's gain, in one write (rule 2)."""
+    """One write of leader epoch, layout, the replaced layout and epoch, and a gainer's entry (rule 2)."""
     state, layout = snapshot.states[partition], snapshot.stored(partition)
     assert layout is not None
     epoch = state.leader_epoch + 1
@@ -190,7 +193,7 @@ def _bump(snapshot: Snapshot, partition: int) -> Step:
 
 
 def _create(snapshot: Snapshot, partition: int) -> Step:
-    """A state with its first leader, above the last leader epoch of the number (rules 3, 7)."""
+    """A state with its first leader. Its leader epoch is above the last one of this partition number (rules 3, 7)."""
     in_sync = snapshot.electable[partition]
     epoch = snapshot.topic.last_leader_epochs.get(partition, -1) + 1
     created = PartitionState(
@@ -246,8 +249,8 @@ def _leave(snapshot: Snapshot, found: Mapping[int, Phase]) -> Step | None:
 def _with_ends(snapshot: Snapshot, leaving: Collection[int]) -> TopicZnode | None:
     """The topic with the log ends that leaders reported; None if nothing changes.
 
-    They are recorded before any replica is deleted: a broker that deletes its replica and restarts before its answer
-    arrives does not know the end any more.
+    The ends are recorded before any replica is deleted: if a broker deletes its replica and restarts before its answer
+    arrives, the broker does not know the end any more.
     """
     topic = snapshot.topic
     ends = {p: end for p in leaving if (end := snapshot.ends.get(p, 0)) > topic.base_offset(p)}
@@ -255,15 +258,15 @@ def _with_ends(snapshot: Snapshot, leaving: Collection[int]) -> TopicZnode | Non
 
 
 def removals_may_begin(snapshot: Snapshot) -> bool:
-    """Whether removals may begin: a gainer's bump needs the last epoch of its losers, from their znodes."""
+    """Whether removals may begin. Until then, a gainer's bump needs the last epochs in the znodes of its losers."""
     return is_stored(snapshot)
 
 
 def _forget(snapshot: Snapshot, found: Mapping[int, Phase]) -> Step | None:
     """Note the last leader epoch and log end of fully deleted partitions in the topic's znode (rules 5, 7).
 
-    The highest number goes first, except a number that was counted meanwhile: its removal ends, and it is created
-    again.
+    The highest number is removed first. A number that was counted again meanwhile may be removed at any time, and is
+    then created again.
     """
     topic, counted = snapshot.topic, snapshot.topic.undeleted_partition_count
     run: list[int] = []

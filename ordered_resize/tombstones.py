@@ -1,9 +1,9 @@
 """The rule for the tombstones that stay in a compacted topic; docs/model/Tombstones.tla checks it.
 
-A key that moves leaves older values behind, and no newer record in their partition removes them. A tombstone that is
-removed too early lets a new reader take one of these for the key's value. So a partition keeps its tombstones of leader
-epoch b for as long as an entry up to b names a partition that is not removed. The rule needs no recursion: a partition
-that names a removed one also names the partitions that the removed one named.
+A key that moves leaves older values behind, and no newer record in their partition removes them. If a tombstone is
+removed too early, a new reader takes one of these values for the key's value. So a partition keeps its tombstones of
+leader epoch b for as long as an entry up to b names a partition that is not removed. The rule needs no recursion: if a
+partition names a removed one, it also names the partitions that the removed one named.
 """
 
 from __future__ import annotations
