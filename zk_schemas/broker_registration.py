@@ -31,8 +31,8 @@ class Endpoint(NamedTuple):
         split = urlsplit(f"//{address}")
         if not separator or not listener or not split.hostname or split.port is None or split.path:
             raise ValueError(f"{text!r} is not LISTENER://host:port")
-        # ``split_address`` accepts an empty host, and an IPv6 host without brackets: both are errors here. urlsplit
-        # lowers a name, which is kept as it is written.
+        # ``split_address`` accepts an empty host, and an IPv6 host without brackets: both are errors here. ``urlsplit``
+        # returns the host name in lower case, and here it is kept as it is written.
         host = split.hostname if address.startswith("[") else address.rpartition(":")[0]
         return cls(listener.upper(), host, split.port)
 
@@ -92,7 +92,7 @@ class BrokerRegistration:
                     f"features.{name}",
                     f"min_version is above max_version: {supported.min_version} > {supported.max_version}",
                 )
-        reader.optional_text("host")  # written for old readers only: the endpoints have the same
+        reader.optional_text("host")  # written for old readers only: the endpoints have the same address
         reader.integer("port", -1, low=-1)
         return cls(
             endpoints=endpoints,

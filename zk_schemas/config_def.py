@@ -126,7 +126,7 @@ _WHOLE_RANGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A broker key that gives a topic key its default; its value times ``factor`` is the topic key's."""
+    """A broker key that gives a topic key its default: the broker key's value times ``factor``."""
 
     name: str
     factor: int = 1
@@ -136,7 +136,7 @@ class Synonym:
 class ConfigKey:
     """One key. ``default`` None: the key has no value unless it is set; ``REQUIRED``: it must be given.
 
-    ``synonyms``: broker keys that give a topic key its default, the first one set wins.
+    ``synonyms``: broker keys that give a topic key its default; the first that is set counts.
     """
 
     name: str
@@ -156,7 +156,7 @@ class ConfigKey:
         return self.update_mode is not UpdateMode.READ_ONLY
 
     def parse(self, value: object) -> Any:
-        """Text or a Python value as the key's type, checked. Raises ``ConfigError``."""
+        """Convert text or a Python value to the key's type, and check it. Raises ``ConfigError``."""
         if value is None:
             if self.default is None:
                 return None
@@ -250,13 +250,13 @@ class ConfigDef:
         return self._keys.get(name)
 
     def parse_given(self, given: Mapping[str, object]) -> dict[str, Any]:
-        """The keys given, parsed and checked; no defaults. Raises ``ConfigError``."""
+        """The given keys, parsed and checked, without defaults. Raises ``ConfigError``."""
         return {name: self[name].parse(value) for name, value in given.items()}
 
     def parse(self, given: Mapping[str, object]) -> dict[str, Any]:
         """Every key of the table, given or default.
 
-        Raises ``ConfigError`` for an unknown key, a bad value, a required key that is missing.
+        Raises ``ConfigError`` for an unknown key, a bad value, or a required key that is missing.
         """
         parsed = self.parse_given(given)
         for key in self:

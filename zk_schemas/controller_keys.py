@@ -6,7 +6,7 @@ from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.config_def import REQUIRED, Between, ConfigDef, ConfigKey, ConfigType, NotEmpty
 
 FIRST_CONTROLLER_ID = 1000
-"""Controller ids start here, apart from broker ids."""
+"""Controller ids start here, so that they differ from broker ids."""
 
 SHARED_KEYS = (
     "zookeeper.connect",
@@ -33,7 +33,7 @@ SHARED_KEYS = (
     "logging.format",
     "supported.features",
 )
-"""Broker keys that a controller takes too. Each process uses its own file."""
+"""Broker keys that a controller also takes. Each process uses its own file."""
 
 CONTROLLER_CONFIGS = ConfigDef(
     "controller",

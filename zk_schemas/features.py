@@ -24,8 +24,8 @@ GROUP_COORDINATOR = "group_coordinator"
 """Level 1: Kafka's classic groups.
 Level 2: coordinators also answer a group's position in a partition, which the hand-over of moved keys needs."""
 CONSUMER_OFFSETS_TOPIC_SCHEMA = "consumer_offsets_topic_schema"
-"""The record versions of ``__consumer_offsets`` (KIP-915). Level 1: the highest ones without tagged fields. Level 2:
-flexible ones, where a committed offset carries its partition's incarnation."""
+"""The record versions of ``__consumer_offsets`` (KIP-915). Level 1: the highest versions without tagged fields. Level
+2: flexible versions, where a committed offset has its partition's incarnation."""
 
 SUPPORTED: Mapping[str, VersionRange] = {
     CONSUMER_OFFSETS_TOPIC_SCHEMA: VersionRange(1, 2),
@@ -35,9 +35,9 @@ SUPPORTED: Mapping[str, VersionRange] = {
 REQUIRED: Mapping[tuple[str, int], Mapping[str, int]] = {
     (ORDERED_RESIZE, 1): {CONSUMER_OFFSETS_TOPIC_SCHEMA: 2, GROUP_COORDINATOR: 2},
 }
-"""From this level of a feature on, these others must be finalized at least at these levels."""
+"""From the given level of a feature on, the other features must be finalized at least at their given levels."""
 MAX_LEVEL = 2**15 - 1
-"""Levels travel as int16."""
+"""Requests and responses have levels as int16."""
 
 
 class IncompatibleFeaturesError(Exception):

@@ -45,7 +45,7 @@ class PartitionState:
     ``layout`` None: the topic was never resized. ``initial_partition_count`` is the topic's, on which the layout is
     based. A state with a layout but without this count was written by a release that resized by barriers. The two maps
     ``{ancestor: epoch}`` and ``sealed_offset`` (-1: none) of that release are read for conversion. ``floor`` is the
-    newest epoch of an entry from which losers were dropped; -1: none were.
+    newest epoch of an entry from which losers were dropped; -1 if none were dropped.
     """
 
     controller_epoch: int
@@ -120,7 +120,7 @@ class PartitionState:
 
     @property
     def never_led(self) -> bool:
-        """Whether it was created by a split and never had a leader. A partition that is only offline keeps its ISR."""
+        """Whether the partition has a state but never had a leader. A partition that is only offline keeps its ISR."""
         return self.leader == NO_LEADER and not self.isr
 
     @property
@@ -139,7 +139,7 @@ def _layout(reader: ZnodeReader) -> Layout:
 
 
 def _before(reader: ZnodeReader, leader_epoch: int) -> Before:
-    """The replaced state, whose leader epoch must be below the partition's."""
+    """The replaced state. Its leader epoch must be below the partition's."""
     return Before(_layout(reader.object("layout")), reader.integer("leader_epoch", low=-1, high=leader_epoch - 1))
 
 

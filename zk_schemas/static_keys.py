@@ -1,4 +1,4 @@
-"""The keys that a process is started with: their sources, and those without effect in its file. Pure."""
+"""The keys with which a process is started: where each is set, and which have no effect in its file. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 from anabranch.zk_schemas.kafka_keys import is_kafka_key, why_without_effect
 
 ENVIRONMENT_PREFIXES = ("KAFKA_", "ANABRANCH_")
-"""``KAFKA_LOG_DIRS`` sets ``log.dirs``. ``ANABRANCH_`` wins over ``KAFKA_``; a name that is no key is ignored."""
+"""``KAFKA_LOG_DIRS`` sets ``log.dirs``. ``ANABRANCH_`` overrides ``KAFKA_``. A name that is no key is ignored."""
 
 
 class Given(NamedTuple):
@@ -21,10 +21,10 @@ class Given(NamedTuple):
     file: str
     """The name of the file; empty without one."""
     other_sources: dict[str, str]
-    """The environment's variable of a key, or the command line."""
+    """By key, the environment variable or the command line that set the key last."""
 
     def named(self, error: ConfigError) -> ConfigError:
-        """The error with the source of its key. A key that is not set is missing in the file."""
+        """The error with the source of its key. For a key that is not set, this is the file in which it is missing."""
         source = self.other_sources.get(error.key) or (f"in {self.file}" if self.file else "")
         return ConfigError(error.key, f"{error.detail} ({source})") if source else error
 
@@ -32,7 +32,7 @@ class Given(NamedTuple):
 def gather(
     table: ConfigDef, properties: str | None, where: str, environ: Mapping[str, str], settings: Iterable[str]
 ) -> Given:
-    """The keys that are set, later sources winning: file, environment, ``--set key=value``. Raises ``ConfigError``.
+    """The keys that are set. Later sources override: file, environment, ``--set key=value``. Raises ``ConfigError``.
 
     ``where`` names the file. The environment sets only keys of ``table``; parsing refuses other keys of the file.
     """

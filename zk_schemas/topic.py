@@ -54,7 +54,7 @@ class TopicZnode:
         return cls(topic_id, partitions, len(partitions), len(partitions))
 
     def base_offset(self, partition: int) -> int:
-        """The first offset of the partition's log: the end of its predecessor's log, 0 without one."""
+        """The first offset of the partition's log: the end of its predecessor's log; 0 if there is no predecessor."""
         return self.last_offsets.get(partition, 0)
 
     def has_predecessor(self, partition: int) -> bool:
