@@ -27,7 +27,7 @@ print(client.get("/controller")[0].decode())
 
 
 def compose_command() -> list[str] | None:
-    """The command of Compose v1 if it is installed, else of v2, or None. The file is written for both."""
+    """The command of Compose v1 if it is installed, else of v2, else None. ``docker-compose.yml`` works with both."""
     if shutil.which("docker-compose"):
         return ["docker-compose"]
     if shutil.which("docker") and subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0:

@@ -10,8 +10,8 @@ log, the log dirs of two brokers, and in ``manifest.json`` the records that were
 
 The program imports the modules of that commit, and none of this one. A topic ``at-STEP`` is in the state that a
 controller leaves when it dies after the step. With ``-first`` it dies after the first write of the step. The
-``sitecustomize`` below causes this: it ends the controller's work on that topic there. At the end every process is
-killed.
+``sitecustomize`` below causes this: at that point it ends the controller's work on the topic. At the end every process
+is killed.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from anabranch.zk_schemas.topic import TopicZnode
 HERE = Path(__file__).parent
 COMMIT = "a02dc22"
 REACHED = {"never": 2, "grown": 4, "draining": 2, "removed": 2, "grown-again": 4}
-"""The count of each settled topic. The other topics have an unfinished resize.
+"""The count of each settled topic.
 
-It continues once the level is finalized.
+The other topics have an unfinished resize, which continues once the level of ``ordered_resize`` is finalized.
 """
 
 

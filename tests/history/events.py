@@ -128,9 +128,9 @@ class Committed(_Event, tag="committed"):
 class OffsetFetched(_Event, tag="offset_fetched"):
     """A group's committed offset in a coordinator's response; -1 is none.
 
-    ``current`` is False when another coordinator may have replaced this one without its knowledge. It then responds
-    with its old state, and no epoch in the response shows that. Members are safe from such a response, because no
-    rebalance completes at this coordinator.
+    ``current`` is False when another coordinator may have replaced this one without its knowledge. The replaced
+    coordinator responds with its old state, and no epoch in the response shows that. Members are safe from such a
+    response, because no rebalance completes at the replaced coordinator.
     """
 
     group: str
@@ -157,7 +157,7 @@ class WatermarkSeen(_Event, tag="watermark"):
     """A broker responded with a high watermark as the leader of ``leader_epoch``.
 
     ``via`` is ``list`` for ListOffsets, whose result must never go back (KIP-207), and ``fetch`` for Fetch, where a new
-    leader may know less than its predecessor exposed.
+    leader may have a lower high watermark than its predecessor exposed.
     """
 
     tp: TopicPartition
@@ -243,7 +243,7 @@ class KeysFlushed(_Event, tag="keys_flushed"):
 class PositionReported(_Event, tag="position_reported"):
     """A member reports a position: everything below is processed, flushed and, with ``commits``, committed.
 
-    Without ``commits``, a commit may be the report itself, which counts once it is committed.
+    Without ``commits``, the report may be a commit request, and counts once the commit is accepted.
     """
 
     group: str

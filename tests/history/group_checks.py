@@ -60,7 +60,7 @@ class _Commits:
             self.unknown = [other for other in self.unknown if other.generation >= event.generation]
 
     def floor(self) -> int:
-        """The lowest start of a new owner: the last acknowledged commit, or a lower one whose response was lost."""
+        """A new owner starts here or later: the last acknowledged commit, or a lower commit whose response was lost."""
         committed = [self.last.offset] if self.last is not None else [0]
         return min(committed + [event.offset for event in self.unknown])
 

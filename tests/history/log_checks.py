@@ -181,12 +181,13 @@ def _first_difference(one: list[StoredBatch], other: list[StoredBatch]) -> tuple
 def watermarks(history: History) -> Iterator[Violation]:
     """A leader's exposed high watermark never goes back.
 
-    One leader's high watermark (same partition, broker and leader epoch) never descends. A new leader begins with its
-    high watermark as a follower, which may be less than its predecessor exposed. So a Fetch from it may show less.
-    ListOffsets waits until the leader has caught up (KIP-207, OFFSET_NOT_AVAILABLE), so listed offsets never go back
-    from one leader epoch to the next. A replaced leader that does not know of its replacement responds with its old
-    state and its older epoch; a client that knows the newer epoch is refused. Exposed records are committed: no in-sync
-    log may end below them. Responses are compared only when one request began after the other's response.
+    One leader's high watermark (same partition, broker and leader epoch) never descends. A new leader begins with the
+    high watermark that it had as a follower, which may be lower than the one that its predecessor exposed. So a Fetch
+    response of the new leader may show a lower high watermark. ListOffsets waits until the leader has caught up
+    (KIP-207, OFFSET_NOT_AVAILABLE), so listed offsets never go back from one leader epoch to the next. A replaced
+    leader that does not know of its replacement responds with its old state and its older epoch; a client that knows
+    the newer epoch is refused. Exposed records are committed: no in-sync log may end below them. Responses are compared
+    only when one request began after the other's response.
     """
     seen = sorted(history.of(WatermarkSeen), key=lambda event: event.asked_ms)
     answered = sorted(seen, key=lambda event: event.at_ms)

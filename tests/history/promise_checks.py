@@ -40,7 +40,7 @@ class _Chain:
     offsets: list[int] = field(default_factory=list)
 
     def last_before(self, order: int, start: int, delivered: Container[str]) -> str | None:
-        """The last earlier record that was delivered, or must have been because it is at or above ``start``."""
+        """The last earlier record that was delivered, or that must have been delivered, being at or above ``start``."""
         for at in reversed(range(bisect_left(self.orders, order))):
             if self.offsets[at] >= start or self.values[at] in delivered:
                 return self.values[at]
@@ -84,7 +84,7 @@ class _Owners:
     def taken_over(self, tp: TopicPartition, member: str, generation: int, until: int) -> bool:
         """Whether another member got the partition in a generation after ``generation``, up to ``until``.
 
-        After that nothing is required of the old member: it is an evicted process.
+        From then on the old member is an evicted process, and nothing is required of it.
         """
         return any(owner != member and generation < later <= until for later, owner in self._taken.get(tp, ()))
 
@@ -221,7 +221,7 @@ class _Promise:
         self._shown[holding, key, tp] = loaded, before
 
     def _own(self, event: Polled, key: ProducerKey, tp: TopicPartition, order: int) -> Iterator[Violation]:
-        """Check that a member has flushed its own deliveries of the key in ``tp``, even if others repeated them."""
+        """Check that a member has flushed its own deliveries of the key in ``tp``, even if others got them too."""
         own = self._unflushed.get((event.member, tp), {}).get(key)
         if own is None or own.generation != event.generation or self._history.order[own.value] > order:
             return
@@ -306,7 +306,10 @@ class _Read:
 
 
 def positions(history: History) -> Iterator[Violation]:
-    """A reported position is delivered, flushed and committed; a position in a response was reported or committed."""
+    """Everything below a reported position is delivered, flushed and committed.
+
+    A position in a response was reported or committed.
+    """
     read: dict[tuple[str, str, TopicPartition], _Read] = {}
     committed: dict[tuple[str, TopicPartition], int] = {}
     allowed: dict[tuple[str, TopicPartition], int] = {}

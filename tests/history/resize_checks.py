@@ -58,7 +58,7 @@ def _batch_routing(history: History, batch: StoredBatch, hashes: dict[str, int])
 
 
 def closed(history: History) -> Iterator[Violation]:
-    """A partition has no data record of a leader epoch whose layout does not count the partition."""
+    """A partition takes no data record in a leader epoch in whose layout it is closed."""
     for tp, logs in history.logs.items():
         for broker, log in logs.items():
             where = f"{tp} on broker {broker}"

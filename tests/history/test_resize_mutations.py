@@ -151,7 +151,7 @@ def call_a_member_without_the_partition(events: list[Event], rng: random.Random)
 
 
 def just_before(events: list[Event], report: PositionReported, kind: type[Event]) -> Event | None:
-    """The event of this kind right before a report, if it directly follows a delivery."""
+    """The event of this kind right before a report, if the event directly follows a delivery."""
     at = index_of(events, report)
     mine = [
         e

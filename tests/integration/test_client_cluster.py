@@ -76,7 +76,7 @@ def test_records_of_every_codec_are_written_and_read(cluster: Cluster, fresh_nam
 
 
 class Watch:
-    """A listener that records the owners: no partition may have two."""
+    """A listener that records the owners of partitions: no partition may have two owners."""
 
     owners: dict[TopicPartition, str]
 

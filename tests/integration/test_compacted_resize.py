@@ -136,7 +136,7 @@ def dirty_from(log_dir: Path, tp: TopicPartition) -> int:
 
 
 async def cleaned(cluster: ProcessCluster, topic: str, *partitions: int) -> None:
-    """Wait until every replica is cleaned up to its present end, then once more, so that tombstones are removed too."""
+    """Wait until every replica is cleaned up to its present end, then cleaned again, which removes tombstones."""
     tps = [TopicPartition(topic, partition) for partition in partitions]
     async with Consumer(bootstrap_servers=cluster.bootstrap) as asking:
         ends = await asking.end_offsets(tps)
@@ -176,7 +176,7 @@ def backwards(numbers: Collection[tuple[bytes, int]]) -> list[tuple[bytes, int, 
 
 
 class KeyScenario:
-    """One topic through the counts 2, 3, 2 and 3, with its keys in groups of the same history."""
+    """One topic through the counts 2, 3, 2 and 3. Its keys are in groups; the keys of a group have the same history."""
 
     def __init__(self, cluster: ProcessCluster, topic: str) -> None:
         self.cluster = cluster

@@ -162,7 +162,7 @@ def produced(cluster: ProcessCluster, topics: Iterable[str]) -> dict[str, list[s
 
 
 def test_a_broker_of_the_earlier_release_that_registers_later_is_refused(found: Found) -> None:
-    """KIP-584: that release checks no feature itself, so the controller does, once the level is finalized."""
+    """KIP-584: that release checks no features, so the controller checks them, once the level is finalized."""
     cluster, _ = found
     registration = recorded.znodes()[paths.broker_id(1)]
     with Admin(bootstrap_servers=cluster.bootstrap) as admin, zookeeper(cluster) as client:

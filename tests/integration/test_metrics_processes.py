@@ -162,7 +162,7 @@ def test_a_wait_of_a_member_is_shown_while_it_lasts_and_then_measured(cluster: P
 
     @dataclass
     class Pauses:
-        """A member does not read the parent, although a rebalance forgets a pause."""
+        """Pauses the parent at each assignment, because a rebalance drops pauses."""
 
         member: Consumer
 
@@ -170,7 +170,7 @@ def test_a_wait_of_a_member_is_shown_while_it_lasts_and_then_measured(cluster: P
             self.member.pause(*[tp for tp in partitions if tp == parent])
 
     def waits() -> dict[tuple[str, str], float]:
-        """The seconds of each wait, by the partition waited for and the client that reads it."""
+        """The seconds of each wait, by the partition that is waited for and the client that reads this partition."""
         found = of_brokers(cluster).items()
         return {(labels[2], labels[1]): s for (name, labels), s in found if name == WAIT and labels[0] == "waiters"}
 
@@ -247,7 +247,7 @@ def refused_by(cluster: ProcessCluster, topic: str, key: bytes, partitions: Sequ
 
 
 def test_stock_producers_closed_partitions_and_retention_are_counted(cluster: ProcessCluster) -> None:
-    """All records of the topic are about to expire: its retention time is the time of warnings before expiry."""
+    """All records are about to expire: ``retention.ms`` is as long as ``retention.warning.ms``."""
     topic = "watched"
     key = next(key for key in KEYS if place(positive_hash(key), 2, 4) == 3)
 

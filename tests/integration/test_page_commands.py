@@ -198,7 +198,7 @@ def test_the_errors_that_the_page_shows_are_printed(shell: Shell) -> None:
 
 
 def test_the_servers_of_the_page_run_each_by_itself(shell: Shell) -> None:
-    """Each line starts a server that finds the one before; Ctrl-C ends it with status 0."""
+    """Each line starts a server that connects to the earlier ones; Ctrl-C ends each with status 0."""
     shows = (r"(?<=ZooKeeper serves at )\S+", "controller.elected", "broker.ready")
     shell.environment["ANABRANCH_CONTROLLER_LISTENER"] = "PLAINTEXT://127.0.0.1:0"
     servers: list[subprocess.Popen[bytes]] = []

@@ -143,13 +143,13 @@ class Group:
     handed_out: dict[str, list[int]] = field(default_factory=dict)
     processed: dict[str, set[int]] = field(default_factory=dict)
     passed: dict[str, int] = field(default_factory=dict)
-    """By key, how many of its first written records are processed, or older than ``owed_from``."""
+    """By key, the length of its oldest run of records that are processed or older than ``owed_from``."""
     open: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
     """The record in process, by member and partition."""
     overtaking: list[str] = field(default_factory=list)
     """Records that were handed out while an older one of their key was not processed."""
     slow: frozenset[int] = frozenset()
-    """Partitions whose records take ``SLOW_S`` below the round ``until``, and stay unprocessed from there on."""
+    """Slow partitions. A record of a round below ``until`` takes ``SLOW_S``; later records stay unprocessed."""
     until: int = 0
     stuck: str = ""
 
@@ -400,7 +400,7 @@ class Run:
         self.wait(
             lambda: self._load.has_written_to(gainers, backlog + 1), f"gainers of {before} -> {count} are written to"
         )
-        self.set_pace(latest)  # so that it gets new partitions once they have records
+        self.set_pace(latest)  # so that the group gets new partitions only once they have records
         if grows:
             self.set_pace(ordered, slow=losers, until=backlog)
             self.wait_for_groups(ordered, lambda group: group.holds(count), f"it holds {count} partitions")

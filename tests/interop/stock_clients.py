@@ -19,7 +19,7 @@ METADATA_MAX_AGE_MS = 1_000
 SEND_DEADLINE_S = 60.0
 COMMIT_EVERY_MS = 200
 SESSION_TIMEOUT_MS = 6_000
-"""The time for which a member that never reports its positions delays the removal of partitions its group has read."""
+"""A group member that never reports its positions delays a removal by this time."""
 POLL_MS = 100
 OUTLASTING_POLL_MS = 5_000
 """The poll time for kafka-python 3.0.12, which drops an assignment that completes between two polls.

@@ -105,7 +105,7 @@ PROGRAMS = {
 
 
 def expected(items: Sequence[Item]) -> dict[int, list[Item]]:
-    """The items by their partitions by murmur2, in the order of writing."""
+    """The items by the partition that murmur2 gives, in the order of writing."""
     placed: dict[int, list[Item]] = {}
     for item in items:
         placed.setdefault(positive_hash(item.key) % PARTITIONS, []).append(item)

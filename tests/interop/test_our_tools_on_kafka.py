@@ -61,7 +61,7 @@ def test_the_console_shows_a_cluster_of_kafka(bootstrap: str) -> None:
             found = re.search(r"http://127\.0\.0\.1:\d+", console.stdout.readline())
             assert found is not None
             for path, shown in {
-                "/": 'data-label="release">\u2013</td>',  # a broker of another project has no release of this one
+                "/": 'data-label="release">\u2013</td>',  # Kafka's brokers report no release of Anabranch
                 "/topics": 'href="/topics/t"',
                 "/topics/t": "not kept across resizes",
                 "/topics/t/messages": "&lt;b&gt;bold&lt;/b&gt;",

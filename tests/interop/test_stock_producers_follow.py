@@ -40,7 +40,7 @@ class Library(NamedTuple):
 
     command: Callable[[], list[str]]
     waits_for_leaders: bool = True
-    """False if its records placed by the old count are refused when the layout changes."""
+    """False for a library whose records placed by the old count are refused when the layout changes."""
 
 
 def python_command(library: str) -> list[str]:

@@ -289,7 +289,7 @@ async def load_for_long(scene: GroupScene) -> None:
 
 
 async def leave_while_another_waits(scene: GroupScene) -> None:
-    """One member leaves. The other sends few heartbeats, so only its parked poll shows it the rebalance in time."""
+    """One member leaves. The other sends few heartbeats: only its parked poll informs it of the rebalance in time."""
     await scene.resize(2)
     await scene.begin(session_timeout_ms=90_000, heartbeat_interval_ms=30_000, request_timeout_ms=120_000)
     await scene.expect_soon(await scene.write(scene.key(1, 2)))
@@ -327,7 +327,7 @@ async def commit_after_an_eviction(scene: GroupScene) -> None:
 
 
 async def report_after_an_eviction(scene: GroupScene) -> None:
-    """An evicted member reports a position; its successor went back, and has not flushed those records."""
+    """An evicted member reports a position. Its successor read the records below it again, and has not flushed."""
     older, newer = await split_unread(scene)
     scene.a.keeps = scene.b.keeps = older
     scene.b.goes_back = True
@@ -348,7 +348,7 @@ async def report_after_an_eviction(scene: GroupScene) -> None:
 
 
 async def deliver_behind_a_member_that_goes_back(scene: GroupScene) -> None:
-    """The parent's owner reads the parent again after the child was read, and has not flushed that yet."""
+    """After the child was read, the parent's owner reads the parent again, and has not flushed the repeated records."""
     older, newer = await split_unread(scene)
     await scene.begin()
     assert await scene.until(lambda: newer in scene.delivered)

@@ -188,7 +188,7 @@ class Scene:
     # ------------------------------------------------------------ records
 
     def key(self, partition: int, undeleted: int, *, of: int = -1, before: int = -1) -> str:
-        """A key of ``partition`` under the count ``undeleted``, and of ``of`` under the count ``before``."""
+        """A key that is in ``partition`` under the count ``undeleted``, and in ``of`` under the count ``before``."""
         initial = self.initial
 
         def fits(key: str) -> bool:

@@ -290,6 +290,6 @@ def test_a_scenario_fails_its_check_with_its_rule_switched_off(
 def test_either_rule_alone_protects_a_recreated_partition_from_a_late_removal(
     switch_off: SwitchOff, monkeypatch: Patch
 ) -> None:
-    """Epochs that begin at 0 again are a violation themselves (``incarnations``), and no record is lost."""
+    """No record is lost. Epochs that begin at 0 again are a violation (``incarnations``) by themselves."""
     switch_off(monkeypatch)
     assert set(staged(remove_a_recreated_partition_again)) <= {"incarnations"}

@@ -76,7 +76,7 @@ WITHOUT_A_RULE: tuple[Scenario, ...] = (
 """Scenarios that show the behaviour of a resize, without a rule of their own."""
 
 TRIES = 100
-"""The most schedules. Without its rule almost every scenario fails in the first one, but one fails in 1 of 20."""
+"""The most schedules. Without its rule, almost every scenario fails in the first schedule, and one fails in 1 of 20."""
 
 
 REPLICATION_FACTORS = {

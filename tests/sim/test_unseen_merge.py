@@ -1,11 +1,11 @@
 """Partitions that merge and are removed before the group's members notice: the cases of ``docs/model/Removal.tla``.
 
-A member does not wait for a partition if it does not know that it is marked, and an offset may be committed before the
-flush callback has run. So the coordinator asks the owner to flush before the partition is removed. The removal waits
-for owners that have not polled yet. The survivor's reader may never see the partition as marked. Its user still loads
-states before the first record of the new layout, and again for records that were flushed during a load. A member that
-read the partition may not know that it was evicted. It flushes the partition's records before it continues in the
-survivor.
+A member waits for a partition only if the member knows that the partition is marked, and an offset may be committed
+before the flush callback has run. So the coordinator asks the owner to flush before the partition is removed. The
+removal waits for owners that have not polled yet. The survivor's reader may never see the partition as marked. Its user
+still loads states before the first record of the new layout, and again for records that were flushed during a load. A
+member that read the partition may not know that it was evicted. It flushes the partition's records before it continues
+in the survivor.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class UnseenMerge(Scene):
         self.other = Reader(self, "a")
         self.delivered = self._group.delivered
         self.readers: dict[Metadata | CoordinatorLink, Reader] = {}
-        """The reader that metadata, or a link to the coordinator, belongs to."""
+        """The reader of each metadata object and of each link to the coordinator."""
 
     def hold_requests(self, patch: Patch) -> None:
         """Make the readers' requests wait for the events of ``Reader``, and let no reader start a rebalance.

@@ -105,7 +105,7 @@ def kill_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
 def beyond_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
     """A single fault beyond the promise: every broker loses its unsynced bytes.
 
-    No cluster survives that unless it syncs before it acknowledges.
+    A cluster survives this only if it syncs before it acknowledges.
     """
     yield (Plan("power_cut", "all brokers", "", 0.5, 8.0, seed),)
 

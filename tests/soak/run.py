@@ -45,7 +45,7 @@ class SoakConfig:
     per_s: float = 1500.0
     schedule: Callable[[int], Iterator[tuple[Plan, ...]]] = mixed_schedule
     only: tuple[str, ...] = ()
-    """The kinds of faults to keep, all if empty. For the search for one bug."""
+    """The kinds of faults to keep, all if empty. A few kinds help to search for one bug."""
     overrides: Mapping[str, str] = field(default_factory=dict)
     resize: bool = True
     """Whether the topic grows and shrinks every few seconds."""
