@@ -197,8 +197,8 @@ def aiokafka(member: MemberToBe, held: Held, processing: Processing) -> None:
         await consumer.start()
         try:
             while not processing.stopped.is_set():
-                # Outside of the lock: it waits for the end of a rebalance, and so for the listener. It returns no
-                # records while a rebalance is in progress.
+                # Outside of the lock: ``getmany`` waits for the end of a rebalance, and so for the listener. It returns
+                # no records while a rebalance is in progress.
                 found = await consumer.getmany(timeout_ms=POLL_MS, max_records=1)
                 async with busy:
                     for partition, (record,) in ((p, records) for p, records in found.items() if records):

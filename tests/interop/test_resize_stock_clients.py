@@ -82,7 +82,7 @@ def check_nothing_is_lost(loads: Sequence[KeyedLoad], readers: Sequence[GroupRea
 def test_stock_clients_continue_through_resizes(
     cluster: Cluster, fresh_name: Callable[[str], str], mode: str, counts: list[int]
 ) -> None:
-    """Running librdkafka producers also continue after a removal of partitions: it changes the topic id."""
+    """Running librdkafka producers also continue after a removal of partitions, which changes the topic id."""
     bootstrap, topic = cluster.bootstrap, fresh_name("resized")
     create_resizable(bootstrap, topic, INITIAL, {"ordered.delivery.legacy.producers": mode})
     with all_stock_clients(bootstrap, topic, KEYS) as (loads, readers):

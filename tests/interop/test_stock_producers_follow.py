@@ -77,7 +77,7 @@ class Flood:
         self._lines.extend(line.decode().strip() for line in self._process.stdout)
 
     def wait_until_it_writes(self, partitions: int) -> None:
-        """Wait until every partition that its keys have among ``partitions`` partitions has an acknowledged record."""
+        """Wait for an acknowledged record in every partition of its keys; the topic has ``partitions`` partitions."""
         keys = (f"{self.mode}-{number}".encode() for number in range(KEYS))
         expected = {f"partition {positive_hash(key) % partitions}" for key in keys}
 

@@ -1,4 +1,4 @@
-"""Late requests, and removals that were not written first: each scenario runs with its rule on and switched off.
+"""Late requests, and removals that were not written to ZooKeeper first: each scenario runs with its rule on and off.
 
 Late requests bypass the checks of the controller's and the broker's epoch, which refuse most of them. As in the model,
 the other rules must work without these checks.

@@ -60,7 +60,7 @@ class Newcomer:
 
 
 async def crash_before_the_first_commit(scene: GroupScene, tasks: trio.Nursery) -> Written:
-    """A member crashes before its first commit. A member that has committed gets its partition, then a new member."""
+    """A member crashes before its first commit. Its partition goes to a member with commits, then to a new member."""
     await scene.resize(2)
     keys = scene.key(0, 2), scene.key(1, 2)
     before = [await scene.write(key) for key in keys * 3]
