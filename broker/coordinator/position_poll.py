@@ -10,7 +10,7 @@ removes the records that the group has read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anabranch.broker.coordinator.broker_services import IncarnationOf
@@ -82,7 +82,6 @@ def _poll(
     if is_repeated:
         answer(turn, group, member_id)  # the connection of the earlier poll broke, or the member would not poll again
     asked = partitions_of(request, incarnation_of)
-    wants = {one.tp: one.incarnation for one in asked if one.is_wanted}
     moved = [
         one.tp
         for one in asked
@@ -90,13 +89,11 @@ def _poll(
         and owner_of(turn.shard, group, one.tp) == member_id
         and positions.report(one.tp, one.incarnation, one.position)
     ]
-    new = positions.want(member_id, poller, wants)
-    awaited_until = {one.tp: one.awaited_until for one in asked if one.is_wanted}
-    _continue_waits(turn, group, member_id, awaited_until)
-    _note_waits(turn, group, poller, awaited_until)
+    is_late = 0 <= request.poll_number < poller.poll_number
+    new = [] if is_late else _replace_wants(turn, group, member_id, request.poll_number, asked)
     poller.token = token
     poller.deadline_ms = group.wake_by(turn.now.monotonic_ms + max(request.max_wait_ms, 0))
-    _wait_for_first_polls(turn, group, is_wanted=bool(wants))
+    _wait_for_first_polls(turn, group, is_wanted=bool(poller.wants))
     if is_repeated or request.max_wait_ms <= 0:
         answer(turn, group, member_id)
     affected: dict[str, None] = {member_id: None}
@@ -107,6 +104,19 @@ def _poll(
         if owner is not None:
             affected[owner] = None
     answer_if_news(turn, group, list(positions.pollers) if may_change_all else affected)
+
+
+def _replace_wants(
+    turn: Turn, group: Group, member_id: str, poll_number: int, asked: Sequence[Asked]
+) -> list[TopicPartition]:
+    """Replace a member's wanted partitions and its waits; returns the partitions that were not wanted before."""
+    poller = group.positions.pollers[member_id]
+    poller.poll_number = poll_number
+    new = group.positions.want(member_id, poller, {one.tp: one.incarnation for one in asked if one.is_wanted})
+    awaited_until = {one.tp: one.awaited_until for one in asked if one.is_wanted}
+    _continue_waits(turn, group, member_id, awaited_until)
+    _note_waits(turn, group, poller, awaited_until)
+    return new
 
 
 def _continue_waits(turn: Turn, group: Group, member_id: str, awaited_until: Mapping[TopicPartition, int]) -> None:

@@ -69,6 +69,8 @@ class Poller:
     """The wanted partitions whose position releases records that wait at the member."""
     token: Token | None = None
     deadline_ms: int = 0
+    poll_number: int = -1
+    """The number of the poll that named ``wants``; -1 if the member does not number its polls."""
 
 
 @dataclass(slots=True, eq=False)

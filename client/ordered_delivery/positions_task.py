@@ -84,6 +84,7 @@ def build_request(
     member_id: str = "",
     group_instance_id: str | None = None,
     max_wait_ms: int = 0,
+    poll_number: int = -1,
 ) -> ConsumerGroupPositionRequest:
     """A request for positions. ``wants`` are incarnations, and ``awaited`` the offsets to reach, by partition.
 
@@ -107,6 +108,7 @@ def build_request(
         member_id=member_id,
         group_instance_id=group_instance_id,
         max_wait_ms=max_wait_ms,
+        poll_number=poll_number,
         topics=list(topics.values()),
     )
 
@@ -304,6 +306,7 @@ class PositionExchange:
             member_id=self._membership.member_id,
             group_instance_id=self._config.group_instance_id,
             max_wait_ms=max_wait_ms,
+            poll_number=number,
         )
         self._on_its_way[number] = reports
         if purpose == POSITIONS:

@@ -124,7 +124,16 @@ def _decode_tag_topics_partitions_awaited_until(data: memoryview) -> tuple[int, 
     pos += 8
     return awaited_until, pos
 
+def _decode_tag_poll_number(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    poll_number, = _unpack_q(data, pos)
+    pos += 8
+    return poll_number, pos
+
 def _encode_tag_topics_partitions_awaited_until(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
+
+def _encode_tag_poll_number(value: int, out: bytearray) -> None:
     out += _pack_q(value)
 
 def _decode_tag_topics_partitions_awaits_report(data: memoryview) -> tuple[bool, int]:
@@ -254,14 +263,19 @@ def _decode_consumer_group_position_request_v0(data: memoryview) -> tuple[Consum
         ))
     n = data[pos]
     pos += 1
+    poll_number: int = -1
     if n:
-        pos = skip_tags(data, pos, n)
+        tags, pos = read_tags(data, pos, n)
+        value = tags.get(10286)
+        if value is not None:
+            poll_number = whole(_decode_tag_poll_number(value), value, "poll_number")
     decoded = ConsumerGroupPositionRequest(
         group_id=group_id,
         generation_id=generation_id,
         member_id=member_id,
         group_instance_id=group_instance_id,
         max_wait_ms=max_wait_ms,
+        poll_number=poll_number,
         topics=topics,
     )
     return decoded, pos
@@ -322,7 +336,15 @@ def _encode_consumer_group_position_request_v0(message: ConsumerGroupPositionReq
                     write_uvarint(out, len(tagged))
                     out += tagged
         out.append(0)
-    out.append(0)
+    tag_count = (1 if message.poll_number != -1 else 0)
+    out.append(tag_count)
+    if tag_count:
+        if message.poll_number != -1:
+            tagged = bytearray()
+            _encode_tag_poll_number(message.poll_number, tagged)
+            write_uvarint(out, 10286)
+            write_uvarint(out, len(tagged))
+            out += tagged
     parts.append(out)
 
 
@@ -472,6 +494,7 @@ class ConsumerGroupPositionRequest(Message):
         "member_id",
         "group_instance_id",
         "max_wait_ms",
+        "poll_number",
         "topics",
     )
     __slots__ = FIELDS
@@ -492,6 +515,7 @@ class ConsumerGroupPositionRequest(Message):
         member_id: str = "",
         group_instance_id: str | None = None,
         max_wait_ms: int = 0,
+        poll_number: int = -1,
         topics: list[ConsumerGroupPositionRequestTopic] = EMPTY,
     ) -> None:
         self.group_id = group_id
@@ -499,6 +523,7 @@ class ConsumerGroupPositionRequest(Message):
         self.member_id = member_id
         self.group_instance_id = group_instance_id
         self.max_wait_ms = max_wait_ms
+        self.poll_number = poll_number
         self.topics = [] if topics is EMPTY else topics
 
 

@@ -17,6 +17,9 @@ Tag 10283 of a request has the offset that the group must reach before the membe
 record waits for this partition, or if the offset is not known yet. The tag serves only metrics. A member requests a
 position even after its wait has ended, because the position may be lowered.
 
+Tag 10286 of a request numbers the member's requests. A request that arrives behind a later one replaces nothing: its
+list of wanted positions is out of date. It is -1 from a release without the tag, and from a client that is no member.
+
 Tag 10263 of a response means that only a live member knows the position: it owns the partition and polls, or may poll
 soon. Until this member reports, a log start beyond the wanted offset proves nothing, because the member's program may
 still process the records.
@@ -67,6 +70,7 @@ REQUEST = message(
         field("member_id", "string", "0+"),
         field("group_instance_id", "string", "0+", nullable="0+", default=None),
         field("max_wait_ms", "int32", "0+"),
+        field("poll_number", "int64", "0+", default=-1, ignorable=True, tag=10286),
         _topics("Request", field("awaited_until", "int64", "0+", default=-1, ignorable=True, tag=10283)),
     ],
 )

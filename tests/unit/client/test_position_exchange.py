@@ -153,6 +153,7 @@ def test_a_member_does_not_poll_before_its_assignment_is_settled(run: Run) -> No
             assert purposes == [GROUP, POSITIONS] and fixture.generations == 1
             assert [wants(body) for _, body in coordinator.seen] == [{1: 101}, {1: 101}]
             assert {(b.generation_id, b.member_id) for _, b in coordinator.seen} == {(3, "m")}
+            assert [body.poll_number for _, body in coordinator.seen] == [1, 2]
 
     run(check)
 

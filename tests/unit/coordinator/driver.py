@@ -319,6 +319,7 @@ class Driver:
         max_wait_ms: int = 60_000,
         group: str = GROUP,
         instance: str | None = None,
+        number: int = -1,
     ) -> str:
         """Send ConsumerGroupPosition: request the positions of ``wants`` and report those in ``reports``.
 
@@ -342,6 +343,7 @@ class Driver:
             member_id=member_id,
             group_instance_id=instance,
             max_wait_ms=max_wait_ms,
+            poll_number=number,
             topics=[ConsumerGroupPositionRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
         )
         turn = self.turn()

@@ -61,6 +61,22 @@ def test_a_wait_ends_when_the_member_no_longer_names_it() -> None:
     assert (waits.shown, waits.measured) == ({}, [5.0])
 
 
+@pytest.mark.parametrize("wants", [(), (PARENT,)])
+def test_a_poll_that_arrives_behind_a_later_one_ends_no_wait(wants: tuple[tuple[str, int], ...]) -> None:
+    """A member polls over two connections, so the poll from before the wait may arrive last."""
+    waits = Waits()
+    driver = waits.driver
+    driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100}, number=2, max_wait_ms=0)
+    driver.advance(2_000)
+    parked = driver.poll(waits.waiter, 1, *wants, number=1)
+    assert (waits.shown, waits.measured) == ({PARENT: 100}, [])
+    driver.poll(waits.owner, 1, reports={PARENT: 100})
+    assert driver.answered(parked) == {PARENT: (100, False)}
+    assert (waits.shown, waits.measured) == ({}, [2.0])
+    driver.poll(waits.waiter, 1, number=3)
+    assert driver.shard.groups[GROUP].positions.pollers[waits.waiter].wants == {}
+
+
 def test_a_wait_begins_again_after_a_rewind() -> None:
     waits = Waits()
     driver = waits.driver
