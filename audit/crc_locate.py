@@ -26,7 +26,7 @@ _SINGLE_BYTES = frozenset(_FORWARD[1:])
 
 
 def locate_changed_byte(stored_crc: int, computed_crc: int, size: int) -> int | None:
-    """The index, in data of ``size`` bytes, of the byte whose change explains both CRCs; None when there is none.
+    """The index of the byte whose change explains the difference of the CRCs of ``size`` bytes; None if none does.
 
     Of several candidates, the one nearest to the end is returned. It takes O(size) steps.
     """

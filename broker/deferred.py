@@ -38,7 +38,7 @@ class Deferred(Generic[T]):
             self._callback(value)
 
     async def value(self) -> T:
-        """Wait for the value, as the only listener."""
+        """Wait for the value. There can be no other listener."""
         arrived = trio.Event()
         found: list[T] = []
 

@@ -34,7 +34,7 @@ class Decision(NamedTuple):
     caps: dict[int, StockCap]
     let_go: list[Obstacle]
     coordinators_let_go: list[int]
-    """Partitions of the offsets topic without a coordinator that answers."""
+    """Partitions of the offsets topic whose coordinators do not answer, so that holds do not wait for them."""
 
 
 class HoldWait(NamedTuple):

@@ -251,7 +251,7 @@ class ClusterImage:
         return self.brokers.keys() - self.shutting_down
 
     def serving(self, tp: TopicPartition) -> dict[int, LiveBroker]:
-        """Live brokers whose replica of the partition, if they have one, is not on a failed disk."""
+        """Live brokers, except those whose replica of the partition is on a failed disk."""
         if not self.failed:
             return self.brokers
         return {id: broker for id, broker in self.brokers.items() if tp not in self.failed.get(id, ())}
@@ -279,7 +279,7 @@ class ClusterImage:
                 yield TopicPartition(name, index), topic, topic.partitions[index]
 
     def led_partitions(self) -> Iterator[Led]:
-        """Partitions that have had a leader. Neither they nor their topics are being removed."""
+        """Partitions that have had a leader, except those that are being removed, alone or with their topic."""
         for tp, topic, partition in self.all_partitions():
             if (led := self._led(tp, topic, partition)) is not None:
                 yield led

@@ -54,7 +54,7 @@ TIMED = 64
 FIRST_UNREAD = 64
 """For this many partitions of a group, the first unread record is fetched to compute the lag in seconds."""
 SAMPLED, SAMPLE_FRESH_S = 200, 10.0
-"""The number of newest records that give a partition's hottest key, and the seconds for which the result is kept."""
+"""A partition's hottest key is taken from this many newest records. The result is kept for this many seconds."""
 COMMITTED_LATELY_S = 600.0
 """A group whose offsets were seen to change within this time is in use, even if it has no members now."""
 MOST_KEPT = 50_000

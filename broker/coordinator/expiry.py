@@ -108,7 +108,7 @@ def remove_group(turn: Turn, group: Group, tombstones: list[CoordinatorRecord], 
 
 @dataclass(frozen=True, slots=True)
 class GroupRemoved:
-    """A group's tombstones were written. If they are lost, the group is rebuilt from its durable state."""
+    """The action once a group's tombstones are committed or lost: if they are lost, its durable state is used again."""
 
     group: Group
 

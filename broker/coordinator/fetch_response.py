@@ -1,4 +1,4 @@
-"""OffsetFetch before version 8 names one group in separate fields; this module converts both shapes into one."""
+"""Converts OffsetFetch before version 8, with one group, to the later form with a list of groups, and back."""
 
 from __future__ import annotations
 

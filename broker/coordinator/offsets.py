@@ -146,7 +146,7 @@ def committing_group(turn: Turn, request: OffsetCommitRequest) -> tuple[Group | 
 
 
 def _newest_incarnation(shard: Shard, group: Group, tp: TopicPartition, incarnation_of: IncarnationOf) -> int:
-    """The latest known incarnation: the broker's metadata may lag behind the offsets of an earlier coordinator."""
+    """The latest known incarnation: a stored offset may have a later one than this broker's metadata."""
     committed = shard.durable.offsets_of(group.group_id).get(tp)
     stored = NO_INCARNATION if committed is None else committed.incarnation
     pending = (commit.incarnation for commit in group.pending_commits.get(tp, ()))

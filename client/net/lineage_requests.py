@@ -17,7 +17,7 @@ LINEAGE_VERSION: Final = 1
 
 
 def in_requests(partitions: Sequence[TopicPartition], at_once: int) -> Iterator[Sequence[TopicPartition]]:
-    """The partitions of each request. They are limited, because a very long response takes long to read."""
+    """The partitions of each request: at most ``at_once``, because a very long response takes long to read."""
     return (partitions[first : first + at_once] for first in range(0, len(partitions), at_once))
 
 

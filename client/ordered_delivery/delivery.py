@@ -441,7 +441,7 @@ class OrderedDelivery:
         return tuple(self._blocked())
 
     def metrics(self) -> dict[str, float]:
-        """The costs of resizes, by name."""
+        """The metrics of blocked partitions, hand-overs, reports and callbacks, by name."""
         self._bring_up_to_date()
         return self.hand_overs.values()
 

@@ -188,7 +188,10 @@ class PositionExchange:
             self._news.set()
 
     def want(self, wants: dict[TopicPartition, int], awaited: dict[TopicPartition, int]) -> None:
-        """Ask for the positions of exactly these incarnations of partitions; records wait for offsets ``awaited``."""
+        """Ask for the positions of exactly these partitions, by their incarnations.
+
+        ``awaited`` has the offsets that the group must reach before waiting records are delivered.
+        """
         if (wants, awaited) != (self._wants, self._awaited):
             self._wants, self._awaited = wants, awaited
             self._news.set()

@@ -135,7 +135,10 @@ class TopicGates:
         return info.incarnation if info is not None else NO_INCARNATION
 
     def on_lineage(self, tp: TopicPartition, lineage: Lineage | None, over: int) -> None:
-        """Take in a lineage of the topic of ``topic_incarnation``; None means that the partition does not exist."""
+        """Store an answer of 25301 about the topic of this ``topic_incarnation``; see ``Facts.on_lineage``.
+
+        ``lineage`` is None if the partition does not exist.
+        """
         if (topic := self._topics.get(tp.topic)) is not None:
             self.version += 1
             topic.gate.facts.on_lineage(tp.partition, lineage, over)

@@ -114,7 +114,7 @@ async def test_the_controller_uses_configs_that_it_wrote_before_any_notification
         assert deleted.responses[0].error_code == ErrorCode.NONE
         await create(cluster)
     await lose_in_sync(cluster)
-    await trio.sleep(20)  # virtual time: longer than anything waits
+    await trio.sleep(20)  # virtual time: longer than any wait
     assert await is_state(cluster, -1, [1])
 
 
@@ -123,7 +123,7 @@ async def test_an_edit_by_hand_takes_effect_when_a_notification_names_it(
 ) -> None:
     await edit(cluster, unclean_leader_election_enable="true")
     await lose_in_sync(cluster)
-    await trio.sleep(20)  # virtual time: longer than anything waits
+    await trio.sleep(20)  # virtual time: longer than any wait
     assert await is_state(cluster, -1, [1])
     await notify(cluster)
     await cluster.until(lambda: is_state(cluster, 2, [2]))

@@ -80,7 +80,7 @@ async def test_nothing_is_converted_or_resized_before_the_level_is_finalized(
     assert result.error_code == ErrorCode.POLICY_VIOLATION
     assert f"Level {LINEAGE_LEVEL} of the feature {ORDERED_RESIZE} is not finalized" in result.error_message
     hold_records(cluster, range(4, 6), 40, 40)
-    await trio.sleep(20)  # virtual time: longer than anything waits
+    await trio.sleep(20)  # virtual time: longer than any wait
     assert (await cluster.store.get(paths.partition_state(TOPIC, 1))).data == before
     await set_level(cluster, LINEAGE_LEVEL)
     await cluster.until(lambda: finished(cluster, 4))

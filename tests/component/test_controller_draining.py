@@ -356,7 +356,7 @@ async def test_a_recreated_partition_is_not_drained_in_place_of_the_old_one(
 
     cluster.received = hold_groups
     await asked.wait()
-    await trio.sleep(0.1)  # virtual time: the held request waits for its own event
+    await trio.sleep(0.1)  # virtual time: the held request waits for the event that is replaced below
     cluster.brokers[3].answering = trio.Event()
     cluster.brokers[3].answering.set()
     await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=5000))
@@ -381,7 +381,7 @@ async def test_nothing_is_deleted_from_a_partition_that_is_revived_meanwhile(
 
     cluster.received = hold_groups
     await asked.wait()
-    await trio.sleep(0.1)  # virtual time: the held request waits for its own event
+    await trio.sleep(0.1)  # virtual time: the held request waits for the event that is replaced below
     cluster.brokers[3].answering = trio.Event()
     cluster.brokers[3].answering.set()
     await resized(cluster, 6)

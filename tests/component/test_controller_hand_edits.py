@@ -211,14 +211,14 @@ async def test_random_edits_of_one_topic_do_not_stop_resizes_of_another(
         await cluster.start_controller(1001)
     await cluster.request(alter(rng.choice([4, 5, 6, 7, 9]), timeout_ms=5000))
     cluster.brokers[2].leave()
-    await trio.sleep(20)  # virtual time: longer than anything waits
+    await trio.sleep(20)  # virtual time: longer than any wait
     await cluster.brokers[2].register()
     request = alter(4)
     request.topics[0].name = "u"
     result = (await cluster.request(request)).results[0]
     assert result.error_code == ErrorCode.NONE, result.error_message
     version = (await cluster.store.get(paths.topic(TOPIC))).version
-    await trio.sleep(20)  # virtual time: longer than anything waits
+    await trio.sleep(20)  # virtual time: longer than any wait
     assert (await cluster.store.get(paths.topic(TOPIC))).version <= version + 1
 
 

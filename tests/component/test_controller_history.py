@@ -193,7 +193,7 @@ async def test_kafka_14616_a_returning_replica_gets_the_new_id_of_a_topic_recrea
 async def test_kafka_10548_a_broker_that_registers_gets_the_list_of_its_replicas_and_no_others(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """Other logs on the broker's disk are of topics that were deleted while it was away."""
+    """A log that is not in the list belongs to a topic that was deleted while the broker was away."""
     cluster = await start(nursery)
     await create(cluster, "elsewhere", [1, 2])
     await create(cluster, "here", [3])

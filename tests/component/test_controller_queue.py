@@ -105,7 +105,7 @@ async def test_once_a_gainer_is_created_the_old_count_is_a_new_resize(
     assert await queued(cluster, 4) == (
         "partitions 4, 5 have the layout, and their leaders have not answered; 4 partitions are requested next."
     )
-    await trio.sleep(5)  # virtual time: longer than anything waits
+    await trio.sleep(5)  # virtual time: longer than any wait
     assert await counts(cluster) == (6, 1, 4, 4)
     hold_records(cluster, range(4, 6), 40)
     release(cluster)
@@ -202,7 +202,7 @@ async def test_a_request_for_the_count_in_progress_removes_the_queued_one(
     assert await counts(cluster) == (6, 1, 4, None)
     release(cluster)
     await cluster.until(lambda: finished(cluster, 6))
-    await trio.sleep(5)  # virtual time: longer than anything waits
+    await trio.sleep(5)  # virtual time: longer than any wait
     assert await counts(cluster) == (6, 1, 4, None)
 
 

@@ -80,7 +80,7 @@ async def test_the_goal_is_written_first_and_gainers_are_created_when_their_lose
     await begun(cluster, 5)
     assert await counts(cluster) == (5, 1, 4, None)
     assert (await layouts(cluster, range(4)), await epochs(cluster, range(4))) == ({Layout(5, 1)}, [1] * 4)
-    await trio.sleep(5)  # virtual time: longer than anything waits
+    await trio.sleep(5)  # virtual time: longer than any wait
     assert await cluster.store.exists(paths.partition_state(TOPIC, 4)) is None
     release(cluster)
     await cluster.until(lambda: finished(cluster, 5))

@@ -58,20 +58,20 @@ async def test_the_end_is_logged_once_when_the_last_leader_has_acknowledged(
     caplog.set_level(logging.INFO)
     cluster.brokers[1].answering = trio.Event()
     await cluster.request(alter(6, timeout_ms=100))
-    await trio.sleep(10)  # virtual time: longer than anything waits
+    await trio.sleep(10)  # virtual time: longer than any wait
     assert steps(caplog) == GROW[:2]
     cluster.brokers[1].answering.set()
     await cluster.until(lambda: finished(cluster, 6))
-    await trio.sleep(10)  # virtual time: longer than anything waits
+    await trio.sleep(10)  # virtual time: longer than any wait
     assert steps(caplog) == GROW
     cluster.brokers[1].leave()
     await cluster.until(lambda: led_by(cluster, 3, 2))
     await cluster.brokers[1].register()
-    await trio.sleep(10)  # virtual time: longer than anything waits
+    await trio.sleep(10)  # virtual time: longer than any wait
     cluster.kill_controller(1000)
     cluster.zk.end_session(cluster.sessions[1000].session_id)
     await cluster.start_controller(1001)
-    await trio.sleep(10)  # virtual time: longer than anything waits
+    await trio.sleep(10)  # virtual time: longer than any wait
     assert steps(caplog) == GROW
     await resized(cluster, 7)
     assert [step.partition(" initial=")[0] for step in steps(caplog)[len(GROW) :]] == [

@@ -37,7 +37,7 @@ async def test_a_marked_partition_closes_before_its_survivor_gains_keys(
     silence(cluster, 2)
     await cluster.request(alter(4, timeout_ms=100))
     await cluster.until(lambda: has_layout(cluster, 0, 4, 3))
-    await trio.sleep(5)  # virtual time: longer than anything waits
+    await trio.sleep(5)  # virtual time: longer than any wait
     assert (await layouts(cluster, (4, 5)), await layouts(cluster, (1,))) == ({Layout(4, 3)}, {Layout(6, 2)})
     release(cluster)
     await cluster.until(lambda: is_settled(cluster, 4, 3, 6, None))
@@ -83,7 +83,7 @@ async def test_a_marked_partition_without_a_leader_delays_only_its_own_survivor(
     await cluster.until(lambda: led_by(cluster, 5, -1))
     release(cluster)
     await cluster.until(lambda: has_layout(cluster, 0, 4, 2))
-    await trio.sleep(5)  # virtual time: longer than anything waits
+    await trio.sleep(5)  # virtual time: longer than any wait
     assert await layouts(cluster, (1,)) == {Layout(6, 1)}
     await cluster.brokers[leader].register()
     await cluster.until(lambda: is_settled(cluster, 4, 2, 6, None))
@@ -223,7 +223,7 @@ async def test_a_replica_whose_broker_is_away_delays_the_removal(
     cluster.brokers[3].leave()
     hold_records(cluster, range(4, 5), 40, 40)
     await cluster.until(lambda: _is_leaving(cluster, 4))
-    await trio.sleep(5)  # virtual time: longer than anything waits
+    await trio.sleep(5)  # virtual time: longer than any wait
     assert len((await cluster.topic(TOPIC)).partitions) == 5
     for broker in (1, 2):
         assert cluster.brokers[broker].metadata()[TOPIC, 4] < 0, "it has no leader any more"

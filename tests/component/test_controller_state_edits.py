@@ -115,7 +115,7 @@ async def test_a_frozen_topic_is_still_served(cluster: ControllerCluster, autoju
     cluster.brokers[1].leave()
     await cluster.until(lambda: led_by(cluster, 3, 2))
     await cluster.brokers[1].register()
-    await trio.sleep(5)  # virtual time: longer than anything waits
+    await trio.sleep(5)  # virtual time: longer than any wait
     assert sent < sum(len(broker.requests) for broker in cluster.brokers.values()) < sent + 60
     assert await why_frozen(cluster) == why
     await cluster.store.set(paths.topic(TOPIC), intact)
@@ -130,7 +130,7 @@ async def test_no_partition_of_a_frozen_topic_is_removed(cluster: ControllerClus
     await resized(cluster, 4)
     intact = await edited_unseen(cluster, 2, initial_partition_count=2)
     hold_records(cluster, range(4, 6), 40, 40)
-    await trio.sleep(20)  # virtual time: longer than anything waits
+    await trio.sleep(20)  # virtual time: longer than any wait
     assert len((await cluster.topic(TOPIC)).partitions) == 6
     assert not (await cluster.state(TOPIC, 5)).being_removed
     await cluster.store.set(paths.partition_state(TOPIC, 2), intact)
@@ -144,7 +144,7 @@ async def test_a_deleted_state_of_a_topic_that_was_never_resized_is_not_created_
     vacate(cluster)
     await cluster.store.delete(paths.partition_state(TOPIC, 2))
     await succeeded(cluster)
-    await trio.sleep(5)  # virtual time: longer than anything waits
+    await trio.sleep(5)  # virtual time: longer than any wait
     assert await cluster.store.exists(paths.partition_state(TOPIC, 2)) is None
     result = (await cluster.request(alter(8))).results[0]
     assert result.error_message == "The states of partitions 2 cannot be read: see the log."
@@ -159,7 +159,7 @@ async def test_a_partition_znode_deleted_from_a_resized_topic_freezes_it(
     await cluster.store.delete(paths.partition(TOPIC, 2))
     await succeeded(cluster)
     assert await why_frozen(cluster) == "partition 2: it is counted and has no state."
-    await trio.sleep(5)  # virtual time: longer than anything waits
+    await trio.sleep(5)  # virtual time: longer than any wait
     assert await cluster.store.exists(paths.partition_state(TOPIC, 2)) is None
 
 
@@ -293,7 +293,7 @@ async def test_a_grow_that_was_accepted_continues_when_an_unrelated_state_is_rep
     await begun(cluster, 6)
     intact = await edited_unseen(cluster, 2, lineage=[[0, {}]])
     release(cluster)
-    await trio.sleep(5)  # virtual time: longer than anything waits
+    await trio.sleep(5)  # virtual time: longer than any wait
     assert not await exists(cluster, paths.partition_state(TOPIC, 4))
     await cluster.store.set(paths.partition_state(TOPIC, 2), intact)
     await cluster.until(lambda: finished(cluster, 6))

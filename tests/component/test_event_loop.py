@@ -1,4 +1,4 @@
-"""Every operation that could block a broker's event loop for long, at a large size, while a probe watches the loop.
+"""Runs each operation that could block a broker's event loop for long, with large input. A probe watches the loop.
 
 The bounds limit the work between two points at which other tasks run: steps, records, bytes. The bound is zero for work
 that waits for the disk. No time is asserted. A new operation of this kind gets a line here.
@@ -6,7 +6,7 @@ that waits for the disk. No time is asserted. A new operation of this kind gets 
 Other files test similar work:
 
 - ``test_large_requests``: requests of very many partitions, and large metadata;
-- ``test_large_batches``: batches whose keys are placed;
+- ``test_large_batches``: batches whose keys are checked against the layout;
 - ``contract/test_cold_ranges``: sending cold records;
 - ``unit/broker/test_settings``: a configuration of all topics;
 - ``unit/runtime/test_reclaimer`` and ``unit/log/test_log_manager``: deletion;

@@ -103,7 +103,7 @@ async def test_a_broker_is_ready_once_the_controller_has_confirmed_its_registrat
 
 
 async def test_a_broker_answers_within_the_limits_of_its_configuration(tmp_path: Path) -> None:
-    """A head of 2 KiB is too long. A new connection replaces a quiet one, and gets one response."""
+    """A head of 2 KiB is too long. A new connection replaces an idle one, and gets one response to two requests."""
     limits = {"max.head.bytes": "1024", "max.requests": "1", "max.connections": "1"}
     settings = {f"metrics.http.{key}": value for key, value in limits.items()}
     async with asked(tmp_path, **settings) as broker, await trio.open_tcp_stream(HOST, broker.port):

@@ -330,7 +330,7 @@ async def test_without_ordered_delivery_nothing_is_checked(tmp_path: Path, monke
 async def test_ordered_delivery_fixed_by_the_first_resize_is_not_changed_by_an_edit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: bool
 ) -> None:
-    """The edit has no effect before the layout comes, nor after. Metadata shows the value that the broker uses."""
+    """The edit has no effect, neither at once nor after the next LeaderAndIsr. Metadata shows the value in force."""
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
 

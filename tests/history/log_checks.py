@@ -1,4 +1,4 @@
-"""Checks of acknowledged records, and of the replicas' logs in the end.
+"""Checks of acknowledged records, and of the replicas' logs at the end of the run.
 
 They are for topics without compaction, with unique values. A partition with acknowledged records and without a log in
 the history is a violation too, because a check without data proves nothing.

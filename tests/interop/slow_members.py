@@ -1,11 +1,12 @@
-"""Members of consumer groups that process each record until the test ends it, one Python library in a process.
+"""Members of consumer groups, all of one Python library. A test says when a member has processed a record.
 
     python -m tests.interop.slow_members LIBRARY BOOTSTRAP TOPIC GROUP:RESET[,GROUP:RESET...]
 
 There is a member for each GROUP:RESET; RESET is its ``auto.offset.reset``. A record that is handed out is printed as a
-JSON line, ``{"m": member, "p": partition, "k": key, "n": value}``. It is processed when standard input has the line
-``m p``. A changed assignment is printed as ``{"m": member, "assigned": [partitions]}``. At the end of standard input
-all members leave. A member commits only records that it has processed. The programs in ``java`` and ``go`` do the same.
+JSON line, ``{"m": member, "p": partition, "k": key, "n": value}``. Its processing ends when standard input has a line
+with the member and the partition, such as ``0 3``. A changed assignment is printed as ``{"m": member, "assigned":
+[partitions]}``. At the end of standard input all members leave. A member commits only records that it has processed.
+The programs in ``java`` and ``go`` do the same.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ SHORT = {
 
 
 def follow(key: tuple[str], pieces: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    """Keep the last number of a key; a row names the places where its numbers are not consecutive."""
+    """Keep the key's last number in the state. The row has the places where the key's numbers are not consecutive."""
     last = state.get[0] if state.exists else -1
     rows = pd.concat(list(pieces)).sort_values("offset")
     broken = ""

@@ -94,7 +94,7 @@ def mixed_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
 
 
 def kill_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
-    """kill -9 of a random process every few seconds: in one of four cases of a controller, else of a broker."""
+    """kill -9 of a random process every few seconds: a controller in a quarter of the kills, otherwise a broker."""
     rng = random.Random(seed)
     while True:
         names, kind = (CONTROLLERS, "kill_controller") if rng.random() < 0.25 else (BROKERS, "kill_broker")

@@ -97,7 +97,7 @@ def _move_one(
 ) -> bool:
     """Move one partition from the most loaded member that can give one away; False when loads are even.
 
-    Only one is moved at a time. After it, another member may be the one that should give a partition away.
+    One call moves only one partition, because the next one may have to come from another member.
     """
     for member_id in sorted(held, key=lambda m: -len(held[m])):
         # Partitions that this member owned before are the last to leave it.

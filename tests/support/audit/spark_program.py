@@ -1,4 +1,4 @@
-"""A user's program for ``spark-submit``: uses both formats without an import, and prints its results."""
+"""A user's program for ``spark-submit``: uses Anabranch's formats without importing it, and prints results."""
 
 import json
 import os

@@ -405,7 +405,7 @@ async def recovery(machine: Machine) -> None:
 
 
 async def truncation(machine: Machine) -> None:
-    """A follower that truncates its log's end, and then all of it."""
+    """A follower that truncates the end of its log, and later the whole log."""
     await machine.begin(FOLLOWER)
     machine.append(FOLLOWER, 11)
     await machine.flush(FOLLOWER)

@@ -24,7 +24,7 @@ RECORD: KeyValue = (b"key", b"value")
 
 
 class Coordinator:
-    """Broker 1's offsets log over three replicas; ``tick`` delivers the changes of the partition."""
+    """Broker 1's offsets log over three replicas; ``tick`` completes the operations that wait for it."""
 
     def __init__(self, *, replicas: int = 3, min_insync_replicas: int = 1) -> None:
         self.cluster = ReplicaCluster(replicas, min_insync_replicas=min_insync_replicas)
