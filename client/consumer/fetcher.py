@@ -27,7 +27,7 @@ from anabranch.client.errors import (
 )
 from anabranch.client.net.connections import FETCH, Connections, backoff_ms
 from anabranch.client.net.metadata import Metadata
-from anabranch.client.subscription.fetched_batch import FetchedBatch, names_moved
+from anabranch.client.subscription.fetched_batch import FetchedBatch, names_moved, without_response
 from anabranch.client.subscription.subscription import (
     AssignedPartition,
     FetchState,
@@ -374,7 +374,7 @@ class Fetcher:
             state.pass_start(data.log_start_offset)
             return state.position != before
         try:
-            return self._buffer(state, data, records)
+            return self._buffer(state, data, without_response(records))
         except KafkaError as damaged:
             state.error = error_for(damaged.code, f"{state.tp} from offset {state.fetch_offset}: {damaged.message}")
             return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, overload
+from typing import Any, Final, Generic, NamedTuple, overload
 
 from anabranch.client.config import Deserializer
 from anabranch.client.errors import RecordDeserializationError
@@ -16,6 +16,8 @@ from anabranch.protocol.records import Record, RecordBatch
 from anabranch.protocol.types import Buffer, TopicPartition
 
 _MOVED = MOVED_HEADER.encode()
+COPIED_BYTES: Final = 16 << 10
+"""Fewer records than this are copied out of their response."""
 
 
 class ConsumerRecord(NamedTuple, Generic[KeyOut, ValueOut]):
@@ -40,6 +42,11 @@ class Deserializers:
 
     key: Deserializer | None = None
     value: Deserializer | None = None
+
+
+def without_response(records: Buffer) -> Buffer:
+    """The records, copied if they are few: a view of them keeps the buffer of the whole response, 64 KiB or more."""
+    return bytes(records) if len(records) < COPIED_BYTES else records
 
 
 def names_moved(records: Buffer) -> bool:

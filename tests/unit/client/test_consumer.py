@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import anyio
@@ -19,6 +20,7 @@ from anabranch.client.errors import (
 )
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.framing import BUFFER_BYTES
 from anabranch.protocol.generated.fetch import EpochEndOffset as FetchEpochEnd
 from anabranch.protocol.generated.fetch import FetchResponse
 from anabranch.protocol.generated.metadata import MetadataResponse
@@ -121,6 +123,32 @@ def test_a_record_that_is_produced_later_arrives(run: Run) -> None:
             assert await consumer.position(T0) == 5
             await producer.send("t", value=b"new")
             assert (await consumer.getone()).value == b"new"
+
+    run(check)
+
+
+def test_small_batches_that_wait_take_little_memory(run: Run) -> None:
+    """The batches of a slow reader do not keep the buffers of 64 KiB in which their responses arrived."""
+    batches = 100
+
+    async def check() -> None:
+        async with (
+            filled(1).running() as broker,
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=5) as consumer,
+        ):
+            consumer.assign([T0])
+            await read(consumer, 1)
+            tracemalloc.start()
+            for number in range(1, batches + 1):
+                broker.logs[T0].append(build_batch([(b"k", b"%d" % number, [], 1000)]))
+                while number >= max(
+                    p.fetch_offset for f in broker.seen(ApiKey.FETCH) for t in f.topics for p in t.partitions
+                ):
+                    await anyio.sleep(0.001)  # polls: until the consumer has the batch
+            held_bytes, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert held_bytes < batches * BUFFER_BYTES / 2
+            assert [record.value for record in await read(consumer, batches)][-1] == b"%d" % batches
 
     run(check)
 
