@@ -231,10 +231,12 @@ class Metadata:
         return self._silence()
 
     def _silence(self) -> str:
-        nodes = ", ".join(str(node) for node in self.cluster.nodes.values() or self._bootstrap)
+        nodes = [str(node) for node in self.cluster.nodes.values() or self._bootstrap]
         unanswered = self._connections.unanswered()
+        if len(nodes) > 1 and self.failure is None and unanswered is not None:
+            return unanswered.what  # perhaps no other broker was asked since
         why = self.failure.message if self.failure is not None else unanswered.what if unanswered is not None else ""
-        return f"{_NO_BROKER} at {nodes}" + (f" ({why})" if why else "")
+        return f"{_NO_BROKER} at {', '.join(nodes)}" + (f" ({why})" if why else "")
 
     async def _watch(self) -> None:
         """Log problems that last for longer than a moment, again while they last, and their end."""

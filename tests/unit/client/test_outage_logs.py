@@ -127,6 +127,22 @@ async def test_a_broker_that_accepts_requests_and_is_silent_is_an_outage(
         assert warnings(caplog) == ["no broker answers at h:1, for 1 s now"]
 
 
+async def test_of_several_brokers_only_the_one_that_owes_a_response_is_named(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers = Brokers()
+    other = MetadataResponseBroker(node_id=2, host="g", port=1)
+    topic = MetadataResponseTopic(name="t", partitions=[MetadataResponsePartition(partition_index=0, leader_id=1)])
+    brokers.answer = MetadataResponse(brokers=[BROKER, other], topics=[topic])
+    async with metadata_of(brokers) as metadata:
+        await metadata.ready(1_000)
+        brokers.silent, brokers.owed = True, Unanswered(trio.current_time(), "g:1 has not answered METADATA")
+        metadata.request_update()
+        await trio.sleep(2)  # virtual time: autojump_clock
+        assert warnings(caplog) == ["g:1 has not answered METADATA, for 1 s now"]
+        assert metadata.silence_of(1.0) == "g:1 has not answered METADATA"
+
+
 async def test_while_others_answer_one_silent_broker_is_no_outage(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
