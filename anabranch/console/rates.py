@@ -95,6 +95,8 @@ def outlook(lag: int, written: float | None, read: float | None) -> str:
         return "is being measured"
     if read <= 0:
         return "stands still" if written <= 0 else f"stands still while {written:,.0f} records/s are written"
-    if read <= written:
+    if round(read) == round(written):
+        return f"stays behind: {written:,.0f} records/s are read and as many are written"
+    if read < written:
         return f"falls behind: reads {read:,.0f} records/s, {written:,.0f} are written"
     return f"catches up in {duration(lag / (read - written))}: reads {read:,.0f} records/s, {written:,.0f} are written"

@@ -60,6 +60,8 @@ def test_the_number_of_samples_is_bounded() -> None:
         (10, 0.0, 0.0, "stands still"),
         (10, 50.0, 0.0, "stands still while 50 records/s are written"),
         (10, 50.0, 40.0, "falls behind: reads 40 records/s, 50 are written"),
+        (10, 50.2, 49.8, "stays behind: 50 records/s are read and as many are written"),
+        (10, 49.8, 50.2, "stays behind: 50 records/s are read and as many are written"),
         (600, 40.0, 50.0, "catches up in 60 s: reads 50 records/s, 40 are written"),
     ],
 )
