@@ -216,7 +216,7 @@ def test_metrics_with_faults_that_promtool_reports_are_explained() -> None:
 
 
 def test_every_command_that_prints_json_has_a_schema() -> None:
-    """Every command with ``--json`` has a schema; that of ``audit`` is a file of its own."""
+    """Every command with ``--json`` has a schema. The schema of ``audit`` is a separate file."""
     defined = json.loads((ROOT / "docs" / "cli.schema.json").read_text())["$defs"].keys() - {"failed"}
     app = build_app()
     having = set()

@@ -27,12 +27,12 @@ CLOCK_CALLS = re.compile(
 PRIVATE = re.compile(r"(^|\.)_(?!(_init__|replace|asdict|fields|make)$)")
 PRIVATE_ATTRIBUTE = re.compile(r"_(?!_)")
 MUTATED = ("sim", "property", "history", "support")
-"""The folders of tests that switch off a rule to show that it is needed. The tests use no private name of a module."""
+"""The folders of tests that switch rules off to show that the rules are needed. They use no module's private names."""
 ASSERTED_CALLERS = {
     "runtime/metrics.py": "len(labels) == len(self.label_names)",
     "client/producer/partition_queue.py": "self.may_adopt",
 }
-"""Conditions that callers in this code must meet, by file. None of them checks data from a socket or a file."""
+"""Conditions that callers in this code must meet, by file. No such condition checks data from a socket or a file."""
 
 
 def tracked_text() -> list[Path]:
@@ -189,7 +189,7 @@ def test_tests_do_not_sleep_to_synchronise() -> None:
 
 
 def assigned_privately(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield other objects' private attributes that are assigned or deleted, or that lead to such an attribute."""
+    """Yield each private attribute of another object that is assigned or deleted, or leads to such an attribute."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Attribute | ast.Subscript) or isinstance(node.ctx, ast.Load):
             continue
@@ -204,7 +204,7 @@ def assigned_privately(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def replaced_privately(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield the private names that a file replaces or deletes, in code or by ``setattr`` and ``delattr``.
 
-    They include the private names that a replacement function uses of its first argument.
+    Also yield each private attribute of its first argument that a replacement function uses.
     """
     yield from assigned_privately(tree)
     calls = [

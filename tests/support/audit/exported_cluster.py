@@ -154,6 +154,6 @@ class Cluster:
         return Manifest.decode((self.root / "out" / MANIFEST_NAME).read_bytes())
 
     def exported(self, directory: Path | None = None) -> list[int]:
-        """The offsets in the files of the manifest, in their order."""
+        """Return the offsets in the manifest's files, in the order of the files."""
         entry = self.manifest().partitions[0]
         return [offset for segment in entry.segments for offset in offsets((directory or self.out) / segment.name)]

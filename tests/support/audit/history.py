@@ -109,7 +109,7 @@ class History:
                 self.append(partition, [(key, b"%d\t%s" % (first + n, key)) for n, key in enumerate(placed)])
 
     def finish(self, copied: tuple[int, ...] = ()) -> None:
-        """Close the logs and write the manifest. The replica on broker 2 has the partitions ``copied`` too."""
+        """Close the logs and write the manifest. Broker 2 also has a replica of each partition in ``copied``."""
 
         async def close() -> None:
             for log in self.logs.values():

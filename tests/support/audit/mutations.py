@@ -1,6 +1,6 @@
-"""Mutations of the audit's checks: rules switched off, one at a time, over the files of ``audit_seeds``.
+"""Mutations of the audit's checks: each mutation switches one rule off and audits the files of ``seeds``.
 
-A rule is switched off by a changed text in the source of its function. The audit must then miss the rule's violations.
+A mutation replaces text in the source of the rule's function. The audit must then miss the rule's violations.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ RULES_OFF = [
 
 
 class Audited:
-    """The files of ``seeds``, read in this process, so that a single check can be applied."""
+    """Reads the files of ``seeds`` in this process, so that a test can apply a single check."""
 
     def __init__(self, spark: SparkSession, seeds: Seeds, consumer_log: Path) -> None:
         self._spark = spark

@@ -94,7 +94,7 @@ class Seeds:
         # A record that was removed from its batch.
         batch = RecordBatch(bytes(history.batch(23, [(of[23][0], b"900005\t"), (of[23][0], b"900006\t")])))
         self._append_as_follower(23, bytearray(retain_records(batch, batch.records()[:1])), "contiguous offsets")
-        # A producer epoch that does not begin at sequence 0, and a producer epoch that has ended.
+        # A producer epoch that does not begin at sequence 0, and a batch of a producer epoch that has ended.
         self._append(25, [(of[25][0], b"900007\t")], "producer sequences", producer_epoch=1)
         self._append(26, [(of[26][0], b"900007\t")], producer_epoch=1, sequence=0)
         self._append(26, [(of[26][0], b"900008\t")], "producer sequences", sequence=1)
@@ -113,7 +113,7 @@ class Seeds:
         self._append(35, [(of[35][0], b"none\t")], "key order")
         # A record in a closed partition.
         self._append(43, [(None, b"900006\t")], "closed partitions")
-        # A leader epoch that goes back; the leader epoch cache has another epoch at that offset.
+        # A leader epoch lower than the epoch before it; the leader epoch cache has another epoch at that offset.
         self._append(4, [(None, b"900007\t")], "leader epochs", epoch=1)
         self._expect("leader epochs", 4, dict(history.logs[4].leader_epoch_cache.entries)[1], None, None)
         self._append_control_batches()
@@ -283,11 +283,11 @@ class Seeds:
         self._expect_last_entries(partition, batch.last_offset, of_replica)
 
     def write_consumer_log(self, path: Path) -> None:
-        """Write a log in which one member goes back in partition 14, and another delivers a moved key too early.
+        """Write a log of deliveries with violations of the key order, and with three invalid lines.
 
-        The older of a key's two records is never delivered in partition 15. In partition 36 it is delivered after the
-        newer record, in the same call.
-        Three lines are invalid.
+        One member goes back in partition 14. Another member delivers a moved key too early. Partitions 15 and 36 have
+        two records of a key: in partition 15 the older record is never delivered, and in partition 36 it is delivered
+        after the newer record, in the same call.
         """
         moved = next(key for key in self._keys if self._in_grown(key) >= INITIAL)
         child = self._in_grown(moved)

@@ -23,7 +23,7 @@ class StreamModel(LineageModel):
         self.eager = self.r.choice([0.02, 0.1, 0.3])
 
     def is_drained(self, p: int) -> bool:
-        """Whether the group and the stream have read the partition to its end. A removal waits for both."""
+        """Whether the group and the stream have read the partition to its end. A removal waits until they have."""
         return super().is_drained(p) and self.positions.get(p, 0) >= self.replicas[p].end
 
     def step(self) -> None:
@@ -33,7 +33,7 @@ class StreamModel(LineageModel):
             super().step()
 
     def look(self, p: int) -> bool:
-        """Also read a micro-batch in each round of ``finish``, which calls this method for every partition."""
+        """Read a micro-batch, too. In each round, ``finish`` calls this method for every partition."""
         is_moved = self.micro_batch() if self.quiet and p == 0 else False
         return super().look(p) or is_moved
 

@@ -118,10 +118,10 @@ class OneBroker:
     ) -> Any:
         """Send the broker an UpdateMetadata for a topic; ``leader`` -2 removes the topic.
 
-        ``layout`` is initial and undeleted partition count, and layout version. ``incarnation`` is that of partition 0;
-        the next partitions have the next numbers. With ``ordered_delivery`` -1 the configuration decides. Stock
-        producers may place records by the ``announced`` count. With ``refreshes`` the broker makes them refresh their
-        metadata.
+        ``layout`` has the initial partition count, the undeleted partition count and the layout version. Partition 0
+        has ``incarnation``, and each further partition has the next number. With ``ordered_delivery`` -1 the
+        configuration decides. Stock producers may use the ``announced`` count. With ``refreshes`` the broker makes
+        stock producers refresh their metadata.
         """
         states = [
             UpdateMetadataPartitionState(

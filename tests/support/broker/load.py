@@ -45,7 +45,7 @@ class Load:
         self._topic = topic
         self._thread = threading.Thread(target=self._run)
         self._epochs: list[tuple[int, int]] = []
-        """The producer's statistics: how often it got an id and epoch, and its present epoch."""
+        """The producer's statistics: how often the producer got an id and epoch, and the present epoch."""
 
     def _take_statistics(self, statistics: str) -> None:
         of_producer = json.loads(statistics)["eos"]
@@ -88,10 +88,10 @@ class Load:
     def check(self, bootstrap: str, partitions: int, refused: Collection[int] = ()) -> None:
         """Check that all acknowledged records exist, once, in the order in which they were written.
 
-        No record may fail, except with one of the errors ``refused``; with these, only loss is checked. When librdkafka
-        has raised its producer epoch, it may have written unacknowledged records again, and only the first copy of each
-        record is checked. librdkafka raises the epoch when one sequence overtakes another at a leader change
-        (librdkafka 4953).
+        Records may fail only with one of the errors ``refused``. If ``refused`` has errors, only loss is checked. When
+        librdkafka has raised its producer epoch, it may have written unacknowledged records again, and only the first
+        copy of each record is checked. librdkafka raises the epoch when one sequence overtakes another at a leader
+        change (librdkafka 4953).
         """
         unexpected = Counter(error.str() for error in self.failed if error.code() not in refused)
         assert not unexpected, unexpected

@@ -1,4 +1,4 @@
-"""Two releases side by side: the previous release is this one with narrowed ``supported.features`` (KIP-584).
+"""Two releases side by side: the previous is the present release with narrowed ``supported.features`` (KIP-584).
 
 The brokers of the previous release neither resize nor write flexible records.
 """
@@ -22,7 +22,7 @@ def levels(admin: Admin) -> dict[str, int]:
 
 
 def set_release(cluster: ProcessCluster, broker_id: int, ranges: str | None) -> None:
-    """Write the feature ranges of a release to a broker's file; None means its own ranges."""
+    """Write the feature ranges of a release to a broker's file. With None the broker uses its own ranges."""
     file: Path = cluster.directory / "data" / f"broker-{broker_id}.properties"
     lines = [line for line in file.read_text().splitlines() if not line.startswith("supported.features=")]
     file.write_text("\n".join([*lines, *([f"supported.features={ranges}"] if ranges else []), ""]))

@@ -182,7 +182,7 @@ class ReplicaCluster:
         return self[leader].partition.append(memoryview(batch), all_in_sync=all_in_sync).last_offset
 
     def ask(self, follower: int, leader: int) -> PartitionData:
-        """The leader's response to the follower's next fetch, which is a full one."""
+        """Return the leader's response to the follower's next fetch. The fetch is a full fetch of a session."""
         followed = self[follower].followed
         assert followed is not None
         plan = FetchPlan()

@@ -1,4 +1,4 @@
-"""Records every commit of a consumer for a history: commits of the user, and the consumer's own, as after a flush."""
+"""Records every commit of a consumer for a history: the user's commits, and the consumer's own after a flush."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.history.events import Committed, Outcome
 def record_commits(
     consumer: Consumer, member: str, now_ms: Callable[[], float], record: Callable[[Committed], None]
 ) -> None:
-    """Call ``record`` for each offset after its request. Unless the outcome is ``ok``, the commit may have failed."""
+    """Call ``record`` for each offset once the commit's request has ended. Only the outcome ``ok`` means success."""
     link = consumer._link
     assert link is not None
     commit, group = link.commit_offsets, link.group_id

@@ -1,4 +1,4 @@
-"""Places unsent records again, for a new layout, without pauses."""
+"""Moves unsent records to their partitions under a new layout, without pauses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anabranch.client.producer.replacement import Placing, Replaced, Replacement
 def replace_records(
     before: TopicInfo, after: TopicInfo, queues: list[list[ProducerBatch]], placing: Placing
 ) -> Replaced:
-    """Place records by the layout ``after`` that were placed by the layout ``before``.
+    """Move records from their partitions under the layout ``before`` to their partitions under the layout ``after``.
 
     Each queue has the batches of one partition, in order.
     """

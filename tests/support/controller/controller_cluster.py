@@ -101,7 +101,7 @@ class FakeBroker:
         self.kinds: dict[str, str] = {}
         """The protocol types of groups that are not consumer groups."""
         self.keeps: set[tuple[str, int]] = set()
-        """Partitions whose records the broker does not delete: it closes the connection instead."""
+        """Partitions for which the broker closes the connection instead of deleting records."""
         self.group_errors: dict[str, ErrorCode] = {}
         """The errors of responses to DescribeGroups."""
         self.states: dict[str, str] = {}
@@ -243,7 +243,7 @@ class FakeBroker:
         )
 
     def _may_read(self, name: str, topics: Sequence[str]) -> bool:
-        """Whether the group may read one of the topics: a group with members, a state or an error may read any."""
+        """Whether the group may read one of the topics. A group with members, a state or an error may read all."""
         is_open = name in self.members or name in self.states or name in self.group_errors
         return not topics or is_open or any(topic in topics for topic, _ in self.groups[name])
 
@@ -416,7 +416,7 @@ class ControllerCluster:
         await ready.wait()
 
     def kill_controller(self, controller_id: int) -> None:
-        """End the process at once; its session stays until it times out."""
+        """End the process at once. Its session stays until the session times out."""
         self.scopes[controller_id].cancel()
         self.sessions[controller_id].crash()
 

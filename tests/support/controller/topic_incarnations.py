@@ -1,4 +1,4 @@
-"""Converts the successive states of a topic's znodes to events of its partitions for a history."""
+"""Converts the successive states of a topic's znodes to a history's events about the partitions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TopicIncarnations:
     def saw(
         self, number: int, incarnation: int, state: PartitionState | None, znode: TopicZnode, now_ms: float
     ) -> list[Event]:
-        """Record a partition's present state, None when it has none, and return the resulting events."""
+        """Record a partition's present state, or None for a partition without a state. Return the resulting events."""
         tp, events = TopicPartition(self.topic, number), list[Event]()
         part = self.present.get(number)
         if part is not None and (state is None or part.incarnation != incarnation):
@@ -68,7 +68,7 @@ class TopicIncarnations:
         return events
 
     def unfinished(self, znode: TopicZnode) -> str:
-        """The next unfinished part of the last resize, including the removal of marked partitions; "" if it is done."""
+        """The next unfinished part of the last resize, or "". A part may be the removal of marked partitions."""
         wanted = Layout(znode.undeleted_partition_count, znode.layout_version)
         if znode.wanted is not None:
             return f"a resize to {znode.wanted} partitions is queued"

@@ -1,4 +1,4 @@
-"""A disk with cold bytes, which have left the page cache: the event loop must not wait for them."""
+"""A disk with cold bytes, which have left the page cache: the event loop must not wait for cold bytes."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _MOVED = -1
 
 
 class Moved(NamedTuple):
-    """A tombstone of a moved key that is not written yet. It is never placed again."""
+    """An unwritten tombstone of a moved key. After a resize the tombstone keeps its partition."""
 
     batch: Batch
 
@@ -35,13 +35,13 @@ class CompactedModel(LineageModel):
     drops_values = False
     """Whether marked partitions are removed with their records."""
     moves_by_layout = True
-    """Whether tombstones of moved keys are written only under the layout that placed the key's record."""
+    """Whether tombstones of moved keys are written only under the layout by which the key's record was written."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, records=40)
         self.tombstones: set[Number] = set()
         self.versions: dict[Number, int] = {}
-        """The layout version by which each record was placed."""
+        """The layout version by which each record's partition was chosen."""
         self.late_moved: list[Moved] = []
         self.removed = 0
         """The number of tombstones that cleaners have removed."""
@@ -125,7 +125,7 @@ class CompactedModel(LineageModel):
         return record.epoch < tombstones.first_kept_epoch(entries, known.as_of, over)
 
     def counts(self, _p: int, _entry: LineageEntry) -> bool:
-        """Whether a lineage entry of the partition counts; all entries do."""
+        """Return True: every lineage entry of a partition counts."""
         return True
 
     # ------------------------------------------------------------ a new reader

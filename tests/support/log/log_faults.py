@@ -1,7 +1,7 @@
-"""A broker's logs on a simulated disk that fails at one file operation, and the promises for their records.
+"""Runs a broker's logs on a simulated disk that fails at one file operation, and checks the promises to clients.
 
-``Machine`` runs a scenario, which continues after a failure, and keeps the acknowledged records of each partition. Its
-``check`` compares them with the records that a reader finds.
+``Machine`` runs a scenario, which continues after a failure, and remembers the acknowledged records of each partition.
+``Machine.check`` compares the acknowledged records with the records that a reader finds.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Machine:
         self.create(partition)  # an incomplete directory must not block the next attempt
 
     async def restart(self) -> None:
-        """Start a process. When the disk refuses, end the fault and start again."""
+        """Start a process. If the disk refuses an operation, end the fault and start again."""
         try:
             await self.start()
         except (LogDirError, OSError):
@@ -421,7 +421,7 @@ async def truncation(machine: Machine) -> None:
 
 
 async def large_truncations(machine: Machine) -> None:
-    """Truncations in threads: one process dies before such a thread is done, and another process stops."""
+    """Truncations in threads. One process is killed before such a thread ends, and the next process stops cleanly."""
     await machine.begin(FOLLOWER)
     with patch("anabranch.broker.log.segment.CUT_AT_ONCE_BYTES", 0):
         machine.append(FOLLOWER, 11)

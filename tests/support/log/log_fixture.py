@@ -85,12 +85,12 @@ class FaultyStorage(RealStorage):
         self.crash_at = -1
         self.full = False
         self.full_with_parts = False
-        """Whether a full disk takes the first half of an append."""
+        """Whether a full disk stores the first half of an append."""
         self.full_for = ""
-        """The suffix of the paths of new files for which the disk is full."""
+        """The disk is full for new files whose path ends with this suffix."""
         self.keeps_trees = False
         self.synced: list[str] = []
-        """The name of the file of each sync, in order, also of a sync that fails."""
+        """The file name of each sync, in order. Failed syncs are included."""
 
     @property
     def syncs(self) -> int:

@@ -45,7 +45,7 @@ class Record(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """An unacknowledged record. ``incarnation`` is the partition's, from the producer's metadata."""
+    """An unacknowledged record. ``incarnation`` is the partition's incarnation in the producer's metadata."""
 
     partition: int
     layout: StoredLayout
@@ -260,7 +260,7 @@ class LineageModel:
     def edit(self) -> None:
         """Edit the topic's znode while there is no active controller; the next controller judges the edit.
 
-        When it finds a contradiction, the topic is frozen until the edit is reverted.
+        If the next controller finds a contradiction, the topic is frozen until the edit is reverted.
         """
         name, value = self.r.choice(self.edits())
         self.done.append(f"edit: {name}={value}")
@@ -535,7 +535,7 @@ class LineageModel:
             self.look(p)
 
     def wish(self) -> int:
-        """A count to request; often the previous one, which cancels or merges."""
+        """Return a count to request. Often it is the previous count, which cancels the resize or merges."""
         before = self.topic.previous_undeleted_partition_count
         return before if before and self.r.random() < 0.4 else self.r.randint(self.initial, self.highest)
 

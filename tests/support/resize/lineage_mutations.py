@@ -54,7 +54,7 @@ def an_entry_is_written_after_the_bump(patch: Patch) -> None:
 
 
 def a_losers_epoch_is_noted_with_the_goal(patch: Patch) -> None:
-    """The loser's last epoch is recorded too early: an election before the bump raises it."""
+    """The loser's last epoch is recorded too early: an election before the bump raises the epoch."""
     noted: dict[int, int] = {}
     begun = resize.begun
 
@@ -71,7 +71,7 @@ def a_losers_epoch_is_read_when_its_gainer_is_bumped(patch: Patch) -> None:
 
 
 def losers_need_not_answer_and_producers_go_back(patch: Patch) -> None:
-    """Two rules at once, because each rule covers the other (``docs/model``)."""
+    """Two rules are switched off at once, because each rule alone is enough (``docs/model``)."""
     patch.setattr(resize, "losers_are_done", lambda snapshot, losers: all(map(snapshot.has_goal, losers)))
     patch.setattr(lineage_model, "NEVER_BACK", False)
 

@@ -89,7 +89,7 @@ class Rules:
         self._states: dict[int, PartitionState] = {}
         self._topic: TopicZnode | None = None
         self._edits: dict[str, bytes | None] = {}
-        """The test's own writes by path, None for a deletion. A znode is not checked while it has this content."""
+        """What the test itself wrote, by path; None for a deletion. Znodes with this content are not checked."""
         self._decoded: dict[int, tuple[bytes, PartitionState]] = {}
         for name in ("set", "delete"):
             setattr(cluster.store, name, self._noting(getattr(cluster.store, name)))
@@ -107,7 +107,7 @@ class Rules:
         multi = session.multi
 
         async def checked(ops: Sequence[ZkOp]) -> list[int]:
-            await self._compare()  # a controller that was killed after its last write has not compared it
+            await self._compare()  # a controller that was killed after its last write has not compared that write
             versions = await multi(ops)
             await self._compare()
             self.writes += 1
@@ -333,7 +333,7 @@ def layouts_sent(cluster: ControllerCluster) -> dict[tuple[int, int], set[tuple[
 
 
 async def finished(cluster: ControllerCluster, count: int) -> bool:
-    """Whether the topic has ``count`` partitions under one layout, and every broker with features has their leaders."""
+    """Whether the topic has ``count`` partitions under one layout, and brokers with features know their leaders."""
     topic = await cluster.topic(TOPIC)
     live = await cluster.store.children(paths.BROKER_IDS)
     metadata = [broker.metadata() for id in live if (broker := cluster.brokers[int(id)]).features]
@@ -365,7 +365,7 @@ async def _znodes(cluster: ControllerCluster) -> list[Any]:
 
 
 async def led_by(cluster: ControllerCluster, partition: int, leader: int) -> bool:
-    """Whether this broker is the partition's leader; with -1, whether there is no leader."""
+    """Whether this broker is the partition's leader; with -1, whether the partition has no leader."""
     return (await cluster.state(TOPIC, partition)).leader == leader
 
 

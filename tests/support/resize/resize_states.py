@@ -1,4 +1,4 @@
-"""Stops a simulated controller in the middle of a resize by silent brokers, and reads the topic's znodes."""
+"""Uses silent brokers to stop a simulated controller in the middle of a resize, and reads the topic's znodes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def counts(cluster: ControllerCluster) -> tuple[int, int, int | None, int 
 
 
 async def is_settled(cluster: ControllerCluster, *expected: int | None) -> bool:
-    """Whether the counts are as expected, and every live broker knows the leaders of that layout's partitions.
+    """Whether the counts are as expected, and every live broker knows the leaders of the layout's partitions.
 
     Marked partitions may exist.
     """

@@ -44,7 +44,7 @@ TOPIC_ID = uuid.UUID(int=7)
 FIRST, GROWN, SHRUNK, GROWN_AGAIN = (4, 0), (6, 1), (4, 2), (8, 3)
 UNTAGGED = (-1, -1)
 NEVER_ANSWERED_MS = 60_000
-"""The timeout of a request whose response another event causes, long before the timeout."""
+"""The timeout of a request that another event completes. The event comes long before the timeout."""
 
 
 class Broker:

@@ -28,7 +28,7 @@ def create_resizable(
 
 
 def resize(bootstrap: str, topic: str, count: int, *, settle: bool = True) -> None:
-    """Request another partition count; with ``settle``, wait until the topic has exactly these, all with leaders."""
+    """Request another partition count; with ``settle``, wait until the topic has this count and all leaders."""
     with_admin(bootstrap, lambda admin: admin.create_partitions({topic: count}))
     if settle:
         wait_for(lambda: is_settled(bootstrap, topic, count), DEADLINE_S, f"{topic} has {count} partitions")

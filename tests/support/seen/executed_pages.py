@@ -116,11 +116,11 @@ LINES: Mapping[Place, str] = {
         "takes a minute; tests/integration/test_demo.py runs it with fewer events"
     ),
 }
-"""The test that executes a line, or the reason that no test does: for single lines of the other blocks."""
+"""For single lines of the other blocks: the test that executes the line, or the reason that no test does."""
 
 
 def lines_to_execute() -> dict[str, list[tuple[Block, list[str]]]]:
-    """By page, the blocks with their command lines that are in neither table."""
+    """Return, by page, each block that is not in a table, with those command lines that are not in a table."""
     found: dict[str, list[tuple[Block, list[str]]]] = {}
     for block in blocks():
         if _place(BLOCKS, block.page, block.lines[0]) is None:

@@ -28,7 +28,7 @@ _MORE = {
     "reassignment.step": "replicas, adding, removing",
     "resize.waits": "topic, partitions, group, read, end, waits_for",
 }
-"""The fields of calls that take them from a dict."""
+"""The fields of logging calls that pass a dict of fields."""
 _TABLE = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
 
 

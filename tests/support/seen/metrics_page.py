@@ -30,7 +30,7 @@ DEADLINE_S = 60.0
 
 
 class Row(NamedTuple):
-    """A metric. ``of`` is broker, controller or both. ``labels`` is None when no value shows them."""
+    """A metric. ``of`` is broker, controller or both. ``labels`` is None if the metric has no value."""
 
     of: str
     type: str

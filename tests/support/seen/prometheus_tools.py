@@ -78,7 +78,7 @@ def metric_names(expression: str) -> set[str]:
 
 
 def changed_rules(path: Path, limits: Mapping[str, tuple[str, str]]) -> None:
-    """Write rules that fire at once. ``limits`` has, by alert, a part of its expression and the replacement."""
+    """Write rules that fire at once. ``limits`` has, by alert, a part of the alert's expression and its replacement."""
     content = yaml.safe_load(RULES.read_text())
     for group in content["groups"]:
         for rule in group["rules"]:

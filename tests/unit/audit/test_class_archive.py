@@ -1,4 +1,4 @@
-"""The reaction to a Spark that does not start with an archive of its classes. Spark's builder is a fake."""
+"""The audit's reaction if Spark does not start with an archive of its classes. Spark's builder is a fake."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_only_the_last_layouts_within_the_limit_are_shown() -> None:
     [
         (Check("key order", 1000), ["kept", "kept"]),
         (Check("key order", 0, unknown="no order-by"), ["undecided", "undecided"]),
-        # Offsets 0-99 of partition 2 are of layout 1, offsets 200-299 of partition 0 of layout 2.
+        # Partition 2 has layout 1 at offsets 0-99. Partition 0 has layout 2 at offsets 200-299.
         (Check("key order", 1000, 1, [violation(2, 7)]), ["broken", "kept"]),
         (Check("key order", 1000, 5, [violation(0, 250)]), ["unnamed", "broken"]),
         (Check("key order", 1000, 1, [violation(2, 7)], unknown="1 batch"), ["broken", "undecided"]),

@@ -1,4 +1,4 @@
-"""The parts of a large segment contain every record once, and with bounds they contain the selected records."""
+"""The parts of a large segment contain every record once. With bounds, the parts contain the selected records."""
 
 from __future__ import annotations
 

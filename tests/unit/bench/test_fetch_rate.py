@@ -27,7 +27,7 @@ class Clock:
 class Broker:
     """Returns empty polls until the join is over.
 
-    Then each poll takes ``POLL_S`` and returns a batch while any is left.
+    Then each poll takes ``POLL_S`` and returns a batch while any batch is left.
     """
 
     def __init__(self, clock: Clock, batches: int) -> None:

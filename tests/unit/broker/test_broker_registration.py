@@ -44,7 +44,7 @@ def losing_one_answer(session: FakeSession) -> Callable[[], Awaitable[None]]:
 
 
 async def test_registration_waits_for_the_end_of_the_old_session(autojump_clock: trio.testing.MockClock) -> None:
-    """KAFKA-7165, 14845: a restarted broker does not treat the registration of its expiring session as its own."""
+    """KAFKA-7165, 14845: a restarted broker does not adopt the registration of its old session, which expires."""
     zk = await server()
     old, new = zk.session(), zk.session()
     await registration(old).register()

@@ -26,7 +26,7 @@ REQUESTS = 30
 
 
 class Narrow:
-    """A stream with all requests available. It accepts none, some or all of the bytes at each send."""
+    """A stream with all requests available. Each send accepts none, some or all of the bytes."""
 
     peer = "client:1"
 

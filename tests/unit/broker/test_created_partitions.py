@@ -1,4 +1,4 @@
-"""Partitions of an UpdateMetadata that a resize created. Groups of held consumers begin at their base offsets."""
+"""Which partitions of an UpdateMetadata a resize has created. Groups of held consumers begin at their base offsets."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def registering(zk: FakeSession, features: FinalizedFeatureCache) -> Registratio
 
 
 async def test_a_broker_checks_the_features_again_when_they_change_before_it_registers() -> None:
-    """Model: off_broker_checks. The update comes between the broker's check and its registration."""
+    """Model: off_broker_checks. The features change between the broker's check and its registration."""
     zk = await server(levels(1))
     features = FinalizedFeatureCache(zk, {GROUPS: VersionRange(1, 1)})
     looks = 0

@@ -101,7 +101,7 @@ def test_offsets_in_answers_to_consumers_are_counted_once_and_those_to_followers
 
 
 class CountingSession(FetchSession):
-    """Counts how often a change of a partition visits the session."""
+    """Counts how often a session is notified of a partition's change."""
 
     visits = 0
 
@@ -147,7 +147,7 @@ def test_appends_visit_an_idle_session_once_and_a_reading_session_after_each_rea
 def test_a_change_between_the_read_and_its_answer_is_read_by_the_sessions_next_fetch() -> None:
     """A change between a read and its response is read by the session's next fetch.
 
-    A fetch of many partitions suspends between the two. A mark that is lost there is not set again.
+    A fetch of many partitions suspends between the read and the response. A mark that is lost then is not set again.
     """
     cluster = ReplicaCluster(1)
     cluster.elect(1, 1, [1])

@@ -1,4 +1,4 @@
-"""The cache of fetch sessions, and the sessions that it evicts for a new one (KIP-227)."""
+"""The cache of fetch sessions, and which session the cache evicts for a new session (KIP-227)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each API has one handler file, with the API's name as file name and the API's name and key as header."""
+"""Each API has one handler file. The file has the API's name, and begins with the API's name and key."""
 
 from __future__ import annotations
 

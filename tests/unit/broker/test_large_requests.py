@@ -33,7 +33,7 @@ class Context:
 
 
 def request_of(key: ApiKey, sizes: list[int]) -> Any:
-    """Return a request with topics of these sizes, or with that many items in all."""
+    """Return a request with topics of these sizes. If the API has no topics, it has the sum of the sizes as items."""
     named = NAMED[key]
     numbers = iter(range(10_000))
     asked = _field(table_named(API[key].request.TABLE).fields, named.asked)
@@ -75,7 +75,7 @@ def _modules() -> dict[str, str]:
 
 
 def echo(key: ApiKey, request: Any) -> Any:
-    """Return a response with one item, of the response's own kind, for each item of the request."""
+    """Return a response with one item for each item of the request. The items have the response's item type."""
     named = NAMED[key]
 
     class Answered:
@@ -208,7 +208,7 @@ def test_a_slice_holds_few_bytes_of_records() -> None:
 
 @pytest.mark.trio
 async def test_deferred_work_of_slices_runs_one_slice_after_the_other() -> None:
-    """Deferred work of the slices runs one slice after the other: all of it at once would block the event loop."""
+    """Deferred work of the slices runs one slice after the other: all the work at once would block the event loop."""
     begun: list[Deferred[Any]] = []
 
     def handle(_ctx: Any, request: ListOffsetsRequest) -> Any:

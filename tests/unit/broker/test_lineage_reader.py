@@ -74,7 +74,7 @@ class LineageFixture:
         self.lineages = LineageReader(store, self.metadata, max_bytes)
 
     async def create(self, topic: TopicZnode | None = None, **states: PartitionState) -> int:
-        """Create the topic's znode, and states by ``p<number>``; return the topic's incarnation."""
+        """Create the topic's znode, and the state of each partition ``p<number>``. Return the topic's incarnation."""
         await self.controller.create(TOPIC, (topic or resized()).encode(), make_parents=True)
         for name, found in (states or {"p5": state()}).items():
             path = PartitionState.path("t", int(name[1:]))
@@ -178,7 +178,7 @@ async def test_a_partition_that_was_never_led_gets_no_answer() -> None:
 
 @pytest.mark.parametrize("before", [TOPIC, STATE])
 async def test_a_partition_removed_during_the_read_is_answered_with_its_last_epoch(before: str) -> None:
-    """An answer with neither state nor last epoch would mean "gone, and nothing is known of it"."""
+    """An answer with neither state nor last epoch would mean that the partition is gone and nothing else is known."""
     lineage_fixture = LineageFixture()
     await lineage_fixture.create()
     lineage_fixture.zk.before[before] = lambda: lineage_fixture.remove(resized({5: 2}))
@@ -274,7 +274,7 @@ async def test_a_lineage_whose_epochs_do_not_ascend_gets_leader_not_available() 
 
 
 async def test_a_partition_with_a_later_layout_and_no_lineage_gets_no_answer() -> None:
-    """A partition without stored entries may have waits: the controller writes them with the next leader epoch."""
+    """A partition without stored entries may wait: the controller writes the entries with the next leader epoch."""
     lineage_fixture = LineageFixture()
     older = PartitionState(1, 1, 2, [1], Layout(6, 1), leader_epoch_after_creation={1: 0})
     await lineage_fixture.create(p5=older, p1=PartitionState(1, 1, 2, [1]))

@@ -38,7 +38,7 @@ def test_the_removal_of_an_unknown_partition_is_reported() -> None:
 def test_a_partition_counts_as_merged_away_only_while_it_is_removed() -> None:
     """A partition counts as merged away only while it is removed.
 
-    An unknown partition may be too new for this broker, so clients ask again (hole 28).
+    A partition that the broker does not know may be new, so clients ask again (hole 28).
     """
     cache = MetadataCache()
 
@@ -57,7 +57,7 @@ def test_a_partition_counts_as_merged_away_only_while_it_is_removed() -> None:
 
 
 def test_a_broker_learns_of_a_merge_that_it_missed() -> None:
-    """The broker reports no offsets for deletion: existing offsets may belong to a partition that was created anew."""
+    """The broker reports no offsets for deletion: existing offsets may belong to a partition that was created again."""
     cache = MetadataCache()
     states = [
         UpdateMetadataPartitionState(partition_index=0, leader=1, incarnation=7),

@@ -84,8 +84,8 @@ async def test_every_call_is_fenced_by_the_leader_epoch(epoch: int, error: str) 
 async def test_an_append_of_an_earlier_leadership_never_counts_as_committed() -> None:
     """An append of an earlier leadership never counts as committed.
 
-    Between two checks the replica follows, truncates its log, and leads again with another leader's record below the
-    watermark.
+    Between two checks the replica follows another leader and truncates its log. Then the replica leads again, with the
+    other leader's record below the watermark.
     """
     coordinator = Coordinator()
     cluster = coordinator.cluster
@@ -111,7 +111,7 @@ async def test_an_append_does_not_fail_when_the_leader_continues_in_the_next_epo
 
 
 async def test_an_append_never_times_out() -> None:
-    """The record is in the log and may be committed at any later time.
+    """The appended record is in the log, and may be committed at any later time.
 
     The coordinator has its own timeout for responses to its clients.
     """

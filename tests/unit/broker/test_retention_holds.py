@@ -114,7 +114,7 @@ def test_a_new_leader_holds_everything_for_a_lease(leader: Broker) -> None:
 
 
 def test_a_new_epoch_of_the_same_leader_begins_with_a_lease(leader: Broker) -> None:
-    """The resize that bumped the epoch may add waits. The controller sends holds for them in its next round."""
+    """The resize that bumped the epoch may add waits. The controller sends holds for new waits in its next round."""
     leader.send(6)
     leader.lead(4)
     assert leader.held_from() == EVERYTHING
@@ -136,7 +136,7 @@ def test_a_follower_removes_nothing_by_time_before_its_leader(broker: Broker) ->
     broker.send(6)
     broker.later(10 * LEASE_S)
     assert broker.apply_retention() == 0
-    broker.log.advance_log_start(4)  # its leader's log begins there
+    broker.log.advance_log_start(4)  # the leader's log begins at offset 4
     assert broker.apply_retention() == 4 and len(broker.log.segments) == 2
 
 

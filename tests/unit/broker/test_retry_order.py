@@ -1,4 +1,4 @@
-"""Batches that a producer without idempotence repeats are written in their first order."""
+"""If a producer without idempotence repeats batches, the batches are written in their original order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_same_records_in_other_batches_are_written_in_order() -> None:
 
 
 class Held:
-    """A held batch; its turn appends it."""
+    """A held batch, which must be next when its turn comes."""
 
     def __init__(self, order: RetryOrder, *numbers: int) -> None:
         self._order = order

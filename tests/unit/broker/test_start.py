@@ -1,4 +1,4 @@
-"""A broker's reads from ZooKeeper before it starts, over an unreliable connection, and how long it waits."""
+"""Before it starts, a broker reads from ZooKeeper over an unreliable connection, and waits for a limited time."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ MOVING, STAYING = (
 
 
 class Leader:
-    """Partition 1 of a topic that announces 8 partitions and still has 4, and one connection to its leader."""
+    """The leader of partition 1, and one connection to the leader. The topic announces 8 partitions and still has 4."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -122,9 +122,9 @@ def test_a_split_waits_until_every_batch_in_flight_was_repeated(leader: Leader) 
 
 
 def test_after_a_misplaced_key_a_split_waits_for_more_of_them(leader: Leader) -> None:
-    """A split waits while the producer may still write keys placed by the old count.
+    """A split waits while the producer may still write records that it partitioned by the old count.
 
-    However slow a producer is, it writes records placed by the old count before records placed by the new count.
+    Even a slow producer writes the records that it partitioned by the old count before those of the new count.
     """
     assert [leader.send(0, 0.0), leader.send(0, 0.2)] == [REFUSED, ErrorCode.NONE]
     assert leader.is_waited_for(0.2 + SILENCE_S / 2)
@@ -137,7 +137,7 @@ def test_after_a_misplaced_key_a_split_waits_for_more_of_them(leader: Leader) ->
 
 
 def test_a_split_waits_a_bounded_time_for_a_busy_producer(leader: Leader) -> None:
-    """The producer may be about to write records placed by the old count."""
+    """The producer may be about to write records that it partitioned by the old count."""
     leader.key = STAYING
     leader.info.refreshes_stock_producers = False
     assert leader.send(0, 0.0) == ErrorCode.NONE
@@ -181,7 +181,7 @@ def test_a_topic_created_again_makes_a_connection_refresh_its_metadata_again(lea
 
 
 def test_a_finished_retry_order_is_not_kept(leader: Leader) -> None:
-    """Each record that the connection writes later is compared with the kept orders."""
+    """Every later record of the connection is compared with each kept order, which takes time."""
     assert [leader.send(0, 0.0, producer=-1), leader.send(0, 1.0, producer=-1)] == [REFUSED, ErrorCode.NONE]
     assert leader.send(1, 2.0, producer=-1) == ErrorCode.NONE
     assert not leader.session.retry_orders
@@ -197,7 +197,7 @@ def test_a_library_that_seldom_refreshes_metadata_gets_timeouts_instead_of_leade
 
 
 def test_a_connection_remembers_a_bounded_number_of_topics_and_producers() -> None:
-    """A forgotten entry costs one more refusal, or a wait that ends early."""
+    """A forgotten entry causes one more refusal, or a wait that ends early."""
     session, topic_id, now = ClientSession(MAX_RETRIED), uuid.uuid4(), 0.0
     topics = [f"t{number}" for number in range(MAX_RETRIED + 1)]
     assert all(session.refresh(topic, topic_id, 1, now) for topic in topics)

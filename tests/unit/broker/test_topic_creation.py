@@ -50,7 +50,7 @@ def creator(controller: Controller, nursery: trio.Nursery) -> TopicCreator:
 
 
 async def test_the_offsets_topic_is_requested_again_after_a_failure_for_too_few_brokers(nursery: Any) -> None:
-    """FindCoordinator answers COORDINATOR_NOT_AVAILABLE meanwhile, and each such request tries again (as in Kafka)."""
+    """Each FindCoordinator gets COORDINATOR_NOT_AVAILABLE and tries to create the topic again, as in Kafka."""
     controller = Controller(ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.NONE)
     found = creator(controller, nursery)
     assert found.start([OFFSETS_TOPIC])

@@ -15,7 +15,10 @@ BEHIND, DONE = Reader("g", 1, {0: 99}), Reader("g", 1, {0: 100})
 
 
 def split() -> TopicHold:
-    """Return the hold of a topic. Partition 1 is led here and was split off 0. Epoch 0 of partition 0 ended at 100."""
+    """Return the hold of a topic whose partition 1 is led by this broker, and was split from partition 0.
+
+    Leader epoch 0 of partition 0 ended at offset 100.
+    """
     topic = TopicHold(5)
     topic.facts.on_lineage(0, Lineage(1))
     topic.facts.on_lineage(1, Lineage(0, -1, (Entry(0, {0: 0}),)))

@@ -1,4 +1,4 @@
-"""An admin client over a topic in memory, for tests of the commands: their requests, and how they use the responses."""
+"""An admin client over a topic in memory. Tests check the requests of commands, and the use of the responses."""
 
 from __future__ import annotations
 
@@ -67,16 +67,16 @@ class FakeAdmin:
     refusal: KafkaError | None = None
     on_create_partitions: Any = None
     advice: dict[str, str] = field(default_factory=dict)
-    """The advice in the response to an accepted count, by topic."""
+    """By topic, the advice in the response when a count is accepted."""
     without_leader: frozenset[int] = frozenset()
     found_holds: Mapping[int, PartitionHold] | KafkaError = field(default_factory=dict)
     calls: list[Any] = field(default_factory=list)
     asked_times: list[int] = field(default_factory=list)
-    """The times of the requests for offsets by time."""
+    """The times in the requests for offsets by time."""
     written_at: Mapping[int, int] = field(default_factory=dict)
-    """The time of the record at any offset, by partition; without a key the leader does not answer."""
+    """By partition, the time of the record at any offset. The leader of a partition without a key does not answer."""
     held: Mapping[int, HeldRecords] | None = field(default_factory=dict)
-    """The records that the leader holds back, by partition; with None the leader does not answer."""
+    """By partition, the records that the leader holds back. With None the leader does not answer."""
 
     def __call__(self, **config: Any) -> FakeAdmin:
         """Take the place of the class, so that every command gets this client."""
@@ -168,7 +168,7 @@ class FakeAdmin:
     async def list_offsets(
         self, specs: Mapping[TopicPartition, str | int], *, within_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Return the ends. The end (-1, -1) is unknown to every broker. For a look-up by time see ``kept_from``."""
+        """Return the ends, or ``kept_from`` for a look-up by time. No broker knows an end of (-1, -1)."""
         times = [spec for spec in specs.values() if not isinstance(spec, str)]
         if times:
             self.asked_times += times

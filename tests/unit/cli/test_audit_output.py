@@ -72,7 +72,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def on_terminal() -> Iterator[Terminal]:
-    """Put a terminal in place during a test. A fixture cannot: pytest resets standard error after the fixture."""
+    """Put a terminal in place during a test. A fixture cannot do this: pytest resets standard error after fixtures."""
     terminal = Terminal()
     try:
         with pytest.MonkeyPatch.context() as patch:

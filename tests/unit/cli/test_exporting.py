@@ -433,7 +433,7 @@ def test_a_full_disk_is_named_and_the_next_export_continues(cluster: Cluster, mo
 
 
 def killed_after(cluster: Cluster, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Export, and stop in the write that follows ``writes`` writes, as a kill does."""
+    """Export, and stop as after a kill: ``writes`` writes are complete, and the next write is not."""
     count = [0]
     write = LocalDestination.write
 

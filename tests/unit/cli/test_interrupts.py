@@ -34,7 +34,7 @@ async def test_the_first_signal_finishes_the_work_and_the_second_abandons_it(
         given.on_second(lambda: done.append("second"), lambda: "an answer")
         os.kill(os.getpid(), signal.SIGTERM)
         await until(lambda: done)
-        os.kill(os.getpid(), signal.SIGTERM)  # `timeout` sends two at once
+        os.kill(os.getpid(), signal.SIGTERM)  # `timeout` sends two signals at once
         await trio.sleep(2 * TOGETHER_S)  # pause: closer signals count as one
         assert (done, given.status, given.gave_up) == (["first"], 143, False)
         os.kill(os.getpid(), signal.SIGINT)

@@ -28,7 +28,7 @@ class Handle:
 
 
 class FakeProducer:
-    """A producer whose first ``batch`` records are one batch, refused together if one of them is ``bad``."""
+    """A producer whose first ``batch`` records are one batch. If one record is ``bad``, the whole batch is refused."""
 
     def __init__(self, *, bad: bytes = b"", batch: int = 0) -> None:
         self.bad, self.batch = bad, batch

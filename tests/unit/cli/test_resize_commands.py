@@ -30,7 +30,7 @@ def test_a_dry_run_of_a_grow_shows_splits_and_changes_nothing(run: Run) -> None:
 def test_a_dry_run_of_a_grow_names_the_groups_that_unread_records_will_block(run: Run) -> None:
     """The dry run counts unread records of the splitting partitions 0 and 1.
 
-    This includes groups that have no commit but have a member to which such a partition is assigned.
+    It also counts for groups without a commit if such a partition is assigned to one of their members.
     """
     behind = MemberDescription("m-1", None, "c", "/127.0.0.1", (TopicPartition("t", 1),))
     state = {"groups": {"g": {0: 3, 1: 12, 2: 0}, "new": {}}, "members": (behind,)}
@@ -229,7 +229,7 @@ def test_waiting_ends_when_the_keys_of_marked_partitions_are_merged(run: Run) ->
 
 
 def test_waiting_for_a_grow_does_not_wait_for_draining_partitions(run: Run) -> None:
-    """13 -> 4 -> 5: the keys of 12 were merged into 0, and then they may have moved from 0 to 4."""
+    """13 -> 4 -> 5: keys of partition 12 were merged into partition 0, and may then have moved to partition 4."""
     entries = {
         0: [(2, dict.fromkeys(range(4, 13), 0))],
         4: [(0, {0: 0}), (2, {0: 2})],

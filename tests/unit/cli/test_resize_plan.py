@@ -1,4 +1,4 @@
-"""The key moves that a dry run shows, compared with placing many keys under both layouts."""
+"""Compares the key moves that a dry run shows with the partitions of many keys under both layouts."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class PartitionLog:
     def append(self, data: bytes, layout_matches: bool = True) -> tuple[ErrorCode, int]:
         """Append a batch and return error and base offset.
 
-        Kafka's sequence checks come first; KIP-253's check of the layout comes after the duplicate check.
+        The check for duplicates comes first, then KIP-253's check of the layout, then Kafka's check of the sequence.
         """
         batch = RecordBatch(data)
         assert batch.verify_crc()
@@ -119,7 +119,7 @@ class FakeBroker:
         self.layouts: dict[str, Layout] = {}
         """The layouts in Metadata responses, by topic. A topic without a layout is described as by plain Kafka."""
         self.enforced: dict[TopicPartition, tuple[int, int]] = {}
-        """The undeleted partition count and layout version of the tagged batches that a partition accepts."""
+        """By partition: tagged batches are accepted only with this undeleted partition count and layout version."""
         self.answers: dict[ApiKey, Callable[[Any], Any]] = {}
         """Functions that answer further APIs. Each gets the request body, and may be async."""
         self.max_versions: dict[ApiKey, int] = {}
@@ -136,7 +136,7 @@ class FakeBroker:
         self._appended = anyio.Event()
 
     def resize(self, topic: str, layout: Layout, *, announce: bool = True) -> None:
-        """Give every partition the new layout; with ``announce`` metadata has it, too."""
+        """Give every partition the new layout; with ``announce``, metadata shows the layout, too."""
         _, undeleted, version = layout
         for partition in range(max(self.topics[topic], undeleted)):
             tp = TopicPartition(topic, partition)
@@ -179,7 +179,7 @@ class FakeBroker:
                 listener.close()
 
     async def _serve(self, stream: Stream) -> None:
-        """Answer in order. During a held fetch the connection is still read, and the next fetch ends the held one."""
+        """Answer in order. During a held fetch the connection is still read, and the next fetch ends the held fetch."""
         connection = ServerConnection()
         before = anyio.Event()
         before.set()

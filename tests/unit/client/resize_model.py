@@ -113,7 +113,7 @@ class ProducerModel:
         place_again: Place | None = None,
         **config: Any,
     ) -> None:
-        """``place_again`` is a user's partitioner, by which records are placed again after a resize."""
+        """``place_again`` is a user's partitioner. After a resize it chooses the partitions of unsent records again."""
         self.rng = rng
         self.check_layout_first = check_layout_first
         self.now_s = 0.0
@@ -213,7 +213,8 @@ class ProducerModel:
     def resize(self, undeleted: int) -> None:
         """Begin a resize; ``step_resize`` continues it.
 
-        The call has no effect while another resize is unfinished, or if it would reuse a partition being removed.
+        The call has no effect while another resize is unfinished, or if the count would reuse a partition that is being
+        removed.
         """
         if self.plan is None and undeleted != self.undeleted and (self.leaving is None or undeleted <= self.leaving):
             self.moves = moves(INITIAL, self.undeleted, undeleted)
@@ -302,7 +303,7 @@ class ProducerModel:
     def read_metadata(self, snapshot: int = -1) -> None:
         """Let the producer read one of the snapshots, by default the newest.
 
-        Only the producer's own placement protects it from an older snapshot.
+        Only the producer itself can refuse the layout of an older snapshot.
         """
         self.metadata.cluster = self._cluster(self.snapshots[snapshot])
         for listener in self._listeners:
@@ -335,7 +336,7 @@ class ProducerModel:
 
     def pump(self) -> None:
         """Let the sender send every batch that it may send."""
-        for _ in range(2):  # the second pass follows the new producer id
+        for _ in range(2):  # the first pass may request a producer id
             self.sender._send_ready(self.now_s * 1000)
             while self._started:
                 task = self._started.pop(0)

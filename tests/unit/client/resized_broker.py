@@ -51,7 +51,7 @@ from tests.unit.client.fake_broker import FakeBroker
 
 PARENT, CHILD = TopicPartition("t", 0), TopicPartition("t", 1)
 NO_SECOND_TRY = {"retry_backoff_ms": 600_000, "retry_backoff_max_ms": 600_000}
-"""These pauses are longer than a test, so no second try comes in time."""
+"""These pauses are longer than a test, so no request is tried twice."""
 FAST = {"retry_backoff_ms": 5, "fetch_max_wait_ms": 20, "auto_offset_reset": "earliest"}
 
 

@@ -30,7 +30,7 @@ def send(acc: Accumulator, value: bytes, now_ms: float = 0) -> None:
 
 
 def queue_with(acc: Accumulator, batches: int) -> PartitionQueue:
-    """Return the queue of a partition with that many full batches of two records, ready under producer 7."""
+    """Return a partition's queue with ``batches`` full batches of two records, ready to be sent by producer id 7."""
     for number in range(2 * batches):
         send(acc, b"%020d" % number)
     queue = acc.queues[T0]

@@ -118,7 +118,7 @@ def test_only_refused_offsets_are_committed_again(run: Run) -> None:
 
 
 def test_only_the_last_response_shows_which_offsets_were_reported(run: Run) -> None:
-    """The previous response may come from another coordinator, whose reports are lost."""
+    """The previous response may come from an earlier coordinator, and reports to that coordinator are lost."""
 
     async def check() -> None:
         brokers = Brokers({(3, INCARNATION + 3)})

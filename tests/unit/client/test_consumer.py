@@ -128,7 +128,7 @@ def test_a_record_that_is_produced_later_arrives(run: Run) -> None:
 
 
 def test_small_batches_that_wait_take_little_memory(run: Run) -> None:
-    """The batches of a slow reader do not keep the buffers of 64 KiB in which their responses arrived."""
+    """The batches of a slow reader do not keep the buffers of 64 KiB in which the responses arrived."""
     batches = 100
 
     async def check() -> None:
@@ -189,7 +189,7 @@ def test_a_fetch_in_a_session_names_only_partitions_whose_position_changed(run: 
 def test_a_resumed_partition_does_not_wait_for_a_held_fetch(run: Run) -> None:
     """The broker holds a fetch of an idle partition for longer than the test.
 
-    The records of the resumed partition come at once.
+    The records of the resumed partition arrive at once.
     """
 
     async def check() -> None:
@@ -276,7 +276,7 @@ def test_offset_for_leader_epoch_is_sent_only_where_fetches_report_no_divergence
 def test_a_diverging_fetch_moves_the_position_back_to_the_divergence(run: Run, end: int, again: list[int]) -> None:
     """A divergence before the position moves the position back.
 
-    For any other divergence reading continues at the position, with the epoch that the leader knows.
+    After any other divergence, reading continues at the position, with the epoch that the leader knows.
     """
 
     async def check() -> None:

@@ -1,4 +1,4 @@
-"""``import anabranch`` loads few modules, and a user's modules with the same names do no harm."""
+"""``import anabranch`` loads few modules, and does not load a user's modules of the same names."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_modules_of_the_user_do_not_hide_those_of_the_package(tmp_path: Path) ->
 
 
 def test_every_error_that_a_program_may_catch_is_exported() -> None:
-    """All of them are exported except CoordinatorMovedError, which never leaves the client."""
+    """Every error is exported except CoordinatorMovedError, which never leaves the client."""
     found = {name for name, item in vars(errors).items() if isinstance(item, type) and issubclass(item, Exception)}
     assert sorted(found - set(anabranch.__all__) - {"CoordinatorMovedError"}) == []
 

@@ -16,7 +16,7 @@ from tests.unit.client.scripted_group import T0, T1, Fixture, Run, ScriptedLink,
 
 
 def test_a_background_commit_never_overwrites_a_later_commit(run: Run) -> None:
-    """The coordinator did not answer: the repeated background commit is older than a commit that starts now."""
+    """The coordinator did not answer the background commit. Its retry would be older than a commit that starts now."""
 
     async def check() -> None:
         link = ScriptedLink([T0])
@@ -81,7 +81,7 @@ def test_a_committed_offset_is_sent_again_together_with_an_uncommitted_one(run: 
 
 
 def test_after_two_concurrent_commits_the_offset_is_committed_again(run: Run) -> None:
-    """The second commit was cancelled. The coordinator may have it, before or after the first."""
+    """The second commit was cancelled. The coordinator may have applied it before or after the first commit."""
 
     async def check() -> None:
         link = ScriptedLink([T0])
@@ -238,8 +238,8 @@ def test_the_start_offset_of_a_group_is_committed_before_the_partition_is_revoke
 def test_start_offsets_are_committed_before_a_join_in_which_the_partitions_are_kept(run: Run) -> None:
     """The rebalance assigns a new partition to another member.
 
-    Without a commit of the group, that member would start at the end of the new partition. In a partition that it gets
-    later, it would start at the beginning.
+    Without a committed offset, the other member would start at the end of the new partition. In a partition that the
+    other member gets later, it would start at the beginning.
     """
 
     async def check() -> None:
@@ -286,7 +286,7 @@ def test_an_automatic_commit_that_is_due_during_a_join_is_made_after_it(run: Run
 
 
 def test_a_join_waits_for_a_commit_of_start_offsets_in_flight(run: Run) -> None:
-    """The coordinator may not know a new partition yet. It would refuse the next try in a later generation."""
+    """A coordinator that does not know a new partition refuses the commit. It would refuse a retry after the join."""
 
     async def check() -> None:
         link = ScriptedLink([T0, T1], [T0, T1])
@@ -320,7 +320,7 @@ def test_a_join_waits_for_a_commit_of_start_offsets_in_flight(run: Run) -> None:
 def test_a_member_commits_before_it_gives_up_a_partition_and_delays_no_other_join(
     run: Run, strategy: str, steps: list[str]
 ) -> None:
-    """While a member commits, the group waits for its JoinGroup. A partition that the member keeps needs no commit."""
+    """While a member commits, the group waits for the member's JoinGroup. A partition that is kept needs no commit."""
 
     async def check() -> None:
         seen: list[str] = []

@@ -1,4 +1,4 @@
-"""The partitions that a group's leader assigns, by the metadata and layouts that it knows."""
+"""A group's leader assigns partitions by the metadata and layouts that the leader knows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LeaderLink(ScriptedLink):
         self.on_sync: Callable[[], None] = lambda: None
         self.heartbeats = 0
         self.given: list[bytes] = []
-        """The member's own share of each assignment that it made."""
+        """The leader's own share of each assignment that the leader made."""
 
     async def request(self, body: Any, **others: Any) -> Any:
         if isinstance(body, HeartbeatRequest):
@@ -101,7 +101,7 @@ def test_a_leader_that_assigned_marked_partitions_checks_whether_they_are_remove
 
 
 def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_a_rebalance(run: Run) -> None:
-    """A leader that does not read the topic gets no refusal, so it does not learn of the new layout itself."""
+    """A leader that does not read the topic gets no refusal, so the leader does not notice the new layout."""
 
     async def check() -> None:
         link = ScriptedLink([T0], [T0], [T0, T1])
@@ -133,7 +133,7 @@ def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_a_reba
 def test_a_cooperative_follower_requests_no_rebalance_if_the_partitions_are_those_that_are_assigned(
     run: Run, layouts: dict[str, tuple[int, int]] | None
 ) -> None:
-    """A leader that knows this layout, or a newer layout, learns of the other partitions itself.
+    """A leader that knows this layout or a newer layout finds the other partitions without the follower's help.
 
     The same holds for a leader that names no layouts: another client has its own rules for a refresh of its metadata.
     """
@@ -153,10 +153,10 @@ def test_a_cooperative_follower_requests_no_rebalance_if_the_partitions_are_thos
 def test_a_follower_requests_a_rebalance_after_a_merge_that_the_leader_may_never_see(
     run: Run, strategy: str, total: int
 ) -> None:
-    """A static member that restarts may lead the group without knowing it, so no leader watches the partitions.
+    """A static member that restarts may not know that it leads the group. Then no leader watches the partitions.
 
-    An eager assignor needs another assignment after every merge. A cooperative one needs it at the latest when a merged
-    partition is removed.
+    An eager assignor needs another assignment after every merge. A cooperative assignor needs another assignment no
+    later than the removal of a merged partition.
     """
 
     class Link(ScriptedLink):

@@ -1,4 +1,4 @@
-"""Counts and logs: a consumer's waiting partitions, and a producer's resizes."""
+"""Metrics and logs of a consumer's waiting partitions, and of a producer's resizes."""
 
 from __future__ import annotations
 

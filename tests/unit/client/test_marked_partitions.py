@@ -1,4 +1,4 @@
-"""The group's leader assigns marked partitions separately from the others (KIP-253, Proposed Changes 6)."""
+"""The group's leader assigns marked partitions separately from other partitions (KIP-253, Proposed Changes 6)."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Brokers:
 
 @asynccontextmanager
 async def refreshing(brokers: Brokers, first_seen: MetadataResponse) -> AsyncIterator[Metadata]:
-    """Run the metadata of a topic that was first seen as ``first_seen``; later responses are the brokers' own."""
+    """Run the metadata of a topic that was first seen as ``first_seen``. Later responses come from the brokers."""
     answer, brokers.answer = brokers.answer, first_seen
     metadata = metadata_over(brokers)
     metadata.want("t")
@@ -112,7 +112,7 @@ async def test_a_leader_that_a_hurried_request_finds_missing_is_requested_again(
 async def test_a_topic_that_is_absent_from_every_other_response_has_no_new_layout(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """All topics are requested, and every other broker lags.
+    """The client requests all topics, and every second response is from a lagging broker.
 
     A topic that a lagging broker leaves out does not count as new in the next response.
     """

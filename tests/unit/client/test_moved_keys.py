@@ -154,7 +154,7 @@ def test_no_tombstone_is_sent_where_none_is_needed(run: Run, why: str) -> None:
 
 
 async def answer_late(producer: Producer, broker: FakeBroker, key: bytes, is_answered: anyio.Event) -> None:
-    """Answer the lineage request for the key's partition only after the topic had 2 and again 4 partitions.
+    """Answer the lineage request for the key's partition only after the topic shrank to 2 and grew to 4 partitions.
 
     The key's record is acknowledged in partition 3. Another producer writes the key to partition 1 in between.
     """

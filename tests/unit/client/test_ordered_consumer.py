@@ -470,7 +470,7 @@ def test_hole_28_a_refused_leader_epoch_is_retried_in_the_same_fetch_session(run
 
 
 def test_a_batch_newer_than_the_lineage_waits_for_it(run: Run) -> None:
-    """Metadata cannot replace the lineage: it may come from a lagging broker, or have another layout."""
+    """Metadata cannot replace the lineage: metadata may come from a lagging broker, or have another layout."""
 
     async def check() -> None:
         broker = Resized()
@@ -538,7 +538,7 @@ def batch_of(offset: int, epoch: int) -> bytes:
 
 
 def test_a_batch_held_back_behind_another_is_checked_when_the_other_was_delivered(run: Run) -> None:
-    """After 1 -> 2 -> 1, one fetch returns older records and records of epoch 2. Only the latter wait for the child."""
+    """After 1 -> 2 -> 1, one fetch returns older records and records of epoch 2. The child blocks only epoch 2."""
 
     async def check() -> None:
         story, broker = Story(), Shrunk()

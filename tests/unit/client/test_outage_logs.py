@@ -39,7 +39,7 @@ class Brokers:
         self.silent = silent
         self.answered_at = float("-inf")
         self.owed: Unanswered | None = None
-        """An unanswered request other than the metadata's own."""
+        """An unanswered request that is not a metadata request."""
 
     def load(self, _node: Any, _purpose: str) -> tuple[int, int]:
         return (0, 0)
@@ -75,7 +75,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_a_request_that_is_answered_at_once_is_no_outage(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No request follows, so no later response would end an outage that was noted."""
+    """No request follows, so no later response could end an outage if one had been recorded."""
     brokers = Brokers()
     partition = MetadataResponsePartition(partition_index=0, leader_id=1)
     brokers.answer = MetadataResponse(
@@ -249,7 +249,7 @@ async def test_a_broker_that_stops_answering_fetches_is_an_outage(
 async def test_the_log_reports_that_an_unanswered_produce_may_wait_for_replicas(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The broker may work while a replica in sync does not."""
+    """The broker may work while another in-sync replica does not."""
     broker = FakeBroker({"t": 1})
     async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
         await producer.send_and_wait("t", b"x")
@@ -276,7 +276,7 @@ async def test_an_admin_call_ends_at_its_timeout_while_a_request_is_unanswered()
 
 
 async def test_a_fetch_is_not_overdue_while_the_broker_may_hold_it() -> None:
-    """The first fetch of a partition may not be held; the next one may."""
+    """The broker must not hold the first fetch of a partition, but may hold the next fetch."""
     broker = FakeBroker({"t": 1})
     async with broker.running(), Consumer(bootstrap_servers=broker.address, fetch_max_wait_ms=60_000) as consumer:
         consumer.assign([TopicPartition("t", 0)])

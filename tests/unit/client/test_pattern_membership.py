@@ -9,7 +9,7 @@ from tests.unit.client.scripted_group import Fixture, Run, ScriptedLink
 
 
 def test_a_member_with_a_pattern_joins_once_all_topics_are_known(run: Run) -> None:
-    """Before the response about all topics no topic matches. A join then would cause a useless rebalance."""
+    """Before the response about all topics, no topic matches the pattern, so a join would be a useless rebalance."""
 
     async def check() -> None:
         link = ScriptedLink([])

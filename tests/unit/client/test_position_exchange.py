@@ -223,7 +223,7 @@ def test_a_parked_poll_that_is_answered_brings_the_position(run: Run) -> None:
 
 
 def test_a_position_reported_with_a_commit_is_not_reported_again(run: Run) -> None:
-    """An older report that was refused is not repeated either: it could arrive last."""
+    """A refused older report is not repeated either, because the repetition could arrive last."""
 
     async def check() -> None:
         coordinator = Coordinator()
@@ -262,7 +262,7 @@ class ReadsLate(Coordinator):
 
 
 def test_a_position_reported_with_a_commit_is_repeated_behind_an_older_report_in_flight(run: Run) -> None:
-    """The parked poll may arrive last, and the coordinator then keeps the older position until the poll ends."""
+    """The parked poll has the older report and may arrive last. The coordinator then keeps the older position."""
 
     async def check() -> None:
         coordinator = ReadsLate()
@@ -303,7 +303,7 @@ def test_a_response_older_than_an_applied_one_is_dropped(run: Run) -> None:
 
 
 class AnswersWhenReleased(Coordinator):
-    """Makes the answer of a parked poll at its release, as the real coordinator does."""
+    """Creates the response to a parked poll when the poll is released, as the real coordinator does."""
 
     async def request(self, body: Any, *, purpose: str, timeout_ms: float) -> ConsumerGroupPositionResponse:
         await super().request(body, purpose=purpose, timeout_ms=timeout_ms)
@@ -311,7 +311,7 @@ class AnswersWhenReleased(Coordinator):
 
 
 def test_a_response_that_was_made_last_is_applied_although_its_poll_left_first(run: Run) -> None:
-    """The parked poll arrived after the newer poll. Its response has a rewind that the coordinator does not repeat."""
+    """The parked poll arrived after the newer poll. The coordinator sends a rewind only to the parked poll."""
 
     async def check() -> None:
         coordinator = AnswersWhenReleased()
@@ -333,7 +333,7 @@ def test_a_response_that_was_made_last_is_applied_although_its_poll_left_first(r
 
 
 class SendsLate(Coordinator):
-    """Makes the answer of a report at once, and sends it when ``sends`` is set. ``changed`` edits each answer."""
+    """Creates the response to a report at once, and sends it when ``sends`` is set. ``changed`` edits each response."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -360,9 +360,10 @@ class WithoutNumbers(SendsLate):
 
 
 async def positions_of_crossed_answers(coordinator: SendsLate, change: Callable[[], None]) -> list[Position]:
-    """The positions that a member takes in after ``change``.
+    """Return the positions that a member uses after ``change``.
 
-    The answer to the newest poll is made before the change and arrives last. The parked poll is answered in between.
+    The response to the newest poll is created before the change, and arrives last. The parked poll is answered in
+    between.
     """
     coordinator.positions[1] = 100
     async with exchanging(coordinator, retry_backoff_ms=600_000) as fixture:
@@ -383,7 +384,7 @@ async def positions_of_crossed_answers(coordinator: SendsLate, change: Callable[
 
 
 def test_an_answer_made_before_one_that_was_taken_in_is_dropped(run: Run) -> None:
-    """If it were applied, the member would take in a rewind and then forget it (Loads.tla: newest_answer)."""
+    """If the member applied the older answer, it would forget a rewind of the newer one (Loads.tla: newest_answer)."""
 
     async def check() -> None:
         coordinator = SendsLate()
@@ -397,7 +398,7 @@ def test_an_answer_made_before_one_that_was_taken_in_is_dropped(run: Run) -> Non
 
 
 def test_an_answer_of_the_next_coordinator_is_newer(run: Run) -> None:
-    """The next coordinator has a higher leader epoch, and its numbers begin again."""
+    """The next coordinator has a higher leader epoch, and numbers its answers from the beginning again."""
 
     async def check() -> None:
         coordinator = SendsLate()

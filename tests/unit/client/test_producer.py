@@ -62,7 +62,7 @@ class HandClock:
 
 @contextlib.asynccontextmanager
 async def producing_by_hand(broker: FakeBroker, **config: Any) -> AsyncIterator[tuple[Producer, HandClock]]:
-    """Run a producer and its clock. The producer has sent a record, so only the sender delays the next one."""
+    """Run a producer and its clock. The producer has sent a record, so only the sender delays the next record."""
     clock = HandClock()
     env = dataclasses.replace(client_env(), clock=clock)
     async with broker.running(), Producer(env=env, bootstrap_servers=broker.address, **config) as producer:
@@ -88,7 +88,7 @@ def test_records_sent_in_one_loop_leave_in_one_request(run: Run) -> None:
 
 @pytest.mark.parametrize("reason", ["full", "time"])
 def test_a_loop_of_sends_lets_the_sender_run(run: Run, reason: str) -> None:
-    """The loop awaits only the sends. If these never paused, no record would be sent before the end of the loop."""
+    """The loop awaits only the sends. If a send never paused, no record would leave before the end of the loop."""
 
     async def check() -> None:
         broker = FakeBroker({"t": 1})

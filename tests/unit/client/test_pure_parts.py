@@ -92,7 +92,7 @@ def test_a_fetch_session_starts_again_after_an_error(error: ErrorCode) -> None:
 
 
 def test_a_fetch_session_names_again_or_forgets_refused_partitions() -> None:
-    """A refused partition that is only left out stays in the broker's session, and each response refuses it at once."""
+    """A refused partition that a request neither names nor forgets stays in the session, and is refused again."""
     session = ConsumerFetchSession()
     session.on_response(session.next_request({T0: position(0), T1: position(0)}), ErrorCode.NONE, 9)
     session.refused(T0)
@@ -194,7 +194,7 @@ def test_a_position_passes_over_batches_without_records() -> None:
 
 
 def test_a_batch_without_records_is_passed_although_its_epoch_must_wait() -> None:
-    """Amendment 2: no position waits at a batch whose records no user gets."""
+    """Amendment 2: a position passes a batch whose records no user gets, without a wait."""
     state = AssignedPartition(T0)
     state.seek(0)
     state.max_leader_epoch = BELOW_EVERY_EPOCH

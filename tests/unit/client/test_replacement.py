@@ -1,4 +1,4 @@
-"""Placing records again, batch by batch: which records move, which stay, and which properties they keep."""
+"""Placing records again, batch by batch: which records change their partition, and which properties records keep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.client.test_resize_model import exchange, key_in
 
 
 def resized(model: ProducerModel, undeleted: int) -> None:
-    """Resize the topic and let the producer place its records again, without sending any."""
+    """Resize the topic, and let the producer choose its records' partitions again without sending a record."""
     model.finish_resize(undeleted)
     model.read_metadata()
     while model.topic.next is not None:
@@ -87,7 +87,7 @@ def test_a_partition_that_loses_no_key_keeps_its_batches() -> None:
 
 
 def test_the_sequence_of_a_refused_batch_is_used_again() -> None:
-    """A refused batch uses no sequence, so the next batch to its partition gets the sequence."""
+    """A refused batch uses no sequence, so the next batch to the same partition gets the sequence."""
     model = ProducerModel(random.Random(1))
     stays, goes = key_in(0, 4), key_in(2, 4)
     model.send(stays)

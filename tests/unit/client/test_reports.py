@@ -60,7 +60,7 @@ def test_later_positions_are_reported_only_when_they_may_release_a_member(now: P
 
 
 def test_a_partition_that_was_split_long_ago_needs_no_more_reports() -> None:
-    """The member reaches the end repeatedly, in a leader epoch that it reported. No partition waits for these ends."""
+    """The member repeatedly reaches the end, in a leader epoch that it reported. No partition waits for such an end."""
     reports = reported(START._replace(leader_epoch=1, at_end=True))
     for position in range(51, 60):
         assert not reports.is_due(T1, START._replace(position=position, leader_epoch=1, at_end=True))
@@ -92,7 +92,7 @@ def test_a_response_from_before_the_report_causes_no_second_report() -> None:
 
 @pytest.mark.parametrize("meant", [1, 201])
 def test_a_request_for_another_incarnation_causes_no_second_report(meant: int) -> None:
-    """The waiting member, or the owner here, has not yet seen that the partition was removed and created again."""
+    """The waiting member or this owner has not yet seen that the partition was removed and created again."""
     reports = reported()
     reports.on_asked({T1: (meant, -1)}, 1)
     assert not reports.is_due(T1, START)

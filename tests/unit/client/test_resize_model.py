@@ -84,7 +84,7 @@ def exchange(model: ProducerModel, node: int) -> None:
 
 
 def lost_answer_before_a_grow(model: ProducerModel) -> None:
-    """Hole 17: the batch is written and its response is lost. The new layout places its key in another partition."""
+    """Hole 17: the batch is written and its response is lost. The key's partition changes in the new layout."""
     model.send(key_in(2, 4))
     model.pump()
     model.arrive(0)
@@ -143,7 +143,7 @@ def refused_by_a_broker_that_is_behind(model: ProducerModel) -> None:
     """Hole 10: an earlier copy of the batch may still be written at the broker that refused the batch."""
     key = key_in(3, 4)
     model.finish_resize(4)
-    model.begin_resize(3, late=1)  # metadata shows the merge before partition 1 has its layout
+    model.begin_resize(3, late=1)  # metadata shows the merge before partition 1 has the new layout
     model.read_metadata()
     model.send(key)
     model.pump()
@@ -176,7 +176,7 @@ def refused_before_the_broker_knows_the_producer(model: ProducerModel) -> None:
     """
     key = key_in(0, 4)
     model.finish_resize(4)
-    model.begin_resize(3, late=0)  # the producer sees the merge before partition 0 has it
+    model.begin_resize(3, late=0)  # the producer sees the merge before partition 0 has the new layout
     model.read_metadata()
     queue = model.accumulator.queue("t", 0)
     for _ in range(2):
@@ -385,7 +385,7 @@ def test_the_model_notices_a_broker_that_checks_the_layout_before_duplicates() -
 
 
 def test_the_model_notices_a_producer_that_does_not_hold_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``nohold``: newer records of a key go to the new partition before older records are acknowledged in the old."""
+    """``nohold``: a key's newer records go to the new partition before its older records are acknowledged."""
     _no_hold(monkeypatch)
 
     def wanders(seed: int) -> bool:

@@ -69,7 +69,7 @@ def test_no_record_is_lost_duplicated_or_reordered_by_a_resize_under_load(
 ) -> None:
     """2 -> 5 -> 3 with up to five requests in flight and lost responses.
 
-    Metadata shows the first new layout later than the broker enforces it.
+    The broker enforces the first new layout before metadata shows the layout.
     """
 
     async def check() -> None:

@@ -75,7 +75,7 @@ def test_a_count_may_come_back_but_a_layout_version_may_not() -> None:
 
 
 def test_a_topic_created_again_starts_from_its_own_layout() -> None:
-    """Hole 20: the incarnation distinguishes the topic from the earlier one, whichever response comes last."""
+    """Hole 20: the incarnation distinguishes the topic from the earlier topic, whichever response arrives last."""
     again = described(0, 2, incarnation=NEXT_INCARNATION, topic_id=ID_AFTER)
     assert seen(described(3, 6), again).layout_version == 0
     assert seen(described(3, 6), again, described(3, 6)).incarnation == NEXT_INCARNATION

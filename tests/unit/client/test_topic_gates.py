@@ -17,7 +17,7 @@ from tests.support.resize import lineage_mutations
 from tests.support.resize.layouts import topic, tp
 
 GROWN = topic(1, 2, [1, 0], version=1)
-"""1 -> 2: partition 1 was split off 0 after its epoch 0."""
+"""1 -> 2: partition 1 was split from partition 0 after epoch 0 of partition 0."""
 SPLIT = Lineage(0, -1, (Entry(0, {0: 0}),))
 
 
@@ -49,9 +49,9 @@ def asked(gates: TopicGates, front: int | None = None, p: int = 1, *, recheck: b
 
 
 def test_a_topic_that_was_never_resized_needs_no_lineage() -> None:
-    """Metadata shows the first layout until a partition has the next one.
+    """Metadata shows the first layout until a partition has the next layout.
 
-    Lineage entries are written only after that.
+    No lineage entry is written before.
     """
     gates = gates_of(topic(2, 2, [4, 7], version=0), [0, 1])
     assert (gates.limit(tp(0)), gates.limit(tp(1))) == (4, 7)
@@ -172,7 +172,7 @@ def test_questions_follow_the_lineages() -> None:
 
 
 def test_the_position_of_a_passed_parent_is_still_asked_for() -> None:
-    """The parent's owner may rewind, which revokes the child's passed gate, too."""
+    """The parent's owner may rewind. The child's gate, which is already open, is then revoked."""
     gates = child_that_waits(position=10)
     load(gates)
     assert asked(gates) == Questions(positions={tp(0): 100})

@@ -1,4 +1,4 @@
-"""Reports of lasting troubles, and the times of the reports."""
+"""Reports of lasting problems, and the times of the reports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_end_of_a_problem_is_reported_only_if_the_problem_was() -> None:
     troubles.look(2.0, {"long": None})
     assert troubles.end(3.0, []) == [Report("long", 3.0)]
     assert troubles.end(4.0, []) == []
-    assert troubles.look(5.0, {"long": None}) == []  # the trouble starts again
+    assert troubles.look(5.0, {"long": None}) == []  # the problem starts again
 
 
 def test_a_problem_that_began_later_is_reported_later() -> None:

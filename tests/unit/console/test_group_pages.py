@@ -46,7 +46,7 @@ def served(admin: Any) -> Any:
     console = Console(watch, ConsoleConfig("localhost:9092")).app()
 
     async def page(path: str) -> str:
-        watch._seen.clear()  # every page is requested anew
+        watch._seen.clear()  # every page sends its requests again
         answer = await ask(console, path)
         assert answer.status == 200, answer.text
         return answer.text
@@ -65,7 +65,7 @@ def cells(page: str, label: str) -> list[str]:
 
 
 async def test_the_partitions_without_a_commit_are_shown_with_their_records() -> None:
-    """Partitions 1, 2 and 3 have no commit. Nobody owns 2 and 3. Partition 2 has no leader."""
+    """Partitions 1, 2 and 3 have no commit. Partitions 2 and 3 have no owner. Partition 2 has no leader."""
     ends = {0: (0, 60), 1: (10, 310), 3: (0, 100)}
     admin = Groups(ends=ends, groups={"g": {0: 60}}, members=(member("app", 0, 1),), without_leader=frozenset({2}))
     page = await served(admin)("/groups/g")
@@ -81,7 +81,7 @@ async def test_a_group_with_a_commit_in_every_partition_has_no_note_of_others() 
 
 
 async def test_a_rebalance_shows_the_former_owners() -> None:
-    """Partition 1 has no commit: during the rebalance only the console knows that it has an owner."""
+    """Partition 1 has no commit: during the rebalance only the console knows that the partition has an owner."""
     admin = Groups(ends={0: (0, 60)}, groups={"g": {0: 50, 2: 0}}, members=(member("app-1", 0), member("app-2", 1)))
     page = served(admin)
     assert owners(await page("/groups/g")) == ["app-1 10.0.0.1", "app-2 10.0.0.1", "nobody reads it"]
@@ -114,7 +114,7 @@ async def test_a_group_that_its_members_have_left_has_no_former_owners() -> None
 
 
 def listed(page: str) -> list[str]:
-    """The groups of the list, in its order, with their lags."""
+    """Return the groups in the order of the list, with their lags."""
     names = re.findall(r'<a id="group-([^"]+)" href="/groups/', page)
     return [f"{name} {lag}" for name, lag in zip(names, cells(page, "records to read"), strict=True)]
 
@@ -142,7 +142,7 @@ async def test_an_unknown_order_is_refused() -> None:
 async def test_live_updates_keep_the_order_for_a_while(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The numbers follow the commits at once, the order later. A group that is new comes last until then."""
+    """The lags change with the commits at once, and the order changes later. Until then a new group is last."""
     monkeypatch.setattr(watch_module, "time", SimpleNamespace(monotonic=trio.current_time, time=trio.current_time))
     admin: Any = Groups(ends={0: (0, 100)}, groups={"a": {0: 20}, "b": {0: 50}})
     app = Console(Watch(admin, admin), ConsoleConfig("localhost:9092")).app()
@@ -150,7 +150,7 @@ async def test_live_updates_keep_the_order_for_a_while(
     admin.groups = {"a": {0: 90}, "b": {0: 50}, "c": {0: 0}}
     await trio.sleep(RANKED_S / 2)  # virtual time: the lags are not fresh any more
     assert listed((await ask(app, "/groups")).text) == ["a 10", "b 50", "c 100"]
-    await trio.sleep(RANKED_S)  # virtual time: nor is the order
+    await trio.sleep(RANKED_S)  # virtual time: the order is not fresh any more
     assert listed((await ask(app, "/groups")).text) == ["c 100", "b 50", "a 10"]
 
 

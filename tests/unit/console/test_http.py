@@ -41,7 +41,7 @@ async def ask(
     is_whole: bool = True,
     rest: dict[str, Any] | None = None,
 ) -> Answer:
-    """Send one request over ASGI. ``rest``: the message after the body; by default none comes."""
+    """Send one request over ASGI. ``rest`` is the message after the body; by default there is none."""
     target, _, query = path.partition("?")
     scope = {
         "type": "http",

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.trio
 
 
 class Logs:
-    """The times of the records of each partition of ``t``, for an admin client and a reader. ``first``: log starts."""
+    """An admin client and a reader of ``t`` with these times of records. ``first`` has the log start offsets."""
 
     def __init__(self, times: Mapping[int, Sequence[int]], first: Mapping[int, int] = {}) -> None:
         self._times, self._first = times, first
@@ -54,7 +54,7 @@ def offsets(found: Found) -> list[tuple[int, int]]:
 
 
 LOGS = Logs({0: [10, 20, 30, 40, 50, 60], 1: [35, 65, 70], 2: [1, 2, 3]})
-"""The oldest records are those of partition 2, the newest those of 0 and 1."""
+"""Partition 2 has the oldest records. Partitions 0 and 1 have the newest records."""
 
 
 async def test_the_end_is_the_newest_records_of_all_partitions() -> None:

@@ -197,7 +197,7 @@ def test_a_partition_without_a_reader_is_named() -> None:
 
 
 def test_a_partition_that_waits_is_not_called_slow() -> None:
-    """The reason names the partition that others wait for, and its reader."""
+    """The reason names the partition that other partitions wait for, and that partition's reader."""
     waits = [wait(5, 1), wait(9, 5)]
     rows = [row(1), row(5, read_rate=0.0), row(9, read_rate=0.0)]
     (reason,) = reasons(group(rows, waits))

@@ -1,4 +1,4 @@
-"""The decision on a config change from an image, and its effects once it is carried out."""
+"""A config change is decided from an image, and the effects of the decision are carried out."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_a_resignation_can_complete_a_reassignment() -> None:
 
 
 def test_a_leader_does_not_resign_to_a_broker_without_a_replica() -> None:
-    """An edit by hand can leave an ISR with such a broker."""
+    """An edit by hand can leave such a broker in the ISR."""
     image = led([1, 4])
     image.brokers[4] = live(4)
     assert code(image, request([4])) == ErrorCode.INELIGIBLE_REPLICA

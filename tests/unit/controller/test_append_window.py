@@ -1,6 +1,6 @@
-"""The measured bytes appended to a topic over a window.
+"""The number of bytes that are appended to a topic in a time window.
 
-The bytes are summed over brokers, and the measurement restarts when a report is missing.
+The bytes of all brokers are added up. The measurement restarts when a report is missing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""State znodes of a release that resized by barriers: they convert to lineage, or they cannot be judged."""
+"""State znodes of a release that resized by barriers are converted to lineage, unless they cannot be judged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def old(epoch: int, layout: tuple[int, int], **fields: object) -> PartitionState
 
 
 def draining() -> tuple[TopicZnode, dict[int, PartitionState]]:
-    """Return the example of the design: created with 4 partitions, grown to 6, shrunk to 4, and 4 and 5 drain."""
+    """Return the example of the design: 4 partitions, grown to 6 and shrunk to 4. Partitions 4 and 5 drain."""
     topic = TopicZnode.new(uuid.UUID(int=1), {p: [1] for p in range(6)})
     topic = topic.replace(initial_partition_count=4, undeleted_partition_count=4, layout_version=2)
     states = {p: old(2, (4, 2)) for p in range(4)}
@@ -51,7 +51,7 @@ def test_maps_become_entries_in_a_bump() -> None:
 
 
 def test_several_merges_and_a_recreated_partition_are_converted() -> None:
-    """8 -> 6 -> 4: partitions 6 and 7 merged into 2 and 3 first. Partition 5 was removed once, in epoch 3."""
+    """8 -> 6 -> 4: first partition 6 merged into 2, and 7 into 3. Partition 5 was removed once, in epoch 3."""
     topic = TopicZnode.new(uuid.UUID(int=1), {p: [1] for p in range(8)})
     topic = topic.replace(
         initial_partition_count=2, undeleted_partition_count=4, layout_version=9, last_leader_epochs={5: 3}

@@ -233,7 +233,7 @@ def test_a_resize_during_a_reassignment_is_refused_and_changes_nothing(
 
 @pytest.mark.parametrize("validate_only", [True, False])
 def test_a_topic_does_not_grow_beyond_one_request_to_zookeeper(validate_only: bool) -> None:
-    """The servers may accept less than the bound of a topic's znode, with a lower ``jute.maxbuffer``."""
+    """With a low ``jute.maxbuffer``, the servers accept less than the bound of a topic's znode."""
     demand = Demand(CreatePartitionsTopic(name="t", count=400, assignments=None), validate_only)
     check = functools.partial(check_fits, limit=3000)
     effects = decide(cluster(image_of(Topic(4))), CONFIG, demand, check, 0.0)
@@ -255,7 +255,7 @@ def test_a_topic_is_resized_only_while_ordered_resize_is_finalized() -> None:
 @pytest.mark.trio
 @pytest.mark.parametrize("counts", [(6, 8), (6, 6)])
 async def test_a_request_that_names_the_topic_twice_is_refused(counts: tuple[int, int]) -> None:
-    """The intended count is unknown, also when the counts are equal."""
+    """The intended count is unknown, even if both counts are equal."""
     context = context_of(cluster(image_of(Topic(4))))
     topics = [CreatePartitionsTopic(name="t", count=count, assignments=None) for count in counts]
     outcome = await create_partitions(context, CreatePartitionsRequest(topics=topics), 3)
@@ -279,7 +279,7 @@ def test_the_measured_rate_is_returned_and_the_measurement_continues() -> None:
 
 
 def written_by_stock_producers(topic: TopicImage, seconds_ago: float) -> None:
-    """Let broker 2 report that such producers wrote to the topic."""
+    """Let broker 2 report that stock producers wrote to the topic."""
     topic.stock_reports[2] = StockReport(written_at=-seconds_ago, misplaced_at=None)
 
 
@@ -320,7 +320,7 @@ def test_no_advice_is_given_if_stock_producers_can_follow() -> None:
 
 
 def stood(found: TopicImage | None, *, is_being_deleted: bool = False) -> tuple[ResizeState, ErrorCode]:
-    """Return the state of a resize of 4 partitions to 8 as version 1, and the response's error in that state."""
+    """Return the state of a resize from 4 to 8 partitions with layout version 1, and the response's error."""
     image = cluster(image_of(Topic(4)))
     (wait,) = decided(image, 8).waits
     topic = image.topics.pop("t")

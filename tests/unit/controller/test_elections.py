@@ -43,7 +43,7 @@ def elections(image: ClusterImage, config: object = CONFIG) -> Effects:
 
 
 def elected(effects: Effects) -> dict[TopicPartition, tuple[int, list[int]]]:
-    """Return leader and ISR of each state. Checks that all are of the next leader epoch and of this controller."""
+    """Return leader and ISR of each state. Checks that each state has the next leader epoch and this controller's."""
     for change in effects.independent:
         assert (change.state.leader_epoch, change.state.controller_epoch) == (3, CONTROLLER_EPOCH)
     return {change.tp: (change.state.leader, change.state.isr) for change in effects.independent}
@@ -241,7 +241,7 @@ async def test_a_limited_number_of_first_leaders_is_written_and_an_event_follows
 
 @pytest.mark.trio
 async def test_no_event_follows_after_a_refused_write() -> None:
-    """The same partitions would be tried again at once, without end."""
+    """The event would try the same partitions again at once, without end."""
     context = context_of(awaiting(new(FIRST_LEADERS_AT_ONCE + 1)), refused=[paths.partition_state("t", 0)])
     await lead_first(context, ())
     assert (context.image.awaiting_first_leaders, context.events.puts) == ({}, [])

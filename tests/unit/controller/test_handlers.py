@@ -1,4 +1,4 @@
-"""Each event of the controller has one handler. Each API has one file with its name; name and key are the header."""
+"""Each event of the controller has one handler. Each API has a file of its name, which begins with name and key."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ INCARNATION = 7
 
 
 def reader(name: str, *, at: int | None = None, incarnation: int = INCARNATION, **more: object) -> Group:
-    """Return a group that has committed in another partition of the topic, and ``at`` in the judged partition."""
+    """Return a group that has committed offset ``at`` in the judged partition, and an offset in another partition."""
     offsets = {OTHER: (3, -1)} | ({} if at is None else {TP: (at, incarnation)})
     return Group(name, offsets=offsets, **more)  # type: ignore[arg-type]
 

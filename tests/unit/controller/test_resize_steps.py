@@ -1,4 +1,4 @@
-"""A controller carries out due steps in bounded numbers and as whole steps.
+"""A controller carries out a bounded number of due steps at a time, and never a part of a step.
 
 It carries out no step of a topic that cannot be judged.
 """
@@ -95,7 +95,7 @@ class ResizeFixture:
         await carry_out(self.context, goal.becoming(self.topic, znode, self.topic.version))
 
     def answer(self) -> None:
-        """Let every leader answer its last epoch."""
+        """Let every leader acknowledge its last leader epoch."""
         for partition in self.topic.partitions.values():
             if partition.state is not None:
                 partition.acknowledged_epoch = partition.state.leader_epoch
@@ -235,7 +235,7 @@ async def test_metadata_names_the_old_count_until_a_partition_stores_the_new_lay
 
 
 async def test_a_partition_that_is_being_removed_has_no_leader_in_the_metadata() -> None:
-    """Rule 6: with a leader, a batch placed by the next layout would reach the partition's next incarnation."""
+    """Rule 6: if metadata named a leader, a batch of the next layout could reach the partition's next incarnation."""
     resize_fixture = ResizeFixture(drained())
     await resize_fixture.advance()
     assert {p.partition_index: p.leader for p in resize_fixture.sent().partition_states} == {4: -2, 5: -2}
@@ -251,7 +251,7 @@ async def test_a_doubling_is_announced_to_brokers_before_it_begins() -> None:
 
 
 async def test_no_request_is_sent_to_brokers_before_the_first_bump() -> None:
-    """Each broker handles one request at a time, and producers wait for the layout."""
+    """A broker handles one request at a time, so other requests would delay the layout that producers wait for."""
     resize_fixture = ResizeFixture(image_of(Topic(4)))
     await resize_fixture.become(asked(4, 6).topic)
     assert resize_fixture.batch.build() == {}

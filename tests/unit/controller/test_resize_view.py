@@ -39,7 +39,7 @@ def taken_back(topic: Topic, count: int) -> Topic:
     ids=["new", "grow", "grow-bumped", "grown", "shrink", "shrink-bumped", "taken-back"],
 )
 def test_clients_place_by_the_goal_once_a_partition_has_it(topic: Topic, sent: Layout) -> None:
-    """Before a partition has the goal's layout, every leader would refuse a record that is placed by the goal."""
+    """Before a partition has the goal's layout, every leader would refuse a record of the goal's layout."""
     assert view.client_layout(image_of(topic)) == sent
 
 
@@ -81,7 +81,7 @@ def test_marked_partitions_drain_once_every_survivor_is_bumped() -> None:
     """Before all survivors are bumped the resize may be reverted, and deleted records would be missing."""
     topic = asked(4, 6, 4)
     assert (view.marked(image_of(topic)), view.drainable(image_of(topic))) == ([4, 5], [])
-    topic.carry_out(silent=[4])  # the gainer of partition 4's keys waits for its leader
+    topic.carry_out(silent=[4])  # the gainer of partition 4's keys waits for partition 4's leader
     assert view.drainable(image_of(topic)) == []
     topic.carry_out()
     assert view.drainable(image_of(topic)) == [4, 5]

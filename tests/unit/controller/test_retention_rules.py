@@ -59,7 +59,7 @@ def test_retention_does_not_wait_where_no_record_expires(config: dict[str, str])
 
 
 def test_retention_waits_only_if_the_topics_config_enables_it_and_no_longer_than_its_bound() -> None:
-    """A warning comes ``retention.warning.ms`` before the bound ends."""
+    """A warning is given ``retention.warning.ms`` before the bound ends."""
     kept_after_ms = NOW_MS - WEEK_MS + CONFIG.retention_warning_ms
     assert rules() == Rules(kept_after_ms, waits=False)
     bound = {"ordered_delivery_retention_waits": "true", "ordered_delivery_retention_waits_max_ms": "3600000"}

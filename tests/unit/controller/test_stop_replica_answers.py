@@ -1,4 +1,4 @@
-"""The controller's handling of responses to StopReplica (KIP-570): each counts for its own replica only."""
+"""The controller's handling of StopReplica responses (KIP-570): each response counts only for its own replica."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_a_partition_without_a_state_is_created() -> None:
 
 
 def test_a_gainer_waits_only_for_its_own_losers() -> None:
-    """4 splits from 0, whose leader has acknowledged its leader epoch. 5 splits from 1."""
+    """Partition 4 splits from partition 0, whose leader has acknowledged. Partition 5 splits from partition 1."""
     topic = asked(4, 6)
     for bump in next_steps(topic.snapshot()):
         topic.write(bump)

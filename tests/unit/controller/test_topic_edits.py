@@ -32,7 +32,7 @@ VERSION = 9
 
 
 def cluster(topic: Topic, *, silent: Collection[int] = ()) -> ClusterImage:
-    """Return an image of brokers 1, 2 and 3 and the topic ``t``, whose replicas are on 1 and 2."""
+    """Return an image of brokers 1, 2 and 3 and the topic ``t``, whose replicas are on brokers 1 and 2."""
     image = decisions.cluster()
     image.topics["t"] = image_of(topic, silent=silent)
     return image
@@ -309,7 +309,7 @@ def test_a_topic_that_contradicts_its_states_is_frozen(changes: dict[str, object
 
 
 def test_a_lineage_that_waits_for_itself_freezes_the_topic() -> None:
-    """4 waits for 0, and 0 waits for 4. Each entry alone would be possible."""
+    """Partition 4 waits for partition 0, and 0 waits for 4. Each entry alone would be possible."""
     topic = with_state(resized(4, 6, 4, 8), 0, lineage=[[2, {"4": 1}]])
     assert found(topic).response.outcome is VerdictKind.ACCEPT
     assert frozen(with_state(topic, 4, lineage=[[0, {"0": 0}], [1, {"0": 2}]])) == (

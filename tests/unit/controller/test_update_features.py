@@ -104,7 +104,7 @@ def test_levels_are_written_and_the_next_version_of_the_znode_is_answered() -> N
 
 
 def test_each_write_of_the_features_changes_the_version_of_the_registrations_znode() -> None:
-    """Model: off_controller_sets. A broker that read the features before the write cannot register with them."""
+    """Model: off_controller_sets. A broker that read the old features cannot register with them."""
     raised = decide_settled(image_with(), CONFIG, brokers(TWO_ONLY, TWO_ONLY))
     for effects in (update(DOWN, SAFE), raised):
         lock, op = effects.writes

@@ -1,4 +1,4 @@
-"""A running coordinator; a test takes ``autojump_clock``, too, for virtual time."""
+"""A running coordinator. For virtual time, a test also takes the fixture ``autojump_clock``."""
 
 from __future__ import annotations
 

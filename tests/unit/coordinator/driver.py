@@ -1,7 +1,7 @@
 """Drives the pure core of the group coordinator: events in, replies and records out, no loop, no clock, no log.
 
-``Driver`` has a shard and its log. Writes wait in ``in_flight`` until ``settle`` completes them; with
-``auto_commit`` that happens at once. Every record in ``log`` was encoded and decoded.
+``Driver`` has a shard and its log. Writes wait in ``in_flight`` until ``settle`` completes them. With
+``auto_commit`` each write completes at once. Every record in ``log`` was encoded and decoded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Three brokers with a coordinator each over one replicated partition of the offsets topic, kept simple.
+"""A simple model of three brokers, each with a coordinator, over one replicated partition of the offsets topic.
 
 A replica's log is a list, and a record is a client's commit of the next number. ``ReplicatedCoordinators``
-is the controller, the network and the clients. It elects leaders, and decides when a broker learns of an election or
-fetches. A broker's view may be old.
+is the controller, the network and the clients. It elects leaders. It decides when a broker fetches, and when a broker
+is notified of an election. A broker's view may be old.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class ReplicatedCoordinators:
             coordinator.on_not_leader(0, self.epoch)
 
     def fetch_from_leader(self, broker: int) -> None:
-        """Let a follower fetch, if it and the leader agree on the leader."""
+        """Let a follower fetch, if the follower and the leader agree on who leads."""
         follower, leader = self.replicas[broker], self.replicas[self.leader]
         if broker != self.leader and follower.leads is None and follower.epoch == leader.leads == self.epoch:
             leader.fetched_by(follower)
@@ -266,8 +266,8 @@ class ReplicatedCoordinators:
     def answers(self) -> None:
         """Check the answers since the last call.
 
-        A commit is acknowledged only when every replica that may lead next has it. A returned offset cannot be lost.
-        It is not older than the largest offset that any client knew when the request was sent.
+        A commit is acknowledged only when every replica that may lead next has the commit's record. A returned offset
+        cannot be lost, and is at least the largest offset that any client knew when the request was sent.
         """
         for asked in self.asked:
             if not asked.is_settled and asked.answer.filled:

@@ -1,7 +1,7 @@
 """A random workload of three coordinators over a replicated log checks the guarantees for clients.
 
 - An acknowledged commit is never lost, whoever leads next.
-- A returned offset is never taken back: the next coordinator returns it or a later one.
+- A returned offset is never taken back: the next coordinator returns the same offset or a later offset.
 - A coordinator whose leadership is over acknowledges nothing.
 - A coordinator's state is the state of its log.
 - Every request is answered.
@@ -46,7 +46,7 @@ NAMES = [*EVENTS, "wait", *["commit and replicate", "fetch", "replicate", "deliv
 
 
 def run_workload(events: list[Event]) -> None:
-    """Run one workload: ``events`` one after the other. At the end, settle everything."""
+    """Run the ``events`` of one workload one after the other. Then end all faults, and check that work continues."""
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:

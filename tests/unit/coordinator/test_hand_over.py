@@ -222,7 +222,7 @@ async def test_an_offset_is_returned_once_leadership_is_confirmed(running: Runni
 async def test_a_read_counts_only_a_confirmation_that_was_requested_after_it(
     running: Running, autojump_clock: MockClock
 ) -> None:
-    """A confirmation in flight may come from before the successor's election."""
+    """A confirmation in flight may have been requested before the successor's election."""
     await running.loaded()
     running.log.is_cut_off = True
     first, second, third = fetching(running), fetching(running), fetching(running)

@@ -1,7 +1,7 @@
 """Random sequences of events against the invariants of a group.
 
-- A generation never goes back, also across a hand-over.
-- Every partition of a stable generation has one owner, and members learn only committed state.
+- A group's generation never decreases, also across a hand-over.
+- Every partition of a stable generation has one owner, and members receive only committed state.
 - Replaying the log's bytes gives the durable state, also after lost writes.
 - Every request is answered once, and nothing waits for ever.
 """

@@ -1,12 +1,12 @@
 """Random sequences of events of a group: no returned position is ahead of an unsaved record.
 
-Members process records, commit periodically whatever they have saved, and report only saved positions, by a poll or
-with a commit. They are cooperative (KIP-429): they keep partitions across rebalances without saving. A partition that
-a member loses has no owner for one generation. In that generation the member saves the partition before its first poll
-or its next join, however long that takes. Members crash, and coordinators fail over.
+Members process records. Periodically they commit processed records, saved or not. They report only saved positions, by
+a poll or with a commit. Members are cooperative (KIP-429): they keep partitions across rebalances without saving. A
+partition that a member loses has no owner for one generation. In that generation the member saves the partition before
+its first poll or its next join, however long the save takes. Members crash, and coordinators fail over.
 
 - Below a returned position there is no record that a live member processed and did not save.
-- Once every member saved, polled and reported, every member gets every position: no member waits for ever.
+- Once every member has saved, polled and reported, every member gets every position: no member waits for ever.
 """
 
 from __future__ import annotations

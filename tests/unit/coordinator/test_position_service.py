@@ -239,7 +239,7 @@ async def test_hole_20_the_next_coordinator_deletes_offsets_of_the_removed_incar
 async def test_a_broker_lists_the_groups_it_coordinates_and_answers_for_no_other(
     running: Running, autojump_clock: MockClock
 ) -> None:
-    """A client that drains a partition asks every broker for its groups, and each coordinator for all offsets."""
+    """A client that drains a partition asks every broker for the broker's groups, and each coordinator for offsets."""
     running.topics.offsets_partitions = 2
     await running.loaded(0)
     ours, others = (next(g for g in "abcdef" if partition_for(g, 2) == at) for at in (0, 1))

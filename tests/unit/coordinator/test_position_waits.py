@@ -127,7 +127,7 @@ def test_a_wait_that_ended_in_a_rebalance_is_measured_once() -> None:
 
 
 def test_a_wait_that_ended_long_after_a_rebalance_is_measured_up_to_the_rebalance() -> None:
-    """Another member may have had the waiting partition since then."""
+    """Another member may have had the waiting partition since the rebalance."""
     waits = Waits()
     driver = waits.driver
     driver.poll(waits.waiter, 1, PARENT, awaited={PARENT: 100})

@@ -94,7 +94,7 @@ def test_a_poll_without_a_positive_max_wait_ms_is_answered_at_once() -> None:
 
 
 def test_a_poll_repeated_on_a_new_connection_answers_both() -> None:
-    """The new connection gets the answers that the broken one lost."""
+    """The new connection gets the answers that the broken connection lost."""
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1, reports={PARENT: 10})

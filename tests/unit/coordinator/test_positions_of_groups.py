@@ -265,7 +265,7 @@ def test_a_poll_by_a_client_outside_of_the_group_changes_nothing() -> None:
 
 
 def test_a_polling_owner_is_asked_for_positions_that_an_outside_client_wants() -> None:
-    """Until a member knows that the partition is marked, no member waits for it. The owner's commits prove nothing."""
+    """No member waits for the partition until a member knows that it is marked. The owner's commits prove nothing."""
     driver = Driver()
     owner, other = two_members(driver)
     driver.commit({PARENT: 100}, owner, 1)

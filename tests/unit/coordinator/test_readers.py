@@ -197,7 +197,7 @@ async def test_a_group_that_only_fetched_offsets_is_forgotten_after_a_minute(
 
 
 async def test_a_new_group_begins_when_every_leader_counts_it(running: Running, autojump_clock: MockClock) -> None:
-    """Leaders serve by answers that are younger than the lease. After one lease all such answers count the group."""
+    """Leaders use only answers that are younger than the lease. After one lease all these answers include the group."""
     await held(running)
     beginning = begin(running)
     assert readers(running, 0) == {GROUP: {}}
@@ -272,7 +272,7 @@ async def counted(running: Running) -> None:
 async def test_a_group_begins_at_the_first_offset_of_a_partition_that_was_created(
     running: Running, autojump_clock: MockClock
 ) -> None:
-    """The group has no commit in the losing partition: with ``latest`` it may have read records without a commit."""
+    """The group has no commit in the losing partition: with ``latest`` it may have read and committed nothing."""
     await held(running)
     await counted(running)
     create(running, base=40)

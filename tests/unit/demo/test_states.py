@@ -1,4 +1,4 @@
-"""The demo's states are saved before a key moves and loaded after the move. Without either step they are wrong."""
+"""The demo's states are saved before a key moves and loaded after the move. If a step is left out, a state is wrong."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ async def test_two_directories_with_content_are_refused(
 
 
 async def test_a_blank_directory_stays_blank_until_it_has_a_role(log_fixture: LogFixture) -> None:
-    """If the only directory of a log is blank, opening it creates the files of a first segment.
+    """If the only directory of a log is blank, opening the log creates the files of a first segment.
 
     The directory still counts as blank.
     """
@@ -213,7 +213,7 @@ async def test_a_blank_directory_alone_is_opened_as_an_empty_log(log_fixture: Lo
 
 @pytest.mark.parametrize("blank", ["d", "e"])
 async def test_a_complete_copy_is_preferred_to_a_blank_directory(log_fixture: LogFixture, blank: str) -> None:
-    """A crash came between the two renames that end a move."""
+    """The process crashed between the two renames that end a move."""
     path = await stopped_with_a_record(log_fixture, "d")
     path.rename(path.with_name(FUTURE))
     (log_fixture.root / blank / "t-0").mkdir()

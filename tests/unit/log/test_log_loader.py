@@ -225,7 +225,7 @@ async def test_a_log_opens_on_a_full_disk(log_fixture: LogFixture) -> None:
 async def test_a_crash_at_any_change_keeps_acknowledged_records(log_fixture: LogFixture) -> None:
     """The run appends, rolls, flushes, applies retention and closes.
 
-    It is killed before each change to the disk, with half of the change written.
+    The process is killed at each change to the disk, with half of the change written.
     """
     crash_at = 0
     while True:

@@ -1,4 +1,4 @@
-"""The number of offsets in the reads of a log, computed without reading the batches."""
+"""The offsets in the reads of a log are counted without reading the batches."""
 
 from __future__ import annotations
 

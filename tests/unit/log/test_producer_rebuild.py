@@ -127,7 +127,7 @@ async def test_closing_the_log_finishes_the_rebuild(log_fixture: LogFixture) -> 
 
 
 def refuse_after(monkeypatch: pytest.MonkeyPatch, batches: int, number: int) -> Callable[[], None]:
-    """Refuse the producers' batches with an errno from one batch on. Return a function that ends the refusals."""
+    """From one batch on, refuse the producers' batches with an errno. Return a function that ends the refusals."""
     really, is_over = producer_rebuild.replay_producers, False
 
     def refused(*given: Any) -> Iterator[ColdError | None]:

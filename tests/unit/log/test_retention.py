@@ -1,4 +1,4 @@
-"""The segments that retention deletes, and those that it keeps because a group has not read them yet."""
+"""Which segments retention deletes, and which segments it keeps because a group has not read them yet."""
 
 from __future__ import annotations
 

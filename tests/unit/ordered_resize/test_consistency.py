@@ -59,7 +59,10 @@ def test_an_impossible_lineage_is_refused_with_a_reason(lineages: dict[int, Entr
 
 
 def test_a_cycle_through_older_entries_is_refused() -> None:
-    """Entry 4 of 0 is valid by itself. It needs entry 2 of 0, which needs 1, and 1 needs entry 2 of 0 again."""
+    """Entry 4 of partition 0 is valid by itself, but needs entry 2 of partition 0.
+
+    Entry 2 needs partition 1, and partition 1 needs entry 2 of partition 0 again.
+    """
     lineages: dict[int, Entries] = {0: [(2, {1: 1}), (4, {2: 1})], 1: [(1, {0: 2})]}
     assert "waits for itself" in lineage_contradictions(snapshot({0: 5, 1: 5, 2: 5}, lineages))[0]
 

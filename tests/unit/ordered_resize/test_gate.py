@@ -1,4 +1,4 @@
-"""The gate's states, row by row: its questions in each state, and the texts that explain a wait."""
+"""The gate's states, row by row: the gate's questions in each state, and the texts that explain a wait."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKNOWN, WAITING, DUE, OPEN = GateState.UNKNOWN, GateState.WAITING, GateState.DU
 
 @pytest.fixture
 def gate() -> Gate:
-    """Return a gate that guards partition 1, which was split off 0; nothing is known of 0."""
+    """Return a gate that guards partition 1. It was split from partition 0, of which nothing is known."""
     gate = Gate()
     gate.assign([1])
     gate.facts.on_lineage(1, Lineage(0, -1, (Entry(0, {0: 0}),)))

@@ -14,7 +14,8 @@ def known(facts: Facts, partition: int, as_of: int, *entries: tuple[int, dict[in
 def chain() -> Facts:
     """Return the facts of 1 -> 2 -> 4.
 
-    Partition 1 was split off 0, and 3 off 1. Epoch 0 of partition 0 ended at 100. Epoch 0 of partition 1 is empty.
+    Partition 1 was split from partition 0, and partition 3 from partition 1. Epoch 0 of partition 0 ended at offset
+    100. Epoch 0 of partition 1 is empty.
     """
     facts = Facts()
     known(facts, 0, 2)

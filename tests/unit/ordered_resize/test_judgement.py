@@ -39,7 +39,7 @@ def setting(**changes: Any) -> Setting:
 
 @pytest.fixture
 def topic() -> Topic:
-    """Return a topic that was created with 2 partitions, grown to 6, then shrunk to 4: 4 and 5 drain."""
+    """Return a topic that was created with 2 partitions, grown to 6, then shrunk to 4: partitions 4 and 5 drain."""
     topic = Topic(2)
     for count in (6, 4):
         topic.ask(count)
@@ -114,7 +114,7 @@ def test_a_grow_while_partitions_drain_begins_at_once(topic: Topic) -> None:
     found = verdict.topic
     assert (found.undeleted_partition_count, found.previous_undeleted_partition_count, found.wanted) == (8, 4, None)
     assert found.layout_version == 3 and sorted(found.partitions) == list(range(8))
-    assert found.ordered_delivery is True  # the first resize has settled it
+    assert found.ordered_delivery is True  # the first resize has fixed this value
 
 
 def test_replicas_may_be_given_and_are_checked(topic: Topic) -> None:
@@ -263,7 +263,7 @@ def test_partitions_added_while_no_controller_was_active_count_as_a_request(topi
 
 
 def test_partitions_added_before_the_leaders_have_answered_are_queued_as_a_count(topic: Topic) -> None:
-    """A new controller also queues the count, because no leader has answered it yet. No replicas are chosen."""
+    """A new controller also queues the count, because no leader has answered it. No replicas are chosen."""
     known, limits = topic.topic, setting(assign=no_brokers)
     added = known.replace(partitions={**known.partitions, 6: [2, 1], 7: [2, 1]})
     counted = known.replace(undeleted_partition_count=8)

@@ -1,4 +1,4 @@
-"""Placement under a layout, and the keys that a resize moves."""
+"""The partition of a key under a layout, and the keys that a resize moves."""
 
 from __future__ import annotations
 

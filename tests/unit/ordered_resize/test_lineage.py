@@ -16,7 +16,7 @@ def known(facts: Facts, partition: int, as_of: int, *entries: tuple[int, dict[in
 
 
 def split(position: int = 0) -> Facts:
-    """Return facts in which partition 1 was split off 0, whose epoch 0 ended at 100."""
+    """Return facts: partition 1 was split from partition 0, and epoch 0 of partition 0 ended at offset 100."""
     facts = Facts()
     known(facts, 0, 1)
     known(facts, 1, 0, (0, {0: 0}))
@@ -51,7 +51,7 @@ def test_an_empty_blocked_loser_frees_no_gainer() -> None:
 
 def test_entries_newer_than_the_epoch_required_do_not_count() -> None:
     facts = split(position=100)
-    known(facts, 0, 2, (2, {1: 0}))  # the merge comes after the split, so the split does not wait for it
+    known(facts, 0, 2, (2, {1: 0}))  # the merge comes after the split, so the split does not wait for the merge
     assert lineage.cap(facts, 1) == 0
 
 
@@ -158,7 +158,7 @@ def test_a_load_is_due_before_a_batch_past_an_entry_newer_than_the_last_load(
 def test_a_load_is_due_before_any_batch_when_the_floor_is_above_cap_and_floor_of_the_last_load() -> None:
     at_floor_4 = Lineage(9, 4, (Entry(3, {1: 0}),))
     assert lineage.is_load_due(at_floor_4, Loaded(2, 3), 0)
-    assert not lineage.is_load_due(at_floor_4, Loaded(2, 4), 0)  # the entry at 3 keeps the cap below the floor
+    assert not lineage.is_load_due(at_floor_4, Loaded(2, 4), 0)  # the entry of epoch 3 keeps the cap below the floor
     assert not lineage.is_load_due(at_floor_4, Loaded(4, -1), 0)
 
 
@@ -168,7 +168,7 @@ def test_leader_epochs_after_creation_come_from_the_newest_entry_of_a_grow() -> 
 
 
 def test_a_merge_is_found_where_a_grow_has_split_the_keys_off_since() -> None:
-    """4 -> 16 -> 4 -> 8: partition 12 was merged into 0, and its keys were then split off to 4."""
+    """4 -> 16 -> 4 -> 8: partition 12 was merged into partition 0, and its keys were then split to partition 4."""
     known = {
         0: Lineage(4, -1, (Entry(3, {4: 1, 12: 0}),)),
         4: Lineage(2, -1, (Entry(0, {0: 0}), Entry(2, {0: 3}))),

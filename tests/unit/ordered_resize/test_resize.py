@@ -62,7 +62,7 @@ def test_the_example_is_carried_out_when_5_is_removed_before_the_second_grow() -
 
 
 def test_a_new_partition_is_no_ancestor_of_another_new_one() -> None:
-    """Hole 1: 8 splits from 0, because 4 is new as well. Once both exist, 4 is the parent of 8."""
+    """Hole 1: partition 8 splits from partition 0, because partition 4 is new as well. Later, 4 is the parent of 8."""
     t = Topic(4)
     t.ask(16)
     t.carry_out()
@@ -232,7 +232,10 @@ def test_the_highest_drained_partitions_go_first(given: dict[str, Collection[int
 
 
 def test_nothing_is_removed_before_every_gainer_is_bumped() -> None:
-    """Hole 13: a gainer reads a loser's last epoch from the loser's znode. 5 is drained, while 0 still waits for 4."""
+    """Hole 13: a gainer reads a loser's last epoch from the loser's znode.
+
+    Partition 5 is drained, while partition 0 still waits for partition 4.
+    """
     t = Topic(4)
     for count in (6, 4):
         t.ask(count)

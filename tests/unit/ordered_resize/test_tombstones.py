@@ -13,9 +13,9 @@ GROWN, MERGED = LineageEntry(1, {0: 4}), LineageEntry(3, {5: 2, 7: 2})
 @pytest.mark.parametrize(
     ("entries", "over", "kept_from"),
     [
-        ((), {}, 10),  # no other partition had its keys; epochs above the lineage's may have entries
+        ((), {}, 10),  # no other partition had these keys; epochs after ``as_of`` may have entries
         ((GROWN, MERGED), {}, 1),
-        ((GROWN, MERGED), {0: 3}, 1),  # an earlier incarnation of 0 is over
+        ((GROWN, MERGED), {0: 3}, 1),  # an earlier incarnation of partition 0 is over
         ((GROWN, MERGED), {0: 4}, 3),
         ((GROWN, MERGED), {0: 4, 5: 2}, 3),  # partition 7 exists
         ((GROWN, MERGED), {0: 4, 5: 2, 7: 3}, 10),

@@ -35,7 +35,7 @@ def test_every_code_has_a_message() -> None:
 
 
 DIFFERS = {ErrorCode.CORRUPT_MESSAGE}
-"""kafka-python gives up on a corrupt record; Kafka's CorruptRecordException is a RetriableException."""
+"""kafka-python does not retry after a corrupt record, but Kafka's CorruptRecordException is a RetriableException."""
 
 
 @pytest.mark.parametrize("code", [code for code in ErrorCode if code.value in ORACLE and code.value > 0])

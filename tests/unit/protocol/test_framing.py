@@ -63,9 +63,9 @@ def records_of(request: Request) -> bytes:
 
 
 def test_request_headers_have_the_bytes_of_their_version() -> None:
-    """Header version 1 belongs to versions before an API's first flexible one.
+    """Header version 1 belongs to the versions before an API's first flexible version.
 
-    Header version 2 belongs to the first flexible version and later ones, and ends with a byte of tags.
+    Header version 2 belongs to the first flexible version and later versions, and ends with a byte of tags.
     """
     assert wire(HeartbeatRequest(), 3)[4:14] == struct.pack(">hhih", 12, 3, 1, 2)
     assert wire(MetadataRequest(), 8)[14:16] == b"me"

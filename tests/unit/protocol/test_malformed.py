@@ -1,4 +1,4 @@
-"""Malformed bytes cause a typed error that names the field, and no length in them causes a large allocation."""
+"""Malformed bytes cause a typed error that names the field, and a malformed length causes no large allocation."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def place_by_descent(key_hash: int, initial: int, undeleted: int) -> int:
 
 
 def parent_by_search(p: int, initial: int) -> int:
-    """Subtract the start of the only level whose range N * 2^l <= p < N * 2^(l+1) has ``p``."""
+    """Return p - N * 2^l for the only level l with N * 2^l <= p < N * 2^(l+1)."""
     (low,) = [initial << level for level in range(40) if initial << level <= p < initial << level + 1]
     return p - low
 

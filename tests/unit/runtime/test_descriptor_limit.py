@@ -1,4 +1,4 @@
-"""RLIMIT_NOFILE at the start of a server: the soft limit becomes the hard one."""
+"""RLIMIT_NOFILE at the start of a server: the soft limit is raised to the hard limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNLIMITED = resource.RLIM_INFINITY
 
 
 class Kernel:
-    """Refuses a soft limit above ``most``, and an unlimited one unless ``most`` is None."""
+    """Refuses a soft limit above ``most``, including an unlimited one. With ``most`` None, refuses nothing."""
 
     def __init__(self, soft: int, hard: int, most: int | None = None) -> None:
         self.limits = soft, hard

@@ -47,7 +47,7 @@ async def listening(
 
 
 async def ask(listener: HttpListener, request: bytes, *, ends: bool = True) -> str:
-    """Return the whole response until the listener closes. With ``ends`` the client also closes its sending side."""
+    """Return all bytes until the listener closes the connection. With ``ends`` the client closes its sending side."""
     with trio.fail_after(20):
         async with await trio.open_tcp_stream("127.0.0.1", listener.port) as stream:
             await stream.send_all(request)

@@ -1,4 +1,4 @@
-"""Log lines to a pipe arrive in order while it is read, and are dropped and counted otherwise. No write blocks."""
+"""While a pipe is read, log lines arrive in order. Otherwise they are dropped and counted. No write blocks."""
 
 from __future__ import annotations
 

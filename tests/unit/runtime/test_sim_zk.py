@@ -108,7 +108,7 @@ def test_a_crashed_process_gets_no_events_and_its_session_stays_until_its_timeou
         await other.set("/e", b"x")
         await trio.sleep(TIMEOUT_MS / 1000 - 0.1)  # virtual time: just before the timeout
         assert await other.exists("/e") is not None
-        await trio.sleep(0.2)  # virtual time: past it
+        await trio.sleep(0.2)  # virtual time: past the timeout
         assert await other.exists("/e") is None
         assert (fired, states) == ([], [])
 

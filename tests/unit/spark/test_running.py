@@ -1,4 +1,4 @@
-"""Ranges as an executor reads them. A missing part counts as lost data, or is skipped."""
+"""An executor reads ranges of offsets. A missing part of a range counts as lost data, or is skipped."""
 
 from __future__ import annotations
 

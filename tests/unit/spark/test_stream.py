@@ -21,7 +21,7 @@ Json = Mapping[str, Any]
 
 
 class Query:
-    """A stream as Spark drives it. ``restart`` creates another one that knows only the checkpoint."""
+    """A stream as Spark drives it. ``restart`` creates another stream, which knows only the checkpoint."""
 
     def __init__(self, reader: FakeReader, **options: str) -> None:
         self.reader = reader
@@ -85,7 +85,7 @@ def test_a_restart_in_the_middle_of_a_resize_plans_the_same() -> None:
 
 
 def test_the_first_micro_batch_is_repeated_as_it_was() -> None:
-    """Spark does not store the start of a stream, and ``latest`` is later after a restart."""
+    """Spark does not store the start of a stream, and after a restart ``latest`` is a later offset."""
     reader = FakeReader(2, end=10)
     query = Query(reader, startingOffsets="latest")
     start = query.initial()

@@ -49,7 +49,10 @@ async def test_a_new_fetcher_syncs_records_that_an_earlier_fetcher_appended() ->
 
 
 def truncated_follower(seed: int = 1) -> ReplicaCluster:
-    """Replica 2 led and synced a record that 1 does not have. It truncated the record to follow 1. Both are in sync."""
+    """Replica 2 led, and synced a record that replica 1 does not have.
+
+    Then replica 2 truncated the record to follow replica 1. Both replicas are in the ISR.
+    """
     cluster = ReplicaCluster(flushes_on_ack=True, seed=seed)
     cluster.elect(2, 0, [1, 2])
     cluster.append(2, b"tail")
@@ -70,7 +73,7 @@ def unsynced_by(cluster: ReplicaCluster) -> tuple[ReplicaFetcher, list[TopicPart
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_truncation_is_synced_before_the_leader_learns_of_it(seed: int) -> None:
-    """A truncation is synced before the leader learns of it (hole 30).
+    """A truncation is synced before a fetch shows it to the leader (hole 30).
 
     A crash may keep or lose an unsynced truncation. So a power failure could bring back a record after the leader has
     claimed that no in-sync replica has the record.
@@ -148,7 +151,8 @@ async def test_a_new_leader_epoch_is_followed_while_the_leader_holds_a_fetch() -
 def test_a_partition_in_a_full_log_dir_is_not_fetched_until_there_is_room() -> None:
     """A follower with a full log dir does not fetch.
 
-    A follower that fetches is in sync, and producers would wait until it appends records for which it has no room.
+    If the follower fetched, it would stay in sync. Then producers would wait for its append of records for which the
+    log dir has no room.
     """
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 3])
@@ -200,7 +204,7 @@ async def test_a_follower_retries_a_failed_sync_only_if_the_disk_is_full(number:
 
 
 def large_answer(cluster: ReplicaCluster, batches: int) -> Any:
-    """Return the response to one fetch by replica 2 of many batches of replica 1."""
+    """Return replica 1's response to one fetch by replica 2. The response has many batches."""
     cluster.elect(1, 0, [1, 2])
     for number in range(batches):
         cluster.append(1, b"%d" % number)

@@ -76,7 +76,7 @@ def test_a_leader_epoch_without_records_is_forgotten() -> None:
     cluster.elect(1, 0, [1, 2])
     cluster.append(1, b"a")
     cluster.catch_up(1, 2)
-    cluster.elect(1, 1, [1, 2])  # 1 leads in epoch 1 and writes nothing; 2 never follows that epoch
+    cluster.elect(1, 1, [1, 2])  # replica 1 leads in epoch 1 and writes nothing; replica 2 never follows in epoch 1
     cluster.elect(2, 2, [2, 1])
     cluster.append(2, b"b")
     cluster.catch_up(2, 1)

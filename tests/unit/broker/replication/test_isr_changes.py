@@ -1,4 +1,4 @@
-"""A broker requests ISR changes in batches, one request at a time, and repeats a request until it is settled."""
+"""A broker requests ISR changes in batches, one request at a time, and repeats an unanswered request."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Controller:
 
 
 class Broker:
-    """Broker 1, which leads with an ISR of all three and finds that replica 3 lags."""
+    """Broker 1, which leads with all three replicas in the ISR, and finds that replica 3 lags."""
 
     def __init__(self, controller: Controller, nursery: trio.Nursery) -> None:
         self.cluster = ReplicaCluster()

@@ -1,4 +1,4 @@
-"""Whether a producer may write a batch to a partition, by the producer's layout and the partition's (KIP-253)."""
+"""Whether a producer may write a batch: the producer's layout is compared with the partition's layout (KIP-253)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_producer_with_another_layout_is_refused(client: StoredLayout | None) 
 
 
 def test_hole_10_a_count_that_came_back_is_another_layout() -> None:
-    """4 -> 6 -> 4: a delayed request of the first layout must not land behind newer records."""
+    """4 -> 6 -> 4: a delayed request of the first layout must not be appended after newer records."""
     assert refusal(1, SHRUNK, StoredLayout(4, 0)) is ErrorCode.INVALID_PARTITION_METADATA
     assert refusal(1, SHRUNK, StoredLayout(4, 2)) is ErrorCode.NONE
 
@@ -100,7 +100,7 @@ def test_a_sealed_partition_takes_nothing() -> None:
 
 
 def test_hole_4_a_survivor_keeps_its_old_layout_while_a_marked_partition_is_sealed() -> None:
-    """While 6 -> 4 runs, 5 has the new layout and 1 the old one: each decides by its own layout."""
+    """While 6 -> 4 runs, partition 5 has the new layout and partition 1 the old layout. Each decides by its own."""
     assert refusal(1, GROWN, StoredLayout(6, 1)) is ErrorCode.NONE
     assert refusal(1, GROWN, StoredLayout(4, 2)) is ErrorCode.INVALID_PARTITION_METADATA
     assert refusal(5, SHRUNK, StoredLayout(6, 1)) is ErrorCode.INVALID_PARTITION_METADATA
@@ -126,7 +126,7 @@ def test_hole_29_stock_batches_are_verified_by_key(compression: CompressionType)
 
 
 def test_a_repeated_short_key_is_hashed_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stock producer's batches are checked for as long as it writes. Long keys are not kept in memory."""
+    """Every batch of a stock producer is checked. Long keys are not kept in memory."""
     hashed: list[bytes] = []
 
     def counted(key: bytes) -> int:
@@ -140,7 +140,7 @@ def test_a_repeated_short_key_is_hashed_only_once(monkeypatch: pytest.MonkeyPatc
     for _ in range(3):
         assert refusal(1, GROWN, None, batch=batch) is ErrorCode.NONE
     assert hashed == [key_of(1)]
-    assert refusal(1, SHRUNK, None, batch=batch) is ErrorCode.NONE  # the key has another place in another layout
+    assert refusal(1, SHRUNK, None, batch=batch) is ErrorCode.NONE  # another layout has another partition for the key
     for _ in range(3):
         refusal(1, GROWN, None, batch=keyed(long))
     assert hashed == [key_of(1)] * 2 + [long] * 3
@@ -174,7 +174,7 @@ def test_keys_after_a_shrink_are_verified_under_the_new_count() -> None:
 
 
 def test_without_ordered_delivery_only_sealed_partitions_refuse_batches() -> None:
-    """A record behind a seal would be removed unread, whether its order matters or not."""
+    """A record appended after the seal would be removed unread, whether the record's order matters or not."""
     misrouted = keyed(key_of(5))
     for client in (None, StoredLayout(4, 0)):
         assert refusal(1, GROWN, client, OFF, misrouted) is ErrorCode.NONE

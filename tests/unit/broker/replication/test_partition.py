@@ -134,7 +134,7 @@ def test_a_replica_joins_the_isr_only_with_all_committed_records() -> None:
 
 
 def test_a_replica_without_all_records_of_earlier_epochs_does_not_join_the_isr() -> None:
-    """The watermark of a new leader lags: acknowledged records may lie beyond it."""
+    """The watermark of a new leader lags: there may be acknowledged records above the watermark."""
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2])
     cluster.append(1, b"a")
@@ -203,7 +203,7 @@ def test_a_replica_on_a_dead_broker_does_not_join_the_isr() -> None:
 
 
 def test_under_load_a_follower_of_a_lone_leader_joins_the_isr() -> None:
-    """The watermark of a lone leader moves with each append, so a follower would always be one fetch behind it."""
+    """The watermark of a lone leader moves with each append, so a follower would always be one fetch behind."""
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1])
     cluster.append(1, b"0")
@@ -310,7 +310,7 @@ def test_acks_all_fails_when_the_isr_shrinks_below_the_minimum_after_the_append(
 def test_a_leader_deposed_in_between_acknowledges_none_of_its_earlier_appends() -> None:
     """A deposed leader acknowledges none of its earlier appends.
 
-    Another leader may have written another record at the offset, and the watermark may have passed the offset.
+    Another leader may have written another record at the same offset, and the watermark may have passed that offset.
     """
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2, 3])
@@ -347,7 +347,7 @@ def test_a_leader_that_missed_an_epoch_forgets_the_progress_of_its_followers() -
 
 
 def _deposed_with_a_batch() -> ReplicaCluster:
-    """Replica 3 led, and has a batch that no other replica has. It has no LeaderAndIsr of leader 1 yet."""
+    """Replica 3 led, has a batch that no other replica has, and has not received the LeaderAndIsr of leader 1."""
     cluster = ReplicaCluster()
     cluster.elect(3, 0, [1, 2, 3])
     cluster.append(3, b"refused later")
@@ -413,7 +413,7 @@ def test_later_batches_of_the_producer_are_refused_while_a_refusal_waits() -> No
 
 
 def test_a_leader_that_continues_in_a_new_epoch_refuses_at_once() -> None:
-    """This happens in a resize: the replicas have followed this leader, and no other replica has led since."""
+    """A resize gives the same leader a new epoch. Its replicas have followed it, and no other has led since."""
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2, 3])
     cluster.append(1, b"a")

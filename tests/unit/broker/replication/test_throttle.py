@@ -52,7 +52,7 @@ def test_a_throttled_follower_fetches_once_the_rate_allows_it_and_not_before() -
     cluster.elect(1, 0, [1, 2])
     fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
     cluster[2].log.is_full = True
-    fetcher.follow(cluster[2].partition)  # it waits from the start
+    fetcher.follow(cluster[2].partition)  # the partition waits from the start
     cluster[2].log.is_full = False
     cluster.throttle.used(KEY, 10_000)
     for _ in range(3):
