@@ -1,4 +1,4 @@
-"""Each accepted config key has an effect: code reads it by its name, or as the default of a topic key."""
+"""Each accepted config key has an effect: code reads the key by name, or as the default of a topic key."""
 
 from __future__ import annotations
 

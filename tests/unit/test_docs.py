@@ -194,7 +194,7 @@ def test_every_advertised_api_is_listed_with_its_versions() -> None:
 def test_every_metric_is_explained() -> None:
     """Every metric is explained.
 
-    A metric of brokers and controllers is named. A metric of clients is named, or the time that it measures is named.
+    A metric of brokers and controllers is named. A metric of clients is named, or the measured time is named.
     """
     text = OPERATIONS.read_text() + METRICS.read_text()
     metric = re.compile(r"(?:Counter|Gauge|Histogram)\(\s*\"(anabranch_\w+)\"")

@@ -124,7 +124,7 @@ def narrows_a_type(condition: ast.expr) -> bool:
 
 
 def test_asserts_only_narrow_types() -> None:
-    """Asserts only narrow types: bad input of another process or a file raises an error that names it."""
+    """Asserts only narrow types: bad input of another process or a file raises an error that names the input."""
     offenders = [
         f"{relative(path)}:{node.lineno}: {shown}"
         for path in sources(*PACKAGES)

@@ -38,7 +38,7 @@ TOPIC_ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 
 class History:
-    """A topic that an idempotent producer writes while it is resized. ``finish`` exports it."""
+    """A topic that is resized while an idempotent producer writes to it. ``finish`` exports the topic."""
 
     def __init__(self, root: Path, partitions: int, **config: Any) -> None:
         self.root = root
@@ -91,7 +91,7 @@ class History:
     def append_unchecked(
         self, partition: int, records: list[tuple[bytes | None, bytes]], epoch: int | None = None, **fields: Any
     ) -> tuple[int, int]:
-        """Append a batch as a follower does, without a leader's checks; returns its offset and position."""
+        """Append a batch as a follower does, without a leader's checks. Return the batch's offset and position."""
         log = self.logs[partition]
         offset, position = log.log_end_offset, log.segments[-1].size_bytes
         leader_epoch = self.epochs[partition] if epoch is None else epoch

@@ -1,4 +1,4 @@
-"""An exported topic in which some partitions have one violation each, and the places where the audit must find them."""
+"""An exported topic in which some partitions have one violation each, and the places of the violations."""
 
 from __future__ import annotations
 

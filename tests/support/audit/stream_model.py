@@ -1,4 +1,4 @@
-"""The topic of ``tests.support.resize.lineage_model``, read by a stream of micro-batches as well as by the group.
+"""The topic of ``tests.support.resize.lineage_model`` is read by a stream of micro-batches as well as by the group.
 
 ``anabranch.spark.plan`` plans a micro-batch from responses of any age, while the topic is resized. The records of a
 micro-batch are checked against each other, and against the recursion of the design on the true state.
@@ -23,7 +23,7 @@ class StreamModel(LineageModel):
         self.eager = self.r.choice([0.02, 0.1, 0.3])
 
     def is_drained(self, p: int) -> bool:
-        """Whether the group and the stream have read the partition to its end. A removal waits until they have."""
+        """Whether the group and the stream have read the partition to its end. A removal waits for the end of the reading."""
         return super().is_drained(p) and self.positions.get(p, 0) >= self.replicas[p].end
 
     def step(self) -> None:
@@ -110,7 +110,7 @@ class StreamModel(LineageModel):
             self.seen[record.number] = (self.batches, p)
 
     def naive(self, p: int, b: int, start: dict[int, int]) -> bool:
-        """The recursion of the design, on the true state and the start offsets of the micro-batch."""
+        """Apply the recursion of the design to the true state and the start offsets of the micro-batch."""
         entries = self.entries.get(p, {})
         return all(self.is_past(q, f, start) for e, losers in entries.items() if e <= b for q, f in losers.items())
 

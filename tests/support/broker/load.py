@@ -1,4 +1,4 @@
-"""Load for tests that kill servers: acknowledged records, and the check that all of them exist afterwards."""
+"""Load for tests that kill servers: a producer, and a check that every acknowledged record exists afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_LEADER = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABL
 class Load:
     """An idempotent librdkafka producer that writes numbered records until it is stopped.
 
-    ``settings`` are added to its configuration.
+    ``settings`` are added to the producer's configuration.
     """
 
     def __init__(self, bootstrap: str, topic: str, settings: Mapping[str, Any] | None = None) -> None:

@@ -109,7 +109,7 @@ class FakeBroker:
         self.positions: dict[str, dict[tuple[str, int], int]] = {}
         """The groups' positions in partitions that members wait for: ``{(topic, partition): position}``."""
         self.stock_producers: dict[str, tuple[int, int]] = {}
-        """``{topic: (ms since a stock producer wrote, ms since a stock producer placed a key by the old count)}``"""
+        """``{topic: (ms since a stock producer wrote, ms since one partitioned a key by the old count)}``"""
         self.appended: dict[str, int] = {}
         """The bytes appended to topics since the broker's start."""
         self.features = dict(cluster.features)

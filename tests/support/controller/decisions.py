@@ -1,4 +1,4 @@
-"""An image of one topic as the input of a decision, and a context that applies its effects and records the writes."""
+"""An image of one topic, from which a decision is made, and a context that applies the effects and records writes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def state(leader: int, isr: Sequence[int], leader_epoch: int = 2) -> PartitionSt
 def cluster(
     *states: PartitionState | None, replicas: Sequence[Sequence[int]] = (), brokers: Collection[int] = (1, 2, 3)
 ) -> ClusterImage:
-    """An image of live brokers and the topic ``t``. Each partition has a state, or None if it is new.
+    """An image of live brokers and the topic ``t``. A partition has a state, or None if the partition is new.
 
     ``replicas`` are the assigned replicas of each partition, by default brokers 1, 2 and 3.
     """

@@ -17,7 +17,7 @@ def create_topic(
     *,
     replication_factor: int = 1,
 ) -> None:
-    """Create a topic, and return when it can be used."""
+    """Create a topic, and return when clients can use the topic."""
 
     async def run() -> None:
         async with Admin(bootstrap_servers=bootstrap) as admin:

@@ -54,7 +54,7 @@ def _hidden(extras: tuple[str, ...]) -> set[str]:
 
 
 def _required(distribution: str, extras: tuple[str, ...]) -> set[str]:
-    """The distribution itself, and all distributions that it requires, directly or indirectly."""
+    """The distribution itself, and all distributions that are required directly or indirectly."""
     found: set[str] = set()
     asked = {(distribution, extra) for extra in ("", *extras)}
     left = list(asked)

@@ -55,7 +55,7 @@ class Promise:
 
     acknowledged: dict[int, bytes] = field(default_factory=dict)
     maybe: dict[int, set[bytes]] = field(default_factory=dict)
-    """The values of refused appends and of failed truncations, which may be in the log."""
+    """Values that may be in the log: those of refused appends and of failed truncations."""
     durable: int = 0
     """Acknowledged records below this offset survive a power failure."""
     start: int = 0
@@ -138,7 +138,7 @@ class Machine:
     # ------------------------------------------------------------ steps
 
     def attempt(self, what: str, work: Callable[[], object]) -> bool:
-        """Do ``work``; False when the disk refuses it. Any other error is a defect of the log."""
+        """Do ``work``. Return False when the disk refuses it. Any other error is a defect of the log."""
         try:
             work()
         except KafkaError as error:

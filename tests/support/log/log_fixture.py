@@ -47,7 +47,7 @@ class Crash(BaseException):
 
 
 class FaultyFile:
-    """A file whose changes pass through its storage's ``change``."""
+    """A file that calls ``change`` of the storage for each change."""
 
     def __init__(self, file: File, storage: FaultyStorage) -> None:
         self._file = file

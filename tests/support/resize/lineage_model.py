@@ -61,7 +61,7 @@ class Metadata(NamedTuple):
 
 @dataclass
 class Replica:
-    """The state of a partition's leader. ``epoch`` is -1 before its first LeaderAndIsr."""
+    """The state of a partition's leader. ``epoch`` is -1 before the leader's first LeaderAndIsr."""
 
     incarnation: int
     end: int
@@ -294,7 +294,7 @@ class LineageModel:
     # ------------------------------------------------------------ leaders
 
     def order(self, p: int, incarnation: int, state: PartitionState) -> bool:
-        """Deliver a LeaderAndIsr or StopReplica. False when it changes nothing."""
+        """Deliver a LeaderAndIsr or StopReplica. False when the request changes nothing."""
         replica = self.replicas.get(p)
         if state.being_removed:
             return self.stop(p, incarnation, state)
@@ -370,7 +370,7 @@ class LineageModel:
             return True
         if (
             not is_written and is_newer and batch.partition in self.replicas
-        ):  # the batch is refused for ever, so its record is placed again
+        ):  # the batch is refused for ever, so its record gets a partition again
             producer.batch = None
             return True
         return False

@@ -141,7 +141,7 @@ def pruned_entries_leave_no_floor(patch: Patch) -> None:
 
 
 def pruned_epochs_are_those_not_over(patch: Patch) -> None:
-    """An entry is pruned although only an earlier incarnation of its loser was removed."""
+    """An entry is pruned although only an earlier incarnation of the entry's loser was removed."""
 
     def pruned(entries: Any, floor: int, over: Mapping[int, int]) -> Any:
         left = [LineageEntry(e, {q: f for q, f in d.items() if q not in over}) for e, d in entries]

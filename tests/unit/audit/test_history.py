@@ -1,4 +1,4 @@
-"""The history of a topic on the audit's page follows from its manifest and the report."""
+"""The history of a topic on the audit's page follows from the topic's manifest and the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contradictions between the indexes of a segment and its batches, in whole files and in parts of large files."""
+"""Contradictions between a segment's indexes and the segment's batches, in whole files and in parts of large files."""
 
 import struct
 from pathlib import Path

@@ -15,7 +15,7 @@ from anabranch.audit.run import _stop
 
 
 class SlowServer(AccumulatorTCPServer):
-    """Ends only when it is released."""
+    """A server that ends only when the test releases it."""
 
     def __init__(self) -> None:
         self.was_asked, self.may_end = Event(), Event()

@@ -23,7 +23,7 @@ with open("{lock}") as lock:
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the file to which a fake ``mvn`` writes its runs. The fake fails unless its caller holds the lock."""
+    """Return the file to which a fake ``mvn`` writes its runs. The fake fails if its caller does not hold the lock."""
     programs, runs = tmp_path / "bin", tmp_path / "runs"
     programs.mkdir()
     for name in ("mvn", "java"):

@@ -24,7 +24,7 @@ TIMEOUT_S = 30.0
 
 
 class Controller:
-    """Accepts requests, answers each on command, and counts them."""
+    """Accepts and counts requests, and answers each request on command."""
 
     def __init__(self, fabric: SimFabric, name: str) -> None:
         self._network = fabric.node(name)

@@ -1,4 +1,4 @@
-"""Which partitions of an UpdateMetadata a resize has created. Groups of held consumers begin at their base offsets."""
+"""A broker finds the partitions that a resize created. There, groups of held consumers begin at the base offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker starts only if it supports the finalized features, and stops when it does not support new ones (KIP-584)."""
+"""A broker starts only if it supports the finalized features, and stops if new features are not supported (KIP-584)."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ async def test_a_broker_without_a_newly_finalized_level_shuts_down_cleanly(autoj
 
 
 async def test_a_feature_update_fails_when_the_broker_finds_no_controller(autojump_clock: object) -> None:
-    """A broker is not a controller, so it forwards the request, as it does for topics (KIP-590)."""
+    """A broker is not a controller, so it forwards the request, like requests about topics (KIP-590)."""
     broker = Broker(levels(1))
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)

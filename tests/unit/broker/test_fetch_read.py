@@ -186,7 +186,7 @@ def test_a_follower_whose_fetch_moves_the_watermark_is_notified_of_the_next_appe
 def test_partitions_without_room_in_one_response_are_in_the_next_one() -> None:
     """Partitions without room in one response are in the next one.
 
-    An incremental fetch names only partitions whose records arrived, so it does not name these partitions.
+    An incremental fetch names only partitions whose records arrived, so it does not name the partitions without room.
     """
     clusters = [ReplicaCluster(1) for _ in range(3)]
     for index, cluster in enumerate(clusters):

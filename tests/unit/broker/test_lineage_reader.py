@@ -1,6 +1,6 @@
 """Responses to PartitionLeaderEpochsForPartitions (25301) name only state that the broker has read.
 
-If the broker has not read a partition's lineage, it must not report that the partition waits for nothing.
+A broker that has not read a partition's lineage must not report that the partition waits for nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""UpdateMetadata with leader -2 removes partitions from a broker's metadata; the group coordinator gets their names."""
+"""UpdateMetadata with leader -2 removes partitions from a broker's metadata. The group coordinator is told which."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_removal_of_an_unknown_partition_is_reported() -> None:
 
 
 def test_a_partition_counts_as_merged_away_only_while_it_is_removed() -> None:
-    """A partition counts as merged away only while it is removed.
+    """A partition counts as merged away only until the partition is created again.
 
     A partition that the broker does not know may be new, so clients ask again (hole 28).
     """
@@ -77,7 +77,7 @@ def test_hole_20_a_late_removal_keeps_the_partition_that_was_created_again() -> 
 
 
 def test_partitions_that_an_update_with_a_new_topic_id_omits_are_removed() -> None:
-    """The broker missed the removal of partition 1, because it was not registered at that time."""
+    """The broker missed the removal of partition 1, because the broker was not registered at that time."""
     cache = MetadataCache()
 
     def deliver(topic_id: int, *partitions: int) -> dict[TopicPartition, int]:

@@ -24,7 +24,7 @@ RECORD: KeyValue = (b"key", b"value")
 
 
 class Coordinator:
-    """Broker 1's offsets log over three replicas; ``tick`` completes the operations that wait for it."""
+    """Broker 1's offsets log over three replicas. ``tick`` completes the log's waiting operations."""
 
     def __init__(self, *, replicas: int = 3, min_insync_replicas: int = 1) -> None:
         self.cluster = ReplicaCluster(replicas, min_insync_replicas=min_insync_replicas)
@@ -54,7 +54,7 @@ class Coordinator:
 
 
 def fate(deferred: Deferred[KafkaError | None]) -> ErrorCode | None:
-    """Return the outcome of an append, or None while it is not known."""
+    """Return the outcome of an append, or None while the outcome is not known."""
     if not deferred.filled:
         return None
     return ErrorCode.NONE if deferred._value is None else deferred._value.code

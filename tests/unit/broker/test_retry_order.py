@@ -13,7 +13,7 @@ def batch(*numbers: int) -> list[Record]:
 
 
 def test_requests_repeated_in_reverse_are_written_in_order() -> None:
-    """Java's producer repeats its requests in flight in this way."""
+    """Java's producer repeats its requests in flight in reverse."""
     order = RetryOrder(0.0)
     order.refused(batch(1, 2))
     in_flight = [batch(3), batch(4), batch(5)]
@@ -26,7 +26,7 @@ def test_requests_repeated_in_reverse_are_written_in_order() -> None:
 
 
 def test_the_same_records_in_other_batches_are_written_in_order() -> None:
-    """librdkafka repeats its records in this way."""
+    """librdkafka repeats its records in other batches."""
     order = RetryOrder(0.0)
     order.refused(batch(1, 2, 3))
     assert order.turn(batch(4, 5), 0.0) is BatchTurn.LATER

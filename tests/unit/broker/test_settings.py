@@ -1,4 +1,4 @@
-"""The parts of a changed configuration that a broker applies, and the slices in which it applies them."""
+"""Which parts of a changed configuration a broker applies, and in which slices."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_a_finished_retry_order_is_not_kept(leader: Leader) -> None:
 
 
 def test_a_library_that_seldom_refreshes_metadata_gets_timeouts_instead_of_leader_errors(leader: Leader) -> None:
-    """After a leader error franz-go sends nothing to a partition until it has new metadata, up to 5 s later."""
+    """After a leader error franz-go sends nothing to a partition until new metadata arrives, up to 5 s later."""
     leader.session.software_name = "kgo"
     late = ErrorCode.REQUEST_TIMED_OUT
     assert [leader.send(0, 0.0), leader.send(0, 0.3), leader.send(1, 0.4)] == [late, ErrorCode.NONE, ErrorCode.NONE]

@@ -30,7 +30,7 @@ def test_a_dry_run_of_a_grow_shows_splits_and_changes_nothing(run: Run) -> None:
 def test_a_dry_run_of_a_grow_names_the_groups_that_unread_records_will_block(run: Run) -> None:
     """The dry run counts unread records of the splitting partitions 0 and 1.
 
-    It also counts for groups without a commit if such a partition is assigned to one of their members.
+    A group without a commit is counted, too, if such a partition is assigned to a member of the group.
     """
     behind = MemberDescription("m-1", None, "c", "/127.0.0.1", (TopicPartition("t", 1),))
     state = {"groups": {"g": {0: 3, 1: 12, 2: 0}, "new": {}}, "members": (behind,)}

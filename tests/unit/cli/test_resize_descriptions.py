@@ -141,7 +141,7 @@ def test_groups_describe_shows_which_partition_waits_for_which(run: Run) -> None
 
 
 def test_groups_describe_shows_a_commit_ahead_of_the_reported_position(run: Run) -> None:
-    """Records below the committed offset are read, so only later ones can expire unread."""
+    """Records below the committed offset are read, so only later records can expire unread."""
     positions = {0: 80, 1: 150, 4: 30, 5: 25}
     admin = FakeAdmin(**SHRUNK, groups={"g": {1: 140, 5: 38}}, positions=positions, kept_from={5: 26})
     _, out, _ = run(admin, "groups", "describe", "g")
@@ -227,7 +227,7 @@ def test_no_table_is_cut_on_a_narrow_terminal(run: Run, monkeypatch: pytest.Monk
 
 
 def test_groups_describe_shows_partitions_without_a_leader_and_removed_partitions(run: Run) -> None:
-    """A removed partition stays assigned to a group for a while, and no broker knows its end."""
+    """A removed partition stays assigned to a group for a while, and no broker knows the partition's end."""
     admin = FakeAdmin(groups={"g": {1: 2, 3: 5, 4: 7}}, ends={1: (0, 10)}, without_leader=frozenset({3}))
     _, out, _ = run(admin, "groups", "describe", "g", "--json")
     rows = {row["partition"]: (row["high_watermark"], row["lag"]) for row in json.loads(out)[0]["partitions"]}

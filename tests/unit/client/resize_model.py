@@ -125,7 +125,7 @@ class ProducerModel:
         """The partition whose removal has begun; metadata names no leader for it."""
         self.removed: list[ModelPartition] = []
         self.late: int | None = None
-        """A partition that gets the new layout only when no other partition can get it."""
+        """A partition that is the last to get the new layout: no other partition can get it."""
         self.lists_what_is_to_come = rng.random() < 0.5
         for index in range(INITIAL):
             self._create(index)
@@ -245,7 +245,7 @@ class ProducerModel:
             self.step_resize()
 
     def begin_resize(self, undeleted: int, late: int) -> None:
-        """Resize until every existing partition except ``late`` has the new layout. Then metadata shows it."""
+        """Resize until every existing partition except ``late`` has the new layout. Then metadata shows the layout."""
         self.late = late
         self.resize(undeleted)
         while not all(self._has_goal(p) for p in self.partitions if p != late):
@@ -264,7 +264,7 @@ class ProducerModel:
     def _bump_all(self) -> Iterator[None]:
         """Give each partition the new layout.
 
-        A gainer of keys gets it after the losers of those keys. Otherwise the order is random.
+        A gainer of keys gets the layout after the losers of those keys. Otherwise the order is random.
         """
         assert self.moves is not None
         left = {*range(self.undeleted), *self.moves.losers}
@@ -352,7 +352,7 @@ class ProducerModel:
     # ------------------------------------------------------------ the network
 
     def arrive(self, node: int) -> None:
-        """Let the next request of a connection reach its broker, which creates the response."""
+        """Let the next request of a connection reach the broker, which creates the response."""
         sent = next((s for s in self.connections[node] if s.response is None), None)
         if sent is not None:
             sent.response = self._produce(sent.request)

@@ -38,7 +38,7 @@ class ScriptedLink:
     def __init__(self, *assignments: list[TopicPartition]) -> None:
         self.assignments = list(assignments)
         self.layouts: list[dict[str, AssignedLayout] | None] = []
-        """The layouts that the leader names in each response; it names none once the list is used up."""
+        """The layouts that the leader names in each response. The leader names none once the list is used up."""
         self.seen: list[Any] = []
         self.generation_id = 0
         self.hold_joins: anyio.Event | None = None

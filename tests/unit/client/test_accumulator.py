@@ -127,7 +127,7 @@ def test_an_early_answered_batch_stops_counting_when_the_queue_is_placed_again()
 
 
 def test_a_new_epoch_waits_until_the_outcome_of_every_batch_is_known() -> None:
-    """The first batch failed for good. The second may have been written, so it must not get a new sequence yet."""
+    """The first batch failed for good. The second may have been written, so the second must keep its sequence."""
     acc = accumulator()
     queue = queue_with(acc, 3)
     first, second = take(acc, queue, 2)

@@ -139,7 +139,7 @@ class SealedBroker(FakeBroker):
 
 
 def test_an_offset_that_no_broker_knows_in_time_is_minus_1() -> None:
-    """The leader of a partition that was just sealed may not know its end yet. Other offsets are returned."""
+    """The leader of a partition that was just sealed may not know the end yet. Other offsets are returned."""
     broker = SealedBroker({"t": 6})
 
     async def ask(env: Env) -> Any:
@@ -316,7 +316,7 @@ def test_an_error_names_the_topic_once(message: str | None, shown: str) -> None:
 
 @pytest.mark.parametrize("count", [10**12, 2**31, -(10**12)])
 def test_a_count_that_does_not_fit_into_a_request_is_refused(run: Run, count: int) -> None:
-    """The client refuses the count itself, because the field of a request is too small for it."""
+    """The client itself refuses the count, because the count does not fit into the field of a request."""
     broker = ResizingBroker({})
 
     async def ask() -> list[KafkaError]:

@@ -118,7 +118,7 @@ def test_a_broker_that_left_a_request_unanswered_is_not_asked_for_a_while() -> N
 
 
 def test_a_broker_that_refuses_is_asked_before_one_that_is_silent() -> None:
-    """A refused connection costs a moment, and an unanswered request the whole time limit."""
+    """A refused connection takes a moment, and an unanswered request takes the whole time limit."""
 
     async def ask_both(env: Env) -> None:
         async with two_brokers(env=env) as (admin, silent), trio.open_nursery() as nursery:

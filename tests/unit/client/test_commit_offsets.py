@@ -99,7 +99,7 @@ def test_offsets_of_a_removed_partition_are_dropped_and_hold_up_no_others(run: R
 
 
 def test_only_refused_offsets_are_committed_again(run: Run) -> None:
-    """The coordinator's broker does not know a new partition yet, so it refuses the offset of this partition."""
+    """The coordinator's broker does not know a new partition yet, so the coordinator refuses the partition's offset."""
 
     async def check() -> None:
         brokers = Brokers({(3, INCARNATION + 3)})
@@ -140,7 +140,7 @@ def test_only_the_last_response_shows_which_offsets_were_reported(run: Run) -> N
 
 
 def test_a_commit_for_a_partition_that_never_existed_is_an_error(run: Run) -> None:
-    """The user named the partition, so its offset must not look committed."""
+    """The user named the partition, so the offset must not look committed."""
 
     async def check() -> None:
         brokers = Brokers({(40, -1)})

@@ -250,7 +250,7 @@ def test_offset_for_leader_epoch_is_sent_only_where_fetches_report_no_divergence
 ) -> None:
     """OffsetForLeaderEpoch (KIP-320) is sent only for fetch versions below 12.
 
-    From version 12 on a fetch names the last fetched epoch, and its response names the divergence (KIP-595).
+    From version 12 on a fetch names the last fetched epoch, and the response names the divergence (KIP-595).
     """
 
     async def check() -> None:

@@ -32,7 +32,7 @@ def test_the_client_loads_neither_trio_nor_kazoo() -> None:
 
 
 def test_a_reader_of_the_log_loads_no_other_client() -> None:
-    """Spark starts an interpreter for each stream and waits for its imports."""
+    """Spark starts an interpreter for each stream, and waits until the interpreter has imported everything."""
     loaded = loaded_by("import anabranch.spark.source")
     assert "anabranch.client.consumer.log_reader" in loaded
     assert not loaded & {

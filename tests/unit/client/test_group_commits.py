@@ -1,4 +1,4 @@
-"""The offsets that a group member commits: their order, repetition, and the start offset of its group."""
+"""The offsets that a group member commits: their order, their repetition, and the start offset of the group."""
 
 from __future__ import annotations
 
@@ -238,8 +238,8 @@ def test_the_start_offset_of_a_group_is_committed_before_the_partition_is_revoke
 def test_start_offsets_are_committed_before_a_join_in_which_the_partitions_are_kept(run: Run) -> None:
     """The rebalance assigns a new partition to another member.
 
-    Without a committed offset, the other member would start at the end of the new partition. In a partition that the
-    other member gets later, it would start at the beginning.
+    If no offset is committed, the other member starts at the end of the new partition. In partitions that the other
+    member gets later, it starts at the beginning.
     """
 
     async def check() -> None:

@@ -61,7 +61,7 @@ def described(total: int, undeleted: int, layout_version: int = -1) -> Cluster:
 def test_partitions_created_while_the_leader_joins_are_assigned_by_another_join(run: Run) -> None:
     """Metadata notifies only once.
 
-    The leader therefore also compares the partitions at the end of the join with those that it assigned.
+    At the end of the join, the leader therefore compares the partitions with the assigned partitions, too.
     """
 
     async def check() -> None:
@@ -82,7 +82,7 @@ def test_partitions_created_while_the_leader_joins_are_assigned_by_another_join(
 
 
 def test_a_leader_that_assigned_marked_partitions_checks_whether_they_are_removed(run: Run) -> None:
-    """The leader gets no notice of a removal, since it need not be the member that reads the marked partitions."""
+    """The leader is not notified of a removal, because another member may read the marked partitions."""
 
     async def check() -> None:
         for total in (1, 2):
@@ -135,7 +135,7 @@ def test_a_cooperative_follower_requests_no_rebalance_if_the_partitions_are_thos
 ) -> None:
     """A leader that knows this layout or a newer layout finds the other partitions without the follower's help.
 
-    The same holds for a leader that names no layouts: another client has its own rules for a refresh of its metadata.
+    A leader that names no layouts is another client, which has its own rules for a refresh of metadata.
     """
 
     async def check() -> None:

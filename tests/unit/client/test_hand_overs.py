@@ -27,7 +27,7 @@ def blocked(until: int = 100, position: int = 80, up_to: int = BELOW_EVERY_EPOCH
 
 
 def release(hand_overs: HandOvers, now: float, now_ms: int = 1000, *, is_read: bool = False) -> None:
-    """Release the child: nothing blocks it any more."""
+    """Release the child, so that nothing blocks the child any more."""
     hand_overs.evaluated([], {CHILD: None}, now)
     assert list(hand_overs.passed) == [CHILD]
     hand_overs.released(CHILD, now, now_ms, is_read=is_read)

@@ -27,7 +27,7 @@ T0 = TopicPartition("t", 0)
 
 
 def broker_with(*counts: int) -> FakeBroker:
-    """Return a broker with a topic of one partition that has batches with these numbers of records."""
+    """Return a broker with one partition. Each argument is the number of records of a batch."""
     broker = FakeBroker({"t": 1})
     for count in counts:
         broker.logs[T0].append(build_batch([(b"k", b"v", [], 1)] * count))

@@ -98,7 +98,7 @@ async def test_hurried_requests_do_not_lengthen_the_pauses_of_others(autojump_cl
 async def test_a_leader_that_a_hurried_request_finds_missing_is_requested_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The hurried request comes in the pause after a complete response."""
+    """The hurried request is sent in the pause after a complete response."""
     brokers = Brokers(described(0, 2))
     async with refreshing(brokers, described(0, 2)) as metadata:
         metadata.request_update()

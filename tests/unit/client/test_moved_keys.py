@@ -1,4 +1,4 @@
-"""Hole 24: a moved key of a compacted topic leaves a marked tombstone in its old partition.
+"""Hole 24: a moved key of a compacted topic leaves a marked tombstone in the key's old partition.
 
 The tombstone is sent once the key's record is in the new partition.
 """

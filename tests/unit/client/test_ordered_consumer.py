@@ -398,7 +398,7 @@ def test_kafka_12261_latest_is_earliest_for_a_partition_created_while_the_consum
 
 
 def test_the_start_offset_by_latest_in_a_resized_topic_is_kept_for_a_commit(run: Run) -> None:
-    """In a topic that was never resized the client keeps no start offset, and so it commits nothing by itself."""
+    """For a topic that was never resized, the client keeps no start offset and commits nothing by itself."""
 
     async def check() -> None:
         for layout, expected in (((1, 2, 1), [10, 10]), ((2, 2, 0), [None, None])):
@@ -555,7 +555,7 @@ def test_a_batch_held_back_behind_another_is_checked_when_the_other_was_delivere
 
 
 def test_the_position_passes_offsets_below_the_log_start_without_a_record(run: Run) -> None:
-    """Amendment 2: a recreated log begins at its predecessor's end, and the group was at offset 0."""
+    """Amendment 2: a recreated log begins at the end of the previous log, and the group was at offset 0."""
 
     async def check() -> None:
         story, broker = Story(), Resized()

@@ -1,4 +1,4 @@
-"""The commits and reports of a consumer with a group on a resized topic, and the steps that wait for them."""
+"""On a resized topic, a consumer with a group commits and reports, and some steps wait for commits and reports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_hole_21_the_groups_committed_offset_releases_the_child(run: Run) -> Non
 
 @pytest.mark.parametrize("is_member", [True, False])
 def test_a_position_in_the_partition_of_a_deleted_topic_releases_nothing(run: Run, is_member: bool) -> None:
-    """The topic was created again while the answer was on its way. The present parent has the incarnation 1000."""
+    """The topic was created again while the answer was in flight. The present parent has the incarnation 1000."""
 
     async def check() -> None:
         broker = Grouped([CHILD]) if is_member else Coordinated()
@@ -87,7 +87,7 @@ def test_hole_18_the_parents_offset_is_committed_before_the_child_continues(run:
 def test_an_offset_that_was_fetched_is_committed_before_it_is_reported(run: Run) -> None:
     """A member commits a fetched offset again before it reports the offset.
 
-    The next owner may have committed the offset ahead of its flush. Only a successful commit shows that this member
+    The next owner may have committed the offset before its flush. Only a successful commit shows that this member
     still owns the parent.
     """
 
@@ -172,7 +172,7 @@ def test_after_a_new_assignment_the_parents_position_comes_from_its_present_owne
 def test_a_seek_back_in_the_flush_callback_leaves_no_report_above_the_commit(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reports never exceed commits. If they did, the parent would be read again behind its child after a crash."""
+    """Reports never exceed commits. Otherwise, after a crash, the parent would be read again after its child."""
 
     async def check() -> None:
         broker = Grouped([PARENT])
@@ -400,7 +400,7 @@ def test_a_parent_that_was_rewound_and_read_again_is_reported_again(run: Run) ->
 
 
 def test_a_rewind_counts_although_no_partition_waits_any_more(run: Run) -> None:
-    """The consumer remembers its reports of its own partitions: a later merge must not use an outdated report."""
+    """The consumer remembers reports of the partitions that it owns, and a later merge must not use an old report."""
 
     async def check() -> None:
         broker = Grouped([PARENT])

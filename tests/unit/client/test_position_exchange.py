@@ -139,7 +139,7 @@ def reports(body: Any) -> dict[int, int]:
 
 
 def test_a_member_does_not_poll_before_its_assignment_is_settled(run: Run) -> None:
-    """The first poll of a generation states that the member gave up its earlier partitions."""
+    """The first poll of a generation tells the coordinator that the member gave up its earlier partitions."""
 
     async def check() -> None:
         coordinator = Coordinator()
@@ -384,7 +384,7 @@ async def positions_of_crossed_answers(coordinator: SendsLate, change: Callable[
 
 
 def test_an_answer_made_before_one_that_was_taken_in_is_dropped(run: Run) -> None:
-    """If the member applied the older answer, it would forget a rewind of the newer one (Loads.tla: newest_answer)."""
+    """If the older answer were applied, the member would forget the newer one's rewind (Loads.tla: newest_answer)."""
 
     async def check() -> None:
         coordinator = SendsLate()

@@ -55,7 +55,7 @@ def test_a_partition_without_a_position_holds_up_no_other(run: Run, why: str) ->
 def test_the_log_names_a_partition_that_is_not_read_because_it_is_unknown(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The partition is assigned manually. In a group, the next assignment would leave it out."""
+    """The partition is assigned manually. In a group, the next assignment would leave the partition out."""
 
     async def check() -> None:
         async with (

@@ -122,7 +122,7 @@ def test_batches_are_compressed_with_the_configured_codec(run: Run, codec: str) 
 def test_retries_keep_the_order_and_neither_lose_nor_duplicate_records(
     run: Run, error: ErrorCode | str, applied: bool
 ) -> None:
-    """Up to five requests are in flight. The first, second and fourth batch fail, whether or not they were written."""
+    """Up to five requests are in flight. The first, second and fourth batch fail, written or not."""
 
     async def check() -> None:
         broker = FakeBroker({"t": 1})

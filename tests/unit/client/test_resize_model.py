@@ -118,7 +118,7 @@ def lost_answer_before_a_removal(model: ProducerModel) -> None:
 
 
 def lost_answer_before_a_partition_is_created_again(model: ProducerModel) -> None:
-    """Holes 14 and 20: a recreated partition refuses a batch that its earlier incarnation may have. Metadata lags."""
+    """Holes 14 and 20: a recreated partition refuses a batch that the earlier incarnation may have. Metadata lags."""
     model.finish_resize(4)
     model.read_metadata()
     handle = model.send(key_in(3, 4))
@@ -371,7 +371,7 @@ def test_the_model_notices_a_producer_without_one_of_its_rules(
     rule_off: Callable[[pytest.MonkeyPatch], None],
     script: Callable[[ProducerModel], None],
 ) -> None:
-    """The rules are those of holes 10, 14 and 17. Without a rule, the script of its fault fails."""
+    """Each rule belongs to hole 10, 14 or 17, and has a script of its fault. Without the rule the script fails."""
     run_script(script)
     rule_off(monkeypatch)
     with pytest.raises(AssertionError):

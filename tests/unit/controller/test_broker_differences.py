@@ -1,4 +1,4 @@
-"""The differences between the registered brokers and those of the image."""
+"""The differences between the registered brokers and the brokers of the image."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The effects of CreatePartitions and of an edit of the topic's znode.
 
-Each decision is made from an image; other tests show how it is carried out.
+Each decision is made from an image. Other tests show how a decision is carried out.
 """
 
 from __future__ import annotations

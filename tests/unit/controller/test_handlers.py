@@ -1,4 +1,4 @@
-"""Each event of the controller has one handler. Each API has a file of its name, which begins with name and key."""
+"""Each event of the controller has one handler. Each API has a file with the API's name, and with a header."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_an_offline_partition_keeps_its_isr_when_a_member_shuts_down() -> None:
 
 
 def test_no_election_changes_the_fields_that_a_resize_wrote() -> None:
-    """Rule 2: a loser's last epoch stays in its znode until the partitions that gain its keys have read it."""
+    """Rule 2: a loser's last epoch stays in the loser's znode until each gainer of the loser's keys has read it."""
     led, offline = state(1, [1, 2, 3]), state(-1, [2])
     replicas, live, some = [1, 2, 3], {1, 2, 3}, {2, 3}
     elected = [

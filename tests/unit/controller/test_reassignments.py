@@ -164,7 +164,7 @@ def test_a_frozen_topic_is_refused_with_the_reason() -> None:
 
 
 def test_a_reassignment_is_refused_until_the_resize_ends() -> None:
-    """A resize ends when every leader has acknowledged it. Marked partitions may drain long after that."""
+    """A resize ends when every leader has acknowledged the resize. Marked partitions may drain long afterwards."""
     image = cluster()
     for unfinished in (image_of(asked(4, 6)), image_of(resized(4, 6), silent=[5])):
         image.topics["t"] = unfinished

@@ -90,7 +90,7 @@ def test_stopped_and_deleted_replicas_go_in_one_request() -> None:
 
 
 def test_a_topic_is_deleted_with_the_leader_epoch_that_overrides_all_others() -> None:
-    """KIP-570: a deletion raises no leader epoch, so it names -2."""
+    """KIP-570: a deletion raises no leader epoch, so the StopReplica names -2."""
     image = cluster()
     requests = RequestBatch(image, None)
     image.deletions["t"] = {}

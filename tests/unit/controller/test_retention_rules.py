@@ -1,4 +1,4 @@
-"""The records of a resized topic for which partitions wait, and how long retention keeps them. No broker is asked."""
+"""The records of a resized topic for which partitions wait, and how long retention keeps such records."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_fields_that_an_edit_drops_are_written_again() -> None:
 def test_a_count_edited_without_an_active_controller_is_queued_by_the_next(
     count: int, settled: tuple[int, ...]
 ) -> None:
-    """A count that differs from the stored layouts of its version gets a new version (hole 10)."""
+    """If an edited count differs from the stored layouts of the same version, it gets a new version (hole 10)."""
     topic = resized(*settled)
     znode = written(found(topic, undeleted_partition_count=count))
     assert znode == topic.topic.replace(wanted=count)

@@ -1,4 +1,4 @@
-"""Requests to a running coordinator, and records as its log stores them."""
+"""Requests to a running coordinator, and records as the coordinator's log stores them."""
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ class Driver:
         instance: str | None = None,
         number: int = -1,
     ) -> str:
-        """Send ConsumerGroupPosition: request the positions of ``wants`` and report those in ``reports``.
+        """Send ConsumerGroupPosition: request the positions of ``wants`` and report the positions in ``reports``.
 
         ``awaited`` has the offsets that held-back records wait for.
         """
@@ -462,7 +462,7 @@ class Driver:
     ) -> list[str]:
         """Return the members of a stable group, one per client, the leader first.
 
-        Each is assigned its own id, or the partitions that its client ``owns``.
+        Each member's assignment is the member's own id, or the partitions that its client ``owns``.
         """
         tokens = [self.join(client=client, group=group, **join_options) for client in clients]
         self.advance(self.config.initial_rebalance_delay_ms)

@@ -47,7 +47,7 @@ class Waiting:
 
 
 class Replica:
-    """The ``OffsetsLog`` of one broker, with its view of its role. Waiting operations complete only in ``deliver``."""
+    """The ``OffsetsLog`` of one broker, which has a view of its own role. Only ``deliver`` completes operations."""
 
     def __init__(self, broker: int) -> None:
         self.broker = broker
@@ -81,7 +81,7 @@ class Replica:
         self.high_watermark = max(self.high_watermark, min([len(self.log), *others]))
 
     def fetched_by(self, follower: Replica) -> None:
-        """Let a follower with the leader's epoch fetch: it truncates divergent entries and appends missing entries."""
+        """Let a follower fetch in the leader's epoch. It truncates divergent entries and appends missing entries."""
         same = 0
         while same < min(len(self.log), len(follower.log)) and self.log[same] == follower.log[same]:
             same += 1

@@ -1,4 +1,4 @@
-"""A coordinator that stops leading and leads again: its last writes and answers, its remaining state, its members."""
+"""A coordinator stops leading and leads again: the last writes and answers, the remaining state, the members."""
 
 from __future__ import annotations
 

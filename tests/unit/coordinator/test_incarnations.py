@@ -60,7 +60,7 @@ def test_hole_20_a_member_of_an_earlier_incarnation_cannot_commit_over_a_later_o
 
 
 def test_hole_29_a_stock_consumers_commit_to_a_merged_partition_gets_no_error() -> None:
-    """Before aiokafka rejoins, it repeats its commit for as long as it gets UNKNOWN_TOPIC_OR_PARTITION."""
+    """Before aiokafka rejoins, it repeats its commit as long as the error is UNKNOWN_TOPIC_OR_PARTITION."""
     driver = Driver(merged=frozenset([("t", 1)]))
     stock = driver.commit({T0: 5, ("t", 1): 7})
     assert [part.error_code for part in driver.replies[stock].topics[0].partitions] == [ErrorCode.NONE] * 2
@@ -89,7 +89,7 @@ def test_hole_20_a_late_commit_is_refused_before_the_broker_knows_the_later_inca
 
 
 def lagging(**options: bool) -> Driver:
-    """Return a broker that took over a group with an offset of an incarnation that it does not know yet."""
+    """Return a broker that took over a group with an offset of an incarnation. The broker does not know it yet."""
     before = knows(NOW)
     before.commit({T0: 5})
     driver = before.restarted()
@@ -165,7 +165,7 @@ def test_hole_20_an_offset_of_a_merged_partition_is_kept_but_not_returned() -> N
 
 
 def test_a_broker_with_old_metadata_returns_an_offset_of_a_later_incarnation() -> None:
-    """An answer of -1 would send a consumer back to the start, or past records that it never read."""
+    """If the answer were -1, the consumer would go back to the start, or skip records."""
     driver = lagging()
     assert driver.fetched_one(T0) == 5
 

@@ -1,4 +1,4 @@
-"""A coordinator that starts to lead: when it may answer, its leader epoch for writes, and the slices of its loads."""
+"""A coordinator starts to lead: when it may answer, in which leader epoch it writes, and how loads are sliced."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ SESSION_MS = 10_000
 
 
 def test_hole_21_without_an_owner_the_committed_offset_counts_once_every_member_polled() -> None:
-    """Before its first poll a member may still be giving up the partition."""
+    """Before a member's first poll, the member may still be giving up the partition."""
     driver = Driver()
     driver.commit({OTHER: 60})
     owner, waiter = two_members(driver)

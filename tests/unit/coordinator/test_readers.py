@@ -129,7 +129,7 @@ async def test_a_coordinator_that_was_cut_off_answers_nothing(running: Running, 
 
 
 async def test_an_answer_has_the_age_of_its_proof_of_leadership(running: Running, autojump_clock: MockClock) -> None:
-    """A proof is used for several answers, so that not every question costs a record in the log."""
+    """A proof is used for several answers, so that not every question needs a record in the log."""
     await held(running)
 
     def age() -> int:
@@ -156,7 +156,7 @@ async def test_a_group_whose_members_all_keep_order_is_not_counted(running: Runn
 async def test_beside_a_stock_member_members_that_keep_order_count_by_their_reports(
     running: Running, autojump_clock: MockClock
 ) -> None:
-    """A commit of our own member may run ahead of the flush callback."""
+    """A member of our own client may commit before its flush callback has returned."""
     await held(running)
     commit(running, 7)
     begin(running)

@@ -1,4 +1,4 @@
-"""The demo's verdict finds and names each fault of a log, of the deliveries of its records, and of the states."""
+"""The demo's verdict finds and names each fault in a log, in the deliveries of records, and in the states."""
 
 from __future__ import annotations
 

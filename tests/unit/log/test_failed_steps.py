@@ -115,7 +115,7 @@ async def test_a_partial_batch_that_a_failed_append_left_is_cut_off(log_fixture:
 
 @pytest.mark.parametrize("clean", [True, False])
 async def test_a_partial_batch_is_cut_off_before_a_new_segment(log_fixture: LogFixture, clean: bool) -> None:
-    """If the part stayed at the end of the sealed segment, it would count as records after a clean restart."""
+    """If the part stayed at the end of the sealed segment, the part would count as records after a clean restart."""
     log = log_fixture.create(segment_bytes=2 * SMALL)
     log.append_as_leader(batch(b"small"), 0)
     leave_a_part(log_fixture, log)

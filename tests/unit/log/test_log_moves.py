@@ -1,4 +1,4 @@
-"""A replica moves to another log dir of its broker while it is in use (KIP-113), and a crash leaves one log."""
+"""A replica in use moves to another log dir of its broker (KIP-113). After a crash there is exactly one log."""
 
 from __future__ import annotations
 

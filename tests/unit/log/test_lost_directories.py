@@ -123,7 +123,7 @@ async def test_other_logs_are_served_while_one_is_unreadable(log_fixture: LogFix
 
 @pytest.mark.parametrize("deleted", [True, False])
 async def test_an_unreadable_log_is_replaced_by_a_later_incarnation(log_fixture: LogFixture, deleted: bool) -> None:
-    """The log was deleted, or belongs to an earlier incarnation than the one to be created."""
+    """The unreadable log was deleted, or belongs to an earlier incarnation than the new log."""
     await filled(log_fixture)
     lose(log_fixture.root / "d" / "a-0" / "00000000000000000000.log")
     manager = manager_for(log_fixture)

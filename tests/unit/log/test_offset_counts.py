@@ -113,7 +113,7 @@ def test_a_gap_before_a_segment_is_counted_once(log_fixture: LogFixture) -> None
 
 
 def test_a_read_that_may_not_wait_needs_no_more_than_before(log_fixture: LogFixture) -> None:
-    """A read to the end of a segment does not use the offset index for its end."""
+    """A read to the end of a segment does not need the offset index to find the end."""
     log = log_fixture.create()
     append(log, [RECORDS] * 3)
     log._segments.active.offset_index.release()

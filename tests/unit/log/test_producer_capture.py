@@ -1,4 +1,4 @@
-"""A roll in a log of many producers takes its snapshot in steps, but the snapshot is the state at the roll."""
+"""A roll takes the snapshot of many producers in steps, but the snapshot has the state at the roll."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After a truncation the producers are read again in steps, and changes in between leave them correct."""
+"""After a truncation the producers are read again in steps, and stay correct if the log changes in between."""
 
 from __future__ import annotations
 

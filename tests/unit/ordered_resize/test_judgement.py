@@ -425,7 +425,7 @@ def test_nothing_is_written_while_a_state_cannot_be_read(topic: Topic) -> None:
 
 
 def test_a_marked_partition_whose_state_cannot_be_read_stays_assigned(topic: Topic) -> None:
-    """If it were not assigned, its log would be deleted, with unread records."""
+    """If the partition were not assigned, its log would be deleted, with unread records."""
     found = topic.snapshot()
     hidden = dataclasses.replace(found, states={p: s for p, s in found.states.items() if p != 5}, unreadable={5})
     assert (hidden.topic.undeleted_partition_count, sorted(hidden.topic.partitions)) == (4, [0, 1, 2, 3, 4, 5])

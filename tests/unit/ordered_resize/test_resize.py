@@ -152,7 +152,7 @@ def test_a_bump_keeps_leader_and_unknown_fields_and_raises_only_its_epoch() -> N
 
 
 def test_elections_change_neither_the_layout_nor_the_previous_layout() -> None:
-    """A loser's last epoch under the old layout stays in its znode; an election after the bump does not raise it."""
+    """A loser's last epoch under the old layout stays in the loser's znode. Elections after the bump do not raise it."""
     t = Topic(1)
     t.ask(2)
     t.write(resize.next_steps(t.snapshot())[0])

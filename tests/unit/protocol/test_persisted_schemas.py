@@ -1,7 +1,7 @@
 """KIP-915: the schemas of stored records change only by tagged fields.
 
-A coordinator of an earlier release reads the records of this release. It ignores a tagged field that it does not know.
-It misreads any other new field, and a new version.
+A coordinator of an earlier release reads the records of this release. It ignores an unknown tagged field, and misreads
+any other new field and a new version.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ STORED = {
 TAGS = {"OffsetCommitValue": {10256: "incarnation int64 4+", 10273: "rewinds int32 4+"}}
 """Each tag that a field ever had, with that field. A tag is never given to another field. Add new tags here."""
 CLIENTS = {"ConsumerProtocolSubscription", "ConsumerProtocolAssignment", "StickyAssignorUserData"}
-"""Messages between members of a group: a coordinator stores them as bytes and does not read them."""
+"""Messages between members of a group. A coordinator stores the messages as bytes and does not read them."""
 
 
 def stored() -> dict[str, Message]:

@@ -1,4 +1,4 @@
-"""A garbage collection visits few objects however many there are, and cycles do not stay for ever (ADR 34)."""
+"""A garbage collection visits few objects, however many there are. Every cycle is collected at last (ADR 34)."""
 
 from __future__ import annotations
 

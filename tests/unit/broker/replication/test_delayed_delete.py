@@ -1,4 +1,4 @@
-"""The outcome of each deletion of a DeleteRecords request, and when the response is made."""
+"""A DeleteRecords request has an outcome for each deletion. The tests check the outcomes, and when it is answered."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_each_deletion_has_its_own_outcome_and_the_response_is_made_once() -> No
     answer = DelayedDelete.park(purgatory, 1.0, deletions, respond)
     [operation] = purgatory.waiting()
     assert [list(one.watchers) for one in (lost, late)] == [[operation]] * 2
-    reached.low_watermark = 9  # later than its outcome
+    reached.low_watermark = 9  # after the outcome of this deletion
     lost.is_leader = False
     operation.try_complete()
     assert not answer.filled and not made

@@ -65,7 +65,7 @@ def truncated_follower(seed: int = 1) -> ReplicaCluster:
 
 
 def unsynced_by(cluster: ReplicaCluster) -> tuple[ReplicaFetcher, list[TopicPartition]]:
-    """Return a fetcher of replica 2, and the partitions that it syncs before it fetches."""
+    """Return a fetcher of replica 2, and the partitions that the fetcher syncs before its first fetch."""
     fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
     fetcher.follow(cluster[2].partition)
     return fetcher, [one.partition.key for one in fetcher.unsynced()]
@@ -73,7 +73,7 @@ def unsynced_by(cluster: ReplicaCluster) -> tuple[ReplicaFetcher, list[TopicPart
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_truncation_is_synced_before_the_leader_learns_of_it(seed: int) -> None:
-    """A truncation is synced before a fetch shows it to the leader (hole 30).
+    """A truncation is synced before a fetch shows the truncation to the leader (hole 30).
 
     A crash may keep or lose an unsynced truncation. So a power failure could bring back a record after the leader has
     claimed that no in-sync replica has the record.
@@ -107,7 +107,7 @@ def test_a_leader_counts_as_followed_once_its_own_truncation_is_on_disk() -> Non
 
 
 class Leader:
-    """A leader without records, which holds each fetch until it reads the next fetch of the session."""
+    """A leader without records. It holds each fetch until the next fetch of the session arrives."""
 
     def __init__(self) -> None:
         self.seen: list[FetchRequest] = []
@@ -151,8 +151,8 @@ async def test_a_new_leader_epoch_is_followed_while_the_leader_holds_a_fetch() -
 def test_a_partition_in_a_full_log_dir_is_not_fetched_until_there_is_room() -> None:
     """A follower with a full log dir does not fetch.
 
-    If the follower fetched, it would stay in sync. Then producers would wait for its append of records for which the
-    log dir has no room.
+    If the follower fetched, it would stay in sync. Then producers would wait until the follower has appended records
+    for which its log dir has no room.
     """
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 3])
@@ -229,7 +229,8 @@ def answer_of(data: Any) -> FetchResponse:
 async def test_a_new_leader_epoch_stops_the_append_of_a_large_fetch_response(leads: bool) -> None:
     """A new leader epoch stops an append that is made in slices.
 
-    The appended batches stay whole, so the new leader or its followers can compare them. The rest is not appended.
+    The appended batches stay whole, so the new leader or its followers can compare the batches. The rest of the
+    response is not appended.
     """
     cluster = ReplicaCluster()
     data = large_answer(cluster, 3 * PIECE_BATCHES)

@@ -49,7 +49,7 @@ class Fetcher:
 
 
 async def test_internal_topics_of_a_leader_have_a_fetcher_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a fetcher of its own, a commit does not wait for the leader's other partitions."""
+    """Because internal topics have their own fetcher, a commit does not wait for the leader's other partitions."""
     Fetcher.made = []
     monkeypatch.setattr(module, "ReplicaFetcher", Fetcher)
     nothing: object = None

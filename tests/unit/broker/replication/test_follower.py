@@ -71,7 +71,7 @@ def test_fast_leader_changes_leave_no_divergence() -> None:
 
 
 def test_a_leader_epoch_without_records_is_forgotten() -> None:
-    """If the follower remembered the epoch, it would diverge from every later leader without end."""
+    """If the follower remembered the epoch, the follower would diverge from every later leader without end."""
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2])
     cluster.append(1, b"a")
@@ -144,7 +144,7 @@ def append_by(cluster: ReplicaCluster, leader: int, producer_id: int, sequence: 
 async def test_a_follower_that_starts_its_log_anew_knows_producers_without_records(behind: int, restarts: bool) -> None:
     """The follower takes over the state of producers whose records it never had.
 
-    Otherwise this replica would write a repeated batch twice once it leads.
+    Otherwise this replica would write a repeated batch twice as the next leader.
     """
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2])

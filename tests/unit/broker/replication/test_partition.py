@@ -73,7 +73,7 @@ def test_the_watermark_waits_for_a_replica_of_a_pending_isr_expansion() -> None:
 def test_the_watermark_waits_for_the_committed_isr_while_a_shrink_is_pending() -> None:
     """A pending shrink keeps the committed ISR in force.
 
-    KAFKA-13091: the watermark moves when the shrink is committed, neither earlier nor only at the next fetch.
+    KAFKA-13091: the watermark moves when the shrink is committed. It does not move earlier, or wait for the next fetch.
     """
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2, 3])
@@ -334,7 +334,7 @@ def test_a_leader_that_continues_in_a_new_epoch_acknowledges_earlier_appends() -
 
 
 def test_a_leader_that_missed_an_epoch_forgets_the_progress_of_its_followers() -> None:
-    """In the missed epoch, a follower may have truncated the records that it had fetched before."""
+    """In the missed epoch, a follower may have truncated records that the follower had fetched before."""
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2, 3])
     cluster.append(1, b"a")
