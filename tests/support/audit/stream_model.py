@@ -23,7 +23,7 @@ class StreamModel(LineageModel):
         self.eager = self.r.choice([0.02, 0.1, 0.3])
 
     def is_drained(self, p: int) -> bool:
-        """Whether the group and the stream have read the partition to its end. A removal waits for the end of the reading."""
+        """Whether the group and the stream have read the partition to its end. Only then may it be removed."""
         return super().is_drained(p) and self.positions.get(p, 0) >= self.replicas[p].end
 
     def step(self) -> None:

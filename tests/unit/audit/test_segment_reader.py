@@ -200,7 +200,7 @@ def test_a_moved_keys_tombstone_may_be_in_an_earlier_partition_of_the_key(
 ) -> None:
     """The tombstone of a moved key may be in the key's earlier partition (KIP-253, section 9).
 
-    The key's partition is 2 of 4, 6 of 8, and 14 of 16.
+    With 4 partitions the key is in partition 2, with 8 in partition 6, and with 16 in partition 14.
     """
     key = next(b"key-%d" % n for n in range(1000) if place(positive_hash(b"key-%d" % n), 16, 16) == 14)
     history = [Layout(n, 4, undeleted, n + 1) for n, undeleted in enumerate(layouts)]

@@ -36,7 +36,7 @@ def test_the_removal_of_an_unknown_partition_is_reported() -> None:
 
 
 def test_a_partition_counts_as_merged_away_only_while_it_is_removed() -> None:
-    """A partition counts as merged away only until the partition is created again.
+    """A partition counts as merged away from its removal until it is created again.
 
     A partition that the broker does not know may be new, so clients ask again (hole 28).
     """

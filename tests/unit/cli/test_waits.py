@@ -1,4 +1,4 @@
-"""Which partition waits for which, in the example of the design: key 5 of a topic of four partitions, 4 -> 6 -> 4."""
+"""Which partition waits for which in the design's example: key 5 of a topic that is resized 4 -> 6 -> 4."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_records_removed_by_retention_are_waited_for_only_where_a_member_owns_th
 
 
 def test_a_grandchild_waits_for_the_whole_chain_although_its_parent_is_empty() -> None:
-    """Hole 5: the empty partition 5 was split from 1, which is not read far enough. 13 was split from 5."""
+    """Hole 5: partition 1 is not read far enough. The empty partition 5 was split from 1, and partition 13 from 5."""
     chain = {**GROWN, 5: FIVE._replace(lineage=Lineage(1, -1, (Entry(0, {1: 0}),)))}
     chain[13] = PartitionLineage(Lineage(0, -1, (Entry(0, {5: 0}),)))
     found = group(chain, {0: 70, 1: 60, 5: 0}, ends={**ENDS, (5, 0): 0})

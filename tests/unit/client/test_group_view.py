@@ -1,4 +1,4 @@
-"""A consumer's description of a wait: the owner of the parent, and the group's committed offset."""
+"""A consumer describes a wait by the parent's owner and the group's committed offset."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ RECORDED = [name for name in recorded.topics() if any(map(is_old, recorded.topic
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_resize_continues_after_any_write(name: str) -> None:
-    """A resize recorded after one of its steps continues, whichever write of the conversion was the last one."""
+    """A recorded, unfinished resize continues after any number of the conversion's writes."""
     snapshot = resized_so_far(name)
     whole = applied(snapshot, found_of(snapshot))
     assert not any(map(is_old, whole.states.values()))

@@ -1,4 +1,7 @@
-"""Each event of the controller has one handler. Each API has a file with the API's name, and with a header."""
+"""Each event of the controller has one handler.
+
+Each API has a file with the API's name. The file begins with the API's name and key.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requests of one drain contain only the last change of a partition for a broker."""
+"""One batch of requests contains only the last change of each partition for a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The effects of an edit of a topic's znode by hand, seen by the active controller or found by the next one.
+"""A topic's znode is edited by hand. The active controller sees the edit, or the next controller finds the edit.
 
 ``tests/unit/ordered_resize/test_judgement.py`` checks the reasons for which edits are refused.
 """

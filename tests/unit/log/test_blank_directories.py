@@ -32,7 +32,7 @@ async def started(log_fixture: LogFixture) -> LogManager:
 
 
 async def found_after_restart(log_fixture: LogFixture, manager: LogManager) -> tuple[str, list[object]]:
-    """Return the log dir in which the next process finds the log, and the records that it reads there."""
+    """Return the log dir in which the next process finds the log, and the records that are read there."""
     manager.close_at_once()
     again = await started(log_fixture)
     log = again.get(T)

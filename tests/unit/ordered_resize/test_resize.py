@@ -1,4 +1,4 @@
-"""The phases of a resize and their steps, in the example of the design: 4 -> 6 -> 4 -> 8, grown while 4 and 5 drain."""
+"""The phases and steps of a resize in the design's example: 4 -> 6 -> 4 -> 8. Partitions 4 and 5 drain meanwhile."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_bump_keeps_leader_and_unknown_fields_and_raises_only_its_epoch() -> N
 
 
 def test_elections_change_neither_the_layout_nor_the_previous_layout() -> None:
-    """A loser's last epoch under the old layout stays in the loser's znode. Elections after the bump do not raise it."""
+    """A loser's last epoch under the old layout stays in the loser's znode, even if elections follow the bump."""
     t = Topic(1)
     t.ask(2)
     t.write(resize.next_steps(t.snapshot())[0])

@@ -100,7 +100,7 @@ def test_a_sealed_partition_takes_nothing() -> None:
 
 
 def test_hole_4_a_survivor_keeps_its_old_layout_while_a_marked_partition_is_sealed() -> None:
-    """While 6 -> 4 runs, partition 5 has the new layout and partition 1 the old layout. Each decides by its own."""
+    """While 6 -> 4 runs, partition 5 has the new layout and partition 1 the old layout. Each uses its own."""
     assert refusal(1, GROWN, StoredLayout(6, 1)) is ErrorCode.NONE
     assert refusal(1, GROWN, StoredLayout(4, 2)) is ErrorCode.INVALID_PARTITION_METADATA
     assert refusal(5, SHRUNK, StoredLayout(6, 1)) is ErrorCode.INVALID_PARTITION_METADATA

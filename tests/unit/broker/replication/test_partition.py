@@ -413,7 +413,7 @@ def test_later_batches_of_the_producer_are_refused_while_a_refusal_waits() -> No
 
 
 def test_a_leader_that_continues_in_a_new_epoch_refuses_at_once() -> None:
-    """A resize gives the same leader a new epoch. Its replicas have followed it, and no other has led since."""
+    """After a resize the same leader has a new epoch. The replicas followed this leader, and no other led since."""
     cluster = ReplicaCluster()
     cluster.elect(1, 0, [1, 2, 3])
     cluster.append(1, b"a")
