@@ -58,7 +58,7 @@ WAITS: dict[str, tuple[type, Callable[[Any], Awaitable[Any]]]] = {
 @pytest.mark.parametrize("has_broker", [False, True], ids=["no broker", "broker"])
 @pytest.mark.parametrize("what", WAITS)
 def test_a_call_that_waits_when_its_client_is_closed_ends(run: Run, what: str, has_broker: bool) -> None:
-    """The call ends even if the response comes at the moment of the close.
+    """The call ends even if the response arrives at the moment of the close.
 
     Otherwise a record that the closed producer accepts would never have an outcome.
     """

@@ -380,7 +380,7 @@ def test_a_member_uses_its_own_position_of_a_parent_that_it_owns(run: Run) -> No
 
 
 def test_a_parent_that_was_rewound_and_read_again_is_reported_again(run: Run) -> None:
-    """The child was not assigned meanwhile, so the parent's earlier report no longer holds."""
+    """The child was not assigned for a while, so the parent's earlier report is not valid any more."""
 
     async def check() -> None:
         story, broker = Story(), Coordinated()

@@ -425,7 +425,7 @@ def test_answers_of_a_release_without_numbers_are_ordered_by_their_polls(run: Ru
 
 
 def test_a_newer_poll_is_repeated_while_an_older_one_stays_parked(run: Run) -> None:
-    """The older poll was parked after the newer one, so the coordinator would use the older poll's requests."""
+    """The older poll was parked after the newer poll, so the coordinator would use the older poll's requests."""
 
     async def check() -> None:
         coordinator = Coordinator()

@@ -250,7 +250,7 @@ ranges = st.dictionaries(
 def test_any_requests_leave_levels_that_every_broker_supports(
     updates: list[list[Update]], brokers: list[Mapping[str, VersionRange]]
 ) -> None:
-    """At first nothing is finalized. Each request is judged by the outcome of the previous request."""
+    """At first nothing is finalized. Each request is checked against the outcome of the previous request."""
     found = finalized()
     among = Cluster(SUPPORTED, dict(enumerate(brokers)))
     for asked in updates:

@@ -32,7 +32,7 @@ CLIENTS = 4
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Clients that join, sync, commit, crash and come back, over a log that loses writes."""
+    """Clients that join, sync, commit, crash and return, over a log that loses writes."""
 
     joins = Bundle("joins")
 

@@ -138,7 +138,7 @@ async def test_hole_19_a_fail_over_releases_no_member_early_and_leaves_none_wait
 async def test_answers_are_numbered_in_the_order_in_which_they_are_made(
     running: Running, autojump_clock: MockClock
 ) -> None:
-    """A member sorts the answers of its two connections by these numbers, also across a fail-over."""
+    """A member orders the answers of its two connections by their numbers, also across a fail-over."""
     await running.loaded(0, 1)
     member_id = await owner_of_t0(running)
     first = poll(running, member_id, 1)

@@ -19,7 +19,8 @@ LOG = "{:020d}.log"
 def with_failed_roll(log_fixture: LogFixture, suffix: str) -> PartitionLog:
     """Return a log with a refused roll.
 
-    Offsets 0 to 3 come before the roll, for which the disk refuses one file. Offsets 4 to 6 follow in the same segment.
+    Offsets 0 to 3 are from before the roll. The disk refuses one file of the roll, so offsets 4 to 6 are in the same
+    segment.
     """
     log = log_fixture.create(segment_bytes=2000)
     for _ in range(4):

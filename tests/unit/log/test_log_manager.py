@@ -559,7 +559,7 @@ async def manager_that_opens_again(log_fixture: LogFixture, slowly: SlowlyReadab
 async def test_a_log_that_is_being_opened_again_is_not_created(
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller may create the partition meanwhile. With a second, empty log the records would be lost."""
+    """The controller may create the partition meanwhile. If that created a second log, the records would be lost."""
     slowly = SlowlyReadable(monkeypatch)
     manager = await manager_that_opens_again(log_fixture, slowly)
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""A broker requests ISR changes in batches, one request at a time, and repeats an unanswered request."""
+"""A broker requests ISR changes in batches, one request at a time. A request is repeated until accepted or refused."""
 
 from __future__ import annotations
 
