@@ -85,7 +85,7 @@ def _synonyms(key: ConfigKey) -> str:
 
 
 def _topic_key(key: ConfigKey) -> str:
-    """The text for a broker key without a description: it names the topic keys whose default the broker key is."""
+    """The text for a broker key without a description: it names the topic keys that have this key as their default."""
     topics = [topic.name for topic in TOPIC_CONFIGS if key.name in {synonym.name for synonym in topic.synonyms}]
     return "default of " + ", ".join(f"`{name}`" for name in topics) if topics else ""
 

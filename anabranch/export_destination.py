@@ -26,7 +26,7 @@ class Destination(Protocol):
     name: str
 
     def hold(self) -> contextlib.AbstractContextManager[None]:
-        """Keep other exports out during the block, if the storage can. Raises CommandError."""
+        """Lock out other exports during the block, if the storage has locks. Raises CommandError."""
         ...
 
     def sizes(self) -> dict[str, int]:

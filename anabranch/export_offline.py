@@ -113,7 +113,7 @@ def _cleanup_policy(log_dir: Path, topic: str) -> str:
 
 @contextlib.contextmanager
 def _locked(log_dir: Path) -> Iterator[None]:
-    """Hold the locks of the log directory: the lock of Anabranch's brokers (flock) and that of Kafka's (POSIX)."""
+    """Hold the locks of the log directory: Anabranch's brokers lock with flock, Kafka's with POSIX locks."""
     path = log_dir / LOCK_FILE
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

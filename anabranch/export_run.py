@@ -79,7 +79,7 @@ class ExportReport:
 
     An interrupted export had copied ``resumed_bytes`` of the added bytes. ``replicas`` counts copies besides the
     leaders'. ``missing`` has, by directory, the offsets that brokers removed before they were exported. ``unread`` has
-    the brokers whose replicas were not exported because they did not respond.
+    the brokers that did not respond, so that their replicas were not exported.
     """
 
     topic: str
@@ -100,7 +100,7 @@ class ExportReport:
 class Source:
     """A replica's directory, and the offsets that it must have.
 
-    ``may_lag``: its log may end before the end of an earlier export from it, or from its leader.
+    ``may_lag``: the replica's log may end before the end of an earlier export from the replica or its leader.
     """
 
     broker: int
@@ -257,7 +257,7 @@ class ExportRun:
         self._stopped = True
 
     def save_partial(self) -> None:
-        """Save the progress so far, for a later export that continues after this one was interrupted."""
+        """Save the progress so far, so that a later export can continue this one after an interruption."""
         if self._unsaved:
             self._put(PARTIAL_NAME, [self._manifest().encode()])
         self._unsaved = 0

@@ -1,8 +1,8 @@
-"""The state of an export for each replica, and the rules by which a later export continues it. Pure.
+"""The state of an export for each replica, and the rules by which a later export continues an earlier one. Pure.
 
 An export only grows. Records that retention or compaction removes from a broker stay exported. A later export begins at
-the offset behind the exported ones. Offsets that a broker removed before any export had them are recorded as missing.
-An export cannot continue a log that was truncated below the exported offset (by an unclean election):
+the offset behind the exported ones. Offsets that a broker removed before they were exported are recorded as missing. An
+export cannot continue a log that was truncated below the exported offset (by an unclean election):
 ``ExportConflictError``.
 """
 
@@ -54,7 +54,7 @@ class CopyKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The offsets that a replica must have now, and its leader epochs, which are empty when they are not known."""
+    """The offsets that a replica must have now, and its leader epochs; empty when the epochs are not known."""
 
     log_start_offset: int
     high_watermark: int
@@ -156,7 +156,7 @@ def skipped_to(copy: Copy, offset: int) -> Copy:
 
 
 def grown(copy: Copy, segment: SegmentEntry | None, end_offset: int) -> Copy:
-    """The copy with one more segment, or with None when the offsets up to ``end_offset`` have no records."""
+    """The copy with one more segment. Without ``segment``, the offsets up to ``end_offset`` have no records."""
     segments = copy.segments if segment is None else (*copy.segments, segment)
     return replace(copy, segments=segments, end_offset=max(copy.end_offset, end_offset))
 
@@ -263,7 +263,7 @@ def resumed(published: Manifest | None, partial: Manifest | None, sizes: Mapping
 def leftovers(copies: Mapping[CopyKey, Copy], topic: str, paths: Iterable[str]) -> list[str]:
     """The files that an interrupted export left and no manifest names.
 
-    A segment's file is among them only if it begins at or behind the end of the last complete export. The audit reports
+    A segment's file is returned only if it begins at or behind the end of the last complete export. The audit reports
     other unnamed files.
     """
     kept = {key.directory(topic): copy for key, copy in copies.items()}

@@ -87,7 +87,7 @@ async def _copy(cluster: _Cluster, run: ExportRun, key: CopyKey, source: Source)
         await anyio.sleep(RETRY_DELAY_S)
         present = (await cluster.look(run, key.partition)).sources.get(key)
         if present is None:
-            return  # the partition, or this replica of it, was removed
+            return  # the partition or this replica was removed
         source = present
 
 
@@ -124,7 +124,8 @@ class _Cluster:
     async def look(self, run: ExportRun, partition: int | None = None) -> _View:
         """The present state of all partitions, or of one partition.
 
-        The ISR is requested after the high watermarks, so its replicas have all records below them.
+        The ISR is requested after the high watermarks, so the ISR's replicas have all records below the high
+        watermarks.
         """
         numbers = [p.partition for p in await self._partitions() if partition in (None, p.partition)]
         tps = [TopicPartition(self._topic, number) for number in numbers]

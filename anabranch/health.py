@@ -1,17 +1,17 @@
 """``python -m anabranch.health broker|controller``: checks that a server serves. Exit status 0, or 1 with a reason.
 
-It is for container health checks. It takes the same configuration as the checked server (file, environment, ``--set``).
-It imports neither an event loop nor ZooKeeper, so that it may run every few seconds. A broker serves when each of its
-listeners responds to ApiVersions and names this broker in Metadata. This shows that the broker is registered, and that
-it has received metadata from the controller. A controller serves when its listener responds, whether it is active or
-standby.
+The command is for container health checks. It takes the same configuration as the checked server (file, environment,
+``--set``). It imports neither an event loop nor ZooKeeper, so that it may run every few seconds. A broker serves when
+each of its listeners responds to ApiVersions and names this broker in Metadata. This shows that the broker is
+registered, and that it has received metadata from the controller. A controller serves when its listener responds,
+whether it is active or standby.
 
 Where ``metrics.listener`` is set, ``/health/ready`` there must report the server as ready too: it has ZooKeeper, its
 background tasks run, and its loop is not blocked.
 
 Failures of the background work of a serving server are printed, one line each: a log that cannot be compacted, a log
-dir that refuses writes, a listener that cannot accept. They are no reason to restart the server, so the exit status is
-0, or 1 with ``--strict``. ``--json`` prints one document instead, also for a server that does not serve.
+dir that refuses writes, a listener that cannot accept. Such failures are no reason to restart the server, so the exit
+status is 0, or 1 with ``--strict``. ``--json`` prints one document instead, also for a server that does not serve.
 """
 
 from __future__ import annotations

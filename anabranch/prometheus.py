@@ -38,8 +38,8 @@ class Client(Protocol):
 class ClientCollector(Collector):
     """A collector of prometheus_client for the ``metrics()`` of clients, with the label ``client_id``.
 
-    It may be registered before the clients are entered. Clients that are not open have no metrics. Clients with the
-    same ``client_id`` are combined: the sum of counts, the largest of times and maxima.
+    A collector may be registered before the clients are entered. Clients that are not open have no metrics. Clients
+    with the same ``client_id`` are combined: the sum of counts, the largest of times and maxima.
     """
 
     def __init__(self, *clients: Client) -> None:

@@ -81,7 +81,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
-    """Replace invalid UTF-8 as Java does: one character for an encoded surrogate. Python replaces each of its bytes."""
+    """Replace invalid UTF-8 as Java does: an encoded surrogate by one character. Python replaces each byte of it."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     rest = error.object[error.start : error.start + 3]

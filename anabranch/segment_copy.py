@@ -90,8 +90,8 @@ class Piece:
 def list_segments(directory: Path) -> list[SourceSegment]:
     """The segments of a replica, ascending. Raises SourceChangedError while they are being replaced.
 
-    The directory is read twice, so that segments removed by a compaction do not look like a gap. A compaction that ends
-    between the two reads makes them differ. A compaction that has not ended shows a ``.swap`` file in both reads.
+    The directory is read twice, so that segments removed by a compaction do not look like a gap. If a compaction ends
+    between the two reads, the reads differ. A compaction that has not ended shows a ``.swap`` file in both reads.
     """
     first, second = scan_segments(directory), scan_segments(directory)
     if {base: inode for base, (inode, _) in first.items()} != {base: inode for base, (inode, _) in second.items()}:
@@ -184,8 +184,9 @@ def _boundary(
 ) -> tuple[int, int]:
     """The position of the first batch that reaches ``offset``, and the offset behind the previous batch.
 
-    The search begins at the last index entry below ``offset``, or at the beginning when the index is wrong. Raises
-    HistoryChangedError when that batch begins below ``offset``; not with ``at_most``, because the batch is left out.
+    The search begins at the last index entry below ``offset``, or at the beginning when the index is wrong. Without
+    ``at_most``, raises HistoryChangedError if that batch begins below ``offset``. With ``at_most`` such a batch is left
+    out.
     """
     size = os.fstat(descriptor).st_size
     position, reached = 0, base_offset

@@ -6,8 +6,8 @@
         handle = p.send("topic", key=b"k", value=b"v")
         print(handle.result())
 
-Each object runs an event loop of its own in a thread (AnyIO's blocking portal). It has every method of the async
-classes, under the same name. The methods may be called from any thread, one call at a time. Rebalance listeners and
+Each object runs an event loop of its own in a thread (AnyIO's blocking portal). Each class has every method of its
+async class, under the same name. The methods may be called from any thread, one call at a time. Rebalance listeners and
 serializers run in the loop's thread.
 """
 
@@ -35,7 +35,7 @@ T = TypeVar("T", AsyncAdmin, AsyncConsumer, AsyncProducer)
 
 
 class _Blocking(Generic[T]):
-    """Runs an async client in a portal. It also has the client's attributes, with its methods as blocking functions."""
+    """Runs an async client in a portal, and has the client's attributes. The client's methods block here."""
 
     _factory: ClassVar[Callable[..., Any]]
 

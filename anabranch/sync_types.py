@@ -1,6 +1,6 @@
-"""Writes ``sync.pyi``: the classes of ``anabranch.sync`` with the signatures of the async ones.
+"""Writes ``sync.pyi``: the classes of ``anabranch.sync`` with the signatures of the async classes.
 
-Run it as ``python -m anabranch.sync_types``. It formats the file with ruff.
+Run it as ``python -m anabranch.sync_types``. The file is formatted with ruff.
 """
 
 from __future__ import annotations

@@ -33,12 +33,12 @@ def with_admin(bootstrap_server: str, work: Callable[[Admin], Awaitable[T]]) -> 
 
 
 def parse_configs(settings: list[str] | None, option: str = "--config") -> dict[str, str]:
-    """The configs of topics or brokers that ``option`` sets. Raises ``UsageError`` for a config without ``=``."""
+    """Parse the ``key=value`` texts of ``option``. Raises ``UsageError`` for a text without ``=``."""
     return pairs_of(option, settings, "retention.ms=3600000")
 
 
 async def existing_topics(admin: Admin, names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """The names of topics that exist, and those of topics that do not."""
+    """Return the names of existing topics, and the names of missing topics."""
     wanted = list(names)
     existing = {listing.name for listing in await admin.list_topics()} if wanted else set()
     return [name for name in wanted if name in existing], [name for name in wanted if name not in existing]
@@ -49,7 +49,7 @@ def absent_topic(name: str) -> CommandError:
 
 
 async def each(names: Iterable[str], work: Callable[[str], Awaitable[object]]) -> dict[str, KafkaError]:
-    """Do ``work`` with one name after the other. Returns the refusals by name; an unreachable cluster ends the loop."""
+    """Call ``work`` for each name in turn. Returns the errors by name; a timeout ends the loop and is raised."""
     refused: dict[str, KafkaError] = {}
     for name in names:
         try:

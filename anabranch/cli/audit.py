@@ -178,7 +178,7 @@ class _Parts:
 
 @contextlib.contextmanager
 def _shown() -> Iterator[_Parts | None]:
-    """Lines on a terminal, None elsewhere. Each line has a running clock, even when Spark has no task.
+    """Yield progress lines on a terminal, None elsewhere. A line's clock runs even when Spark has no task.
 
     The lines use a descriptor of their own: output to stderr's descriptor is captured while Spark starts.
     """

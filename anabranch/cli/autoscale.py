@@ -51,7 +51,7 @@ async def autoscale_row(
     configs: Mapping[str, ConfigEntry],
     changes: Mapping[str, str | None] | None = None,
 ) -> dict[str, Any]:
-    """The measurements, the next count after ``changes`` to the configs, and the reasons why the resize waits."""
+    """Return the measurements, the count that autoscaling wants with ``changes`` applied, and why its resize waits."""
     set_to = {name: entry.value for name, entry in configs.items() if name in TOPIC_CONFIGS} | dict(changes or {})
     given = {name: value for name, value in set_to.items() if value is not None}
     policy = Policy.of({key.name: key.default for key in TOPIC_CONFIGS} | TOPIC_CONFIGS.parse_given(given))

@@ -27,7 +27,7 @@ TEXT, JSON, TSV = "text", "json", "tsv"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The place to begin without a group; by default the end."""
+    """Where to begin reading without a group: by default at the end."""
 
     partition: int | None = None
     offset: int | None = None

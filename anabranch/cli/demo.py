@@ -170,7 +170,7 @@ def spark_text(audit: Mapping[str, Any]) -> str:
 
 
 def hand_over_text(took: Percentiles) -> str:
-    """The time from saving the source's last record to delivering the target's first, as text."""
+    """Format the time between the save of the source's last record and the delivery of the target's first record."""
     if took.p50_ms is None or took.p99_ms is None:
         return "no key waited"
     return f"p50 {took.p50_ms:.1f} ms, p99 {took.p99_ms:.1f} ms ({counted(took.count, 'key', form=',')} waited)"

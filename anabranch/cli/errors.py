@@ -67,7 +67,7 @@ def exit_status_of(error: BaseException) -> int:
 
 
 def _single_cause(error: BaseException) -> BaseException:
-    """The error inside exception groups that each have only one error."""
+    """Return the single error inside nested exception groups; a group of several errors is returned as it is."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

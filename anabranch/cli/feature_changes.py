@@ -53,7 +53,7 @@ def changes(known: FeatureMetadata, levels: Mapping[str, int], deleted: Iterable
 
 
 def upgrade_all(known: FeatureMetadata, release: Mapping[str, int]) -> list[Change]:
-    """The changes that raise features to the highest levels of this release of the tool."""
+    """Return the changes that raise each feature to the highest level that this tool knows."""
     raised = {
         name: level
         for name, level in release.items()
@@ -63,7 +63,7 @@ def upgrade_all(known: FeatureMetadata, release: Mapping[str, int]) -> list[Chan
 
 
 def downgrade_all(known: FeatureMetadata, release: Mapping[str, int]) -> list[Change]:
-    """The changes that lower features to the highest levels of this release; unknown features are deleted."""
+    """Return the changes that lower features to the highest levels of this tool, or delete features unknown to it."""
     lowered = {
         name: release[name]
         for name, finalized in known.finalized.items()

@@ -174,7 +174,10 @@ async def _ends(
 
 
 async def _holds(admin: Admin, group_id: str, topics: Mapping[str, TopicDescription]) -> list[dict[str, Any]]:
-    """The partitions whose leaders hold stock consumers because of this group. Other groups' consumers may be held."""
+    """The partitions in which leaders hold stock consumers until this group has read.
+
+    The held consumers may belong to other groups.
+    """
     resized = [name for name, topic in sorted(topics.items()) if is_resized(topic)]
     configs = await admin.describe_configs(topics=resized, keys=[HOLD_KEY]) if resized else {}
     return [
@@ -286,7 +289,7 @@ async def _found_waits(
 
 
 async def _kept_from(admin: Admin, topic: str, partitions: set[TopicPartition]) -> dict[int, int]:
-    """By partition, the offset from which retention keeps records for longer than ``EXPIRING_WITHIN_MS``."""
+    """By partition, the first offset that retention keeps for longer than ``EXPIRING_WITHIN_MS``."""
     if not partitions:
         return {}
     keys = ["cleanup.policy", "retention.ms", WAITS_KEY, MAX_KEY]
@@ -322,7 +325,7 @@ def _milliseconds(when: datetime) -> int:
 
 
 class Where(NamedTuple):
-    """The place from which a group continues: exactly one of these."""
+    """The place from which a group continues. Exactly one field is set."""
 
     to_earliest: bool = False
     to_latest: bool = False

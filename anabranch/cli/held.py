@@ -1,4 +1,4 @@
-"""The lines of ``anabranch topics describe`` about records that retention by time keeps for a group."""
+"""Makes the lines of ``anabranch topics describe`` about records that stay after retention.ms for a group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def waits(configs: Mapping[str, ConfigEntry]) -> bool:
 
 
 async def held_rows(admin: Admin, topic: TopicDescription) -> list[dict[str, Any]]:
-    """The records that leaders keep beyond retention, by partition. Leaders that do not respond are left out."""
+    """By partition, the records that leaders keep beyond retention. Leaders that do not respond are left out."""
     leaders = {info.partition: info.leader for info in topic.partitions if info.leader >= 0}
     rows = []
     for broker in sorted(set(leaders.values())):

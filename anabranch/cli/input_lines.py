@@ -35,7 +35,7 @@ class LineSplitter:
 
 
 async def read_lines(fd: int) -> AsyncGenerator[list[bytes], None]:
-    """The lines of ``fd``, as soon as they come, until the input ends. May be cancelled while it waits."""
+    """Yield each line of ``fd`` as soon as it is complete. The task may be cancelled while it waits for input."""
     splitter = LineSplitter()
     can_wait = True
     while True:

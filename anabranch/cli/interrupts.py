@@ -19,7 +19,7 @@ REMIND_S = 2.0
 
 
 class Interrupts:
-    """``async with``: on the first SIGINT or SIGTERM the command finishes its work, on the second it stops waiting.
+    """``async with``: after one SIGINT or SIGTERM the command finishes its work, after a second one it stops waiting.
 
     A third signal ends the process. When the command cannot stop waiting, the second signal ends the process.
     """
@@ -36,7 +36,7 @@ class Interrupts:
         self._tasks: TaskGroup
 
     def on_first(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` when the first signal comes, or at once if it came already."""
+        """Call ``callback`` at the first signal, or at once if a signal was received already."""
         self._on_first = callback
         if self.status:
             callback()
@@ -44,9 +44,9 @@ class Interrupts:
     def on_second(
         self, give_up: Callable[[], object], waits_for: Callable[[], str], *, limit_s: float = float("inf")
     ) -> None:
-        """Call ``give_up`` when a second signal comes, or ``limit_s`` after the first.
+        """Call ``give_up`` at the second signal, or ``limit_s`` after the first.
 
-        ``waits_for`` names the reason for the wait; it is printed when the command has not ended after ``REMIND_S``.
+        ``waits_for`` is the reason for the wait. The reason is printed if the command has not ended after ``REMIND_S``.
         """
         self._give_up, self._waits_for, self._limit_s = give_up, waits_for, limit_s
 
@@ -82,7 +82,7 @@ class Interrupts:
         self._try_to_give_up()
 
     def _try_to_give_up(self) -> bool:
-        """Call ``give_up``; False when there is none, or when it was called already."""
+        """Call ``give_up``. Returns False if no ``give_up`` is set, or if it was called already."""
         if self._give_up is None or self.gave_up:
             return False
         self.gave_up = True

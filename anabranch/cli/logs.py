@@ -19,9 +19,9 @@ class _LineHandler(logging.Handler):
 
 @contextmanager
 def warnings_shown(show: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Give the clients' warnings to ``show``, each as one line in the form of this command's errors.
+    """Pass each warning of the clients to ``show``, as one line in the format of this command's errors.
 
-    By default they go to standard error.
+    By default the warnings are written to standard error.
     """
     logger = logging.getLogger("anabranch")
     handler = logging.StreamHandler(sys.stderr) if show is None else _LineHandler(show)

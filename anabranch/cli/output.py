@@ -56,7 +56,7 @@ def print_table(
 
 
 def _are_numbers(values: list[Any]) -> bool:
-    """Whether the values are numbers, apart from missing ones and the word in the line of totals."""
+    """Whether all values are numbers. Missing values, and the word in the line of totals, do not count."""
     given = [value for value in values if value is not None and value != TOTAL]
     return bool(given) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in given)
 

@@ -28,7 +28,7 @@ class RecordLike(Protocol):
 
 @dataclass(slots=True)
 class Input:
-    """A record to produce. The producer chooses a partition or timestamp that is None."""
+    """A record to produce. If ``partition`` or ``timestamp`` is None, the producer chooses it."""
 
     key: bytes | None
     value: bytes | None
@@ -56,7 +56,7 @@ def parse_text(line: bytes, separator: bytes | None) -> Input:
 
 _FIELDS = ("key", "value", "key_base64", "value_base64", "headers", "partition", "timestamp")
 _PLACES = frozenset({"topic", "offset", "leader_epoch"})
-"""Fields that ``to_json`` writes and that a new record cannot have. They are allowed, and ignored."""
+"""Fields that ``to_json`` writes but that a new record cannot have. In input, these fields are ignored."""
 
 
 def parse_json(line: bytes) -> Input:

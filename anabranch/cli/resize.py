@@ -61,7 +61,8 @@ async def check_loss(admin: Admin, name: str, count: int) -> None:
     topic = (await admin.describe_topics([name]))[name]
     refused, advice = await _judgement(admin, name, count)
     values = await _values(admin, name, {})
-    # The response to a shrink of a compacted topic names the key. A shrink that only cancels a grow marks nothing.
+    # If a shrink of a compacted topic marks partitions, the response names the key. A shrink that only cancels a grow
+    # marks none.
     is_taken_back = refused is None and is_compacted(values) and not any(LOSS_KEY in line for line in advice)
     if count >= topic.partition_count or is_taken_back:
         raise CommandError(
@@ -175,7 +176,7 @@ def _replica_notes(topic: TopicDescription, before: int, count: int) -> list[str
 async def _lag_notes(
     admin: Admin, topic: TopicDescription, sources: Collection[int], committed: Committed
 ) -> list[str]:
-    """How many records of the partitions that lose keys each group has to read before newer records of these keys."""
+    """Notes on the number of records that each group has yet to read in the partitions that lose keys."""
     if not sources:
         return []
     ends = await offsets(admin, topic)

@@ -8,7 +8,7 @@ from anabranch.command_error import UsageError
 
 
 def milliseconds(option: str, text: str, zone: tzinfo | None = None) -> int:
-    """Milliseconds since 1970, from a number of milliseconds or from a time in ISO 8601.
+    """Parse a number of milliseconds since 1970, or a time in ISO 8601, to milliseconds since 1970.
 
     A time without a zone is in ``zone``, or in this machine's zone when that is None. Raises ``UsageError``.
     """

@@ -51,7 +51,7 @@ async def describe_topics(admin: Admin, names: list[str]) -> list[dict[str, Any]
 async def consumer_hold_rows(
     admin: Admin, topic: TopicDescription, configs: Mapping[str, ConfigEntry]
 ) -> list[dict[str, Any]]:
-    """By partition, the groups for which stock consumers are held; empty when the topic does not hold consumers."""
+    """By partition, the groups that stock consumers have to wait for; empty when the topic does not hold consumers."""
     key = configs.get(HOLD_KEY)
     if key is None or key.value != "hold" or not is_resized(topic):
         return []
@@ -91,7 +91,7 @@ def marked_partitions(topic: TopicDescription) -> list[int]:
 
 
 async def lineages(admin: Admin, topic: str, partitions: Iterable[int]) -> dict[int, PartitionLineage]:
-    """The lineages of these partitions: which partitions had their keys before. Unknown ones are left out."""
+    """The lineages of these partitions: which partitions had their keys before. Unknown lineages are left out."""
     asked = [TopicPartition(topic, p) for p in partitions]
     return {tp.partition: known for tp, known in (await admin.lineages(asked, timeout_ms=ANSWER_WITHIN_MS)).items()}
 
@@ -120,7 +120,7 @@ async def known_offsets(admin: Admin, partitions: list[TopicPartition], spec: st
 async def committed_offsets(admin: Admin, topic: str) -> dict[str, dict[int, int]]:
     """The committed offsets of each group that reads ``topic``. These groups decide whether a partition is drained.
 
-    A group reads the topic if it has committed offsets of it, or if its members have partitions of it.
+    A group reads the topic if it has committed offsets in the topic, or if its members have partitions of the topic.
     """
     found: dict[str, dict[int, int]] = {}
     for group in await admin.list_groups():
@@ -278,7 +278,7 @@ def _print_sums(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def consumer_hold_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each group and partition with stock consumers that are or were held for the group."""
+    """A sentence for each group and partition: stock consumers wait, or have waited, for the group."""
     return [
         f"partition {row['partition']} from epoch {row['from_epoch']} "
         + ("is held for stock consumers: " if row["is_held"] else "was held: ")

@@ -1,6 +1,7 @@
-"""The waits of a group's partitions for other partitions, after a resize, from brokers' responses. Pure (KIP-253).
+"""Computes from brokers' responses which partitions of a group wait for others after a resize. Pure (KIP-253).
 
-The consumers' own gates decide. ``anabranch groups describe`` computes the waits with the same gate from outside.
+Each consumer decides by its own gate. ``anabranch groups describe`` computes the waits from outside, with the same gate
+code.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class BlockedBy(NamedTuple):
 
 
 class GroupOnTopic:
-    """One group and one topic, by partition number."""
+    """The offsets of one group in one topic, by partition number."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class GroupOnTopic:
         self._gate.assign(p for p, answer in lineages.items() if answer.lineage is not None)
 
     def unknown(self, asked: Collection[int]) -> list[int]:
-        """Partitions that are in lineages but not in ``asked``. They may be deleted already."""
+        """Partitions that are in lineages but not in ``asked``. These partitions may be deleted already."""
         return sorted({q for p in self._gate.held for q in self._gate.named(p)} - set(asked))
 
     def ends_to_ask(self, asked: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -58,11 +59,11 @@ class GroupOnTopic:
         return sorted(wanted - set(asked))
 
     def on_lineage(self, partition: int, answer: PartitionLineage) -> None:
-        """Take a partition's lineage, the response to API 25301."""
+        """Store a partition's lineage, the response to API 25301."""
         self._gate.facts.on_lineage(partition, answer.lineage, answer.over)
 
     def on_end(self, partition: int, epoch: int, end_offset: int) -> None:
-        """Take the end offset, exclusive, of a leader epoch that is over."""
+        """Store the end offset, exclusive, of a past leader epoch."""
         self._gate.facts.on_end(partition, epoch, end_offset)
 
     def waits(self) -> list[BlockedBy]:

@@ -124,7 +124,7 @@ class Console:
         params, page = found
 
         async def events() -> AsyncIterator[str]:
-            self._streams += 1  # counted only when it runs: a browser may leave before that
+            self._streams += 1  # counted only once this runs: a browser may disconnect before
             last = None
             try:
                 while True:
@@ -197,7 +197,7 @@ class LateBodyError(Exception):
 
 
 async def _body(request: Request) -> str:
-    """The form's body. Raises ``BadQueryError`` when it is too large, ``LateBodyError`` when it is late."""
+    """The form's body. Raises ``BadQueryError`` for a body that is too large, ``LateBodyError`` for a late one."""
     data = bytearray()
     try:
         with anyio.fail_after(REQUEST_S):

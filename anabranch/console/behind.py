@@ -20,7 +20,7 @@ KEEPS_UP_S = 3.0
 
 
 class Reason(NamedTuple):
-    """A reason and its remedy; ``level`` is ``error`` if it does not pass by itself, else ``warning``."""
+    """A reason and its remedy. ``level`` is ``warning`` if the reason passes by itself, else ``error``."""
 
     level: str
     text: str
@@ -74,7 +74,7 @@ def reasons(group: Mapping[str, Any]) -> list[Reason]:
 
 
 def _rebalance(awaited: Sequence[Mapping[str, Any]]) -> Reason:
-    """The reason for a rebalance. ``awaited``: members that have not joined again; empty if the broker names none."""
+    """The reason for a rebalance. ``awaited``: members that have not joined again, if the broker names them."""
     text = "The group rebalances: no member gets records until all have joined again."
     if not awaited:
         return Reason(
@@ -102,7 +102,7 @@ def _rebalance(awaited: Sequence[Mapping[str, Any]]) -> Reason:
 
 
 def _slow(rows: Sequence[Mapping[str, Any]], *, spare: bool) -> Reason | None:
-    """The reason for one member's lag in its partitions of a topic; None if it keeps up, or without known rates.
+    """The reason why a member is behind in a topic; None if the member keeps up, or if the rates are unknown.
 
     ``spare``: there are more partitions than members.
     """
@@ -189,7 +189,7 @@ def summary(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def uncommitted_text(uncommitted: Mapping[Any, int | None]) -> str | None:
-    """Sentences about the partitions without a commit; None without any. ``uncommitted``: the records of each."""
+    """Sentences about the partitions without a commit; None if all have one. ``uncommitted``: the records of each."""
     if not uncommitted:
         return None
     known = [records for records in uncommitted.values() if records is not None]

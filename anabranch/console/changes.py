@@ -1,4 +1,4 @@
-"""Changes of the cluster: each is first shown with the equivalent command line, and made when it is confirmed."""
+"""Changes of the cluster: a change is first shown with the equivalent command line, and made when it is confirmed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLACES = ("earliest", "latest", "offset", "time")
 
 
 class Plan(NamedTuple):
-    """A requested change that is not made yet. The browser sends ``form`` back to make it.
+    """A requested change that is not made yet. The browser sends ``form`` back to confirm the change.
 
     ``refused`` is the reason why the change cannot be made.
     """

@@ -10,7 +10,7 @@ NO_MEMBERS = "Empty"
 
 
 class Behind(NamedTuple):
-    """A group, and its lag in records over all topics; ``topics`` are those in which it is behind, the worst first."""
+    """A group, and its lag in records over all topics. ``topics`` are the topics with a lag, the largest lag first."""
 
     group: str
     lag: int

@@ -23,7 +23,7 @@ class Assignment(NamedTuple):
 
 
 class LastOwners:
-    """The owners in the groups that were seen outside a rebalance, as of that time."""
+    """Keeps the partition owners of each group, as last seen outside a rebalance."""
 
     def __init__(self) -> None:
         self._seen: dict[str, Assignment] = {}
@@ -32,8 +32,8 @@ class LastOwners:
         """Keep the owners in the data of ``Watch.group``. During a rebalance, add the earlier owners to the data.
 
         ``was`` of a row is the earlier owner, or None. ``owners_seen_ms`` is the time of the earlier assignment, or
-        None. A partition that had an owner and is missing in the data becomes a row: without a commit, a partition is
-        in the data only while it is assigned.
+        None. A partition without a commit is in the data only while it is assigned. If such a partition had an owner, a
+        row is added for it.
         """
         rows, name = group["partitions"], group["group"]
         before = None

@@ -74,7 +74,7 @@ Page = Callable[[Watch, Mapping[str, str], Query], Awaitable[Rendered]]
 
 
 def _freshness(*seen: Seen[Any]) -> dict[str, Any]:
-    """What is wrong with the answers of a page, and how often the slowest of them is requested."""
+    """The first error among a page's responses, and the longest interval at which one of them is requested."""
     return {"error": next((one.error for one in seen if one.error), None), "every_s": max(one.every_s for one in seen)}
 
 
@@ -139,7 +139,7 @@ async def _furthest_behind(
 
 
 def _rates_by_leader(watch: Watch, topics: Iterable[TopicDescription]) -> dict[int, float]:
-    """By broker, the records a second that are written to the partitions it leads, if their rates are known."""
+    """By broker, the sum of the known write rates, in records a second, of the partitions that the broker leads."""
     rates: dict[int, float] = {}
     for topic in topics:
         for p in topic.partitions:
@@ -375,7 +375,7 @@ def _source(source: int) -> str:
 
 
 def _otherwise(entry: ConfigEntry) -> list[str]:
-    """The values that would apply without the present value, each with its source; the last one is the default."""
+    """The values that apply if the present value is removed, each with its source. The last value is the default."""
     if entry.is_default or entry.sensitive:
         return []
     return [f"{'-' if one.value is None else one.value} ({_source(one.source)})" for one in entry.synonyms[1:]]

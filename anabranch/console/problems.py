@@ -11,7 +11,7 @@ from anabranch.cli.output import duration
 from anabranch.protocol.plurals import counted
 
 NAMED = 5
-"""The largest number of partitions of each kind that are named; further partitions are only counted."""
+"""Of each kind of problem, at most this many partitions are named; further partitions are only counted."""
 
 
 class Problem(NamedTuple):

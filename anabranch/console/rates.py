@@ -9,15 +9,15 @@ from typing import NamedTuple
 from anabranch.cli.output import duration
 
 WINDOW_S = 10.0
-"""The default window of rates: the last seconds that they are computed from."""
+"""The default window of rates: rates are computed from the samples of the last ``WINDOW_S``."""
 READ_WINDOW_S = 30.0
-"""The window of reading rates. Groups commit every few seconds: over a shorter window they seem to stand still."""
+"""The window of reading rates. Groups commit every few seconds: in a shorter window, they seem to stand still."""
 READ_LEAST_S = 10.0
 """Reading rates are measured for at least this time."""
 KEPT_S = 60.0
 """How long samples are kept."""
 EVERY_S = 1.0
-"""The least time between kept samples: a sample that comes sooner replaces the last one."""
+"""The least time between kept samples: a new sample within this time replaces the last one."""
 
 
 class Sample(NamedTuple):
@@ -77,7 +77,7 @@ class Hottest(NamedTuple):
 
 
 def hottest(keys: Iterable[bytes | None]) -> Hottest | None:
-    """The most frequent of the keys of some records; None when no record has a key."""
+    """The most frequent key in a sample of records; None when no record has a key."""
     counts = Counter(keys)
     records = counts.total()
     del counts[None]

@@ -16,7 +16,7 @@ from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import Record, RecordBatch
 
 SHOWN_BYTES = 2_000
-"""The largest number of bytes of a key or value on a page; the page shows how many more it has."""
+"""The largest number of bytes of a key or value on a page. The page shows how many bytes are left out."""
 SEARCH_S = 5.0
 SEARCH_RECORDS = 200_000
 """A search ends after ``SEARCH_S`` or this many records, and shows the offsets that it reached."""
@@ -45,11 +45,11 @@ class Shown(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The result of a search. ``searched``: the records examined; ``is_cut``: it ended at a limit.
+    """The result of a search. ``searched``: the records examined; ``is_cut``: the search ended at a limit.
 
-    ``next_offsets``: by partition, the offset of the next page. After a search for the oldest records it is where newer
-    records begin; after a search for the newest it is where older records end. ``is_complete``: the ranges
-    have no newer records than the shown ones.
+    ``next_offsets``: by partition, the offset for the next page. After a search for the oldest records, the next page
+    begins at this offset; after a search for the newest, it ends there. ``is_complete``: the ranges have no newer
+    records than the shown ones.
     """
 
     records: list[Shown]
@@ -142,14 +142,14 @@ async def follow(
     *,
     newest: bool = False,
 ) -> Found:
-    """The records of a key, in every partition that may have had the key; ``ranges`` as for ``browse``."""
+    """Find the records of a key in every partition that may have had the key. ``ranges`` is as for ``browse``."""
     places = set(places_of(key, topic))
     chosen = {p: range_ for p, range_ in ranges.items() if p in places}
     return await _look(reader, topic.name, chosen, count, texts, lambda record: record.key == key, newest)
 
 
 def places_of(key: bytes, topic: TopicDescription) -> list[int]:
-    """The partitions of a key under all counts from the initial one to the number of existing partitions."""
+    """The partitions that a key has under each count from the initial count up to the number of existing partitions."""
     key_hash, initial = positive_hash(key), max(1, topic.initial_partition_count)
     most = max((p.partition for p in topic.partitions), default=0) + 1
     if topic.initial_partition_count <= 0 or not topic.ordered_delivery:

@@ -43,7 +43,7 @@ from anabranch.protocol.plurals import counted, one_or_many
 DECODED_BYTES = 1024 * 1024
 """A larger key or value is not decoded."""
 SCHEMA_BYTES = 4 * 1024 * 1024
-"""The largest number of bytes of a response of the registry."""
+"""The largest size in bytes of a registry's response."""
 REFERENCES = 100
 """The largest number of other schemas that a schema may need."""
 KEPT_SCHEMAS = 1_000
@@ -55,7 +55,7 @@ _KNOWN_FILES = (
     any_pb2, descriptor_pb2, duration_pb2, empty_pb2, field_mask_pb2, source_context_pb2, struct_pb2, timestamp_pb2,
     type_pb2, wrappers_pb2,
 )  # fmt: skip
-"""Protobuf's own files, each after the files that it imports. A registry has none of them."""
+"""Protobuf's own files, which no registry has. Each file comes after the files that it imports."""
 # An item of an Avro array may have zero bytes, so the size of the data does not limit the number of items.
 os.environ.setdefault("AVRO_MAX_COLLECTION_ITEMS", "100000")
 
@@ -246,8 +246,8 @@ class Registry:
         answer = await self._get(path)
         kind = answer.get("schemaType", "AVRO")
         suffix = ""
-        # Confluent's Python serializers register compiled schemas. Apicurio returns them compiled without ``format``,
-        # and may refuse the parameter.
+        # Confluent's Python serializers register compiled schemas. Without ``format``, Apicurio returns compiled
+        # schemas; it may refuse the parameter.
         if kind == "PROTOBUF" and not _compiled(_text(answer)):
             suffix = "?format=serialized"
             answer = await self._get(path + suffix)
@@ -296,7 +296,7 @@ def _text(answer: Mapping[str, Any]) -> str:
 
 
 def _kept(one: dict[int, Any]) -> dict[int, Any]:
-    """Remove the oldest entries of ``one`` until it has room for one more."""
+    """Remove the oldest entries of the cache ``one`` until another entry fits."""
     while len(one) >= KEPT_SCHEMAS:
         del one[next(iter(one))]
     return one

@@ -62,7 +62,7 @@ async def _offsets(
 
 
 class WaysOn(NamedTuple):
-    """The value of ``before`` for the older records, and of ``from`` for the newer ones; empty if there are none."""
+    """The values of ``before`` in the link to older records and of ``from`` in the link to newer ones; may be empty."""
 
     older: str
     newer: str
@@ -89,7 +89,7 @@ def outcome_of(section: Section, found: Found) -> str:
 
 
 def is_offsets(text: str) -> bool:
-    """Whether the text is meant as offsets by partition: a time has a date, not only a number, before its colon."""
+    """Whether the text has offsets by partition. Before the first colon they have a number, but a time has a date."""
     partition, colon, _ = text.partition(":")
     return bool(colon) and is_number(partition)
 

@@ -27,14 +27,14 @@ HEADERS = {
 }
 MAX_FORM_BYTES = 1024 * 1024
 REQUEST_S = 10
-"""The time limit for the arrival of a request's head, and that of its body."""
+"""The time limit for receiving a request's head, and again for receiving its body."""
 
 
 class Guard:
     """An ASGI application that passes on allowed requests, and adds the headers to every response."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
-        """``hosts``: the console's names besides those of the loopback, without ports."""
+        """``hosts``: the console's names without ports, in addition to the loopback's names."""
         self._app = app
         self._hosts = LOOPBACK | {host.lower() for host in hosts}
 

@@ -72,7 +72,7 @@ async def _serve(
 
 
 def _http_config(listener: socket.socket) -> Config:
-    """Hypercorn's configuration; it owns the listener from now on."""
+    """Hypercorn's configuration. Hypercorn owns the listener from now on."""
     config = Config()
     config.bind = [f"fd://{listener.detach()}"]
     config.graceful_timeout = GRACE_S

@@ -1,4 +1,4 @@
-"""The tree of splits and merges of a topic over time, from the lineages of its partitions. Pure (KIP-253).
+"""Draws a topic's splits and merges over time as a tree, from its partitions' lineages. Pure (KIP-253).
 
 An entry of a lineage means that a partition gained keys of other partitions. The entries in one column may belong to
 the same resize: no entry requires another entry of the column, and all took effect within ``TOGETHER_MS``.
@@ -14,13 +14,13 @@ from anabranch.ordered_resize.facts import Lineage
 TOGETHER_MS = 1_500
 LANE_PX, COLUMN_PX, LEFT_PX, TOP_PX, RIGHT_PX = 30, 110, 64, 30, 64
 AGAIN_PX = 80
-"""The length of a period of use between two merges of a partition, when the split that began it is not known."""
+"""The drawn length of a period of use between two merges, when the split that began the period is not known."""
 LEAVES_PX = 40
 """The length of a deleted partition's lane after its merge: the time of the deletion is not known."""
 
 
 class Gain(NamedTuple):
-    """``partition`` has keys of the ``losers`` from its leader epoch ``epoch`` on.
+    """From its leader epoch ``epoch`` on, ``partition`` has keys of the ``losers``.
 
     ``losers`` are the last epochs in which other partitions had the keys, by partition.
     """
@@ -31,7 +31,7 @@ class Gain(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Gains that may belong to one resize; ``at_ms`` is the earliest known start of one, in ms since 1970."""
+    """Gains that may belong to one resize; ``at_ms`` is the earliest known start of a gain, in ms since 1970."""
 
     gains: list[Gain]
     at_ms: int | None
@@ -54,7 +54,7 @@ class Lane(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Keys that go from one lane to another, in px."""
+    """An arrow for keys that move from one lane to another, in px."""
 
     kind: str
     """``split`` or ``merge``."""
@@ -73,7 +73,7 @@ class Forgotten(NamedTuple):
     splits: list[int]
     """Partitions created by a split that is in no lineage any more."""
     before_ms: int | None
-    """The last of these splits came before this time, in ms since 1970; None if that is not known."""
+    """The last of these splits was before this time, in ms since 1970; None if the time is not known."""
     merges: list[int]
     """Partitions whose lineages have lost merges."""
 
@@ -131,7 +131,7 @@ def columns_of(gains: Collection[Gain], began_ms: Mapping[tuple[int, int], int])
 
 
 def _is_created_after(gain: Gain, partition: int | None) -> bool:
-    """Whether the gain is a split that created a partition with a higher number than ``partition``, and so later."""
+    """Whether the gain is a split that created a later partition than ``partition``: one with a higher number."""
     return partition is not None and gain.partition > partition and all(p < gain.partition for p in gain.losers)
 
 
@@ -203,7 +203,7 @@ def draw(
 def _lane(
     partition: int, y: int, state: str, turns: list[_Turn], end_x: int, *, is_initial: bool
 ) -> tuple[Lane, list[int | None]]:
-    """A lane, and the times of the merges that ended a period of use with an unknown start.
+    """Return a lane, and the times of merges that ended a period of use whose start is unknown.
 
     A partition is in use before its merge, even if its split is in no lineage any more.
     """

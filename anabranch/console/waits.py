@@ -16,18 +16,18 @@ from anabranch.protocol.plurals import counted
 BOX_W, BOX_H, GAP_X, GAP_Y, EDGE_PX = 140, 44, 70, 14, 8
 """Two columns fit on a page of 390 px."""
 LINE_PX, PORT_PX, LANE_PX = 18, 17, 22
-"""The height of each further text in a box, between two arrows of a box, and of an arrow that passes between boxes."""
+"""The heights of a further text in a box, of the gap between two arrows of a box, and of an arrow between boxes."""
 MOST_NAME, MOST_TEXT = 12, 17
-"""The largest number of letters of a topic's name, and of any other text in a box."""
+"""In a box, a topic's name, and any other text, are cut to these numbers of letters."""
 
 Place: TypeAlias = tuple[str, int]
 """Topic and partition."""
 Edge: TypeAlias = tuple[Place, Place]
-"""The waiting partition, and the one that it waits for."""
+"""The waiting partition, and the partition that it waits for."""
 
 
 class Box(NamedTuple):
-    """A partition and its ``reader``, in px. ``waits``: it is blocked now; ``blocks``: it blocks another partition."""
+    """A partition and its ``reader``, in px. ``waits``: the partition is blocked; ``blocks``: it blocks another one."""
 
     topic: str
     partition: int
@@ -38,7 +38,7 @@ class Box(NamedTuple):
     waits: bool
     blocks: bool
     notes: list[str]
-    """The waits of this partition that are not arrows: for its own records, and waits that would close a cycle."""
+    """The waits of this partition that have no arrow: waits for its own records, and waits that would close a cycle."""
     title: str
 
 
@@ -98,7 +98,7 @@ def graph_of(
 def _without_cycles(wait_of: Mapping[Edge, Mapping[str, Any]]) -> tuple[list[Edge], list[Edge]]:
     """The waits as (acyclic waits, waits that would close a cycle).
 
-    Waits that block a partition are added first, then the others. Waits for records that wait themselves are last.
+    Waits are added in this order: waits that block a partition, other waits, waits for records that wait themselves.
     """
     waits_from = {waiting: wait["from_epoch"] for (waiting, _), wait in wait_of.items()}
 
@@ -140,7 +140,7 @@ def _reached(place: Place, edges: Collection[Edge]) -> set[Place]:
 
 
 def _columns(places: Collection[Place], edges: Sequence[Edge]) -> list[list[Place]]:
-    """The places from left to right. Each is beside the places that it waits for, as far as possible."""
+    """Order the places from left to right. Each place is as near as possible to the places that it waits for."""
     depth = dict.fromkeys(sorted(places), 0)
     for _ in depth:  # the longest path to a place that waits for nothing has fewer steps than places
         for waiting, on in edges:
@@ -187,7 +187,7 @@ def _ways(
     at: Mapping[Place, tuple[int, int]],
     far_end: int,
 ) -> dict[Edge, int]:
-    """By edge, the y coordinate of the point that follows one end of the edge."""
+    """By edge, the y coordinate of the point next to one end of the edge."""
     return {
         edge: bends[edge][0 if far_end else -1][1] if bends[edge] else at[edge[far_end]][1] + BOX_H for edge in edges
     }

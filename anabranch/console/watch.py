@@ -1,8 +1,8 @@
 """Requests the data of open pages from the cluster.
 
-A response is used again until it is ``FRESH_S`` old, or ``COST_FACTOR`` times as old as the request took: many open
-pages, or a large cluster, do not load brokers more. When the cluster does not respond, the last response is shown with
-the error.
+A response is used again for ``FRESH_S``, or for ``COST_FACTOR`` times the duration of its request if that is longer.
+Thus the load on brokers does not grow with the number of open pages or the size of the cluster. When the cluster does
+not respond, the last response is shown with the error.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ ASKED_AT_ONCE = 32
 LANES, COLUMNS, GAINS = 48, 40, 400
 """Limits of the tree: partitions drawn, resizes drawn, and splits and merges examined."""
 TIMED = 64
-"""The number of gains, from the newest one, that get a date from their first record."""
+"""So many of the newest gains get a date: the time of their first record."""
 FIRST_UNREAD = 64
-"""For this many partitions of a group, the first unread record is fetched to compute the lag in seconds."""
+"""For at most this many partitions of a group, the first unread record is fetched to compute the lag in seconds."""
 SAMPLED, SAMPLE_FRESH_S = 200, 10.0
 """A partition's hottest key is taken from this many newest records. The result is kept for this many seconds."""
 COMMITTED_LATELY_S = 600.0
 """A group whose offsets were seen to change within this time is in use, even if it has no members now."""
 MOST_KEPT = 50_000
-"""The largest number of partitions, and of partitions of groups, whose samples are kept."""
+"""Samples are kept for at most this many partitions, and for at most this many partitions of groups."""
 MOST_RATED = 2_000
-"""A page shows rates if its topics have at most this many partitions in all."""
+"""A page shows rates only if its topics have at most this many partitions in all."""
 MOST_RANKED, RANKED_S = 20_000, 10.0
 """Groups are ordered by lag if they have commits in at most this many partitions. The order stays for this time."""
 
@@ -99,7 +99,7 @@ class Watch:
         self._samples: dict[TopicPartition, Samples] = {}
         self._read: dict[tuple[str, TopicPartition], Samples] = {}
         self._commits: dict[str, tuple[int, float]] = {}
-        """By group, the sum of its committed offsets, and when it was seen to change."""
+        """By group, the sum of its committed offsets, and the time when the sum was seen to change."""
         self._began: dict[tuple[str, int, int], int | None] = {}
         self._unread: dict[tuple[TopicPartition, int], int | None] = {}
         self._owners = LastOwners()
@@ -107,7 +107,7 @@ class Watch:
     async def cached(
         self, key: object, ask: Callable[[], Awaitable[T]], fresh_s: float = FRESH_S, *, since_s: float = -math.inf
     ) -> Seen[T]:
-        """The result of ``ask``, not older than ``since_s``.
+        """The result of ``ask``, possibly an earlier one that was requested after ``since_s``.
 
         Raises ``UnreachableError`` when there is no result at all, or when the error cannot be retried.
         """
@@ -168,7 +168,7 @@ class Watch:
         return await self.cached("cluster", self.admin.describe_cluster)
 
     async def topics(self, *, since_s: float = -math.inf) -> Seen[dict[str, TopicDescription]]:
-        """Every topic, requested not before ``since_s``."""
+        """Every topic, from responses that were requested after ``since_s``."""
 
         async def ask() -> dict[str, TopicDescription]:
             names = [topic.name for topic in await self.admin.list_topics()]
@@ -272,7 +272,7 @@ class Watch:
         return (await self.cached(("tree", topic.name), ask)).value
 
     async def _began_ms(self, topic: TopicDescription, gains: Collection[Gain]) -> dict[tuple[int, int], int]:
-        """The times of the first records of these leader epochs, by partition and epoch. Each is found only once."""
+        """The time of each leader epoch's first record, by partition and epoch. A known time is not requested again."""
         led = {p.partition for p in topic.partitions if p.leader >= 0}
         incarnation = topic.topic_id.hex
         open_ = [g for g in gains if g.partition in led and (incarnation, g.partition, g.epoch) not in self._began]
@@ -320,7 +320,7 @@ class Watch:
                         with anyio.fail_after(2):
                             fetched = await self.reader.fetch(TopicPartition(topic, partition), first)
                     except (KafkaError, TimeoutError):
-                        return  # the leader or the records are gone; other columns show it
+                        return  # no leader, or the records are deleted: other columns show this
                 records = (record for batch, is_read in fetched.batches if is_read for record in batch.records())
                 if (sample := hottest(record.key for record in records if record.offset >= first)) is not None:
                     found[partition] = sample
@@ -387,9 +387,9 @@ class Watch:
         return _in_all(committed, await self._ends_of(led)) if len(led) <= MOST_RATED else {}
 
     async def ranks(self) -> dict[str, int] | None:
-        """The places of the groups in the order by lag, the largest first; unknown lags are last.
+        """The rank of each group by lag, the largest lag first; unknown lags are last.
 
-        The places stay for ``RANKED_S``: otherwise rows would move at each live update. None if the groups have commits
+        The ranks stay for ``RANKED_S``: otherwise rows would move at each live update. None if the groups have commits
         in more than ``MOST_RANKED`` partitions.
         """
 
@@ -405,7 +405,7 @@ class Watch:
         return (await self.cached("ranks", ask, RANKED_S)).value
 
     async def _led(self, committed: Mapping[str, Mapping[TopicPartition, int]]) -> list[TopicPartition]:
-        """The partitions that have a leader, of all partitions in which the groups have ``committed``."""
+        """The partitions with a leader, among the partitions in which the groups have ``committed`` offsets."""
         known = (await self.topics()).value
         found = {tp for offsets in committed.values() for tp in offsets}
         names = {tp.topic for tp in found} & known.keys()
@@ -490,7 +490,7 @@ class Watch:
                 tasks.start_soon(one, row)
 
     async def existing_topic(self, name: str) -> TopicDescription:
-        """The topic, from the list of all: a request by its name might create it. Raises ``NotThereError``."""
+        """The topic, from the list of all topics: a request by name might create it. Raises ``NotThereError``."""
         now = time.monotonic()
         found = (await self.topics()).value.get(name)
         if found is None:  # the topic may be newer than the list
@@ -503,7 +503,7 @@ class Watch:
 def _in_all(
     committed: Mapping[str, Mapping[TopicPartition, int]], ends: Mapping[TopicPartition, int]
 ) -> dict[str, int]:
-    """The lag of each group over the partitions whose ``ends`` are known; groups without any are left out."""
+    """The lag of each group over the partitions with known ``ends``. Groups without such a partition are left out."""
     found = {}
     for group, offsets in committed.items():
         lags = [max(0, ends[tp] - offset) for tp, offset in offsets.items() if tp in ends]

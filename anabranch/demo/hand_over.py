@@ -1,4 +1,4 @@
-"""The duration of hand-overs of keys: from saving the source's last record to delivering the target's first. Pure."""
+"""Times hand-overs of keys: from the save of the source's last record to the delivery of the target's first. Pure."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Resize(NamedTuple):
 
 
 class HandOver(NamedTuple):
-    """One key's move from one partition to another by the resize number ``step``, -1 when several resizes made it.
+    """One key's move between two partitions by the resize number ``step``; -1 if several resizes made the move.
 
     From ``ready_ns`` on the move could be complete: the source's last record was delivered, a later flush callback had
-    returned, and the key's first record was in the target. ``waited`` is True when that first record was in the target
-    before the first delivery of any key of the same move.
+    returned, and the key's first record was in the target. ``waited`` is True if that first record was in the target
+    before the target delivered any key of the same move.
     """
 
     step: int

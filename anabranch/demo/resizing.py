@@ -21,7 +21,7 @@ DRAIN_DEADLINE_S = 30.0
 RETRY_S = 0.2
 LOOK_S = 0.02
 APART_S = 0.4
-"""The time from a topic's resize to the next topic's."""
+"""The pause between the resizes of the two topics."""
 
 
 class Step(NamedTuple):
@@ -45,7 +45,7 @@ STEPS = (
     Step(0.74, 0.82, 8),
     Step(0.86, 0.95, 4),
 )
-"""The third and fourth step close partitions, which drain until the end; the fifth opens four of them again."""
+"""Steps 3 and 4 close partitions, which drain until the end of the run; step 5 opens four of these again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Resizer:
         self._report_line(f"{before} -> {step.partitions} partitions took {took_s:.1f} s")
 
     async def _resize(self, admin: Admin, partitions: int) -> tuple[int, float]:
-        """Resize one topic after the other. Returns when the last began, and how many seconds the first took."""
+        """Resize the topics in turn. Returns the start of the last resize, and the duration of the first in seconds."""
         began_ns, took_s = [], []
         for name in self._topics:
             began_ns.append(time.monotonic_ns())
@@ -136,10 +136,10 @@ class Resizer:
 
 
 async def _ask(admin: Admin, topic: str, partitions: int) -> None:
-    """Request a resize, again and again while the previous one is not settled.
+    """Request a resize, and repeat the request while the previous resize is not complete.
 
-    The client repeats a request whose response was lost. The controller then refuses it, because the topic has that
-    count already.
+    The client repeats a request whose response was lost. The controller then refuses the repeated request, because the
+    topic has that count already.
     """
     deadline = trio.current_time() + RESIZE_DEADLINE_MS / 1000
     while True:
@@ -156,7 +156,10 @@ async def _ask(admin: Admin, topic: str, partitions: int) -> None:
 
 
 async def drained_after(admin: Admin, topic: str, partitions: int) -> float | None:
-    """Let the controller delete the marked partitions once the group has read them; the seconds it took, or None."""
+    """Let the controller delete the marked partitions once the group has read them.
+
+    Returns the seconds until they were deleted; None if that takes too long.
+    """
     started = trio.current_time()
     await admin.incremental_alter_configs(topics={topic: {DRAIN_KEY: "true"}})
     with trio.move_on_after(DRAIN_DEADLINE_S):

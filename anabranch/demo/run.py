@@ -2,8 +2,8 @@
 
 The control topic has the same events from the same producers at the same time, the same number of consumers, and the
 same resizes, but ``enable.ordered.delivery=false``. As in Kafka, a key's partition is then its hash modulo the count,
-and no consumer waits for another. In Kafka a topic can only grow, so violations before the first shrink are counted
-separately.
+and no consumer waits for another. In Kafka a topic can only grow. Therefore violations before the first shrink are
+counted separately.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ PRODUCERS = 2
 CONSUMERS = 3
 PAGE_NAME = "audit.html"
 STREAM_S = 20.0
-"""The duration of the stream of events. The resizes happen during it, and slow resizes prolong it."""
+"""The duration of the stream of events. The resizes happen during the stream; slow resizes prolong the stream."""
 YIELDING = ["--nice", "10"]
 """Producers and the control topic's consumers run at low priority, so that they do not slow the measured hand-overs.
 
-In a real cluster they run on other machines than the brokers. Here a resize fills two cores for 0.2 s.
+In a real cluster, clients run on other machines than the brokers. Here a resize fills two cores for 0.2 s.
 """
 TOPIC_CONFIGS = {
     "segment.bytes": str(256 * 1024),
@@ -71,7 +71,7 @@ class Side:
 class DemoResult:
     """The result of the run. ``audit`` is the audit's report on the ordered topic, as JSON values.
 
-    There are three kinds of hand-overs. New partitions are assigned first, which takes a rebalance. At a merge all
+    There are three kinds of hand-overs. At a split, a rebalance first assigns the new partitions. At a merge, all
     members keep their partitions. After the kill of a broker, its partitions wait for other leaders.
     """
 
@@ -138,7 +138,11 @@ def make_side(bootstrap: str, directory: Path, topic: str, label: str, *options:
 async def stream_events(
     cluster: LocalCluster, directory: Path, limit: int | None, seconds: float, view: LiveView
 ) -> tuple[list[Side], list[Worker], list[Done], float, float]:
-    """Run the workers and the resizes; returns them with the seconds until all was produced, and delivered."""
+    """Run the workers and the resizes.
+
+    Returns the sides, the producers, the resizes, the seconds until all events were produced, and the seconds until all
+    were delivered.
+    """
     bootstrap = cluster.bootstrap
     total = sum(1 for _ in load_events(limit))
     ordered = make_side(bootstrap, directory, TOPIC, "reader")
@@ -201,8 +205,8 @@ async def _all_delivered(
 ) -> float:
     """Wait until every side has read all written events; returns the time at which the last one was acknowledged.
 
-    It gives up, without an error, when there is no progress for ``STALL_DEADLINE_S``: the verdict then names the
-    missing events.
+    Returns without an error when there is no progress for ``STALL_DEADLINE_S``. The verdict then names the missing
+    events.
     """
     produced_at = 0.0
     seen, moved_at = -1, trio.current_time()
@@ -228,7 +232,7 @@ async def _all_delivered(
 
 
 def _note(worker: Worker) -> str:
-    """A note with a consumer's partitions, and with the partitions among them that wait for others."""
+    """A note with a consumer's partitions. It marks those that wait for other partitions."""
     note = f"partitions {','.join(map(str, worker.assigned or []))}"
     blocked = worker.last.get("blocked")
     return f"{note}; {','.join(map(str, blocked))} waiting" if blocked else note

@@ -1,9 +1,9 @@
-"""The state of every key: the demo's consumers keep it in memory and share it through a database.
+"""The state of every key: the demo's consumers keep states in memory, and share them through a database.
 
 The state of a file is the number of its changes, the last change, and a checksum over all changes in order. A change
 that is lost, repeated or out of order is therefore visible for ever. The owner of a partition keeps the states of its
-keys in memory. It saves the states regularly, and once more before the keys may go to another partition or member. The
-regular saves leave little to save in that last step. A new owner reads the saved states.
+keys in memory. It saves the states regularly, and once more before the keys may go to another partition or member.
+Because of the regular saves, the last save is small. A new owner reads the saved states.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class KeyStates:
         self._unsaved: dict[int, set[str]] = {}
 
     def apply(self, partition: int, event: Event) -> int:
-        """Apply a change; returns the number of changes before it, or ``SKIPPED`` when the state has it already.
+        """Apply a change. Returns the number of earlier changes, or ``SKIPPED`` if the state has the change already.
 
         Delivery is at least once: a change may be delivered again after the consumer has lost its partition.
         """
@@ -104,7 +104,7 @@ class KeyStates:
         self._store.save(changed)
 
     def reload(self, partitions: Iterable[int]) -> None:
-        """Read the states of these partitions again at the next use: other owners' keys may have come to them."""
+        """Read the states of these partitions again at the next use: keys of other owners may have moved to them."""
         chosen = list(partitions)
         self.flush(chosen)
         for partition in chosen:

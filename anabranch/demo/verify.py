@@ -45,7 +45,7 @@ class Verdict:
     out_of_order: int = 0
     """Records delivered after a newer record of their key."""
     wrong_states: int = 0
-    """Records applied to a state without exactly all earlier changes: it was not flushed, or not loaded, in time."""
+    """Records applied to a state that lacks earlier changes, or has too many: it was flushed or loaded too late."""
     wrong_at_the_end: int = 0
     """Keys whose last saved state does not have exactly all their changes."""
     altered: int = 0
@@ -78,7 +78,7 @@ def first_deliveries(observed: Iterable[Observed]) -> list[Observed]:
 
 
 def disordered(observed: Iterable[Observed]) -> list[tuple[Observed, Observed]]:
-    """Pairs of a record and a newer record of its key that was delivered before it."""
+    """Pairs of a record and a newer record with the same key that was delivered first."""
     found = []
     newest_of_key: dict[str, Observed] = {}
     for record in first_deliveries(observed):

@@ -1,7 +1,7 @@
 """The demo's producer and consumer processes.
 
-Each gets its task as arguments, writes a log of its work to a file of tab-separated lines, and reports its progress as
-one JSON object per line on stdout.
+Each process gets its task as arguments, logs its work as tab-separated lines in a file, and reports its progress as one
+JSON object per line on stdout.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Reporter:
 class Pace:
     """The schedule of the events, at ``rate`` events a second; times are seconds of one monotonic clock.
 
-    After a pause, a burst makes up for at most ``BEHIND_S``. All later events are due later by the rest of the pause.
+    After a pause, a burst makes up for at most ``BEHIND_S``. The rest of the pause delays all later events.
     """
 
     def __init__(self, rate: float, started: float) -> None:
@@ -72,8 +72,8 @@ class Pace:
 async def produce(arguments: argparse.Namespace) -> None:
     """Send this producer's share of the events to every topic, at an even pace, and record the acknowledged places.
 
-    The same producer writes all topics, so they get the same events at the same time. Each line on stdin is the
-    sequence of the last event to send; then the producer waits for the next line.
+    The same producer writes to all topics, so all topics get the same events at the same time. Each line on stdin is
+    the sequence of the last event to send; then the producer waits for the next line.
     """
     report = Reporter()
     confirmed, held_s = 0, 0.0
@@ -152,7 +152,7 @@ class Recorder:
         self._out.write(f"f\t{begun_ns}\t{time.monotonic_ns()}\t{','.join(map(str, numbers))}\n")
 
     def load(self, partitions: Iterable[TopicPartition]) -> None:
-        """The load callback: other owners' keys may have come to these partitions."""
+        """The load callback: keys of other owners may have moved to these partitions."""
         self._states.reload(tp.partition for tp in partitions)
 
 
@@ -165,7 +165,7 @@ class OwnershipListener:
 
 
 class KeyListener:
-    """The callbacks for keys that move between partitions, which ordered resizes add."""
+    """The further callbacks of ordered resizes, for keys that move between partitions."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.on_partition_key_maybe_revoked = recorder.save

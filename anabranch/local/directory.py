@@ -18,7 +18,7 @@ def held_directory(directory: Path) -> Iterator[None]:
     """Make ``directory`` and hold its lock file, which has only the id of this process.
 
     The kernel releases the lock when the process ends, however it ends. Raises ``CommandError`` when another process
-    holds it.
+    holds the lock.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / LOCK_FILE

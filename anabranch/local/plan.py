@@ -18,7 +18,7 @@ REPLICATION_FACTOR = 3
 """The replication factor of topics, also of ``__consumer_offsets``, if there are enough brokers."""
 
 _OF_ONE_PROCESS = frozenset({"metrics.listener", "zookeeper.connect", "controller.id", "controller.listener"})
-"""Keys that a controller does not take from overrides as they are.
+"""Keys that are not passed unchanged from the overrides to a controller.
 
 ``metrics.listener`` gets a port of its own for each process. The plan itself sets the other three keys.
 """
@@ -28,9 +28,9 @@ _OF_ONE_PROCESS = frozenset({"metrics.listener", "zookeeper.connect", "controlle
 class LocalClusterConfig:
     """Size and place of a local cluster.
 
-    ``port`` is the first broker's; the other brokers' ports follow it. 0 takes free ports. ``overrides`` are config
-    keys: each process gets those that it uses. ``console_port`` is the console's port: 0 takes a free one, None means
-    that there is no console.
+    ``port`` is the first broker's; the other brokers take the next ports. With 0, free ports are taken. ``overrides``
+    are config keys: each process gets those that it uses. ``console_port`` is the console's port: 0 takes a free one,
+    None means that there is no console.
     """
 
     directory: str
@@ -165,5 +165,5 @@ def validate(config: LocalClusterConfig) -> None:
 
 
 def restart_delay_s(quick_deaths: int) -> float:
-    """The delay before a dead child is restarted: 1 s, doubling up to 30 s while it dies soon after each start."""
+    """The delay before a dead child is restarted: 1 s, doubled up to 30 s if the child dies soon after each start."""
     return min(30.0, math.ldexp(1.0, min(quick_deaths, 5)))

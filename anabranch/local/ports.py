@@ -1,7 +1,7 @@
 """Ports of a local cluster, held from the moment they are chosen.
 
-A free port that is not held can be taken before its process listens on it, or while that process is restarted: the
-kernel may give it to an outgoing connection or to another cluster.
+A free port must be held until its process listens, and while that process is restarted. Otherwise the kernel may give
+the port to an outgoing connection or to another cluster.
 """
 
 from __future__ import annotations

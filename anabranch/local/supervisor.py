@@ -95,7 +95,7 @@ class Supervisor:
             self.on_restart(child)
 
     async def stop(self, names: Sequence[str]) -> None:
-        """Send SIGTERM to all of ``names`` at once, and SIGKILL to those that still run after the grace time."""
+        """Send SIGTERM to all of ``names`` at once, and SIGKILL to processes that still run after the grace time."""
         self._stopping.update(names)
         children = [self.children[name] for name in names if self.children[name].running]
         for child in children:

@@ -25,12 +25,12 @@ class Producer(producer.Producer[SentKey, SentValue]):
     ``partitioner(topic_info, key_bytes)`` replaces the choice of partition. Without it, a key has the partition that
     Kafka's Java client chooses, and records without a key stick to one partition per batch.
 
-    When the topic is resized (KIP-253), unwritten records are placed again, also by a ``partitioner``, and the records
-    of a key stay in the order in which they were sent. A record sent with ``partition=`` is never moved: it fails with
-    ``PartitionMarkedError`` when that partition is merged into another. A record fails with ``OutcomeUnknownError``
-    when its response was lost and its partition has been removed since. With ``acks=0``, records refused for their
-    layout are lost, like all refused records. Without idempotence, a retry may write a record twice; after a resize the
-    copies may be in two partitions.
+    When the topic is resized (KIP-253), the partitions of unwritten records are chosen again, also by a
+    ``partitioner``. The records of a key stay in the order in which they were sent. A record sent with ``partition=``
+    is never moved: if that partition is merged into another, the record fails with ``PartitionMarkedError``. If the
+    response for a record is lost, and the record's partition is removed, the record fails with ``OutcomeUnknownError``.
+    With ``acks=0``, records refused for their layout are lost, like all refused records. Without idempotence, a retry
+    may write a record twice; after a resize the copies may be in two partitions.
     """
 
     def __init__(

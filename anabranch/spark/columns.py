@@ -33,7 +33,7 @@ class ArrowBuilder:
         self._bytes = 0
 
     def add(self, batches: Iterable[tuple[RecordBatch, bool]]) -> Iterator[pa.RecordBatch]:
-        """Add batches, each with a flag whether readers get its records. Raises CorruptRecordError."""
+        """Add batches. A batch's flag is True if readers get its records. Raises CorruptRecordError."""
         for batch, is_visible in batches:
             if not is_visible or not batch.count:
                 continue

@@ -1,7 +1,8 @@
 """The requests of a stream's driver before it plans a micro-batch: topics, ends, lineages, ends of leader epochs.
 
 The ends of partitions are read before the lineages. A lineage that is as new as an end therefore covers the leader
-epochs of all records below it. Lineages are kept, and requested again only when a partition's leader epoch has grown.
+epochs of all records below that end. A lineage is kept, and requested again only when the partition's leader epoch has
+grown.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class _Topic:
     leader_epochs: dict[int, int] = field(default_factory=dict)
     """The leader epochs in which the ends in ``view.ends`` were read."""
     judged: dict[int, int] = field(default_factory=dict)
-    """The layout version for which brokers last reported that a partition is removed."""
+    """The layout version in which brokers last reported a partition as removed, by partition number."""
     begun: dict[tuple[int, int], int] = field(default_factory=dict)
     """The log start of a new partition when it was first seen, by number and incarnation."""
 
@@ -66,7 +67,7 @@ class Look(NamedTuple):
     cluster: Cluster
     views: Mapping[str, View]
     begin: Mapping[str, Mapping[int, int]]
-    """The offset from which each partition is read. It differs from the last end in new partitions and after a loss."""
+    """The offset from which each partition is read: the last end, except in new partitions and after a loss."""
 
 
 class Looks:
@@ -79,7 +80,7 @@ class Looks:
         self._warned: set[str] = set()
         self._missing_since: dict[str, float] = {}
         self.target: Mapping[TopicPartition, int] | None = None
-        """The offsets at which a query ends. Records that must be read before these offsets are read as well."""
+        """The offsets at which a query ends. The query also reads records that must be read before these offsets."""
 
     # ------------------------------------------------------------ topics
 
@@ -150,7 +151,7 @@ class Looks:
         )
 
     async def check_starts(self, start: Offsets) -> None:
-        """Check ``startingOffsets``: an offset behind a partition's end means a truncated log, or a mistake."""
+        """Check ``startingOffsets``: an offset behind a partition's end means a truncated log, or a wrong option."""
         given = {
             TopicPartition(name, p): position.offset
             for name, topic in start.topics.items()
@@ -231,7 +232,8 @@ class Looks:
     async def _judge_removed(self, topic: TopicInfo, removed: Mapping[int, Position], begin: dict[int, int]) -> None:
         """Check that removed incarnations were read to their ends; otherwise report a loss, and begin at these ends.
 
-        A partition that no broker reports as removed keeps its position: the metadata may be of a broker that lags.
+        If no broker reports a missing partition as removed, the partition keeps its position: the metadata may be out
+        of date.
         """
         state = self._topic(topic)
         over = state.view.over
@@ -285,7 +287,7 @@ class Looks:
     # ------------------------------------------------------------ lineages
 
     async def _ask(self, topics: Mapping[str, TopicInfo], begin: Mapping[str, Mapping[int, int]]) -> None:
-        """Send requests until no open question has an answer now."""
+        """Send requests until the brokers cannot answer any open question at present."""
         for name, topic in topics.items():
             state = self._topic(topic)
             self._forget_ends_of_old_leaders(topic, state)
@@ -306,7 +308,7 @@ class Looks:
                     await self._ask_ends(topic, ends)
 
     def _restrict(self, name: str, view: View, present: Mapping[int, Latest]) -> None:
-        """Do not read past the target, except to the ends of leader epochs that records below the target require."""
+        """Read only up to the target, or further to the ends of leader epochs that records below the target require."""
         if self.target is None:
             return
         for p, latest in present.items():

@@ -6,8 +6,8 @@
 
 ``offset`` is the next one to read. A micro-batch begins at the end of the previous one, unless ``begin`` is given: in
 the first micro-batch, in a new partition, and behind lost records. Spark does not keep the initial offsets, and
-requests them again after a restart. ``initial`` marks such offsets, and ``begin`` then applies. Spark compares offsets
-as text, so equal offsets are encoded equally.
+requests them again after a restart. ``initial`` marks the initial offsets; ``begin`` then applies. Spark compares
+offsets as text, so equal offsets are encoded equally.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Range(NamedTuple):
 
 
 def ranges(start: Offsets, end: Offsets) -> list[Range]:
-    """The ranges of a micro-batch. They depend only on the checkpoint, so that a repetition reads the same records."""
+    """The ranges of a micro-batch. They depend only on the checkpoint: a repetition reads the same records."""
     found = []
     for name, topic in sorted(end.topics.items()):
         for p, position in sorted(topic.partitions.items()):
@@ -112,7 +112,7 @@ def ranges(start: Offsets, end: Offsets) -> list[Range]:
 
 
 def split(found: list[Range], wanted: int) -> list[Range]:
-    """The ranges split into at least ``wanted`` pieces of about the same size, if there are enough records."""
+    """If there are enough records, split the ranges into at least ``wanted`` pieces of about the same size."""
     total = sum(one.size for one in found)
     if len(found) >= wanted or total == 0:
         return found

@@ -1,6 +1,6 @@
 """The options of ``format("anabranch")``: named as in Spark's Kafka source and sink, checked by name and value.
 
-Spark passes option names in lower case. They are matched in lower case, and messages have the documented names.
+Spark passes option names in lower case, so names are matched in lower case. Messages have the documented names.
 ``kafka.*`` options are keys of Anabranch's consumer or producer, with dots.
 """
 

@@ -1,8 +1,8 @@
-"""The end of a micro-batch: a pure function of the known facts of the topics and of the micro-batch's begin.
+"""Computes the end of a micro-batch from the known facts about the topics and from the micro-batch's begin. Pure.
 
 A partition is read past the first leader epoch of a lineage entry only when the micro-batch **begins** at or behind
 everything that the entry requires (``ordered_resize.lineage``). So the records of the old partition are in an earlier
-micro-batch than those of the new one, and within a micro-batch all records of a key are in one partition.
+micro-batch than the records of the new partition. Within a micro-batch all records of a key are in one partition.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class View:
     ends: dict[tuple[int, int], int] = field(default_factory=dict)
     """The exclusive end of a leader epoch, by partition and epoch."""
     ignored: frozenset[int] = frozenset()
-    """Unassigned partitions that no partition waits for: the query does not keep the order with these partitions."""
+    """Unassigned partitions for which no partition waits: the query keeps no order with regard to these partitions."""
 
 
 class Questions(NamedTuple):
@@ -93,9 +93,9 @@ def waits(view: View, start: Mapping[int, int]) -> list[Wait]:
 
 
 def limited(start: Mapping[K, int], reached: Mapping[K, int], limit: int | None) -> dict[K, int]:
-    """At most ``limit`` offsets in all, shared in proportion to the available ones, and at least one per partition.
+    """Share ``limit`` offsets among the partitions in proportion to their available offsets, at least one for each.
 
-    The minimum makes partitions with few records progress, because other partitions may wait for them.
+    Because of the minimum, partitions with few records progress: other partitions may wait for them.
     """
     there = {key: end - start[key] for key, end in reached.items()}
     total = sum(there.values())

@@ -52,7 +52,7 @@ class RunningReader:
         self._portal.call(self._portal.stop, True)
 
     def batches(self, wanted: Range, *, fail_on_data_loss: bool) -> Iterator[list[tuple[RecordBatch, bool]]]:
-        """The batches of a range. The next ones are fetched while the caller works on these.
+        """Yield the batches of a range. The next batches are fetched while the caller works on the present ones.
 
         Raises ``DataLossError`` for records that no longer exist.
         """

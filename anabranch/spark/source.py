@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 def spark_schema(include_headers: bool) -> StructType:
-    """The columns of Spark's Kafka source, and the leader epoch in which a record was written."""
+    """The columns of Spark's Kafka source, and a column with the leader epoch in which a record was written."""
     header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
     fields = [
         StructField("key", BinaryType()),

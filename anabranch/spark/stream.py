@@ -108,7 +108,7 @@ class Stream:
     # ------------------------------------------------------------ planning
 
     def _check_assigned(self, look: Look) -> None:
-        """Raise ``OptionError`` when an assigned partition waits for an unassigned one, which would never end."""
+        """Raise ``OptionError`` when an assigned partition waits for an unassigned one: the wait would never end."""
         for name, assigned in self._options.subscription.partitions.items():
             view = look.views.get(name)
             for wait in () if view is None else waits(view, look.begin[name]):
@@ -130,7 +130,8 @@ class Stream:
         ends = limited(begin, reached, limit)
         if ends == begin and not self._has_jumped(offsets, begin):
             return None
-        # A topic that is not in the metadata now keeps its position; its ``begin`` is for the previous micro-batch.
+        # A topic that is missing in the metadata keeps its position, without ``begin``: that was for the previous
+        # micro-batch.
         topics = {name: _standing(topic) for name, topic in offsets.topics.items()}
         for name in look.views:
             partitions: dict[int, Position] = {}

@@ -43,7 +43,7 @@ _LOG_LINES = 15
 
 
 class EngineUnavailableError(RuntimeError):
-    """No container engine responds, or it lacks the image; the message says what to do."""
+    """No container engine responds, or the engine lacks the image. The message has the remedy."""
 
 
 def require_engine(image: str | None = None) -> None:
@@ -83,7 +83,7 @@ class AnabranchContainer(DockerContainer):
 
 def publish_port(container: DockerContainer, inside: int, outside: int) -> None:
     """Publish a port on the tests' machine: only on the loopback interface, when the engine runs there too."""
-    # testcontainers' own with_bind_ports takes no address, and listens on all of them.
+    # testcontainers' own with_bind_ports takes no address, and listens on all addresses.
     ports: dict[str, Any] = container.ports
     local = container.get_docker_client().host() == "localhost"
     ports[f"{inside}/tcp"] = ("127.0.0.1", outside) if local else outside
