@@ -1,4 +1,4 @@
-"""The audit for programs: the verdict on a directory, and its checks as functions on DataFrames.
+"""The audit for programs: ``run_audit`` checks a directory, and each check is a function on DataFrames.
 
     from anabranch.audit import run_audit
     report = run_audit("exported", order_by="json:sequence")

@@ -1,4 +1,4 @@
-"""Selects the partitions and records of a query, with options named like those of Spark's Kafka source."""
+"""Selects the partitions and records of a query. The options are named as in Spark's Kafka source."""
 
 from __future__ import annotations
 

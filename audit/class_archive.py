@@ -1,8 +1,8 @@
 """An archive of the loaded classes of Spark's JVM, for a faster next start.
 
 A short audit spends a quarter of its time on loading and checking Spark's classes. HotSpot writes its loaded classes to
-a file when it ends, and maps the file when it starts (JEP 350). When the sizes or times of the jars differ from the
-values in the file, HotSpot loads the classes from the jars.
+a file when it ends, and maps the file when it starts (JEP 350). HotSpot loads the classes from the jars if the sizes or
+times of the jars differ from the values in the file.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from pathlib import Path
 import pyspark
 
 END_TIMEOUT_S = 60.0
-"""A JVM that has not written its archive by then is killed."""
+"""A JVM that has not written its archive within this time is killed."""
 KEPT = 3
-"""The number of a user's archives that are kept, those that were used last. An archive has about 170 MB."""
+"""How many archives of a user are kept: those that were used last. An archive has about 170 MB."""
 _NAMED = "spark-classes-"
 _SILENT = "-Xlog:disable"
 """Silences HotSpot, which prints a line for each class that it cannot archive."""
@@ -41,7 +41,7 @@ class ClassArchive:
         return self.path is not None and self.may_write and not self.path.exists()
 
     def options(self) -> str:
-        """The JVM's options to use the archive, or to write it when there is none."""
+        """The JVM's options: to use the archive if it exists, else to write it."""
         if self.path is not None and self.path.exists():
             with suppress(OSError):
                 os.utime(self.path)  # archives that were not used for long are removed first
@@ -70,8 +70,8 @@ NO_ARCHIVE = ClassArchive(None)
 def archive_of_user(*, may_write: bool = True) -> ClassArchive:
     """The archive of this user for the Java that PySpark starts.
 
-    It is in ``anabranch`` below ``XDG_CACHE_HOME`` or ``~/.cache``. There is none for a Spark of ``SPARK_HOME``, or
-    when the directory belongs to another user.
+    It is in ``anabranch`` below ``XDG_CACHE_HOME`` or ``~/.cache``. There is no archive for a Spark of ``SPARK_HOME``,
+    or when the directory belongs to another user.
     """
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "")
@@ -109,7 +109,7 @@ def _keep(jvm: subprocess.Popen[bytes], partial: Path, path: Path, timeout_s: fl
 
 
 def _remove_unused(directory: Path) -> None:
-    """Remove the archives of other installations of Java and PySpark except the ``KEPT`` that were used last."""
+    """Remove archives of other Java and PySpark installations; the ``KEPT`` archives that were used last stay."""
     archives = sorted(directory.glob(f"{_NAMED}*.jsa"), key=lambda archive: archive.stat().st_mtime_ns)
     for archive in archives[:-KEPT]:
         archive.unlink(missing_ok=True)

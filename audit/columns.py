@@ -123,7 +123,7 @@ class Rows:
         return len(self.batch)
 
     def within(self, bounds: Bounds) -> Bools | None:
-        """A mask of the rows with records in these bounds, and of rows without a record. None means all rows."""
+        """A mask of the rows in these bounds; rows without a record are always in the mask. None means all rows."""
         if bounds == EVERYTHING:
             return None
         offsets, times = self.offsets, self.record_timestamps
@@ -134,7 +134,7 @@ class Rows:
         return keep
 
     def only(self, keep: Bools) -> Rows:
-        """Some of these rows. Values that were computed for all records are shared."""
+        """The rows of a mask. Values that were computed for all records are shared with the result."""
         found = copy(self)
         found.batch, found.is_record, found.record = self.batch[keep], self.is_record[keep], self.record[keep]
         found._all_records = False
@@ -208,7 +208,10 @@ class Rows:
 
     @cached_property
     def layouts(self) -> tuple[list[list[Layout]], Ints]:
-        """The partition's layouts up to each leader epoch of the run, oldest first, and each batch's index in them."""
+        """Return a list of layouts for each leader epoch of the run, and for each batch the index of its list.
+
+        The list has the partition's layouts up to the epoch, oldest first.
+        """
         epochs, index = np.unique(self.field(scan.LEADER_EPOCH), return_inverse=True)
         source = self.source
         return [layouts_until(source.manifest, source.partition, epoch) for epoch in epochs.tolist()], index
@@ -229,7 +232,7 @@ class Rows:
 
     @cached_property
     def placements(self) -> tuple[Ints, Bools]:
-        """The expected partition of each record, and a mask of the records for which it is known."""
+        """The expected partition of each record, and a mask of the records with a known expected partition."""
         columns = self.run.columns
         known = self.is_of_client & (columns.key_length >= 0) & (self.layout_versions >= 0)[columns.batch]
         expected = np.full(len(known), -1, np.int64)
@@ -257,7 +260,7 @@ class Rows:
 
     @cached_property
     def moved(self) -> Ints:
-        """For each record, -1 without the header MOVED_HEADER, else whether it is a tombstone."""
+        """For each record with the header MOVED_HEADER, 1 if it is a tombstone, else 0. For other records, -1."""
         columns = self.run.columns
         has_it = having_header(self.run.body, columns, MOVED_HEADER)
         return np.where(has_it, columns.value_length < 0, -1)
@@ -270,7 +273,7 @@ class Rows:
 
     @cached_property
     def closed(self) -> tuple[Bools, Bools]:
-        """Masks of the records whose layout does not count their partition, and of the records with a known layout."""
+        """Two masks: records whose layout does not count their partition, and records whose layout is known."""
         partition = self.source.partition.partition
         layouts, index = self.layouts
         shut = [bool(x) and partition >= x[-1].undeleted_partition_count for x in layouts]

@@ -1,8 +1,9 @@
 """Locates a single changed byte from a CRC32C that does not match.
 
 A CRC is linear: the difference, stored xor computed, depends only on the changed byte and its distance to the end. The
-difference is stepped back over the data, by one zero byte at a time. At the changed byte it equals the CRC of a single
-byte. With several changed bytes there is no such position, or, once in 2**32 / (256 * size) cases, a wrong one.
+difference is stepped back over the data, by one zero byte at a time. At the changed byte, the difference equals the CRC
+of a single byte. With several changed bytes there is no such position, or, once in 2**32 / (256 * size) cases, a wrong
+one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _SINGLE_BYTES = frozenset(_FORWARD[1:])
 def locate_changed_byte(stored_crc: int, computed_crc: int, size: int) -> int | None:
     """The index of the byte whose change explains the difference of the CRCs of ``size`` bytes; None if none does.
 
-    Of several candidates, the one nearest to the end is returned. It takes O(size) steps.
+    Of several candidates, the one nearest to the end is returned. The search takes O(size) steps.
     """
     difference = stored_crc ^ computed_crc
     if difference == 0:

@@ -5,21 +5,21 @@
 Spark finds it through the module ``pyspark_anabranch_segments``. Other sessions need ``register(spark)``.
 
 Options: ``path`` (the directory, as given to ``load``), ``columns``, ``view``, ``order_by`` (``json:FIELD`` or
-``tsv:N``), ``splitBytes`` (a larger segment with an index beside it is read in parts), ``maxDecompressedBytes`` (a
-batch that decompresses to more becomes a row with ``error``), and the options of ``audit.bounds``, which skip files and
-batches. The directory must be readable at the same path by every executor. ``timestamp`` is in milliseconds since 1970.
-A batch that cannot be read is a row with ``error`` set and ``offset`` null.
+``tsv:N``), ``splitBytes`` (a larger segment that has an index is read in parts), ``maxDecompressedBytes`` (a batch that
+decompresses to more becomes a row with ``error``), and the options of ``audit.bounds``, which skip files and batches.
+The directory must be readable at the same path by every executor. ``timestamp`` is in milliseconds since 1970. A batch
+that cannot be read is a row with ``error`` set and ``offset`` null.
 
 Views: ``records`` (the default), ``checks`` (records, with further columns for the checks), ``summary`` (the first rows
 that the audit reads: ``audit.summary``). PySpark does not pass the columns of a query to a Python data source. The
 option ``columns`` (``offset,key``), or a schema such as ``spark.read.schema("offset bigint")``, selects some of a
-view's columns. Then only these are built, and only their values are decoded.
+view's columns. Then only the selected columns are built and decoded.
 
-Filters skip nothing. They are not pushed down, because with pushed-down filters PySpark 4.3 reads a second query over
-the same DataFrame with the filters of the first query.
+Filters skip nothing: this source accepts no pushed-down filters. PySpark 4.3 would use the filters of a first query for
+a second query over the same DataFrame, too.
 
-A stream follows a growing export (``audit.growing``). With ``failOnDataLoss`` (default ``true``) it fails when records
-that it has not read are missing; otherwise it warns and continues.
+A stream follows a growing export (``audit.growing``). A stream fails when records that it has not read are missing.
+With ``failOnDataLoss=false`` (default ``true``) the stream warns and continues.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class SlicePartition(InputPartition):  # type: ignore[misc]
 
 
 class SegmentsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Follows a growing export, whose manifest each run of the export replaces."""
+    """Follows a growing export. Each run of the export replaces the manifest."""
 
     def __init__(self, directory: str, columns: Sequence[str], order_by: str | None, fail_on_data_loss: bool) -> None:
         self._directory = directory
@@ -252,8 +252,8 @@ def segment_frame(
 ) -> DataFrame:
     """The DataFrame of ``format("anabranch-segments")`` for these topics, planned in this process.
 
-    ``wanted_columns`` selects columns of the view; when it is empty, all are returned. ``merged`` selects partitions
-    for which the view ``summary`` has a row for each stretch of batches, instead of for each batch.
+    ``wanted_columns`` selects columns of the view; when it is empty, all are returned. For partitions in ``merged``,
+    the view ``summary`` has a row for each stretch of batches instead of each batch.
 
     With the format itself, Spark starts three Python programs one after the other, which takes seconds.
     """

@@ -5,8 +5,8 @@ A consumer log is JSON lines, in the order of a member's actions:
     {"group": "g", "member": "m1", "topic": "events", "partition": 3, "offset": 17, "time": 1700000000000.5}
     {"group": "g", "member": "m1", "topic": "events", "partition": 3, "offset": 17, "time": ..., "event": "assigned"}
 
-The first line is a delivered record, returned by ``getmany`` or passed to a callback. The second is a position that a
-rebalance or a seek gave the member. ``topic`` may be left out when the files hold one topic. ``time`` is in
+The first line is a delivered record, returned by ``getmany`` or passed to a callback. The second line is a position
+that the member got by a rebalance or a seek. ``topic`` may be left out when the files hold one topic. ``time`` is in
 milliseconds since 1970, and the members' clocks must agree. The lines of a member are in one file; ``path`` may be a
 file or a directory of files.
 """
@@ -53,7 +53,7 @@ def lines_that_are_none(deliveries: DataFrame) -> DataFrame:
 
 
 def deliveries_that_go_back(deliveries: DataFrame) -> DataFrame:
-    """Deliveries by a member at or below its last one in the partition, without a new owner or position in between.
+    """Deliveries at or below the member's last delivery in the partition, without a new owner or position in between.
 
     Promise: a member delivers no record of a partition twice and none below its position, unless a rebalance or a seek
     gives it another one. Kafka, "Consumer Position"; docs/ordered-resize.md, "What is promised".
@@ -75,10 +75,10 @@ def deliveries_that_go_back(deliveries: DataFrame) -> DataFrame:
 def early_deliveries(deliveries: DataFrame, records: DataFrame) -> DataFrame:
     """Records that a group delivered before an older record of the same key, in the same partition or another.
 
-    A record that the group never delivered counts as later than all, unless it is below the group's first offset in its
-    partition. Partitions without a line of the group in the log are left out. Only the first delivery of a record
-    counts. ``records`` are the committed records, with topic, partition, offset, key, layout_version, moved, segment
-    and position.
+    A record that the group never delivered counts as delivered last, except below the group's first offset in the
+    record's partition. Partitions for which the log has no line of the group are left out. Only the first delivery of a
+    record counts. ``records`` are the committed records, with topic, partition, offset, key, layout_version, moved,
+    segment and position.
 
     Promise: within a group a key's records are delivered in order, across every split and merge: a record is delivered
     after all older records of its key, in all partitions. docs/ordered-resize.md, "What is promised" and "The rule"

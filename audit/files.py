@@ -11,7 +11,7 @@ _NOT_REGULAR = "not a regular file"
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file for reading. Raises OSError with the path, also for a FIFO, whose open would block."""
+    """Open a regular file for reading. Raises OSError with the path, also for a FIFO: its open would block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -5,8 +5,8 @@ An offset in Spark's checkpoint identifies the topic and has the next offset of 
     {"version": 1, "format": "anabranch-segments", "topic": "events", "cluster_id": "...", "topic_id": "...",
      "partitions": {"0": {"offset": 120}, "4": {"offset": 7, "begin": 3}}}
 
-A micro-batch begins at the end of the previous one. In a partition that is new, or whose records were lost, it begins
-at ``begin``. It ends at the high watermarks of one manifest. A file in a manifest is never written again, so a
+A micro-batch begins at the end of the previous micro-batch; in a partition that is new, or has lost records, at
+``begin``. A micro-batch ends at the high watermarks of one manifest. A file in a manifest is never written again, so a
 micro-batch that Spark repeats reads the same records.
 """
 
@@ -43,7 +43,7 @@ class DataLossError(Exception):
 
 
 class Position(NamedTuple):
-    """The next offset of a partition. The micro-batch begins at ``begin``; -1 is the end of the previous one."""
+    """The next offset of a partition. The micro-batch begins at ``begin``; -1: at the previous micro-batch's end."""
 
     offset: int
     begin: int = -1
@@ -59,7 +59,7 @@ class Offsets:
     partitions: Mapping[int, Position] = field(default_factory=dict)
 
     def encode(self) -> dict[str, Any]:
-        """The offsets as JSON values, equal for equal offsets because Spark compares them as text."""
+        """The offsets as JSON values. Equal offsets give equal values, because Spark compares the text."""
         return {
             "version": VERSION,
             "format": FORMAT,
@@ -98,7 +98,7 @@ class Slice(NamedTuple):
 
 
 def followed(topics: list[TopicFiles], directory: str) -> TopicFiles:
-    """The export in ``directory``. Raises ManifestError for files without a manifest that identifies their topic."""
+    """The export in ``directory``. Raises ManifestError unless a manifest identifies the topic of the files."""
     if topics[0].inferred or not topics[0].manifest.topic_id:
         raise ManifestError(
             f"{directory}: a stream follows an export with a {MANIFEST_NAME} that has a topic id; run anabranch export "
@@ -170,7 +170,7 @@ def slices(topic: TopicFiles, start: Offsets, end: Offsets, lost: Lost) -> Itera
 
 
 def read_slice(one: Slice, order_by: OrderField | None, lost: Lost) -> Iterator[tuple[Rows, Bools]]:
-    """Rows, with a mask of the rows that are records of the slice. Raises MissingSegmentError."""
+    """Yield rows, and a mask that selects the records of the slice. Raises MissingSegmentError."""
     source, (at, end, *_) = one.part.source, one.part.bounds
     for rows in read_part(one.part, order_by):
         for index in np.flatnonzero(~rows.is_record):
@@ -186,7 +186,7 @@ def read_slice(one: Slice, order_by: OrderField | None, lost: Lost) -> Iterator[
 
 
 def _check_order(one: Slice, offsets: Ints, at: int, lost: Lost) -> int:
-    """The offset behind ``offsets``. Reports a loss when the offsets, from ``at`` on, do not follow each other."""
+    """Return the offset behind ``offsets``. If the offsets, beginning at ``at``, have a gap, a loss is reported."""
     if not len(offsets):
         return at
     before = np.concatenate([np.array([at - 1]), offsets[:-1]])
@@ -198,7 +198,7 @@ def _check_order(one: Slice, offsets: Ints, at: int, lost: Lost) -> int:
 
 
 def _check_hole(manifest: Manifest, entry: PartitionEntry, begin: int, end: int, lost: Lost) -> None:
-    """Report offsets [begin, end) without a segment. In a compacted topic only ``missing`` offsets are a loss."""
+    """Report offsets [begin, end), which no segment has, as lost; in a compacted topic only ``missing`` offsets."""
     known = any(begin < hole.end_offset and hole.first_offset < end for hole in entry.missing)
     if begin < end and (known or not manifest.is_compacted):
         lost(f"{manifest.topic}-{entry.partition}: no exported segment has the offsets [{begin}, {end})")

@@ -19,7 +19,7 @@ from anabranch.protocol.key_placement import ancestor_below, place, positive_has
 
 ORDER_CHECK = "key order"
 MOVES_PER_ROW = 5
-"""A page lists at most this many times ``PageLimits.rows`` splits and merges, shared by its resizes."""
+"""All resizes of a page together list at most this many times ``PageLimits.rows`` splits and merges."""
 LEAST_MOVES = 4
 
 
@@ -76,7 +76,7 @@ class Lane:
 
 @dataclass(slots=True)
 class Cell:
-    """A lane under one layout. ``in_use`` counts its partitions in use, ``closed`` those used before and closed now."""
+    """A lane under one layout. ``in_use`` counts partitions in use, ``closed`` partitions that were in use before."""
 
     in_use: int
     closed: int
@@ -100,8 +100,8 @@ class Move:
     """Keys that went from one partition to another.
 
     ``source_end`` is the offset behind the source's last record before the resize. ``target_start`` is the offset of
-    the target's first record after it. Each is None when there is no such record. ``records_after`` counts the target's
-    records under the later layout.
+    the target's first record after it. An offset is None when there is no such record. ``records_after`` counts the
+    target's records under the later layout.
     """
 
     source: int
@@ -125,8 +125,8 @@ class Edge:
 class Change:
     """A resize from one layout to the next known one. ``moves`` has the first moves; ``move_count`` counts all.
 
-    ``outcome`` is the state of the order of keys under the later layout. It is "kept", "broken" (a named violation is
-    there), "unnamed" (not all violations are named, and no named one is there), or "undecided".
+    ``outcome`` is the state of the order of keys under the later layout. The outcome is "kept", "broken" (a named
+    violation is under this layout), "unnamed" (none is, but not all violations are named), or "undecided".
     """
 
     before: Stage
@@ -140,7 +140,7 @@ class Change:
 
     @property
     def skipped_layouts(self) -> int:
-        """The number of layouts in between that no file mentions."""
+        """The number of layouts between these two that no file mentions."""
         return self.after.layout_version - self.before.layout_version - 1
 
 
@@ -157,7 +157,7 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """A key, its records, and the partitions it belonged in, from the first layout to the last."""
+    """A key, its records, and its partition under each layout, from the first layout to the last."""
 
     key: bytes
     records: int
@@ -166,7 +166,7 @@ class KeyRow:
 
 @dataclass(frozen=True, slots=True)
 class TopicHistory:
-    """The content of the page for one topic. The fields ``further_...`` are for the rows that the limits leave out."""
+    """The content of the page for one topic. The fields ``further_...`` count the rows that the limits leave out."""
 
     topic: str
     total: Total
@@ -324,7 +324,7 @@ class _Violations:
         return sum(count for (of_version, _), count in self.of_order.items() if of_version == version)
 
     def outcome(self, version: int) -> Literal["kept", "broken", "unnamed", "undecided"]:
-        """The state of the order of keys under a layout, as far as it is known."""
+        """The known state of the order of keys under a layout: ``Change.outcome``."""
         if self.order_violations(version):
             return "broken"
         if self.order is None or self.order.unknown is not None:

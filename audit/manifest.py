@@ -71,8 +71,8 @@ class SegmentEntry(msgspec.Struct, frozen=True):
     """One ``.log`` file: its name within the partition's directory, and its size in bytes when it was exported.
 
     It has whole batches with offsets in [base_offset, end_offset). They were copied from the file ``source`` of
-    ``broker``, beginning at ``source_position``, because an export that continues an earlier one begins in the middle
-    of a broker's segment. ``files`` are its indexes, whose entries are relative to this file. -1 and "" mean not known
+    ``broker``, beginning at ``source_position``: an export that continues an earlier one begins in the middle of a
+    broker's segment. ``files`` are its indexes, whose entries are relative to this file. -1 and "" mean not known
     (version 1, or no manifest).
     """
 
@@ -91,7 +91,7 @@ class ReplicaEntry(msgspec.Struct, frozen=True):
     """The copy of one partition from one broker, in ``replicas/<broker>/<topic>-<partition>/``.
 
     Fields are as in PartitionEntry. ``high_watermark`` is the end of the offsets that this replica must have. For a
-    replica in sync it is the leader's high watermark, otherwise the replica's own.
+    replica in sync, that is the leader's high watermark, otherwise the replica's own high watermark.
     """
 
     broker: int
@@ -105,7 +105,7 @@ class ReplicaEntry(msgspec.Struct, frozen=True):
 class PartitionEntry(msgspec.Struct, frozen=True):
     """One partition, with the offsets [log_start_offset, high_watermark); -1 = not known. ``layouts`` ascend by epoch.
 
-    ``log_start_offset`` is the first export's, because exported records stay when the broker removes them.
+    ``log_start_offset`` is that of the first export, because exported records stay when the broker removes its copies.
     ``leader_epochs`` is the history of all exported offsets, ascending. ``missing`` has the offsets that the broker
     removed between two exports, so that no export has them. ``leader`` is the broker that led the partition (-1: not
     known, or exported from a stopped broker). ``incarnation`` distinguishes the partition from removed ones of the same
@@ -194,7 +194,7 @@ def decode_layouts(text: str, path: str) -> list[Layout]:
 
 
 def merge_layouts(replicas: Sequence[Sequence[Layout]]) -> list[Layout]:
-    """One partition's history from its replicas' checkpoints. A replica that was down may lack lines."""
+    """Merge the checkpoints of a partition's replicas into one history. A replica that was down may lack lines."""
     merged = sorted({layout for history in replicas for layout in history})
     for earlier, later in pairwise(merged):
         if earlier.leader_epoch == later.leader_epoch:

@@ -81,7 +81,10 @@ def _tsv_reader(column: int) -> Callable[[pa.Array], pa.Array]:
 
 
 def _json_reader(path: list[str]) -> Callable[[bytes | None], int | None]:
-    """A reader of only this field: other strings may have invalid UTF-8. It returns None without an integer."""
+    """Make a reader of only this field, so that other strings may have invalid UTF-8.
+
+    The reader returns None for a value without an integer.
+    """
     inner: type = int
     for depth, name in enumerate(reversed(path)):
         inner = msgspec.defstruct(f"Level{depth}", [("found", inner)], rename={"found": name})
@@ -112,7 +115,7 @@ def _from_tsv(value: bytes, column: int) -> int:
 
 
 def _from_json(value: bytes, path: list[str], read: int | None) -> int:
-    """The integer in a JSON value. ``read`` is the result of the reader of only this field."""
+    """The integer in a JSON value. ``read`` is the result of the fast reader."""
     if read is not None:
         return read
     try:

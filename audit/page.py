@@ -20,9 +20,9 @@ from anabranch.protocol.plurals import counted, one_or_many
 
 KEY_CHARACTERS = 80
 FIRST_SCREEN = 3
-"""The number of violations that are named at the top of the page."""
+"""How many violations the top of the page names."""
 MOST_STEPS = 8
-"""The largest number of partition counts, or partitions of a key, that are listed."""
+"""Lists of partition counts, and of a key's partitions, are cut to this length."""
 _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 _STRIP_HEIGHT, _LANE_WIDTH = 40, 10
 WIDE_TREE = 12
@@ -143,7 +143,7 @@ def counts_text(topic: TopicHistory) -> str:
 
 
 def route(steps: Sequence[int | str]) -> str:
-    """The steps in turn; of many, only the first ones and the last ones."""
+    """The steps in turn. If there are many, only the first and the last steps are shown."""
     if len(steps) > MOST_STEPS:
         steps = [steps[0], "…", *steps[-MOST_STEPS + 2 :]]
     return " → ".join(map(str, steps))

@@ -130,8 +130,8 @@ def alone_entry(entry: PartitionEntry) -> PartitionEntry:
 def _ranges(path: str, base_offset: int, split_bytes: int, bounds: Bounds) -> Iterator[tuple[int, int | None]]:
     """The ranges of a segment, of about ``split_bytes`` each, that have records in ``bounds``.
 
-    A small file, or a file without a readable index, has one range. A file that is missing or whose directory cannot be
-    searched has no range; the check of segment files reports it.
+    A small file, or a file without a readable index, has one range. A missing file has no range, nor has a file in a
+    directory that cannot be searched; the check of segment files reports such a file.
     """
     try:
         size = os.path.getsize(path)
@@ -154,7 +154,7 @@ def _ranges(path: str, base_offset: int, split_bytes: int, bounds: Bounds) -> It
 
 
 def _entries(index: BinaryIO) -> Entries:
-    """The entries of an offset index, relative offset and position, mapped so that only the used pages are read."""
+    """The (relative offset, position) entries of an offset index, mapped so that only the used pages are read."""
     count = os.fstat(index.fileno()).st_size // _ENTRY_BYTES
     return np.memmap(index, ">i4", "r", shape=(count, 2)) if count else np.zeros((0, 2), np.int32)
 
@@ -169,7 +169,7 @@ def _begin(entries: Entries, log: BinaryIO, base_offset: int, first: int) -> int
 
 
 def _end(entries: Entries, log: BinaryIO, base_offset: int, end: int) -> int | None:
-    """A position from which on no batch has offsets below ``end``; None when none is known."""
+    """A position behind all batches with offsets below ``end``; None when no such position is known."""
     for at in range(bisect_left(entries, end - base_offset, key=lambda entry: int(entry[0])), len(entries)):
         position = int(entries[at][1])
         if (found := _batch_at(log, position)) is not None and found >= end:
@@ -178,7 +178,7 @@ def _end(entries: Entries, log: BinaryIO, base_offset: int, end: int) -> int | N
 
 
 def _splits(entries: Entries, log: BinaryIO, begin: int, end: int, split_bytes: int) -> Iterator[int]:
-    """Positions of batches at a distance of at least ``split_bytes`` from each other and from ``begin``."""
+    """Positions of batches that are at least ``split_bytes`` apart, and at least ``split_bytes`` behind ``begin``."""
     at, last, highest = 0, begin, end - split_bytes // 2
     while (at := bisect_left(entries, last + split_bytes, lo=at, key=lambda entry: int(entry[1]))) < len(entries):
         position = int(entries[at][1])

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 REPORT_VERSION = 1
-"""The version of ``docs/audit-report.schema.json``, which grows when a field is removed or changes its meaning."""
+"""The version of ``docs/audit-report.schema.json``. It is raised when a field is removed or changes its meaning."""
 
 
 @dataclass(frozen=True, slots=True)

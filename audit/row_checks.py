@@ -1,7 +1,7 @@
 """The rules, as Spark queries over the rows of ``anabranch-segments``, view ``checks`` or ``summary``.
 
 Each function takes rows and returns the offending ones: topic, partition, offset, segment, position and ``message``.
-"Batches" are the rows with ``batch_start``, "records" the rows with ``offset``. A compacted topic may have gaps in
+"Batches" are the rows with ``batch_start``. "Records" are the rows with ``offset``. A compacted topic may have gaps in
 offsets and sequences. ``audit.deliveries`` has the rules for deliveries to consumers. The docstring of a rule has a
 paragraph with the promise and its source, which ``promise_of`` takes into the report.
 """

@@ -1,4 +1,4 @@
-"""Applies the rules to the rows: for each rule its offences, the number of things checked, and the undecided ones."""
+"""Applies the rules to the rows. Finds each rule's offences, and the numbers of checked and of undecided things."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Found:
     def committed(self) -> DataFrame:
         """The committed records and the transaction markers, with the columns for the order of keys.
 
-        Several rules use them, so Spark keeps them, on disk when memory is not sufficient.
+        Several rules use these records, so Spark keeps them, on disk if memory is not sufficient.
         """
         rows = checks.without_aborted(self.read([*_OF_RECORDS, "moved", *_OF_TRANSACTIONS]))
         return rows.where("offset is not null").select(*_OF_RECORDS, "moved").persist()
@@ -112,7 +112,7 @@ class Found:
 
 
 def apply_rules(found: Found, first: int, totals: Callable[[], Totals]) -> list[Check]:
-    """All checks. Each keeps its ``first`` violations. ``totals`` waits for sums that are computed meanwhile."""
+    """Apply all rules. Each check keeps its ``first`` violations. ``totals`` waits for sums that are not ready yet."""
     rules, counts, summed = _applied(found, totals)
     named = _first([rule for rule in rules if rule.name in counts], first, found.tasks)
     unread = counts.get("readable batches", 0)
@@ -179,7 +179,7 @@ def _assumption(name: str, against: DataFrame) -> Rule:
 
 
 def _unknown(name: str, unknown: str | None, unread: int) -> str | None:
-    """The reason why not everything was checked: the header and records of an unreadable batch are not known."""
+    """The reason why some things were not checked: the header and records of an unreadable batch are not known."""
     if not unread or name not in _ABOUT_BATCHES | _ABOUT_RECORDS:
         return unknown
     why = f"{counted(unread, 'batch', 'batches', form=',')} cannot be read"
@@ -197,7 +197,7 @@ def _counts(counted: DataFrame) -> dict[str, int]:
 
 
 def _first(rules: Iterable[Rule], first: int, tasks: int | None) -> dict[str, list[Violation]]:
-    """The first offences against each rule, in log order within each of its frames, in one query."""
+    """Find the first offences against each rule in one query. Within each frame of a rule, they are in log order."""
     frames = [
         frame.select(F.lit(rule.name).alias("rule"), F.lit(number).alias("frame"), "*")
         for rule in rules
@@ -505,7 +505,7 @@ def _by_policy(
 
 
 def _epochs_of(totals: Totals, copy: TopicFiles) -> Iterator[tuple[PartitionEntry, Mapping[int, tuple[int, int]]]]:
-    """Each partition of a copy, with the first and last offset of each leader epoch of its batches."""
+    """For each partition of a copy, the first and last offset of the batches of each leader epoch."""
     replica = OF_LEADERS if copy.broker is None else copy.broker
     for entry in copy.manifest.partitions:
         yield (

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from anabranch.audit.rules import Found
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-# Most rows stay in Python. In a run of seconds, the JVM's optimising compiler and Spark's generated code cost more than
-# they save; longer runs keep them.
+# Most rows stay in Python. In a run of seconds, the JVM's optimising compiler and Spark's generated code take more time
+# than they save; in longer runs both stay on.
 _SHORT_RUN_SETTINGS = {
     _JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -46,9 +46,9 @@ SHORT_RUN_BYTES = 4 * 1024**3
 
 FIRST_VIOLATIONS = 10
 BYTES_PER_TASK = 1024**3
-"""A task of a check takes the rows of at least this many bytes of segments: a part of a segment has few rows."""
+"""A check's task gets the rows of at least this many bytes of segments: one part of a segment has few rows."""
 FEW_TASKS_BYTES = 64 * 1024**2
-"""Below this size, few tasks read the rows of all rules: the plan of the rules takes a task longer than the rows."""
+"""Below this size, few tasks apply all rules: for small data, a task spends more time on the plan than on the rows."""
 _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -110,8 +110,8 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """A new, quiet Spark session, stopped at the end.
 
-    Local workers run this interpreter and find these packages. On a cluster the interpreter is ``PYSPARK_PYTHON``; when
-    that is not set, it is the one at this interpreter's path. ``short`` tunes the session for a short run.
+    Local workers run this interpreter and find these packages. On a cluster the interpreter is ``PYSPARK_PYTHON``; by
+    default the interpreter at the same path as here. ``short`` tunes the session for a short run.
     """
     from pyspark.sql import SparkSession
 
@@ -133,7 +133,7 @@ def spark_session(
 
 
 def _stop(spark: SparkSession) -> None:
-    """Stop a session, without waiting for its server of accumulators, which takes up to a second."""
+    """Stop a session without waiting up to a second for the end of its accumulator server."""
     from pyspark.accumulators import AccumulatorTCPServer
 
     context = spark.sparkContext
@@ -205,7 +205,7 @@ def _interpreter(directory: Path, path: str) -> str:
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Raise an error that names the module or file a worker lacks, instead of Spark's error of a failed stage."""
+    """Replace Spark's error of a failed stage by an error that names the module or file that a worker lacks."""
     try:
         yield
     except Exception as error:

@@ -1,7 +1,7 @@
 """Reads the batches of a segment file into rows. A fault in the file becomes a row with an error, not an exception.
 
-There are two kinds of rows: a record (``offset`` set), and a batch without records (``offset`` None), which is an
-unreadable batch or the bare header that compaction leaves. ``batch_start`` marks the first row of every batch.
+There are two kinds of rows: a record (``offset`` set), and a batch without records (``offset`` None). A batch without
+records is unreadable, or is the bare header that compaction leaves. ``batch_start`` marks the first row of every batch.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from anabranch.protocol.record_arrays import PADDING, Bools, Bytes, Columns, Int
 
 READ_BYTES = 16 * 1024 * 1024
 RUN_BYTES = 16 * 1024 * 1024
-"""A run ends at this many decompressed bytes of records, or at the end of the bytes that were read at once."""
+"""A run ends at this many decompressed bytes of records, or at the end of one read from the file."""
 
 FIELDS = np.dtype(
     [
@@ -71,7 +71,7 @@ def _no_bools() -> Bools:
 class Run:
     """Consecutive batches and their records. Arrays and lists have one entry a batch.
 
-    ``headers`` has the ``FIELDS`` of each header, and zeros for a batch without a plausible one (``has_header``).
+    ``headers`` has the ``FIELDS`` of each header, and zeros for a batch without a plausible header (``has_header``).
     ``suspects`` has the offset of the record that a wrong CRC points to. Positions in ``columns`` are in ``body``.
     """
 
@@ -98,8 +98,8 @@ def scan(
 ) -> Iterator[Run]:
     """The batches of a segment of ``size_bytes`` that begin in ``[begin, end)``, up to the first damaged length.
 
-    ``begin`` has to be the first byte of a batch. Batches whose headers show that no record is in ``bounds`` are
-    skipped.
+    ``begin`` has to be the first byte of a batch. A batch is skipped if its header shows that no record is in
+    ``bounds``.
     """
     has_bounds = bounds != EVERYTHING
     stop = size_bytes if end is None else min(end, size_bytes)
@@ -157,7 +157,7 @@ def _read(file: BinaryIO, position: int, count: int) -> Bytes:
 
 
 def _may_be_in(bounds: Bounds, header: tuple[int, ...]) -> bool:
-    """Whether a batch may have records in these bounds. A batch with another magic always may."""
+    """Whether a batch may have records in these bounds; always True for a batch with another magic."""
     first = header[BASE_OFFSET]
     outside = first >= bounds.end_offset or first + header[LAST_OFFSET_DELTA] < bounds.first_offset
     return header[_MAGIC] != MAGIC or not (outside or header[MAX_TIMESTAMP] < bounds.first_timestamp)
@@ -218,7 +218,7 @@ class _Pending:
         return run
 
     def _headers(self, at: Ints, lengths: Ints) -> tuple[Headers, Bools]:
-        """The headers of the batches, zeros for those of another magic, and a mask of the batches with a header."""
+        """The headers of the batches, zeros for a batch of another magic, and a mask of the batches with a header."""
         rows = np.minimum(at[:, None] + np.arange(HEADER_BYTES), len(self._data) - 1)
         headers: Headers = self._data[rows].view(FIELDS).reshape(len(at))
         has_header = (lengths > 0) & (headers["magic"] == MAGIC)
@@ -226,7 +226,7 @@ class _Pending:
         return headers, has_header
 
     def _bodies(self, at: Ints, lengths: Ints, good: Bools) -> tuple[Bytes, Ints, Ints]:
-        """The bytes of all batches' records, with the start and the end of each batch."""
+        """The record bytes of all batches, and the start and end of each batch within these bytes."""
         if not self._decompressed:
             begins = at + np.minimum(HEADER_BYTES, lengths)
             return self._data, begins, np.where(good, at + lengths, begins)

@@ -1,9 +1,9 @@
 """The summary of a part of a segment: rows for its batches, for each offending record, and for each key.
 
-Most rules need only one record at a time. They are checked where the segment is read, and only offending records are
-kept. The order of a key's records spans files, so a key's records of one part and one layout are summed up in one row:
-the first and the last order value, and whether the values ascend in between. When a key's rows do not ascend, the audit
-reads the records of that key.
+Most rules need only one record at a time. These rules are checked where the segment is read, and only offending records
+are kept. The order of a key's records spans files, so a key's records of one part and one layout are summed up in one
+row: the first and the last order value, and whether the values ascend in between. When a key's rows do not ascend, the
+audit reads the records of that key.
 
 Each batch has a row. With ``merged`` there is a row for each stretch, which is a series of consecutive batches without
 a fault. Rules over batches find the same offences in stretches, as long as no two stretches overlap
@@ -39,7 +39,7 @@ _COUNTS = (
     "file_crc bigint"
 )
 HOT_KEYS = 20
-"""The number of the most frequent keys that are kept for each run of batches, and for the report."""
+"""This many of the most frequent keys are kept for each run of batches, and in the report."""
 SUMMARY_SCHEMA = (
     "kind string, "
     + ", ".join(x for x in f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}".split(", ") if x.split(" ")[0] in _KEPT)
@@ -193,7 +193,7 @@ def _batches_and_offences(rows: Rows, merged: bool) -> pa.RecordBatch:
 
 
 def _continues(rows: Rows, offends: Bools) -> Bools:
-    """A mask of the batches that continue the stretch of the previous batch.
+    """A mask of the batches that belong to the same stretch as the previous batch.
 
     Both batches are without a fault, and the second one may follow the first by every rule.
     """
@@ -226,7 +226,7 @@ def _last_of(rows: Rows, first: Ints) -> dict[str, Ints]:
 def _countable(rows: Rows, first: Ints) -> dict[str, Ints]:
     """The batches, bytes, times and records of each stretch. ``first`` has the indexes of the first batches.
 
-    It also has the numbers of records that the rules can check.
+    The result also has the numbers of records that the rules can check.
     """
     columns = rows.run.columns
 
