@@ -70,7 +70,7 @@ class Workload:
     replicas: int = 1
     partitions: int = 6
     ours: Mapping[str, str] | None = None
-    """The topic's configuration, for a workload that only Anabranch can run; None: Kafka runs it too."""
+    """The topic's configuration, for a workload that only Anabranch can run; None if Kafka runs the workload too."""
 
 
 WORKLOADS = [
@@ -324,7 +324,7 @@ def print_warm_ups(targets: list[Target], workloads: list[Workload]) -> None:
 
 
 def print_client_ratios(target: Target, workloads: list[Workload]) -> None:
-    """Print the rate of Anabranch's client over that of each other client, against the same broker."""
+    """Print the ratio of the rates of Anabranch's client and each other client, against the same broker."""
     names = {workload.name for workload in workloads}
     for workload in workloads:
         what, _, client = workload.name.rpartition(", ")

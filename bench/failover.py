@@ -1,4 +1,4 @@
-"""The wait of producers when a leader dies: from its kill -9 to the next leader's first acknowledgement."""
+"""Measures how long producers wait when a leader dies: from its kill -9 to the next leader's first acknowledgement."""
 
 from __future__ import annotations
 

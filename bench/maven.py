@@ -18,7 +18,7 @@ class PeerUnavailable(Exception):
 
 
 def resolved(directory: Path, what: str, *arguments: str) -> Path:
-    """``directory``, into which Maven copied ``what`` with these arguments, now or in an earlier run.
+    """Return ``directory`` once Maven has copied ``what`` into it with these arguments, now or in an earlier run.
 
     Raises ``PeerUnavailable``.
     """

@@ -28,7 +28,7 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def running_s(pids: Iterable[int]) -> float:
-    """The CPU time of the threads that exist now, in seconds. It is exact, while ``cpu_s`` counts in ticks."""
+    """The CPU time of the threads that exist now, in seconds. This time is exact; ``cpu_s`` counts in ticks."""
     total = 0
     for thread in (thread for pid in pids for thread in Path(f"/proc/{pid}/task").iterdir()):
         with suppress(FileNotFoundError, ProcessLookupError):  # the thread ended meanwhile
@@ -79,7 +79,7 @@ def processor_ticks() -> ProcessorTicks:
 
 
 def loop_ms() -> float:
-    """The duration of a fixed piece of Python in milliseconds, the median of nine runs."""
+    """How many milliseconds a fixed piece of Python takes: the median of nine runs."""
     took = []
     for _ in range(9):
         began = time.perf_counter()

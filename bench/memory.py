@@ -13,7 +13,7 @@ starts."""
 def watch_memory(
     rss_bytes: Callable[[], int], run_client: Callable[[str, int], object], records: int
 ) -> dict[str, float]:
-    """Write ``records`` in ``SLICES`` runs, and read all written ones after each. Returns the memory in MB.
+    """Write ``records`` in ``SLICES`` runs, and read all written records after each run. Returns the memory in MB.
 
     Memory is measured at the start, in the middle and at the end. The start is after the first slice: from then on
     caches are warm, and growth is a leak.

@@ -36,7 +36,7 @@ BATCHES = {LARGE: (256 * 1024, 5), SMALL: (1024, 0)}
 
 
 class Cost(NamedTuple):
-    """The cost of metrics and of the control, in percent of a turn without metrics: time, and the broker's CPU time."""
+    """Costs in percent of a turn without metrics, for metrics and for the control: time, and the broker's CPU time."""
 
     wall: float
     cpu: float

@@ -1,10 +1,10 @@
 """The cost of ordered delivery with Anabranch's client: one process writes to three topics in turn.
 
 One topic keeps the order of keys across resizes, and two do not (``enable.ordered.delivery=false``). All three have the
-same producer, on the same processor. A turn is shorter than the machine's slow moments. Each round gives the cost of
-the ordered topic over the first topic without order, in percent. The control is the cost of the second topic without
-order over the first: the difference of two turns without order. ``--records`` is the number of rounds, ``--size`` the
-size of values.
+same producer, on the same processor. Turns are short, so that a slow moment of the machine covers several turns. Each
+round gives the cost of the ordered topic over the first topic without order, in percent. The control is the cost of the
+second topic without order over the first: the difference of two turns without order. ``--records`` is the number of
+rounds, ``--size`` the size of values.
 
 ``cost-of-the-gate`` reads the same three topics. The ordered topic was resized several times before. All records that
 its gates wait for are processed already.
@@ -30,7 +30,7 @@ LINGER_MS = 5
 BATCH_BYTES = 256 * 1024
 READ_RECORDS = 400_000
 SMALL_BATCH_BYTES = 1_024
-"""The size of batches to read. They are small because a consumer asks its gate once for each batch."""
+"""The size of batches to read. Batches are small because a consumer asks its gate once for each batch."""
 RESIZES = 5
 RESIZE_DEADLINE_MS = 60_000
 POLL_MS = 100

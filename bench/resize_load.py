@@ -1,11 +1,11 @@
 """The cost of a resize with Anabranch's client: one process has the producer, the consumers and the resize.
 
-``resize-hand-over`` measures keys that move between partitions. A group of two members reads them, and the producer
-writes to them all the time. For each key and move, the time ends with the key's first record delivered from the new
-partition. It begins when all of these are true:
+``resize-hand-over`` measures keys that move between partitions. A group of two members reads these keys, and the
+producer writes records with them all the time. For each key and move, the time ends when the key's first record is
+delivered from the new partition. The time begins when all of these are true:
 
 - the old partition's last record of any key with the same move is delivered;
-- a flush callback that began after that has returned;
+- a flush callback that began after this delivery has returned;
 - the broker has appended the key's first record in the new partition (LogAppendTime).
 
 Thus the time until a key is written does not count. The commit, the messages between members, the load callback, and
@@ -50,7 +50,7 @@ SENT_AT_ONCE = 100
 WIDE = 2_000
 """The partitions of a wide topic."""
 FILLING = 10 * WIDE
-"""Records with different keys: each partition gets some, so that none is empty when it is marked."""
+"""Records with different keys: each partition gets some, so that no partition is empty when it is marked."""
 UNCONFIRMED = 10_000
 """Unacknowledged records at once: enough to keep batches as full with twice the partitions as before the resize."""
 
@@ -159,7 +159,7 @@ async def measure_hand_over(arguments: argparse.Namespace) -> dict[str, float]:
 class SteadyProducer:
     """Sends without end, and counts acknowledged records by ticks of the monotonic clock.
 
-    Without a limit it counts a record when UNCONFIRMED further records are sent, so sending limits the rate as well.
+    Without a limit, a record is counted once UNCONFIRMED further records are sent, so sending limits the rate as well.
     """
 
     def __init__(self, producer: Producer, topic: str, payload: bytes) -> None:
@@ -204,12 +204,12 @@ class SteadyProducer:
 
 
 async def measure_throughput(arguments: argparse.Namespace, share: float = math.inf) -> dict[str, float]:
-    """The throughput in the slowest second of each resize, in percent of the mean of ``STEADY_S`` before.
+    """The throughput in the slowest second of each resize, in percent of the mean over ``STEADY_S`` before the resize.
 
     A window of a second counts if it overlaps the resize, from the request until the count is in force. The control is
-    the slowest of as many windows before the resize: it shows how much this load varies on this machine. ``share`` is
-    the limit of the producer, as a share of its unlimited rate. ``longest_stop_ms`` is over the same windows.
-    ``stolen_percent`` is the processor time that the machine's host took around the worst resize.
+    the slowest of as many windows before the resize. The control shows how much this load varies on this machine.
+    ``share`` is the limit of the producer, as a share of its unlimited rate. ``longest_stop_ms`` is over the same
+    windows. ``stolen_percent`` is the processor time that the machine's host took around the worst resize.
     """
     initial, rates, during, control = arguments.partitions, [], [], []
     stops, stops_before, stolen = [], [], []
@@ -287,7 +287,7 @@ async def timed_resize(admin: Admin, topic: str, count: int) -> float:
 
 
 async def measure_wide(arguments: argparse.Namespace) -> dict[str, float]:
-    """Resize ``--records`` times between the topic's count and ``WIDE``; all grows but the first revive partitions."""
+    """Resize ``--records`` times between the topic's count and ``WIDE``. Grows after the first revive partitions."""
     took: list[float] = []
     async with Admin(bootstrap_servers=arguments.bootstrap, request_timeout_ms=120_000) as admin:
         for number in range(arguments.records):
@@ -305,7 +305,7 @@ async def measure_wide(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 async def measure_while_draining(arguments: argparse.Namespace) -> dict[str, float]:
-    """Double ``--records`` times a topic in which nearly ``WIDE`` partitions drain, and one in which few do."""
+    """Double two topics ``--records`` times each: one with nearly ``WIDE`` draining partitions, one with few."""
     wide, narrow, initial = arguments.topic, f"{arguments.topic}-narrow", arguments.partitions
     took: dict[str, list[float]] = {wide: [], narrow: []}
     async with Admin(bootstrap_servers=arguments.bootstrap, request_timeout_ms=120_000) as admin:

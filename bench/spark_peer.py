@@ -16,7 +16,7 @@ POM = Path(__file__).with_name("spark-kafka.pom.xml")
 _OURS = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
 """The jars that PySpark's wheel does not have."""
 _OTHER_VERSION = "4.2.0"
-"""The version to use when Maven has no jars of PySpark's version; it runs in 4.3 too."""
+"""The version to use when Maven has no jars of PySpark's version. This version runs in Spark 4.3 too."""
 
 
 def spark_kafka_jars() -> list[Path]:

@@ -11,7 +11,7 @@ AGREEMENT = 0.10
 """Two rates agree when they differ by at most this share of the higher one."""
 MAX_ROUNDS = 10
 MAX_S = 180.0
-"""The time limit for one workload on one side. With ``MAX_ROUNDS`` it limits a side that never settles."""
+"""The time limit for one workload on one side. With ``MAX_ROUNDS`` it limits a side whose rates never agree."""
 
 
 @dataclass(slots=True)
