@@ -15,7 +15,7 @@ logger = structlog.get_logger(__name__)
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
-"""The longest pause after a failed accept: clients wait meanwhile, so it is short."""
+"""The longest pause after a failed accept. The pause is short because clients wait meanwhile."""
 
 
 async def _at_once() -> None:

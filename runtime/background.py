@@ -27,7 +27,7 @@ LONGEST_PAUSE_S = 300.0
 LONGEST_RESTART_S = 30.0
 LONGEST_INTERVAL_S = 86_400.0 * 365
 FORGOTTEN_AFTER_S = 3600.0
-"""A failing item that was not tried again for this long is not shown: no task works on the item any more."""
+"""A failing item is shown only if it was tried again within this time: otherwise no task works on the item any more."""
 MAX_FAILING = 1000
 """The largest number of failing items that are named; all are counted."""
 _EXPECTED = (OSError, KafkaError, ZkError, ValueError)
@@ -72,7 +72,7 @@ class Background:
         self._propagate_bugs = propagate_bugs
         self._failing: dict[tuple[str, str], Failure] = {}
         self.sources: list[Callable[[], list[str]]] = []
-        """Further faults, which are not retried, one line each."""
+        """Functions that return further faults, one line each. These faults are not retried."""
         self.failures = Counter(
             "anabranch_background_failures",
             "Failures of background work that the process survived; `python -m anabranch.health` names the items",
@@ -91,7 +91,7 @@ class Background:
         )
 
     def due(self, task: str, item: object = "") -> bool:
-        """Whether an item may be tried: it did not fail, or its pause is over."""
+        """Whether an item may be tried: the item did not fail, or its pause is over."""
         failure = self._failing.get((task, str(item))) if self._failing else None
         return failure is None or self._clock.monotonic() >= failure.retry_at
 

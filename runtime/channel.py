@@ -1,10 +1,10 @@
 """One connection to a broker or controller: requests, responses, the versions both sides support, and deadlines.
 
-Clients, brokers and controllers use it, under trio and asyncio alike. There are two ways to send. ``post`` is a plain
-call, so requests leave in the order of the calls. It sends the bytes that the socket takes at once, and returns a
-``Pending``, which can be awaited for the response. ``request`` sends and waits, with one deadline for both, and lets
-other tasks run while it encodes a large request. Responses are matched to requests by correlation id. A failed channel
-stays failed: connect a new one.
+Clients, brokers and controllers use channels, under trio and asyncio alike. There are two ways to send. ``post`` is a
+plain call, so requests leave in the order of the calls. ``post`` sends the bytes that the socket takes at once. It
+returns a ``Pending``, whose ``wait`` returns the response. ``request`` sends and waits, with one deadline for both, and
+lets other tasks run while it encodes a large request. Responses are matched to requests by correlation id. A failed
+channel stays failed: connect a new one.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class ChannelClosedError(ConnectionError):
 
 
 class ChannelTimeoutError(ChannelClosedError, TimeoutError):
-    """The response did not come in time. The channel is closed, because no task would wait for a late response."""
+    """The response did not arrive in time. The channel is closed, because no task would wait for a late response."""
 
 
 class Failures(NamedTuple):
-    """The exceptions of a channel's failed requests; both take the peer and the cause."""
+    """The exceptions of a channel's failed requests. Both exceptions take the peer and the cause."""
 
     closed: Callable[[str, str], Exception]
     """The connection ended."""
@@ -76,7 +76,7 @@ class Pending:
         self.response: Any = None
         self.error: Exception | None = None
         self.on_settled: Callable[[], None] | None = None
-        """Called once the request is settled, for callers that do not use ``wait``."""
+        """Called once ``response`` or ``error`` is set, for callers that do not use ``wait``."""
 
     @property
     def settled(self) -> bool:
@@ -106,7 +106,7 @@ class Pending:
             await self._event.wait()
 
     def result(self, waited_s: float) -> Any:
-        """The response, as from ``wait``, for a caller that has waited already."""
+        """The response, for a caller that has waited already. Raises the errors of ``wait``."""
         if not self.settled:
             self.error = self._channel.close_late(self.api_key, waited_s)
         if self.error is not None:
@@ -119,8 +119,8 @@ class Channel:
 
     At most ``max_in_flight`` calls of ``request`` wait for responses; further calls wait for a slot. A failed request
     raises one of ``failures``, by default an ``OSError``. A request raises ``KafkaError`` UNSUPPORTED_VERSION when the
-    sides share no version of its API. ``on_answer`` is called for each response. ``now`` is the clock, in seconds, of
-    ``Pending.due_at``.
+    sides share no version of the request's API. ``on_answer`` is called for each response. ``now`` is the clock, in
+    seconds, of ``Pending.due_at``.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class Channel:
         return len(self._pending)
 
     def unanswered(self) -> Pending | None:
-        """The oldest request without a response, which the peer has to answer next; None when there is none."""
+        """The oldest request without a response, which the peer has to answer next; None if no response is due."""
         return next(iter(self._pending.values()), None)
 
     def close(self, because: str = "closed by this side") -> None:
@@ -307,7 +307,7 @@ class Channel:
         answered: bool = True,
         held_s: float = 0.0,
     ) -> Pending:
-        """Send a request behind the waiting ones. ``answered=False``: it has no response (Produce with acks=0).
+        """Send a request behind the waiting requests. ``answered=False``: it has no response (Produce with acks=0).
 
         ``held_s`` is the time that the peer may hold the request back, such as the ``max_wait_ms`` of a Fetch.
         """
@@ -331,8 +331,8 @@ class Channel:
         """Send ``body`` and return the decoded response. Views in it stay valid as long as they are held.
 
         ``version`` fixes the version; by default it is the highest that both sides support, at most ``max_version``.
-        The deadline covers waiting for a slot, sending, and the response. A request that is cancelled before it is
-        sent has no effect; when it is cancelled later, its response is dropped.
+        The deadline covers waiting for a slot, sending, and the response. A request that is cancelled before it is sent
+        has no effect. If a request is cancelled later, its response is dropped.
         """
         pending = self._pending_for(body, version, max_version)
         with anyio.move_on_after(timeout_s):
@@ -390,7 +390,7 @@ class Channel:
         return highest
 
     async def negotiate(self, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-        """Request the versions that the peer supports; from an old broker, a second time in version 0 (KIP-511).
+        """Request the versions that the peer supports. An old broker is asked a second time, in version 0 (KIP-511).
 
         Raises ``KafkaError`` when the peer refuses.
         """

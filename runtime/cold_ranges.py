@@ -1,4 +1,4 @@
-"""Finds bytes of files that are not in the page cache: a read of them waits for the disk.
+"""Finds bytes of files that are not in the page cache: a read of such bytes waits for the disk.
 
 ``is_cold`` checks without waiting (``RWF_NOWAIT``), at one byte in each piece that the kernel reads ahead.
 ``read_through`` is for a thread, and leaves the bytes in the page cache. On systems and file systems without
@@ -11,7 +11,7 @@ import contextlib
 import os
 
 WINDOW_BYTES = 512 << 10
-"""The largest number of bytes sent between two checks: bytes that leave the cache in between cost one short wait."""
+"""The largest number of bytes sent between two checks. Bytes that leave the cache meanwhile cost a short wait."""
 _READ_AHEAD_BYTES = 128 << 10
 RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 

@@ -12,7 +12,7 @@ _FALLBACKS = (1 << 20, 10_240)
 
 
 class DescriptorLimit(NamedTuple):
-    """The soft limit, the hard limit, and the soft limit before it was raised."""
+    """The soft limit, the hard limit, and the soft limit before the raise."""
 
     soft: int
     hard: int

@@ -1,8 +1,8 @@
 """The environment of a process: protocols for clock, network, storage, ZooKeeper and randomness.
 
 Every process is ``async def run(config, env)``. The real implementations are in ``real_trio`` (broker, controller),
-``real_anyio`` (client) and ``zk_kazoo``; the simulated ones are in ``sim_*``. One contract suite tests real and
-simulated implementations. This module imports none of them.
+``real_anyio`` (client) and ``zk_kazoo``; the simulated implementations are in ``sim_*``. One contract suite tests real
+and simulated implementations. This module imports no implementation.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class File(Protocol):
         ...
 
     async def read_through(self, offset: int, length: int) -> None:
-        """Read these bytes from the disk into the page cache, in a thread. It never fails: ``pread`` reports errors."""
+        """Read these bytes from the disk into the page cache, in a thread. Never fails: ``pread`` reports errors."""
         ...
 
     def pwrite(self, offset: int, data: Buffer) -> None:
@@ -102,12 +102,12 @@ class FileRange(Protocol):
         ...
 
     def behind(self, count: int) -> FileRange:
-        """The range without its first ``count`` bytes."""
+        """This range without its first ``count`` bytes."""
         ...
 
 
 class Storage(Protocol):
-    """A file system. Calls are plain, except for the asynchronous ones, which use a thread; errors are ``OSError``."""
+    """A file system. Plain calls run at once, asynchronous calls use a thread; errors are ``OSError``."""
 
     def open(self, path: str, *, create: bool = False) -> File: ...
     def exists(self, path: str) -> bool: ...
@@ -139,12 +139,12 @@ class Storage(Protocol):
     async def read_through(self, paths: Sequence[str], opened: Sequence[str] = ()) -> None:
         """Read the files ``paths`` from the disk in a thread, and open the files ``opened`` without reading them.
 
-        It never fails: ``read_bytes`` and ``open`` report errors.
+        Errors are left to ``read_bytes`` and ``open``, which report them.
         """
         ...
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Write to a temporary name, sync, rename to ``path``: a reader sees either the old or the new content."""
+        """Write to a temporary name, sync, rename to ``path``. A reader sees either the old or the new content."""
         ...
 
     def lock(self, path: str) -> Callable[[], None]:
@@ -187,7 +187,7 @@ class Stream(Protocol):
     def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Send as much as possible without waiting, and return the rest, for ``send``. No ``send`` may be running.
 
-        It never raises: on a broken stream it returns all parts, and ``send`` raises.
+        This method never raises: on a broken stream it returns all parts, and ``send`` raises.
         """
         ...
 
@@ -324,7 +324,7 @@ ZkOp: TypeAlias = CreateOp | SetOp | DeleteOp | CheckOp
 Watch: TypeAlias = Callable[[], None]
 """Called once, in the event loop, when the watched znode has changed, or when the connection was lost.
 
-It only marks state as outdated; a task reads the znode again. Equal callbacks on one path count as one watch.
+The callback only marks state as outdated; a task reads the znode again. Equal callbacks on one path are one watch.
 """
 
 
@@ -332,9 +332,10 @@ class ZkStore(Protocol):
     """A ZooKeeper session and, after its expiry, its successors.
 
     Calls of one session are applied in the order in which they were made, and a watch fires before a read shows the
-    change. Calls raise ``ZkError``. Without a connection they raise ``ZkConnectionError`` at once; after expiry, until
-    the next session, ``ZkSessionExpiredError``. In both cases nothing was sent. A closed session calls no callbacks.
-    A request above ``max_request_bytes`` raises ``ZkRequestTooLargeError`` and is not sent; responses may be longer.
+    change. Calls raise ``ZkError``. Without a connection, calls raise ``ZkConnectionError`` at once. Between the expiry
+    and the next session, calls raise ``ZkSessionExpiredError``. In both cases nothing was sent. A closed session calls
+    no callbacks. A request above ``max_request_bytes`` raises ``ZkRequestTooLargeError`` and is not sent; responses may
+    be longer.
     """
 
     @property

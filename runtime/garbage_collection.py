@@ -1,9 +1,9 @@
 """Keeps each garbage collection of a process short, however many objects the process has.
 
-CPython traverses all objects at once, for 100 ms or more in a broker with 4,000 partitions. Here objects that have
-survived a collection of the oldest generation move to the permanent generation (``gc.freeze``), which no collection
-traverses. Reference counts still free these objects; only cycles of them stay. When a process has grown, one collection
-traverses all objects, so such cycles take a bounded share of its memory (ADR 34).
+CPython traverses all objects at once, for 100 ms or more in a broker with 4,000 partitions. Here the objects that
+survive a collection of the oldest generation move to the permanent generation (``gc.freeze``), which no collection
+traverses. Reference counts still free these objects, except in reference cycles. When a process has grown, one
+collection traverses all objects, so such cycles take a bounded share of its memory (ADR 34).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ THRESHOLDS = (2_500, 4, 2)
 OLDEST = 2
 GROWTH = 1.5
 GROWTH_BYTES = 256 << 20
-"""All objects are traversed when a process has ``GROWTH`` times its size at the last full traversal, plus this."""
+"""All objects are traversed once the process has ``GROWTH`` times its size at the last full traversal, plus this."""
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -48,7 +48,7 @@ class ShortCollections:
         gc.callbacks.append(self.on_collection)
 
     def on_collection(self, phase: str, info: dict[str, Any]) -> None:
-        """Called by the interpreter, in any thread, before and after each collection. It takes no lock."""
+        """The interpreter calls this, in any thread, before and after each collection. No lock is taken."""
         if phase == "start":
             self._began = time.perf_counter()
             return

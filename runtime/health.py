@@ -1,8 +1,8 @@
 """The problems of a process, for ``/health/live`` and ``/health/ready``.
 
 Any response shows that the process is alive: its loop serves. The process is ready unless a fatal problem keeps it from
-its work. A problem of one part, such as a log, is listed. Such a problem makes the process unready only for a request
-with ``?strict``.
+its work. A problem of one part, such as a log, is listed. A request with ``?strict`` reports the process as unready for
+such a problem, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Check = Callable[[], list[Problem]]
 
 
 class Health:
-    """The problems that ``checks`` find; each request for readiness runs all of them."""
+    """The problems that ``checks`` find. Each request for readiness runs all checks."""
 
     def __init__(self, kind: str, node_id: int, uptime_s: Callable[[], float]) -> None:
         self._who = {"process": kind, "id": node_id}
@@ -60,7 +60,7 @@ class Health:
 
 
 def zookeeper_check(zk: ZkStore) -> Check:
-    """A check of the session: without it a controller decides nothing, and a broker may be considered dead."""
+    """A check of the session: without a session, a controller decides nothing, and a broker may be considered dead."""
 
     def check() -> list[Problem]:
         if zk.state is SessionState.CONNECTED:
@@ -71,7 +71,7 @@ def zookeeper_check(zk: ZkStore) -> Check:
 
 
 def loop_check(lag: LoopLag, limit_s: float) -> Check:
-    """A check of the event loop: while it is blocked, it serves no request."""
+    """A check of the event loop: a blocked loop serves no request."""
 
     def check() -> list[Problem]:
         longest_s = lag.longest_s()
@@ -84,7 +84,7 @@ def loop_check(lag: LoopLag, limit_s: float) -> Check:
 
 
 def background_check(background: Background) -> Check:
-    """A check of background work. A failed task is fatal, because it does not run until it is started again."""
+    """A check of background work. A failed task is fatal, because its work stops until the task is started again."""
 
     def check() -> list[Problem]:
         found = [Problem(_kind_of(line), line) for line in background.faults()]

@@ -26,7 +26,7 @@ LIVE = "/health/live"
 READY = "/health/ready"
 _LINGER_S = 1.0
 _LINGER_BYTES = 256 << 10
-"""After the last response, a client's bytes are read for at most ``_LINGER_S``, and at most this many of them."""
+"""After the last response, at most this many of the client's bytes are read, for at most ``_LINGER_S``."""
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 
@@ -160,7 +160,7 @@ class HttpListener:
             path, _, query = request.target.decode("latin-1").partition("?")
             answer = await self._handlers[path](query)
             scope.deadline = trio.current_time() + self._limits.timeout_s
-        # A body is not read, so the next request behind the body cannot be found.
+        # A request's body is not read, so the start of the next request cannot be found.
         closes = is_last or answer.status in (421, 404, 405) or _has_body(request)
         await _send(connection, stream, answer, is_head=request.method == b"HEAD", closes=closes)
         if closes:
@@ -266,7 +266,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _is_address_or_localhost(host: str) -> bool:
-    """Whether a ``Host`` header has an address or ``localhost``, which no foreign DNS server can point at this host."""
+    """Whether a ``Host`` header has an address or ``localhost``: no foreign DNS server can point these at this host."""
     name = host_of(host)
     if name == "localhost":
         return True

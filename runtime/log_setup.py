@@ -16,7 +16,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 ROOT = "root"
-"""The name of the parent of all loggers, in levels that are set and described."""
+"""The name of the parent of all loggers, for setting and describing its level."""
 TRACE = 5
 LEVELS = {
     "TRACE": TRACE,
@@ -98,7 +98,7 @@ def parse_level(entry: str) -> tuple[str, str]:
 
 
 def set_level(name: str, level: str | None) -> None:
-    """Set a logger's level; None returns it to its parent's. Raises ``KeyError`` for a level not in ``LEVELS``."""
+    """Set a logger's level; None gives it its parent's level. Raises ``KeyError`` for a level not in ``LEVELS``."""
     _logger(name).setLevel(logging.NOTSET if level is None else LEVELS[level])
 
 

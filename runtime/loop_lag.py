@@ -20,7 +20,7 @@ _SHORT_S = BOUNDS_S[0]
 
 
 class _Slice(NamedTuple):
-    """A part of the window: its start, the busy seconds before it, and, when the part is over, its longest round."""
+    """A part of the window: its start, the busy seconds before that, and its longest round once the part is over."""
 
     began: float
     busy_before_s: float
@@ -48,7 +48,7 @@ class LoopLag(trio.abc.Instrument):
         self._began = self._now()
 
     def before_io_wait(self, timeout: float) -> None:
-        """Measure the round that ends. This runs in every round of a busy loop, so it must be cheap."""
+        """Measure the round that ends. This method runs in every round of a busy loop, so it must be cheap."""
         if self._began is None:
             return
         now = self._now()

@@ -10,11 +10,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 OTHERS = "(others)"
-"""The label value for the sum of all series above a limit. No topic or group has this name."""
+"""The label value of the series with the sum of all series above a limit. No topic or group has this name."""
 TOPIC = "topic"
 
 Source = Callable[[], Iterator["Metric | None"]]
-"""Yields metric families, computed when they are read; yields None where other tasks may run."""
+"""Yields metric families, which are computed at each read; yields None where other tasks may run."""
 
 
 class Counter:
@@ -128,7 +128,7 @@ class Metrics(Collector):
         self.shown_topics: ShownTopics | None = None
         """The topics with series of their own; None when every topic has them."""
         self.most_series: int | None = None
-        """The largest number of series of a counter or labelled gauge, besides the sum of the rest; None: no limit."""
+        """A counter or labelled gauge has at most this many series, besides the sum of the rest; None: no limit."""
 
     def families(self) -> Iterator[Metric | None]:
         """Yields all families, and None where other tasks may run."""
@@ -159,7 +159,7 @@ class Metrics(Collector):
         return (family for family in self.families() if family is not None)
 
     def _folded(self, names: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Mapping[tuple[str, ...], float]:
-        """``values`` with the topics that are not shown, and the series above the limit, summed."""
+        """Sum up the values of topics that are not shown, and of the series above the limit."""
         shown = self.shown_topics
         at = names.index(TOPIC) if shown is not None and TOPIC in names else None
         if at is None and (self.most_series is None or len(values) <= self.most_series):

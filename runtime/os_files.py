@@ -20,9 +20,9 @@ _FILE_MODE = 0o644
 
 
 class Descriptor:
-    """A file descriptor that closes with its last reference, from a file or from a range that waits to be sent.
+    """A file descriptor. It closes with its last reference, held by a file or by a range that waits to be sent.
 
-    With ``reclaimer``, a large removed file is closed in the reclaimer's thread, because that close frees the blocks.
+    With ``reclaimer``, a large removed file is closed in the reclaimer's thread, because the close frees the blocks.
     """
 
     __slots__ = ("fd", "reclaimer")
@@ -189,7 +189,7 @@ class _Device:
 
 
 class GroupCommits:
-    """fdatasync in a thread: per file system one commit runs, and the next collects the files of later callers."""
+    """fdatasync in a thread. Each file system runs one commit at a time; the next collects files meanwhile."""
 
     def __init__(self) -> None:
         self._devices: dict[int, _Device] = {}

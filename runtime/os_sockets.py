@@ -23,7 +23,7 @@ SMALL_RANGE_BYTES = 4096
 """A file range up to this size is read, and sent in one call with the buffers around it."""
 _MAX_IOVECS = 64
 _PARTS_AT_ONCE = 512
-"""The parts sent before other sockets get their turn: a small range costs some 20 us."""
+"""The number of parts sent before other sockets get their turn: a small range costs some 20 us."""
 _OPERATIONS_PER_YIELD = 8
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
@@ -91,9 +91,9 @@ class SocketStream(_Socket):
     def __init__(self, sock: socket.socket, waits: Waits) -> None:
         super().__init__(sock, waits)
         self._cold: FileRange | None = None
-        """The next part, when it waits for the disk and not for the socket."""
+        """The next part, if the send waits for the disk and not for the socket."""
         self._looked_at: FileRange | None = None
-        """The range that was read in a thread: it is sent without another check, even if it has left the cache."""
+        """The range that was read in a thread. It is sent without another check, even if it has left the cache."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         try:
@@ -136,9 +136,9 @@ class SocketStream(_Socket):
         return tuple(left)
 
     def _pushed(self, left: deque[Part]) -> bool:
-        """Send parts and remove them from ``left``. False when parts are left that would wait, or that are too many.
+        """Send parts and remove them from ``left``. False if parts are left: a send would wait, or the turn is over.
 
-        ``_cold`` is then the part that waits for the disk; it is None when the socket takes no more.
+        ``_cold`` is then the part that waits for the disk. ``_cold`` is None if the send does not wait for the disk.
         """
         self._cold = None
         enough = len(left) - _PARTS_AT_ONCE
@@ -246,7 +246,7 @@ class SocketListener(_Socket):
         return self._port
 
     async def accept(self) -> Stream:
-        """The next connection. Without a free descriptor it waits until one may be free."""
+        """The next connection. Without a free descriptor, ``accept`` waits until a descriptor may be free."""
         while True:
             try:
                 sock, _address = self._socket.accept()
@@ -304,7 +304,7 @@ class SocketNetwork:
             raise
 
     async def connect(self, host: str, port: int) -> Stream:
-        """Tries the addresses of ``host`` in turn; raises the last one's ``OSError``."""
+        """Tries the addresses of ``host`` in turn. Raises the ``OSError`` of the last address."""
         failure: OSError | None = None
         for family, kind, protocol, _name, address in await self._waits.resolve(host, port, False):
             try:

@@ -14,7 +14,7 @@ from anabranch.runtime.os_sockets import AddressInfo, SocketNetwork, Waits, pass
 
 
 class RealClock:
-    """The system's clocks. ``monotonic`` is trio's clock, as for deadlines; in tests a mock clock moves it."""
+    """The system's clocks. ``monotonic`` is trio's clock, as for deadlines. In tests, a mock clock moves the time."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000

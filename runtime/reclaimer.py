@@ -1,7 +1,7 @@
 """Frees the blocks of removed files in a thread: the kernel takes 0.4 s for a gibibyte.
 
-The close of an unlinked file's last descriptor frees its blocks. The remover of a large file keeps a descriptor open
-and passes it on to be closed here.
+The close of an unlinked file's last descriptor frees the file's blocks. Code that removes a large file keeps a
+descriptor open, and passes the descriptor on to be closed here.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ class Settings(NamedTuple):
 class ServerProgram(Generic[Config]):
     """One kind of server: ``broker`` or ``controller``.
 
-    ``acting`` leaves out the keys without an effect and returns a warning for each. ``parse`` takes the other keys and
-    the file's name, and raises ``ConfigError``. ``run`` serves until it is cancelled or the server has shut down.
-    An exception of ``failures`` ends the server with a sentence on stderr and status 1.
+    ``acting`` removes the keys without an effect, and returns a warning for each removed key. ``parse`` takes the other
+    keys and the file's name, and raises ``ConfigError``. ``run`` serves until it is cancelled or the server has shut
+    down. An exception of ``failures`` ends the server with a sentence on stderr and status 1.
     """
 
     kind: str

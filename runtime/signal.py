@@ -1,4 +1,4 @@
-"""A wake-up that is kept until a ``wait`` returns it: any task may ``set`` it, and one loop waits for it."""
+"""A wake-up that is kept until a ``wait`` returns: any task may ``set`` the signal, and one loop waits for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import anyio.lowlevel
 
 
 class Signal:
-    """Set any number of times, seen once. Unlike an event it needs no clearing between waits."""
+    """Many ``set`` calls wake the next ``wait`` once. Unlike an event, a signal needs no clearing between waits."""
 
     __slots__ = ("_event", "_pending")
 

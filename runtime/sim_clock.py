@@ -8,7 +8,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class SimClock:
-    """A machine's clocks. ``skew_ms`` shifts its wall clock against the other machines'; it may change at any time."""
+    """A machine's clocks. ``skew_ms`` shifts its wall clock against the other machines', and may change at any time."""
 
     def __init__(self, skew_ms: int = 0) -> None:
         self.skew_ms = skew_ms

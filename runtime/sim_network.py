@@ -2,7 +2,7 @@
 
 ``SimFabric`` joins the machines; ``node(name)`` is one machine's ``Network``. Machines are reached by name;
 ``localhost`` and loopback addresses mean the machine itself. Bytes that a cut holds back arrive when the cut heals, as
-with TCP's retransmission.
+they do by TCP's retransmission.
 """
 
 from __future__ import annotations
@@ -371,7 +371,7 @@ class SimFabric:
         self._streams: list[SimStream] = []
 
     def node(self, name: str) -> SimNetwork:
-        """The machine called ``name``. It is created at the first call, and a dead machine starts again."""
+        """The machine called ``name``. The first call creates the machine. A dead machine starts again."""
         node = self._nodes.get(name)
         if node is None or node.dead:
             self._nodes[name] = SimNetwork(self, name)
@@ -396,7 +396,7 @@ class SimFabric:
         return near
 
     def split(self, count: int) -> int:
-        """The number of bytes, of ``count``, that one receive gets."""
+        """How many of ``count`` bytes one receive gets."""
         if count > 1 and self._rng.random() < self.split_probability:
             return self._rng.randint(1, count)
         return count
@@ -425,7 +425,7 @@ class SimFabric:
         return self._slow.get((source, target), 0.0)
 
     def slow_down(self, source: str, target: str, extra_delay_s: float) -> None:
-        """Delay what ``source`` sends to ``target`` from now on by ``extra_delay_s``; 0 ends the delay."""
+        """From now on, delay everything from ``source`` to ``target`` by ``extra_delay_s``; 0 ends the delay."""
         self._slow[source, target] = extra_delay_s
 
     def refuses(self, name: str) -> bool:

@@ -1,9 +1,9 @@
-"""Deterministic simulation: trio with virtual time and a scheduler whose order depends on the seed alone.
+"""Deterministic simulation: trio with virtual time, and a scheduler whose order follows from the seed alone.
 
-trio shuffles the tasks that are ready at the same time. This module uses four private parts of trio: a switch that
-sorts the tasks before the shuffle, the generator for the shuffle, the queue of ready tasks, and the list of deadlines.
-``SimTasks`` holds tasks of the queue back. The clock jumps to the next deadline. No other module uses these parts, and
-a canary test fails when they change.
+trio shuffles the tasks that are ready at the same time. This module uses four private parts of trio: a switch to sort
+tasks before the shuffle, the shuffle's random generator, the queue of ready tasks, and the list of deadlines.
+``SimTasks`` holds tasks of the queue back. The clock jumps to the next deadline. No other module uses private parts of
+trio, and a canary test fails when the parts change.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SchedulerChangedError(RuntimeError):
 class SimTasks:
     """The tasks of one simulated process, which can be stopped and continued as by SIGSTOP and SIGCONT.
 
-    For a stopped process time goes on and bytes arrive, but none of its tasks runs.
+    While a process is stopped, time goes on and bytes arrive, but its tasks do not run.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ _process: ContextVar[SimTasks | None] = ContextVar("simulated process", default=
 
 
 class _RunQueue(deque[trio.lowlevel.Task]):
-    """The tasks that are ready, without those of stopped processes."""
+    """The tasks that are ready, except the tasks of stopped processes."""
 
     def append(self, task: trio.lowlevel.Task) -> None:
         process = task.context.get(_process)
@@ -79,7 +79,7 @@ class _RunQueue(deque[trio.lowlevel.Task]):
 
 
 def _jumping_clock() -> MockClock:
-    """Virtual time that stands still until it jumps, as that of ``MockClock`` without a rate.
+    """A clock whose virtual time only jumps, like a ``MockClock`` without a rate.
 
     ``MockClock`` reads the real clock each time it is read, and counts all tasks for each jump. A simulated cluster
     reads the time some million times.
@@ -95,7 +95,7 @@ def _jumping_clock() -> MockClock:
         if 0 < jump < math.inf:
             now += jump  # the same addition as in MockClock, so that traces stay the same
 
-    # MockClock is final, and trio jumps the time of no other clock.
+    # trio jumps the time only of a MockClock, and MockClock cannot be subclassed.
     clock.current_time = lambda: now  # type: ignore[method-assign]
     clock._autojump = jump_to_next_deadline  # type: ignore[method-assign]
     return clock

@@ -2,7 +2,7 @@
 
 ``SimDisk`` is the disk, ``mount()`` a process's ``Storage``. Names (create, rename, remove) are journalled at once, as
 in an ordered file system; contents reach the disk by ``sync``. After a crash, a prefix of random length is left of an
-unsynced tail, perhaps with its end zeroed. A file overwritten in place has either the old or the new content.
+unsynced tail, perhaps with its end zeroed. After an overwrite in place, a file has either the old or the new content.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Inode:
             self.overwritten = bytes(self.content[: self.synced_size])
 
     def synced(self, size: int) -> None:
-        """Everything up to ``size`` is on disk. Bytes that were appended after the sync began are not."""
+        """Everything up to ``size`` is on disk. Bytes that were appended since the sync began are not on disk."""
         self.synced_size = min(size, len(self.content))
         self.overwritten = None
 
@@ -67,8 +67,8 @@ class _Inode:
 class FailingCalls:
     """Fails the ``first``-th of ``operations`` with the errno ``number``, and all later ones if ``lasting``.
 
-    Counting begins with 0. A failed operation changes nothing, with one exception: the bytes that a failed append has
-    written are not cut off when the disk keeps failing.
+    Counting begins with 0. A failed operation changes nothing, with one exception: if the disk keeps failing, the bytes
+    that a failed append has written stay in the file.
     """
 
     def __init__(

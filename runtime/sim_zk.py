@@ -1,7 +1,7 @@
 """ZooKeeper in the same event loop: sessions that disconnect and expire, ephemerals, watches, transactions.
 
-``FakeZk`` is the server, ``session()`` a client's ``ZkStore``. Requests and responses travel on two lines, each in
-order and with a delay of its own, so a response can be lost after the write was applied.
+``FakeZk`` is the server, ``session()`` a client's ``ZkStore``. Requests and responses travel on two lines. Each line
+keeps its order and has its own delays, so a response can be lost after the write was applied.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class FakeSession:
         self._calls: dict[_Call, str] = {}
         self._watches: dict[Event, dict[Watch, None]] = {}
         self._on_their_way: list[Watch] = []
-        """Fired watches that are called when their events reach the client, or when the line is cut."""
+        """Fired watches. They are called when their events reach the client, or when the line is cut."""
         self._callbacks: dict[int, Callable[[SessionState], None]] = {}
         self._next_callback = 0
         self._connection = 1  # grows with every connect and disconnect
@@ -253,7 +253,7 @@ class FakeSession:
     # ------------------------------------------------------------ faults
 
     def disconnect(self, *, server_down: bool = False) -> None:
-        """Cut the connection until ``reconnect``. The session expires if that does not come within its timeout.
+        """Cut the connection until ``reconnect``. Without ``reconnect``, the session expires by its timeout.
 
         With ``server_down`` the session does not expire, because no server measures the time.
         """
@@ -275,7 +275,7 @@ class FakeSession:
             trio.lowlevel.spawn_system_task(self._time_out, self._connection, self._session_id)
 
     def reconnect(self) -> None:
-        """Connect again with the old session. If it has expired, the client is LOST and soon gets a new session."""
+        """Connect again with the old session. If that is expired, the client is LOST and soon gets a new session."""
         if self._closed or self._state is SessionState.CONNECTED:
             return
         if not self._server.is_live(self._session_id):
@@ -305,7 +305,7 @@ class FakeSession:
             trio.lowlevel.spawn_system_task(self._time_out_frozen, self._connection, self._session_id)
 
     def thaw(self) -> None:
-        """The process continues. If its session has expired, it learns that after the delay of a response."""
+        """The process continues. If its session has expired, the process is notified after the delay of a response."""
         if not self._to_client.held:
             return
         if self._closed or self._state is not SessionState.CONNECTED or self._server.is_live(self._session_id):
@@ -324,7 +324,7 @@ class FakeSession:
         self._lose_next = _Loss.ANSWER
 
     def lose_nothing(self) -> None:
-        """Cancel ``lose_next_request`` and ``lose_next_answer``, if no write has come since."""
+        """Cancel ``lose_next_request`` and ``lose_next_answer``, unless a write was lost already."""
         self._lose_next = None
 
     def close(self) -> None:
@@ -340,7 +340,7 @@ class FakeSession:
     # ------------------------------------------------------------ inside
 
     def notify(self, event: Event) -> None:
-        """The server reports a change: fire the watches on it, once."""
+        """The server reports a change: fire the watches on the change, once."""
         for watch in self._watches.pop(event, ()):
             self._on_their_way.append(watch)
             self._to_client.send(partial(self._deliver, watch))

@@ -61,7 +61,7 @@ def check_path(path: str) -> None:
 
 
 class Tree:
-    """All znodes. A write is one transaction with one zxid: it is applied whole, or it raises and changes nothing."""
+    """All znodes. A write is one transaction with one zxid: it is applied whole, or raises and changes nothing."""
 
     def __init__(self) -> None:
         self.zxid = 0

@@ -1,4 +1,4 @@
-"""Ends a process whose event loop hangs: otherwise its ZooKeeper session, and a broker's registration, would stay."""
+"""Ends a process whose event loop hangs. Otherwise its ZooKeeper session, and a broker's registration, would stay."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def end_process(silent_s: float) -> None:
 
 
 class Watchdog:
-    """A daemon thread that checks that the loop runs, from ``start`` (called in the loop) to ``stop``.
+    """A daemon thread. It checks from ``start`` (called in the loop) to ``stop`` whether the loop runs.
 
     ``on_hang(silent_s)`` is called on that thread, once, when the loop has not run for ``timeout_s``. Time in which the
-    whole process was suspended (stopped, machine asleep) does not count: its ZooKeeper session was not kept alive then.
+    whole process was suspended (stopped, machine asleep) does not count: the ZooKeeper session was not kept alive
+    during that time.
     """
 
     def __init__(self, timeout_s: float, on_hang: Callable[[float], None] = end_process) -> None:

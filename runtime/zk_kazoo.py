@@ -1,7 +1,7 @@
 """A ZooKeeper session through kazoo, bridged to trio.
 
-kazoo runs the protocol on one thread of its own. Results, watches and state changes come from there to the loop through
-``TrioToken.run_sync_soon``, in the order in which the server sent them; no call needs another thread. kazoo's recipes
+kazoo runs the protocol on one thread of its own. That thread passes results, watches and state changes to the loop by
+``TrioToken.run_sync_soon``, in the order in which the server sent them. No call needs another thread. kazoo's recipes
 are not used, and no other file uses kazoo.
 """
 
@@ -94,7 +94,7 @@ class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class _WatchBridge:
-    """The watch that kazoo holds. It is equal for equal callbacks, so a second read of a path adds no second watch."""
+    """The watch that kazoo holds. Equal callbacks have equal bridges, so a second read adds no second watch."""
 
     store: KazooZk
     watch: Watch
@@ -136,8 +136,8 @@ class KazooZk:
         self._session_id = 0
         self._callbacks: dict[int, Callable[[SessionState], None]] = {}
         self._next_callback = 0
-        self._expiries = 0  # those that the loop has processed
-        self._client_expiries = 0  # those that kazoo's thread has reported
+        self._expiries = 0  # the expiries that the loop has processed
+        self._client_expiries = 0  # the expiries that kazoo's thread has reported
         self.latency_ms = Histogram(
             "kafka_server_zookeeperclientmetrics_zookeeperrequestlatencyms",
             "Milliseconds from a request to ZooKeeper until the loop has its response",
@@ -294,7 +294,7 @@ class KazooZk:
 
 
 _BYSTANDERS = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
-"""The errors of those ops of a failed multi that did not cause the failure."""
+"""The errors of the ops in a failed multi that did not cause the failure."""
 _NEW_VERSIONS: dict[type, int] = {CreateOp: 0, DeleteOp: -1, CheckOp: -1}
 
 

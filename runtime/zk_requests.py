@@ -1,7 +1,7 @@
 """The length of a ZooKeeper request, and the check that a server accepts it: pure.
 
-A server closes the connection on a request above its ``jute.maxbuffer``, so a client that repeats the request loses the
-connection each time. The limit does not apply to responses.
+A server closes the connection on a request above its ``jute.maxbuffer``. A client that repeats the request loses the
+connection again. The limit does not apply to responses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Follows znodes: they are read again when a watch fires, and when the session is connected again."""
+"""Follows znodes: reads them again when a watch fires, and when the session is connected again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def follow(
 ) -> NoReturn:
     """Call ``read(watch)`` now and after each change, until cancelled; ``read`` sets the watch on the znodes it reads.
 
-    If ``read`` raises a ``ZkError``, ``on_error`` gets it. ``read`` is called again after ``RETRY_S``, or, without a
+    If ``read`` raises a ``ZkError``, ``on_error`` gets the error. ``read`` is called again after ``RETRY_S``; without a
     connection, when the session is connected again. ``watch`` is always the same callback, so that watches do not pile
     up.
     """
