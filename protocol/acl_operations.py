@@ -1,6 +1,6 @@
 """Authorised operations of a resource, as bit fields of the operations' numbers (KIP-430).
 
-The response to a request that does not ask for them carries ``NOT_ASKED``.
+If a request does not ask for these operations, the response has ``NOT_ASKED``.
 """
 
 from __future__ import annotations

@@ -26,5 +26,5 @@ def host_of(text: str) -> str:
 
 
 def join_address(host: str, port: int) -> str:
-    """The address as the text that ``split_address`` parses."""
+    """Join host and port to a text that ``split_address`` parses."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,7 +1,7 @@
 """The APIs that are implemented: key, name, message classes and version range, all read from the field tables.
 
-A broker advertises the APIs that it can dispatch, all of them from this table. Message classes are imported when they
-are first used, so a client does not load the messages between brokers.
+A broker advertises those APIs of this table that it can dispatch. Message classes are imported when they are first
+used, so a client does not load the messages between brokers.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Api:
 
     @functools.cached_property
     def first_flexible(self) -> int:
-        """``flexible_from``, or a number beyond all versions when that is None.
+        """``flexible_from``; if no version is flexible, a number above all versions.
 
         From this version on a request has header version 2 and a response header version 1 (ApiVersions responses
         always 0).
@@ -120,4 +120,4 @@ API: Final[Mapping[ApiKey, Api]] = MappingProxyType({key: Api(key) for key in Ap
 """Every API that is implemented."""
 
 API_BY_NUMBER: Final[Mapping[int, Api]] = {key.value: api for key, api in API.items()}
-"""The same by the number that stands in a request header."""
+"""Every implemented API by its number in a request header."""

@@ -58,7 +58,7 @@ def _varint(value: int) -> bytes:
 
 
 def estimate_record_bytes(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
-    """An upper bound of the bytes that a record of these fields takes in any batch."""
+    """At most this many bytes are needed for a record with these fields, in any batch."""
     size = MAX_RECORD_OVERHEAD_BYTES + 15
     if key is not None:
         size += len(key)
@@ -70,7 +70,7 @@ def estimate_record_bytes(key: bytes | None, value: bytes | None, headers: Seque
 
 
 def estimate_batch_bytes(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
-    """An upper bound of the bytes that a batch of this one record takes uncompressed."""
+    """At most this many bytes are needed for an uncompressed batch with only this record."""
     return HEADER_BYTES + estimate_record_bytes(key, value, headers)
 
 
@@ -96,8 +96,9 @@ class BatchBuilder:
     """Builds one batch by appending; used once.
 
     ``max_bytes`` bounds the batch; the first record always fits. With compression, ``compression_ratio`` is the
-    expected compressed size divided by the plain size. A ratio of 1.0 keeps the bound in any case; a lower one is the
-    caller's estimate from earlier batches. The batch stays uncompressed when the codec would make it larger.
+    expected compressed size divided by the plain size. With a ratio of 1.0 the batch never exceeds the bound. A lower
+    ratio is the caller's estimate from earlier batches. The batch stays uncompressed when the codec would make it
+    larger.
     """
 
     __slots__ = (
@@ -149,13 +150,13 @@ class BatchBuilder:
         return len(self._buffer)
 
     def append(self, key: bytes | None, value: bytes | None, headers: Sequence[Header], timestamp: int) -> int | None:
-        """Add a record and return its offset relative to the batch's first, or None when it does not fit any more."""
+        """Add a record and return its offset relative to the batch's first offset; None if the record does not fit."""
         return self.append_at(self._last_delta + 1, key, value, headers, timestamp)
 
     def append_at(
         self, delta: int, key: bytes | None, value: bytes | None, headers: Sequence[Header], timestamp: int
     ) -> int | None:
-        """``append`` at an offset delta above that of the last record: compaction keeps offsets and leaves gaps."""
+        """``append`` with an offset delta above that of the last record: compaction keeps offsets and leaves gaps."""
         timestamp_delta = timestamp - self._base_timestamp if self._has_base else 0
         if key is None:
             key = b""
@@ -211,7 +212,7 @@ class BatchBuilder:
         last_offset_delta: int = -1,
         has_delete_horizon: bool = False,
     ) -> bytes:
-        """The finished batch. ``last_offset_delta`` beyond the last record's leaves a gap, as compaction does.
+        """Finish the batch. A ``last_offset_delta`` above that of the last record leaves a gap, as compaction does.
 
         May be called in a thread.
         """
@@ -289,9 +290,9 @@ def retain_records(batch: RecordBatch, records: Sequence[Record], delete_horizon
 def retain_in_steps(
     batch: RecordBatch, records: Sequence[Record], delete_horizon_ms: int | None = None
 ) -> Generator[Callable[[], None] | None, None, bytes]:
-    """``batch`` reduced to ``records``, as compaction writes it: offsets, sequences and last offset stay.
+    """Reduce ``batch`` to ``records``, as compaction does: offsets, sequences and last offset stay.
 
-    Without records the result is a bare header, kept for the producer's last sequence. ``delete_horizon_ms``
+    Without records the result is a bare header, which keeps the producer's last sequence. ``delete_horizon_ms``
     replaces the base timestamp and sets its attribute bit (KIP-534). Yields after every ``RECORDS_AT_ONCE`` records,
     and may yield a function for a thread, as ``RecordBatch.read_in_steps`` does.
     """
@@ -343,7 +344,7 @@ def recode_in_steps(batch: RecordBatch, codec: CompressionType) -> Generator[Cal
 def _append_all(
     builder: BatchBuilder, records: Sequence[Record], base_offset: int
 ) -> Generator[Callable[[], None] | None, None, None]:
-    """Append the records; yields after every ``RECORDS_AT_ONCE``, and earlier when they are large."""
+    """Append the records; yields after every ``RECORDS_AT_ONCE`` records, and earlier for large records."""
     count, size = 0, 0
     for record in records:
         builder.append_at(record.offset - base_offset, record.key, record.value, record.headers, record.timestamp)
@@ -354,7 +355,7 @@ def _append_all(
 
 
 class _LargeBuild:
-    """The last step of a large batch, its compression, which takes long. ``run`` may be called in a thread."""
+    """The last step of a large batch: its compression takes long. ``run`` may be called in a thread."""
 
     __slots__ = ("_build", "_built")
 

@@ -50,8 +50,10 @@ _LZ4_STORED = 0x80000000
 _GZIP_MAX_RATIO = 1032
 _SMALLEST_GUESS = 1024
 _COPIED_AT_ONCE = 1024 * 1024
-"""The bytes copied in one piece, because a copy holds the GIL. Larger buffers are mapped: the kernel clears each page
-at its first use."""
+"""The number of bytes copied in one piece, because a copy holds the GIL.
+
+Larger buffers are memory-mapped: the kernel clears each page at its first use.
+"""
 _GROWTH = 16
 
 
@@ -69,7 +71,7 @@ def compress(codec: CompressionType, data: Buffer, level: int | None = None) -> 
 
 
 def decompress(codec: CompressionType, data: Buffer, max_bytes: int) -> bytes:
-    """The bytes ``data`` was compressed from, at most ``max_bytes`` of them.
+    """Decompress ``data`` to at most ``max_bytes`` bytes.
 
     Raises CorruptRecordError: CORRUPT_MESSAGE for damaged input, MESSAGE_TOO_LARGE for output beyond ``max_bytes``.
     """
@@ -99,7 +101,7 @@ def _too_large(codec: CompressionType, max_bytes: int) -> CorruptRecordError:
 
 
 def _decompress_growing(module: Any, codec: CompressionType, data: Buffer, guess: int, max_bytes: int) -> bytes:
-    """Decompress into a buffer of ``guess`` bytes; while it overflows, into larger ones, up to ``max_bytes``."""
+    """Decompress into a buffer of ``guess`` bytes. After an overflow, a larger buffer is tried, up to ``max_bytes``."""
     size = min(max(guess, _SMALLEST_GUESS), max_bytes)
     while True:
         output = bytearray(size) if size <= _COPIED_AT_ONCE else mmap.mmap(-1, size)
@@ -123,7 +125,7 @@ def copied(view: memoryview) -> bytes:
 
 
 def _gzip_guess(data: Buffer) -> int:
-    """The size in the trailer of the last member if deflate can reach it, else a multiple of the compressed size."""
+    """The size in the last member's trailer, if deflate allows that ratio; else a multiple of the compressed size."""
     claimed = int.from_bytes(data[-4:], "little")
     return claimed if 0 < claimed <= len(data) * _GZIP_MAX_RATIO else len(data) * _GROWTH
 

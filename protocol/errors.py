@@ -15,7 +15,7 @@ class ClientAction(enum.Enum):
     """A client's action when a response carries an error code."""
 
     FAIL = "fail"
-    """Report it to the caller. Some callers act on the code itself: rejoin a group, reset an offset."""
+    """Report the error to the caller. Some callers act on the code itself: rejoin a group, reset an offset."""
     RETRY = "retry"
     """Send the same request to the same broker after ``retry.backoff.ms``."""
     REFRESH_METADATA = "refresh metadata"
@@ -224,7 +224,7 @@ MAX_MESSAGE_CHARS = 1000
 class KafkaError(Exception):
     """An error with a code. ``message`` is the given detail, or else the code's own sentence.
 
-    A long message is cut short: it may quote a value as long as a request, and a string of a response is limited.
+    A long message is cut short: it may quote a value as long as a request, but a string in a response is limited.
     """
 
     code: ErrorCode
@@ -249,7 +249,7 @@ class RecordError(NamedTuple):
 
 
 class RefusedRecordsError(KafkaError):
-    """A batch was refused; ``records`` are the records at fault, as far as they are known."""
+    """A batch was refused; ``records`` are the records at fault, if they are known."""
 
     def __init__(self, code: ErrorCode, message: str = "", records: Sequence[RecordError] = ()) -> None:
         self.records = records

@@ -2,7 +2,7 @@
 
 A frame is an int32 size and that many bytes. Bytes are received straight into a buffer of this module (``buffer()``,
 then ``received(n)``), and the messages are views of the buffer. A connection without a partial frame holds no buffer. A
-buffer is used again only when no view of it is left.
+buffer is used again only when it has no views any more.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ADMIN_APIS: Final = frozenset(
         ApiKey.DESCRIBE_LOG_DIRS,
     )
 )
-"""Requests of many small parts: those that brokers forward to the controller for clients, and those about log dirs."""
+"""Requests of many small parts: requests that brokers forward to the controller, and requests about log dirs."""
 _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.value
 
@@ -71,7 +71,7 @@ _TLS_RECORDS: Final = range(20, 25)
 
 
 def _other_protocol(first: bytes) -> str | None:
-    """The name of another protocol that the first four bytes of a stream show; None if they show none."""
+    """If the first four bytes of a stream show another protocol, the protocol's name; else None."""
     if first in _HTTP:
         return "HTTP"
     is_tls = first[0] in _TLS_RECORDS and first[1] == 3 and first[2] <= 4
@@ -134,11 +134,11 @@ class FrameReader:
 
     @property
     def idle(self) -> bool:
-        """No partial frame, and no buffer held."""
+        """Whether there is no partial frame, and so no buffer."""
         return self._buffer is None
 
     def buffer(self) -> memoryview:
-        """The memory to receive the next bytes into, never empty. Frames handed out before stay valid."""
+        """The memory to receive the next bytes into, never empty. Frames that were returned earlier stay valid."""
         held = self._end - self._start
         needed = SIZE_BYTES
         if held >= SIZE_BYTES:
@@ -152,7 +152,7 @@ class FrameReader:
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
-        """``count`` bytes have been put into the last ``buffer()``."""
+        """Note that ``count`` bytes were received into the last ``buffer()``."""
         self._end += count
 
     def next_frame(self) -> memoryview | None:
@@ -305,7 +305,7 @@ def encode_request(header: RequestHeader, body: Message) -> list[Part]:
 
 
 def encode_request_in_steps(header: RequestHeader, body: Message) -> Generator[None, None, list[Part]]:
-    """``encode_request`` for a body of many items: yields after each."""
+    """``encode_request`` for a body of many items: yields after each item."""
     return _framed_in_steps(_encoded_request_header(header), body, header.api_version)
 
 
@@ -327,7 +327,7 @@ def encode_response(api_key: int, api_version: int, correlation_id: int, respons
 def encode_response_in_steps(
     api_key: int, api_version: int, correlation_id: int, response: Message
 ) -> Generator[None, None, list[Part]]:
-    """``encode_response`` for a response of many items: yields after each. The response must not change meanwhile."""
+    """``encode_response`` for many items: yields after each item. The response must not change meanwhile."""
     return _framed_in_steps(_encoded_response_header(api_key, api_version, correlation_id), response, api_version)
 
 
@@ -394,7 +394,7 @@ def _response_header(api_key: int, api_version: int, frame: memoryview) -> tuple
 class ServerConnection(FrameReader):
     """The broker's side of a connection: bytes in, requests out, in order.
 
-    ``max_admin_bytes`` limits the requests of ``ADMIN_APIS``. They consist of many small parts, so decoding one takes
+    ``max_admin_bytes`` limits the requests of ``ADMIN_APIS``. Such a request has many small parts, so decoding it takes
     a hundred times as long as decoding a Produce request of the same size.
     """
 
@@ -422,7 +422,7 @@ class ServerConnection(FrameReader):
     def next_request(self) -> Request | None:
         """The next whole request, or None: receive more. FrameError and DecodeError mean: close the connection.
 
-        The views in the request stay valid as long as they are held; a held view keeps its whole buffer.
+        A view in the request stays valid as long as it is held; a held view keeps its whole buffer.
         """
         frame = self.next_frame()
         return None if frame is None else decode_request(frame)

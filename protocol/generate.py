@@ -1,7 +1,7 @@
 """Writes ``protocol/generated`` from the tables in ``protocol/messages``: ``python -m anabranch.protocol.generate``.
 
 Each table file becomes one module: the structs, then a decoder and an encoder per layout, then the messages. Versions
-with the same bytes share a layout. The output is committed; a test writes it again and compares.
+with the same bytes share a layout. The output is committed; a test generates it again and compares.
 """
 
 from __future__ import annotations

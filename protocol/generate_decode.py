@@ -1,7 +1,7 @@
 """Writes the flat decoders: one function per layout, with one ``unpack_from`` for each run of fixed-size fields.
 
-A length prefix after a run is read together with the run. Only the first byte of a compact length is read with it; a
-byte below 128 is the whole length.
+A length prefix after a run is read together with the run. Of a compact length, only the first byte is read with the
+run; a byte below 128 is the whole length.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class EncoderWriter:
             self.variable(f.type, value, nullable)
 
     def length(self, code: str, length: str, none_if: str | None = None) -> None:
-        """Write the length in front of a value; it is null when ``none_if`` is None at run time."""
+        """Write the length in front of a value. If ``none_if`` is None at run time, the length for null is written."""
         source = self.source
         if not self.flexible:
             null = f"-1 if {none_if} is None else " if none_if else ""

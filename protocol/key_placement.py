@@ -80,7 +80,7 @@ def place(key_hash: int, initial: int, undeleted: int) -> int:
 
 
 def parent(partition: int, initial: int) -> int:
-    """The partition that ``partition`` split from, or -1 for one of the first ``initial``, which have none."""
+    """The partition from which ``partition`` was split; -1 for the first ``initial`` partitions, which have none."""
     if partition < 0 or initial < 1:
         raise ValueError(f"no partition {partition} with initial partition count {initial}")
     if partition < initial:
@@ -101,8 +101,8 @@ def ancestors(partition: int, initial: int) -> list[int]:
 def ancestor_below(partition: int, initial: int, limit: int) -> int:
     """The nearest of ``partition`` and its ancestors with an id below ``limit`` (``limit >= initial``).
 
-    If a grow from ``limit`` adds ``partition``, the result is the partition that had its keys before. If a shrink to
-    ``limit`` marks ``partition``, the result is the survivor that gets its keys.
+    If a grow from ``limit`` adds ``partition``, the result is the partition that had the keys before. If a shrink to
+    ``limit`` marks ``partition``, the result is the survivor that gets the keys.
     """
     _check_layout(initial, limit)
     p = partition

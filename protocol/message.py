@@ -63,7 +63,7 @@ class Message(Struct):
 
     @classmethod
     def decode(cls, data: Buffer, version: int) -> Self:
-        """The message that is all of ``data``. ``records`` fields are slices of ``data``. Raises DecodeError."""
+        """Decode a message that takes all of ``data``; ``records`` fields are slices of it. Raises DecodeError."""
         decoded, end = cls.decode_prefix(data, version)
         if end != len(data):
             raise DecodeError(f"{cls.__name__} v{version}: {len(data) - end} bytes are left over after byte {end}")
@@ -71,7 +71,7 @@ class Message(Struct):
 
     @classmethod
     def decode_prefix(cls, data: Buffer, version: int) -> tuple[Self, int]:
-        """The message at the start of ``data``, and the position after it. Raises DecodeError."""
+        """Decode the message at the start of ``data``. Returns it and the position after it. Raises DecodeError."""
         decoder = cls.DECODERS.get(version)
         if decoder is None:
             raise DecodeError(f"{cls.__name__} has no version {version}")
@@ -82,7 +82,7 @@ class Message(Struct):
             raise DecodeError(f"{cls.__name__} v{version}: {reason_of(cls, view, version, error)}") from error
 
     def encode_into(self, version: int, out: bytearray, parts: list[Part]) -> None:
-        """Append the message to ``out`` and ``out`` to ``parts``; records go into ``parts`` as they are."""
+        """Append the encoded message to ``out``, and ``out`` to ``parts``. Records go to ``parts`` without a copy."""
         encoder = self.ENCODERS.get(version)
         if encoder is None:
             raise EncodeError(f"{type(self).__name__} has no version {version}")
@@ -110,7 +110,7 @@ def _parts_to_bytes(parts: list[Part]) -> bytes:
 
 
 _MAX_EXPLAINED_BYTES: Final = 4096
-"""The longest message that is decoded again to name the field at fault: a broken peer must not cost much."""
+"""The longest message that is decoded again to name the field at fault: a faulty peer must not take much CPU time."""
 
 
 def reason_of(cls: type[Message], data: memoryview, version: int, error: Exception) -> str:
@@ -127,7 +127,7 @@ def reason_of(cls: type[Message], data: memoryview, version: int, error: Excepti
 
 
 def encode_versioned(message: Message, version: int) -> bytes:
-    """A message behind its version as int16: keys and values in ``__consumer_offsets``, the consumer protocol."""
+    """Encode a message behind its int16 version, as in ``__consumer_offsets`` and in the consumer protocol."""
     out = bytearray(version.to_bytes(2, "big"))
     parts: list[Part] = []
     message.encode_into(version, out, parts)
@@ -142,13 +142,13 @@ def read_version(data: Buffer) -> int:
 
 
 def decode_versioned(cls: type[M], data: Buffer) -> tuple[int, M]:
-    """Version and message. A version that ``cls`` does not have is a DecodeError."""
+    """Decode version and message. Raises DecodeError for a version that ``cls`` does not have."""
     version = read_version(data)
     return version, cls.decode(memoryview(data)[2:], version)
 
 
 def decode_tolerantly(cls: type[M], data: Buffer) -> tuple[int, M]:
-    """Version and message. A newer version than those of ``cls`` is read as the newest of these; more bytes may follow.
+    """Decode version and message. A version above those of ``cls`` is read as the highest of ``cls``; bytes may follow.
 
     This is the rule of the consumer protocol, in which a newer member may write a newer version.
     """

@@ -25,7 +25,7 @@ class EncodeError(ValueError):
 
 
 def read_uvarint(data: memoryview, pos: int) -> tuple[int, int]:
-    """An unsigned varint of at most 32 bits and five bytes at ``pos``; value and the position after it."""
+    """Read an unsigned varint of at most 32 bits and five bytes. Returns the value and the position after it."""
     value = shift = 0
     for _ in range(MAX_UVARINT_BYTES):
         byte = data[pos]
@@ -69,7 +69,7 @@ def read_tags(data: memoryview, pos: int, count: int) -> tuple[dict[int, memoryv
 
 
 def skip_tags(data: memoryview, pos: int, count: int) -> int:
-    """Check and skip tagged fields, none of which is known; returns the position after them."""
+    """Check and skip tagged fields, all of which are unknown. Returns the position after them."""
     return read_tags(data, pos, count)[1]
 
 

@@ -27,7 +27,7 @@ Arrays: TypeAlias = "pa.Array"
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 PADDING = bytes(16)
-"""The bytes after the last batch of a body: a truncated field is read from them, not beyond the array."""
+"""The bytes after the last batch of a body: a truncated field is read from this padding, not beyond the array."""
 FEW_BATCHES = 48
 """With fewer batches than this, reading one batch after the other is faster than side by side."""
 _LONGEST_LENGTH_BYTES = 5
@@ -68,7 +68,7 @@ def decode(body: Bytes, starts: Ints, ends: Ints, counts: Ints, last_deltas: Int
 
 
 def _record_bounds(body: Bytes, starts: Ints, ends: Ints, counts: Ints, bad: Bools) -> tuple[Ints, Ints]:
-    """The start of each record behind its length, and its end. Marks in ``bad`` the batches with wrong lengths."""
+    """The start (behind its length) and the end of each record. Batches with wrong lengths are marked in ``bad``."""
     first = np.cumsum(counts) - counts
     begins, stops = np.zeros(int(counts.sum()), np.int64), np.zeros(int(counts.sum()), np.int64)
     order = np.argsort(-counts, kind="stable")
@@ -172,9 +172,9 @@ def _skip_header(body: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Bools]:
 
 
 def _varints(body: Bytes, at: Ints, bits: int) -> tuple[Ints, Ints, Bools]:
-    """The zigzag numbers of at most ``bits`` bits at these positions, the positions behind, and a mask of longer ones.
+    """The zigzag numbers of at most ``bits`` bits at these positions, the next positions, and a mask of longer numbers.
 
-    With 32 bits, some larger numbers are not marked. They are lengths and deltas, whose bounds the caller checks.
+    With 32 bits, some larger numbers are not marked: these are lengths and deltas, whose bounds the caller checks.
     """
     last = len(body) - 1
     byte = body[np.minimum(at, last)]

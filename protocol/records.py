@@ -46,7 +46,7 @@ from anabranch.protocol.sentinels import NO_PRODUCER_ID, NO_SEQUENCE
 
 
 def read_varint(data: bytes, pos: int, bits: int) -> tuple[int, int]:
-    """A zigzag number of at most ``bits`` bits at ``pos`` and the position behind it. IndexError at the end of data."""
+    """Read a zigzag number of at most ``bits`` bits. Returns it and the position behind it. IndexError if data ends."""
     byte = data[pos]
     pos += 1
     if byte < 0x80:
@@ -174,7 +174,7 @@ def _skip_headers(data: bytes, pos: int, count: int, end: int) -> int:
 
 
 def read_record(data: bytes, pos: int, end: int, base_offset: int, base_timestamp: int, fixed: bool) -> Record:
-    """The record in ``data[pos:end]``, behind its length; ``fixed`` means ``base_timestamp`` is every record's."""
+    """The record in ``data[pos:end]``, without its length. ``fixed``: every record has ``base_timestamp``."""
     delta, pos = read_varint(data, pos + 1, 64)
     timestamp = base_timestamp if fixed else base_timestamp + delta
     delta, pos = read_varint(data, pos, 32)
@@ -202,7 +202,7 @@ def read_record(data: bytes, pos: int, end: int, base_offset: int, base_timestam
 def _read_records(
     data: bytes, count: int, base_offset: int, last_offset: int, base_timestamp: int, fixed: bool
 ) -> list[Record]:
-    """All ``count`` records of a decompressed batch body, which must end with the last of them."""
+    """All ``count`` records of a decompressed batch body. The body must end with the last record."""
     _check_count(data, count)
     records: list[Record] = []
     pos = _read_some(data, 0, count, records, base_offset, last_offset, base_timestamp, fixed)
@@ -491,7 +491,7 @@ class RecordBatch:
         return True
 
     def read_in_steps(self, at_once: int) -> Generator[Callable[[], None] | None, None, None]:
-        """Read the records for ``records`` and ``keys``, or keep the error; yields None after each ``at_once`` records.
+        """Read the records, or the error, for ``records`` and ``keys``. Yields None after each ``at_once`` records.
 
         If the records are large, a function that decompresses them is yielded first. The caller may call this function
         in a thread before the next step. Otherwise the next step calls it.
@@ -532,7 +532,7 @@ class RecordBatch:
         return self._records is not None
 
     def take_over(self, other: RecordBatch) -> None:
-        """Take the records or the error that ``other``, a batch of the same records, has read in steps."""
+        """Take over the records or the error from ``other``, a batch of the same records that was read in steps."""
         self._records, self._failure, self._keyless = other._records, other._failure, other._keyless
 
     def __iter__(self) -> Iterator[Record]:
@@ -552,7 +552,7 @@ def increment_sequence(sequence: int, by: int) -> int:
 
 
 def _check_frame(view: memoryview, pos: int) -> int:
-    """The length in bytes of the v2 batch at ``pos``; 0 when it is cut short. Raises CorruptRecordError otherwise."""
+    """The byte length of the v2 batch at ``pos``; 0 if it is cut short. Raises CorruptRecordError for other data."""
     left = len(view) - pos
     if left < MAGIC_AT + 1:
         return 0
@@ -577,7 +577,7 @@ def iter_batches(
     allow_partial_tail: bool = False,
     max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
 ) -> Iterator[RecordBatch]:
-    """The batches that ``buf`` holds back to back, headers only.
+    """Yield the batches of ``buf``, which follow each other without a gap. Only their headers are read.
 
     A fetch response may end with a batch cut short. With ``allow_partial_tail`` that batch ends the iteration;
     otherwise CorruptRecordError is raised. Anything that is not a v2 batch raises CorruptRecordError too. CRCs are
@@ -603,7 +603,7 @@ def iter_batches(
 
 
 def validate_produce_batch(buf: Buffer, max_bytes: int) -> RecordBatch:
-    """The one batch a client may send per partition, checked by its header and CRC alone.
+    """Return the only batch that a client may send for a partition. Only its header and its CRC are checked.
 
     Raises CorruptRecordError with Kafka's code: CORRUPT_MESSAGE (length, magic above 2, CRC), INVALID_RECORD (magic 0
     and 1, no or several batches, wrong count, control batch, sequence missing), MESSAGE_TOO_LARGE (over ``max_bytes``),

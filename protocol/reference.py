@@ -1,7 +1,8 @@
 """The reference codec: a construct struct for every message and version, built from the field tables on first use.
 
-It is slow (tens of microseconds a message) and simple. The generated codec must equal it. When a message cannot be
-decoded, the reference codec names the field at fault. A message is a mapping of field names to values; null is None.
+This codec is slow (tens of microseconds a message) and simple. The generated codec must give the same results. When a
+message cannot be decoded, the reference codec names the field at fault. A message is a mapping of field names to
+values; null is None.
 """
 
 # construct has no types, so its classes are Any to mypy.
@@ -58,7 +59,7 @@ class Uvarint(construct.Construct):
 
 
 class CompactLength(construct.Adapter):
-    """A length plus one as a varint; -1 is null."""
+    """A length, encoded as a varint of the length plus one; -1 is null."""
 
     def __init__(self) -> None:
         super().__init__(Uvarint())
@@ -71,7 +72,7 @@ class CompactLength(construct.Adapter):
 
 
 class Counted(construct.Construct):
-    """A length and as many items, of at least ``least`` bytes each. The length is checked before the items are read."""
+    """A length, and as many items of at least ``least`` bytes each. The length is checked before the items are read."""
 
     def __init__(self, length: construct.Construct, least: int, nullable: bool) -> None:
         super().__init__()

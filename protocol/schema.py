@@ -182,12 +182,12 @@ def tagged_fields(fields: Sequence[Field], version: int) -> list[Field]:
 
 
 def required_elsewhere(fields: Sequence[Field], version: int) -> list[Field]:
-    """The fields that ``version`` cannot carry: they must have their default when it is encoded."""
+    """The fields that ``version`` cannot carry: they must have their default when a message is encoded in it."""
     return [f for f in fields if version not in f.versions and not f.ignorable]
 
 
 def min_bytes(field: Field, version: int, flexible: bool) -> int:
-    """The fewest bytes of one element of the array ``field``: a length times this must fit in the bytes left."""
+    """The least size of an element of the array ``field``: the array's length times this must fit in the bytes left."""
     if not field.fields:
         return _min_value_bytes(field.element_type, flexible)
     total = 1 if flexible else 0

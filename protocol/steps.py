@@ -21,7 +21,7 @@ StepEncoder: TypeAlias = Callable[[Any, bytearray, list[Part]], Generator[None, 
 
 
 def decode_prefix(cls: type[M], data: memoryview, version: int) -> Generator[None, None, tuple[M, int]]:
-    """``cls.decode_prefix`` for a message of many items: yields after each."""
+    """``cls.decode_prefix`` for a message of many items: yields after each item."""
     try:
         decoded: tuple[M, int] = yield from decoder(cls, version)(data)  # type: ignore[arg-type]
     except (struct.error, IndexError, ValueError) as error:
@@ -30,7 +30,7 @@ def decode_prefix(cls: type[M], data: memoryview, version: int) -> Generator[Non
 
 
 def encode_into(message: Message, version: int, out: bytearray, parts: list[Part]) -> Generator[None, None, None]:
-    """``message.encode_into`` for many items: yields after each. The message must not change meanwhile."""
+    """``message.encode_into`` for many items: yields after each item. The message must not change meanwhile."""
     try:
         yield from encoder(type(message), version)(message, out, parts)  # type: ignore[arg-type]
     except (struct.error, AttributeError, TypeError, ValueError) as error:

@@ -1,9 +1,9 @@
 """Reads the blobs of a consumer group's members: their subscribed topics and their assigned partitions.
 
-Every client writes and reads these blobs in its own way, so nothing here is strict. A newer version is read as the
-newest known one. Bytes behind the last field are ignored, as Java clients ignore them. A subscription that ends early
-is read as far as it goes, because each version only adds fields at the end: old kafka-go writes version 1 without its
-last field.
+Every client writes and reads these blobs in its own way, so nothing here is strict. A version above the newest known
+version is read as the newest known version. Bytes behind the last field are ignored, as in Java clients. A subscription
+that ends early is read as far as it goes, because each version only adds fields at the end: old kafka-go writes version
+1 without its last field.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
 
 
 def assigned_partitions(assignment: bytes) -> list[TopicPartition]:
-    """The partitions in a ``ConsumerProtocolAssignment`` blob; none when it cannot be read (another kind of group)."""
+    """The partitions in a ``ConsumerProtocolAssignment`` blob; empty for a blob of another kind of group."""
     try:
         version = min(read_version(assignment), _NEWEST_ASSIGNMENT)
         decoded = ConsumerProtocolAssignment.decode_prefix(memoryview(assignment)[_VERSION_BYTES:], version)[0]

@@ -6,7 +6,7 @@ import re
 
 OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
-"""The topics that only brokers write: a client's Produce request is refused, and they are never resized."""
+"""The topics that only brokers write. A client's Produce request is refused, and these topics are never resized."""
 MAX_NAME_LENGTH = 249
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")

@@ -17,7 +17,7 @@ class SizedPart(Protocol):
 
 
 Part: TypeAlias = Buffer | SizedPart
-"""One piece of an encoded message. Pieces are sent in order; a piece that is no buffer is the caller's to send."""
+"""One piece of an encoded message. Pieces are sent in order. The sender must support pieces that are no buffers."""
 
 
 class TopicPartition(NamedTuple):

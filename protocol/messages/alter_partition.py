@@ -1,7 +1,7 @@
 """AlterPartition (56), in Kafka 3.0 still named AlterIsr: a leader asks the controller to change the ISR.
 
 Only version 0. KIP-903: tag 10259 holds the broker epoch of each member of ``new_isr``, -1 where the leader has none.
-Kafka calls the structs of the request and of the response by the same names; here those of the response start with
+In Kafka, the structs of request and response have the same names. Here the names in the response start with
 ``AlterPartitionResponse``.
 """
 

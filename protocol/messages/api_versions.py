@@ -1,7 +1,7 @@
 """ApiVersions (18): the APIs and versions the broker serves.
 
-Tag 10261 lists the failures of the server's background work; only a health check gets it. Tag 10275 is the release of
-the server's software; only clients of this project get it.
+Tag 10261 lists the failures of the server's background work; only a health check gets this tag. Tag 10275 is the
+release of the server's software; only clients of this project get this tag.
 
 Version 1 brings the throttle time; 3 is flexible, names the client's software (KIP-511) and may list features. The
 response header is always version 0, and an unsupported version is answered in version 0.

@@ -1,15 +1,15 @@
 """ConsumerGroupPosition (25300): members of a group exchange their positions (KIP-253, Public Interfaces 3 and 4).
 
-A member sends it to the group's coordinator as a long poll. ``max_wait_ms``, ``group_instance_id`` and each partition's
-incarnation are not in KIP-253. In a request ``need_position`` asks for the group's position, and ``position`` reports
-the sender's (-1: none). In a response ``need_position`` asks the member to report its position, and ``position`` is the
-group's (-1: not known). Errors are Heartbeat's: 14, 15, 16, 22, 25, 27, 82.
+A member sends the request to the group's coordinator as a long poll. ``max_wait_ms``, ``group_instance_id`` and each
+partition's incarnation are not in KIP-253. In a request ``need_position`` asks for the group's position, and
+``position`` reports the sender's (-1: none). In a response ``need_position`` asks the member to report its position,
+and ``position`` is the group's (-1: not known). Errors are Heartbeat's: 14, 15, 16, 22, 25, 27, 82.
 
 Each request replaces the member's list of wanted positions. Each response has all wanted positions, and all partitions
 that the member has to report.
 
 Any client may send a request with an empty member id and generation -1, and gets the response at once. With
-``need_position``, the coordinator asks the partition's owner to report until the generation ends, if the owner polls.
+``need_position``, the coordinator asks the partition's owner, if the owner polls, to report until the generation ends.
 In the response ``need_position`` means that a member waits for the partition, or may do so. Without topics the response
 has all partitions that a member waits for or has reported.
 
@@ -17,20 +17,22 @@ Tag 10283 of a request has the offset that the group must reach before the membe
 record waits for this partition, or if the offset is not known yet. The tag serves only metrics. A member requests a
 position even after its wait has ended, because the position may be lowered.
 
-Tag 10286 of a request numbers the member's requests. A request that arrives behind a later one replaces nothing: its
-list of wanted positions is out of date. It is -1 from a release without the tag, and from a client that is no member.
+Tag 10286 of a request numbers the member's requests. If a request arrives behind a later request, its list of wanted
+positions is out of date, and replaces nothing. The tag is -1 from a release without it, and from a client that is no
+member.
 
-Tag 10263 of a response means that only a live member knows the position: it owns the partition and polls, or may poll
-soon. Until this member reports, a log start beyond the wanted offset proves nothing, because the member's program may
-still process the records.
+Tag 10263 of a response means that only a live member knows the position: the owner of the partition, which polls or may
+poll soon. Until this member reports, a log start beyond the wanted offset proves nothing, because the member's program
+may still process the records.
 
-Tag 10273 of a response counts how often a commit of the group lowered its offset of the partition. A member with
-another count has missed that the group went back. The group may have read the records again since.
+Tag 10273 of a response counts the commits that lowered the group's offset of the partition. A member with another count
+has missed such a commit. Since that commit, the group may have read the records again.
 
 Tags 10284 and 10285 give the order in which the coordinator made its responses to members. A member polls over two
-connections, so responses may arrive in another order. It drops a response that is older than one already processed.
-``coordinator_epoch`` is the leader epoch in which the coordinator loaded the offsets partition. ``answer_number``
-counts the responses since then. Both are -1 from a release without these tags, and for a client that is no member.
+connections, so responses may arrive in another order. The member drops a response that is older than a response it has
+already processed. ``coordinator_epoch`` is the leader epoch in which the coordinator loaded the offsets partition.
+``answer_number`` counts the responses since then. Both are -1 from a release without these tags, and for a client that
+is no member.
 """
 
 from anabranch.protocol.schema import Field, field, message

@@ -1,10 +1,10 @@
 """The records of ``__consumer_offsets``: each key and value starts with an int16 version, then the fields below.
 
 Key versions 0 and 1 are offset commits, 2 is group metadata. An offset value has an expiry time in version 1 only, a
-leader epoch from 3, and is flexible from 4. Its tag 10256 (KIP-253) is the incarnation, and its tag 10273 counts how
-often a commit lowered the offset. A group value is flexible from 4.
+leader epoch from 3, and is flexible from 4. Its tag 10256 (KIP-253) is the incarnation, and its tag 10273 counts the
+commits that lowered the offset. A group value is flexible from 4.
 
-No version comes after these, because older releases could not read its records. New fields are tagged fields of the
+No higher versions will follow, because older releases could not read their records. New fields are tagged fields of the
 highest version (KIP-915).
 """
 

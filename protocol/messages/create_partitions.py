@@ -1,8 +1,8 @@
 """CreatePartitions (37): change the partition count of topics.
 
 Version 2 is flexible; 3 may respond with THROTTLING_QUOTA_EXCEEDED. With ``validate_only``, tag 10269 of a topic asks
-for the bytes appended to the topic, as the controller measured them, instead of a validation. The response has them in
-tags 10269 to 10271.
+for the bytes appended to the topic, as the controller measured them, instead of a validation. The response has these
+measurements in tags 10269 to 10271.
 """
 
 from anabranch.protocol.schema import field, message

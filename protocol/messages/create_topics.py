@@ -1,4 +1,4 @@
-"""CreateTopics (19): create topics, with the replicas that are given or that the controller chooses.
+"""CreateTopics (19): create topics. The request gives the replicas, or the controller chooses them.
 
 Version 4 allows -1 for the broker's default partition count and replication factor; 5 is flexible and returns the
 configs (with the config sources of DescribeConfigs); 6 may respond with THROTTLING_QUOTA_EXCEEDED; 7 returns topic ids.

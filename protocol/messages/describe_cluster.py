@@ -1,8 +1,8 @@
 """DescribeCluster (60): cluster id, controller and brokers.
 
-``controller_id`` is the broker that takes the requests for the controller. Tag 10276 (Anabranch's) is the process that
-is the active controller; its id is -1 while none is active. Tag 10277 (Anabranch's) lists the running controllers,
-active and standby. It is null when the broker has not read them.
+``controller_id`` is the broker that takes the requests for the controller. Tag 10276 (Anabranch's) is the process of
+the active controller; the id is -1 while no controller is active. Tag 10277 (Anabranch's) lists the running
+controllers, active and standby. The tag is null when the broker has not read the list.
 """
 
 from anabranch.protocol.schema import field, message

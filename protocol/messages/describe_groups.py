@@ -2,7 +2,7 @@
 
 Version 3 can return authorised operations; 4 instance ids; 5 is flexible. In a rebalance, tag 10273 (Anabranch's) is
 the time that the group has waited for a member to join again; tag 10274 is the time after which the group continues
-without the member. Both are -1 for a member that is not waited for.
+without the member. Both tags are -1 for a member that the group does not wait for.
 """
 
 from anabranch.protocol.schema import field, message

@@ -1,8 +1,8 @@
 """Heartbeat (12): a member is alive.
 
 Version 3 brings static members; 4 is flexible. Tag 10265 (Anabranch's) says that the member polls for positions (25300)
-in every generation. The first poll of a generation waits until the user has given up the partitions that were assigned
-to other members.
+in every generation. The first poll of a generation waits until the user has given up the partitions that the generation
+assigns to other members.
 """
 
 from anabranch.protocol.schema import field, message

@@ -1,11 +1,11 @@
 """LeaderAndIsr (4): the controller sends a broker the partitions that it leads or follows.
 
 Only version 5 is implemented: grouped by topic, with topic ids; requests and responses are flexible. Type 2 is a full
-list, 1 an incremental one, 0 not known. Tag 10266 (Anabranch's) counts how often the controller has read the cluster
-in its term; a broker refuses a request with a lower count. The KIP-253 tags are fields of the partition, because two
-partitions of one topic differ during a resize. ``ordered_delivery`` is -1 before the first resize, when the
-configuration decides. The base offset (Anabranch's, tag 10261) is the first offset of a new log. It is above 0 for a
-partition that was removed and created again.
+list, 1 an incremental one, 0 not known. Tag 10266 (Anabranch's) counts how often the controller has read the cluster in
+its term; a broker refuses a request with a lower count. The KIP-253 tags are fields of the partition, because the
+partitions of a topic may differ during a resize. ``ordered_delivery`` is -1 before the first resize, when the
+configuration decides. The base offset (Anabranch's, tag 10261) is the first offset of a new log. The base offset is
+above 0 for a partition that was removed and created again.
 """
 
 from anabranch.protocol.schema import field, message

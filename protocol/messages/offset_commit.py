@@ -1,9 +1,9 @@
 """OffsetCommit (8): store the offsets a group has consumed to.
 
-Versions 2-4 carry a retention time, dropped in 5; 6 brings the leader epoch; 7 static members; 8 is flexible.
-KIP-253: tag 10256 is the incarnation of the partition that the offset belongs to; without it the coordinator uses the
-incarnation it knows. Tag 10260 of a request means that everything below the offset is processed. The commit then also
-reports the position, as a ConsumerGroupPosition would. Tag 10260 of a response confirms that report.
+Versions 2-4 carry a retention time, dropped in 5; 6 brings the leader epoch; 7 static members; 8 is flexible. KIP-253:
+tag 10256 is the incarnation of the partition that the offset belongs to; without the tag, the coordinator uses the
+incarnation that it knows. Tag 10260 of a request means that everything below the offset is processed. The commit then
+also reports the position, as a ConsumerGroupPosition would. Tag 10260 of a response confirms that report.
 """
 
 from anabranch.protocol.schema import field, message

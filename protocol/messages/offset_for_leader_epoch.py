@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (23): the end offset of a leader epoch, to find the offset at which two logs diverge.
+"""OffsetForLeaderEpoch (23): the end offset of a leader epoch, which shows where two logs diverge.
 
 Version 3 brings the replica id (-1 for a consumer); 4 is flexible.
 """

@@ -4,16 +4,16 @@ A lineage names the partitions that had a partition's keys before. Any broker re
 after a ``sync``.
 
 Version 1 returns the lineage. ``as_of`` is the partition's leader epoch, -1 where the partition does not exist.
-``over`` is the last leader epoch of the last removed incarnation of the number, -1 for none. Tag 10273 is the log end
-of that incarnation, -1 from older brokers; a reader compares its position with it. ``floor`` and ``lineage`` are the
-partition's. Entries ascend by epoch; every entry up to ``as_of`` is in the response or below the floor.
-``topic_incarnation`` distinguishes a topic from a deleted one of the same name. In a request it is the incarnation in
-the client's metadata, -1 for any. A broker that has read an older state than the client asks for responds with
-LEADER_NOT_AVAILABLE (5), never with an empty lineage. For a malformed znode the response is the same, and tag 10266
-names the fault.
+``over`` is the last leader epoch of the last removed incarnation of the partition number, -1 without such an
+incarnation. Tag 10273 is the log end of that incarnation, -1 from older brokers; a reader compares its position with
+this log end. ``floor`` and ``lineage`` are the partition's. Entries ascend by epoch; every entry up to ``as_of`` is in
+the response or below the floor. ``topic_incarnation`` distinguishes a topic from a deleted one of the same name. In a
+request, this field has the incarnation in the client's metadata, -1 for any. A broker that has read an older state than
+the client asks for responds with LEADER_NOT_AVAILABLE (5), never with an empty lineage. For a malformed znode the
+response is the same, and tag 10266 names the fault.
 
-Version 0 is for consumers that know one ancestor and one survivor of a partition. It serves topics that were never
-resized. For a resized topic the response is LEADER_NOT_AVAILABLE (5), which blocks the consumer.
+Version 0 is for consumers that know one ancestor and one survivor of a partition. This version serves topics that were
+never resized. For a resized topic the response is LEADER_NOT_AVAILABLE (5), which blocks the consumer.
 """
 
 from anabranch.protocol.schema import field, message

@@ -1,10 +1,10 @@
 """Produce (0): append record batches to partitions.
 
-Version 3 brings the transactional id and record batch v2; 4 means that the client knows KAFKA_STORAGE_ERROR; 5
-returns the log start offset; 7 allows zstd; 8 returns the records at fault and a message; 9 is flexible.
-Versions 0-2 lack only the transactional id and may carry old magics. They are advertised because librdkafka 2.0 stops
-compressing otherwise (KAFKA-18659). A request of these versions gets a typed error. KIP-253: tags 10253 and 10257 are
-the partition layout by which the producer placed the records.
+Version 3 brings the transactional id and record batch v2; 4 means that the client knows KAFKA_STORAGE_ERROR; 5 returns
+the log start offset; 7 allows zstd; 8 returns the records at fault and a message; 9 is flexible. Versions 0-2 lack only
+the transactional id and may carry old magics. These versions are advertised because librdkafka 2.0 stops compressing
+otherwise (KAFKA-18659). A request of these versions gets a typed error. KIP-253: tags 10253 and 10257 are the partition
+layout by which the producer placed the records.
 """
 
 from anabranch.protocol.schema import field, message

@@ -1,9 +1,9 @@
 """StopReplica (5): the controller requests a broker to stop, and perhaps delete, replicas.
 
-Version 1 brings the broker epoch and names partitions by topic; version 2 is flexible. Version 3 has a leader epoch
-and a delete flag for each partition (KIP-570); before it one flag counts for all. KIP-253: tag 10256 is the
-partition's incarnation. Tag 10262 of the response (Anabranch's) is the log end of a deleted replica, -1 when the broker
-does not know it. A partition that is created again begins at that offset.
+Version 1 brings the broker epoch and names partitions by topic; version 2 is flexible. Version 3 has a leader epoch and
+a delete flag for each partition (KIP-570); in earlier versions one flag counts for all partitions. KIP-253: tag 10256
+is the partition's incarnation. Tag 10262 of the response (Anabranch's) is the log end of a deleted replica, -1 when the
+broker does not know the offset. A partition that is created again begins at that offset.
 """
 
 from anabranch.protocol.schema import field, message

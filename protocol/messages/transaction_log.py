@@ -4,7 +4,7 @@ A value is flexible from version 1 (KIP-915). Nothing writes these records yet: 
 ``transaction_status`` is Kafka's number: 0 empty, 1 ongoing, 2 prepare commit, 3 prepare abort, 4 complete commit,
 5 complete abort, 6 dead, 7 prepare epoch fence.
 
-No version comes after these, because older releases could not read its records. New fields are tagged fields of the
+No higher versions will follow, because older releases could not read their records. New fields are tagged fields of the
 highest version (KIP-915).
 """
 

@@ -9,8 +9,8 @@ Three tags precede a split that producers without a layout can follow. 10258 ann
 of the new partitions. The response has the time of the last write of such producers to the named topics.
 
 Tag 10269 of a topic asks for the bytes that this broker has appended to it. Tag 10272 of a partition makes its leader
-hold records back from retention by time. The tag has the first offset that is held, the duration, and the group that
-has not read the held records yet ("": not known). The tag is None when nothing is held.
+hold records back from retention by time. The tag has the first held offset, the duration, and the group that has yet to
+read the held records ("": not known). The tag is None when nothing is held.
 """
 
 from anabranch.protocol.schema import field, message
