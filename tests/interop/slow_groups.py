@@ -162,6 +162,10 @@ class Group:
         """Whether the group has processed these records, or later records of their keys."""
         return all(max(self.processed.get(key, ()), default=-1) >= number for key, number in newest.items())
 
+    def has_processed_all(self, load: Load) -> bool:
+        """Whether the group has processed every record that it may not skip, also those that others overtook."""
+        return all(self._oldest_unprocessed(key, written) is None for key, written in load.written.items())
+
     def hand_out(self, member: int, partition: int, key: str, number: int, load: Load) -> None:
         older = self._oldest_unprocessed(key, load.written[key])
         if older is not None and older < number:
@@ -425,6 +429,8 @@ class Run:
         self._load.stop()
         newest = self._load.newest()
         self.wait_for_groups(self.groups, lambda group: group.has_processed(newest), "it processes the last records")
+        ordered = [group for group in self.groups if group.reset == "earliest"]
+        self.wait_for_groups(ordered, lambda group: group.has_processed_all(self._load), "it processes all records")
         for members in self.members.values():
             members.leave()
         for members in self.members.values():
