@@ -1,19 +1,18 @@
-"""Batches that idempotent producers must repeat on one connection before later batches are written. Pure.
+"""Remembers the batches that idempotent producers must repeat on a connection before later batches are written. Pure.
 
 A log that does not know a producer accepts any sequence from it, because earlier records may have been deleted. Suppose
-this broker refuses the first batch in flight, and then begins to lead the batch's partition, which is new. The second
-batch would be written in the place of the first, and the first would stay out of sequence. librdkafka does not even
-repeat the first batch: it considers a batch written once a later batch is written. (Apache Kafka accepts the later
-batch.)
+this broker refuses the first batch in flight, and then begins to lead the batch's partition, which is new. The log
+would accept the second batch, and later refuse the first batch as out of sequence. librdkafka does not even repeat the
+first batch: it considers a batch written once a later batch is written. (Apache Kafka accepts the later batch.)
 
 For each partition and producer, this module remembers the first sequence that was refused with a retriable error. While
 the log does not know the producer, later sequences are refused too. Most libraries repeat the first batch first;
 kafka-python repeats the last batch first, and the other batches right after it. A producer that has not repeated the
-first batch within ``GIVE_UP_S`` will not do so. Such a producer gets OUT_OF_ORDER_SEQUENCE_NUMBER, as from a log that
-knows the producer, and continues in another epoch. Later batches of the old epoch are refused, because the producer may
-consider the missing batch written.
+first batch within ``GIVE_UP_S`` will not repeat it. Such a producer gets OUT_OF_ORDER_SEQUENCE_NUMBER, as from a log
+that knows the producer, and continues in another epoch. Later batches of the old epoch are refused, because the
+producer may consider the missing batch written.
 
-This state ends with the connection, as do the producer's requests in flight.
+The state is dropped when the connection ends, because the producer's requests in flight end with it.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class _FirstToRepeat(NamedTuple):
     epoch: int
     sequence: int
     since: float
-    """When the batch arrived last."""
+    """The time at which the batch last arrived."""
 
 
 class AwaitedBatches:
@@ -79,14 +78,14 @@ class AwaitedBatches:
             self._first[named] = _FirstToRepeat(batch.epoch, batch.first, now)
 
     def skip(self, batch: SentBatch, now: float) -> None:
-        """Note that the producer will not repeat a batch. If it was awaited, the batch after it is awaited now."""
+        """Note that the producer will not repeat a batch. If that batch was awaited, the next batch is awaited now."""
         named = (batch.key, batch.producer_id)
         awaited = self._first.get(named)
         if awaited is not None and awaited[:2] == (batch.epoch, batch.first):
             self._first[named] = _FirstToRepeat(batch.epoch, increment_sequence(batch.last, 1), now)
 
     def forget(self, batch: SentBatch) -> None:
-        """Note that a batch is in the log, which knows the producer from then on."""
+        """Note that a batch is in the log. From then on the log knows the producer."""
         named = (batch.key, batch.producer_id)
         awaited = self._first.get(named)
         if awaited is not None and awaited.epoch <= batch.epoch:
@@ -118,7 +117,7 @@ class SentBatch:
 
     @classmethod
     def read(cls, awaited: AwaitedBatches, clock: Clock, key: TopicPartition, records: object) -> SentBatch | None:
-        """Read the header of a batch, valid or not; None unless an idempotent producer wrote it."""
+        """Read the header of a batch, valid or not; returns None unless an idempotent producer wrote the batch."""
         if not isinstance(records, memoryview) or len(records) < HEADER_BYTES or records[MAGIC_AT] != MAGIC:
             return None
         header = HEADER.unpack_from(records)

@@ -17,7 +17,7 @@ from anabranch.protocol.types import TopicPartition
 OUR_SOFTWARE = "anabranch"
 """The prefix of the software names of our own clients and tools in ApiVersions (KIP-511)."""
 _FAILS_WITHOUT_LEADER = frozenset({"sarama"})
-"""Libraries that fail a record less than a second after its partition lost its leader, and send nothing meanwhile."""
+"""Libraries that fail a record less than a second after its partition lost its leader. They send nothing meanwhile."""
 IN_FLIGHT_S = 0.05
 """A batch in flight may arrive this long after its idempotent producer was made to refresh metadata.
 Such a batch is refused like the first batch: OUT_OF_ORDER_SEQUENCE_NUMBER would do more harm. No library repeats a
@@ -53,7 +53,7 @@ class ClientSession:
 
     @property
     def waits_for_leaders(self) -> bool:
-        """Whether a split is announced to the client: it is a stock client that waits for leaders of new partitions."""
+        """Whether a split is announced to the client: to stock clients that wait for leaders of new partitions."""
         return not self.is_ours and self.software_name not in _FAILS_WITHOUT_LEADER
 
     @property
@@ -77,10 +77,10 @@ class ClientSession:
     def refresh(
         self, topic: str, topic_id: uuid.UUID | None, layout_version: int, now: float, again_s: float = math.inf
     ) -> bool:
-        """Note that the client is made to refresh a topic's metadata; False if it was, for this layout or a later one.
+        """Note that the client is made to refresh a topic's metadata. False if it was for this layout or a later one.
 
-        After ``again_s`` the client is made to refresh again. A topic that was deleted and
-        created again has another id, and its layout versions begin anew.
+        After ``again_s`` the client is made to refresh again. A topic that was deleted and created again has another
+        id, and its layout versions begin again.
         """
         before = self._refreshes.get(topic)
         is_known = before is not None and before[0] == topic_id and before[1] >= layout_version
@@ -90,12 +90,12 @@ class ClientSession:
         return True
 
     def is_refreshing(self, topic: str, topic_id: uuid.UUID | None, layout_version: int, now: float) -> bool:
-        """Whether a batch that comes now may have been in flight when the client was made to refresh metadata."""
+        """Whether a batch that arrives now may have been in flight when the client was made to refresh metadata."""
         before = self._refreshes.get(topic)
         return before is not None and before[:2] == (topic_id, layout_version) and now - before[2] < IN_FLIGHT_S
 
     def is_furthest(self, key: TopicPartition, batch: RecordBatch) -> bool:
-        """Note a batch of an idempotent producer; False if a later batch came before it: then it is repeated."""
+        """Note a batch of an idempotent producer; False if it is a repetition, because a later batch arrived before."""
         named = (key, batch.producer_id)
         epoch, sequence = self._furthest.get(named, (NO_EPOCH, NO_SEQUENCE))
         if epoch == batch.producer_epoch and 0 < sequence - batch.base_sequence < HALF_OF_ALL_SEQUENCES:

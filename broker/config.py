@@ -1,4 +1,4 @@
-"""A broker's static configuration: ``server.properties``, environment overrides, ``--set``; checked as a whole."""
+"""A broker's static configuration, checked as a whole: ``server.properties``, environment overrides, ``--set``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BrokerConfig:
     inter_broker_listener: str
     log_dirs: tuple[str, ...]
     host_name: str = "localhost"
-    """Advertised for a listener without a host."""
+    """The host to advertise for a listener without a host."""
 
     @property
     def broker_id(self) -> int:

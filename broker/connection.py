@@ -44,7 +44,7 @@ logger = structlog.get_logger(__name__)
 MAX_SLOTS = 8
 _REQUESTS_PER_YIELD = 8
 _PARKING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_POSITION})
-"""Requests that may wait for other members: nothing more is read from the connection until they are answered."""
+"""APIs whose requests may wait for other members: until such a request is answered, nothing more is read."""
 
 
 class _Slot:
@@ -71,7 +71,7 @@ class _Slot:
         self.arrived = ctx.arrived
         self.begun = ctx.begun
         self.handled = self.filled = handled
-        """When the handler returned, and when the response was ready."""
+        """The time when the handler returned, and the time when the response was ready."""
         self.is_follower = ctx.is_follower
         self.api_version = ctx.api_version
         self.client_id = ctx.client_id
@@ -79,9 +79,9 @@ class _Slot:
         self.response: Message | None = None
         self._may_have_many = ctx.api_key != ApiKey.PRODUCE or ctx.request_bytes > LARGE_FRAME_BYTES
         self.has_many_items = False
-        """Whether the response is encoded in steps, by the task that writes."""
+        """Whether the writer task encodes the response, in steps."""
         self.rest: Sequence[Part] | None = None
-        """The encoded parts that are not sent yet; None before the response is encoded. The writer task sends them."""
+        """The encoded parts that the writer task has not sent yet; None before the response is encoded."""
 
     def fill(self, response: Message, now: float) -> None:
         """Set the response."""
@@ -140,12 +140,12 @@ class Connection:
         self.client_host = host_of(stream.peer)
         self.last_active = node.env.clock.monotonic()
         self.frame_since: float | None = None
-        """When the first byte of an incomplete frame arrived."""
+        """The time when the first byte of an incomplete frame arrived."""
 
     # ------------------------------------------------------------ life
 
     async def run(self) -> None:
-        """Serve until the connection ends. Never raises anything but a cancellation."""
+        """Serve until the connection ends. Raises nothing except a cancellation."""
         logger.debug("connection.opened", client=self._stream.peer, listener=self.listener)
         try:
             async with trio.open_nursery() as self._nursery:
@@ -158,7 +158,7 @@ class Connection:
             self._settle_budget(0)
 
     def close(self, because: str) -> None:
-        """Close at once; the first reason counts."""
+        """Close at once. If it is called again, the first reason stays."""
         if self._closed_because is None:
             self._closed_because = because
             self._stream.close()
@@ -350,7 +350,7 @@ class Connection:
             self._progress.set()
 
     def _encode(self, slot: _Slot) -> Sequence[Part]:
-        """The parts to send. If encoding fails there are none, and the connection is closed."""
+        """Returns the parts to send. If encoding fails, there are no parts, and the connection is closed."""
         assert slot.response is not None
         try:
             return encode_response(slot.api_key, slot.api_version, slot.correlation_id, slot.response)

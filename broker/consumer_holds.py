@@ -48,11 +48,11 @@ from anabranch.runtime.env import Env
 logger = structlog.get_logger(__name__)
 
 WAITING_PAUSE_S = 0.1
-"""The pause between two rounds while a partition is held: a wait ends at most this long after the commit."""
+"""The pause between two rounds while a partition is held: a wait ends at most this long after the awaited commit."""
 ROUNDS_PER_LEASE = 4
-"""The least number of rounds in a lease: answers are renewed before they expire, so an open partition stays open."""
+"""The least number of rounds within a lease. Answers are renewed before they expire, so no open partition closes."""
 STARTS_PAUSE_S = 5.0
-"""The pause between two requests for log starts, which retention changes slowly."""
+"""The pause between two requests for log starts. Retention changes log starts slowly."""
 
 
 class BrokerConnections:
@@ -138,7 +138,7 @@ class ConsumerHolds:
 
     @property
     def held_partitions(self) -> int:
-        """The number of partitions led here that hold records back from such consumers."""
+        """The number of partitions led here that hold records back from consumers that keep no order of keys."""
         now = self._clock.monotonic()
         return sum(
             partition.stock_cap.at(now) < partition.leader_epoch
@@ -148,7 +148,7 @@ class ConsumerHolds:
 
     @property
     def longest_s(self) -> float:
-        """The seconds that the longest present wait for a group has lasted; 0 without one."""
+        """The seconds that the longest present wait for a group has lasted; 0 if there is no wait."""
         now = self._clock.monotonic()
         waits = [now - topic.since(wait) for topic in self.topics.values() for wait in topic.waits]
         return max(waits, default=0.0)
@@ -200,7 +200,7 @@ class ConsumerHolds:
     # ------------------------------------------------------------ lineages
 
     async def _learn_lineages(self, name: str, led: Collection[int]) -> None:
-        """Read the lineages of the led partitions, and of all partitions that these name directly or indirectly."""
+        """Read the lineages of the led partitions, and of all partitions named there, directly or indirectly."""
         unseen, seen = set(led), set[int]()
         while unseen:
             questions = [Question(TopicPartition(name, p)) for p in sorted(unseen)]
@@ -259,7 +259,7 @@ class ConsumerHolds:
         ends: Mapping[int, tuple[int, set[int]]],
         starts: Sequence[int],
     ) -> None:
-        """Ask one leader. ``ends``: by partition, its leader epoch and the epochs whose ends are requested."""
+        """Ask one leader. ``ends`` has for each partition its leader epoch and the epochs whose ends are requested."""
         try:
             if ends:
                 answer = await self._connections.ask(nursery, leader, _ends_request(name, ends), self._timeout_s)

@@ -38,7 +38,7 @@ class ControllerClient:
         self._nursery: trio.Nursery | None = None
         self.address: ControllerZnode | None = None
         self.on_moved: Callable[[], None] = lambda: None
-        """Called when another controller becomes active, or when none is."""
+        """Called when another controller becomes active, or when no controller is active."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep ``address`` up to date until cancelled."""
@@ -80,8 +80,8 @@ class ControllerClient:
         """Send ``body`` to the active controller and return its answer.
 
         ``refused(response)``: whether the response is NOT_CONTROLLER. Raises ``KafkaError`` REQUEST_TIMED_OUT 7 if no
-        controller answers in time. A request whose connection broke is sent again: admin requests name the wanted
-        state, and the second response reports that it exists already.
+        controller answers in time. A request whose connection broke is sent again. That is safe: admin requests name
+        the wanted state, and the second response reports that this state exists already.
         """
         deadline = self._env.clock.monotonic() + timeout_s
         with trio.move_on_at(deadline):

@@ -2,7 +2,8 @@
 
 A request of an older controller is refused with STALE_CONTROLLER_EPOCH, and a request for an earlier registration of
 this broker with STALE_BROKER_EPOCH. Newer epochs are accepted (KAFKA-7235, KAFKA-9839). Requests wait until this broker
-is registered: before that, a request may be for the previous process at this address, whose log had more records.
+is registered. Before that, a request may be for the previous process at this address, and the log of that process had
+more records.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from anabranch.protocol.sentinels import NO_EPOCH
 
 
 def refusal_of(ctx: RequestContext, controller_epoch: int, broker_epoch: int) -> ErrorCode:
-    """The error for a controller's request with these epochs; NONE: it is accepted."""
+    """The error for a controller's request with these epochs; NONE if the request is accepted."""
     node = ctx.node
     if broker_epoch != NO_EPOCH and broker_epoch < node.broker_epoch:
         return ErrorCode.STALE_BROKER_EPOCH

@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class Deferred(Generic[T]):
-    """One response slot, filled exactly once, when the condition that the response waits for holds.
+    """A place for one response. It is filled exactly once, when the awaited condition holds.
 
-    A handler returns it instead of the response when the answer must wait (for the high watermark, for other members,
-    for the controller). The connection keeps the slot's place in its queue, so responses are sent in request order.
+    A handler returns a ``Deferred`` instead of the response if the answer must wait (for the high watermark, for other
+    members, for the controller). The connection keeps its place in the queue, so responses are sent in request order.
     """
 
     __slots__ = ("_callback", "_filled", "_value")
@@ -38,7 +38,7 @@ class Deferred(Generic[T]):
             self._callback(value)
 
     async def value(self) -> T:
-        """Wait for the value. There can be no other listener."""
+        """Wait for the value. No other listener is allowed."""
         arrived = trio.Event()
         found: list[T] = []
 

@@ -1,7 +1,7 @@
-"""A produce request that waits: with acks=all for the high watermarks, with ``log.flush=ack`` for the disk.
+"""Produce requests that wait: with acks=all for the high watermarks, with ``log.flush=ack`` for the disk.
 
-With acks=all a permanent refusal waits too, as long as a replica in sync may have the batch from an earlier leader. A
-batch that was repeated before its turn waits for its turn (``retry_order``).
+With acks=all a permanent refusal waits too, as long as an in-sync replica may have the batch from an earlier leader. A
+repeated batch that arrives before its turn waits for its turn (``retry_order``).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Awaited(ABC):
 
 
 Part: TypeAlias = PartitionProduceResponse | Awaited
-"""A partition's answer, or the object that gets it later."""
+"""A partition's answer, or the object that gets the answer later."""
 Parts: TypeAlias = Sequence[tuple[str, Sequence[Part]]]
 """The parts of a request, by topic, in the order of the request."""
 
@@ -74,7 +74,7 @@ def answer_of(parts: Parts) -> ProduceResponse:
 
 
 class AwaitedAppend(Awaited):
-    """A batch that is in the log: it waits until the high watermark or the disk reaches its end."""
+    """A batch that is in the log: the answer waits until the high watermark or the disk reaches the batch's end."""
 
     __slots__ = ("_appended",)
 
@@ -96,7 +96,7 @@ class AwaitedAppend(Awaited):
 
 
 class AwaitedInTerm(Awaited):
-    """A part without a batch in the log: it is refused once this broker does not lead in the same term."""
+    """A part without a batch in the log: the part is refused once this broker does not lead in the same term."""
 
     __slots__ = ("_term",)
 
@@ -118,7 +118,7 @@ class AwaitedInTerm(Awaited):
 class AwaitedRefusal(AwaitedInTerm):
     """A batch that is refused permanently: the refusal waits until no possible next leader has the batch.
 
-    After the refusal its producer may write the records again in another way.
+    After the refusal the producer may write the records again, in another partition or with other sequences.
     """
 
     __slots__ = ()
@@ -137,7 +137,7 @@ class AwaitedRefusal(AwaitedInTerm):
 
 
 class AwaitedTurn(AwaitedInTerm):
-    """A batch that came before its turn. It is appended when its turn comes, or else refused with ``answer``."""
+    """A batch that arrived before its turn. It is appended in its turn, or refused with ``answer``."""
 
     __slots__ = ("_append", "_appended", "_held_bytes", "_held_until", "_memory", "_order")
 
@@ -155,20 +155,20 @@ class AwaitedTurn(AwaitedInTerm):
         self._order = order
         self._held_until = held_until
         self._append: Callable[[], Part] | None = append
-        """Keeps the batch in memory; None once the batch is not held any more."""
+        """Appends the batch, and keeps it in memory until then; None once the batch is not held any more."""
         self._appended: Part | None = None
         self._memory = memory
         self._held_bytes = held_bytes
         memory.hold(held_bytes)
 
     def take_turn(self) -> None:
-        """Append the batch, unless it is answered already, for instance after a change of the leader."""
+        """Append the batch, unless it was answered before, for instance after a change of the leader."""
         if self._append is not None and not self.is_done():
             self._appended = self._append()
             self._free()
 
     def end_with(self, purgatory: Purgatory, operation: DelayedProduce) -> None:
-        """Let the purgatory end the hold at the hold's deadline, which differs from the request's."""
+        """Let the purgatory end the hold at the hold's own deadline, which differs from the request's deadline."""
         purgatory.park(EndOfHold(self._held_until, self, operation))
 
     def let_go(self) -> None:
@@ -194,7 +194,7 @@ class AwaitedTurn(AwaitedInTerm):
 
 
 class EndOfHold(DelayedOperation):
-    """Ends the hold of one batch at its deadline; other parts of its request may wait longer."""
+    """Ends the hold of one batch at the hold's deadline. Other parts of the request may wait longer."""
 
     __slots__ = ("_awaited", "_operation")
 
@@ -225,7 +225,7 @@ class DelayedProduce(DelayedOperation):
     def park(
         cls, purgatory: Purgatory, deadline: float, waiting: Sequence[Awaited], parts: Parts
     ) -> Deferred[ProduceResponse]:
-        """Watch the partitions of ``waiting``, which are among ``parts``. The returned answer is filled later."""
+        """Watch the partitions of ``waiting``, a part of ``parts``. The returned answer is filled later."""
         operation = cls(purgatory, deadline, waiting, parts)
         for awaited in waiting:
             awaited.partition.watchers[operation] = None

@@ -108,7 +108,7 @@ class Dispatcher:
             ApiVersion(api_key=int(key), min_version=API[key].min_version, max_version=API[key].max_version)
             for key in sorted(handlers)
         ]
-        """Every API of the table with the versions that are implemented, by key."""
+        """The implemented versions of every API in the table, by API key."""
 
     def handle(self, ctx: RequestContext, body: Any) -> Answer:
         """Apply a request. Raises ``CloseConnectionError`` for an API that is not served and for a failed handler."""

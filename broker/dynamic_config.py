@@ -1,8 +1,8 @@
 """Configuration that changes while the broker runs: ``/config/brokers``, ``/config/topics``, ``/config/changes``.
 
 A change is applied at once: the notification's watch wakes one task, which reads the entity's znode again. The
-effective value is the first of these: topic override, override of this broker, override of all brokers, static file,
-default.
+effective value comes from the first of these places that has the key: topic override, override of this broker, override
+of all brokers, static file, default.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FOR_ONE_BROKER = ConfigDef(
     "dynamic broker",
     [key for key in BROKER_CONFIGS if key.update_mode in (UpdateMode.CLUSTER_WIDE, UpdateMode.PER_BROKER)],
 )
-"""Other keys in a znode edited by hand are ignored: otherwise they would be described but not be in force."""
+"""Any other key in a znode that was edited by hand is ignored: it would be described without being in force."""
 _RETRY_S = 0.5
 _ORDER_RETRY_S = 0.1
 
@@ -62,7 +62,7 @@ class DynamicConfig:
         self._all_unapplied = False
         """Whether a default that any topic may inherit has changed."""
         self.on_topics_changed: Callable[[Collection[str] | None], Awaitable[None]] = _apply_to_nothing
-        """Awaited with the topics whose effective configuration changed; None: every topic may be affected."""
+        """Awaited with the topics whose effective configuration changed; with None if any topic may be affected."""
         self.on_values_changed: Callable[[], None] = lambda: None
         """Called when ``values`` have changed."""
 
@@ -78,7 +78,7 @@ class DynamicConfig:
         return self._topic_defaults[name] if overrides is None or name not in overrides else overrides[name]
 
     def topic_values_with(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Every topic key for a topic with these overrides, which may be another broker's."""
+        """Every topic key, parsed, for a topic with these overrides."""
         return {**self._topic_defaults, **_usable(given, TOPIC_CONFIGS, "topic")}
 
     def log_config(self, topic: str) -> LogConfig:
@@ -96,7 +96,7 @@ class DynamicConfig:
         )
 
     def marked(self, topic: str) -> Marked:
-        """The rule by which partitions that are marked for deletion lose their records."""
+        """The rule that decides when partitions marked for deletion lose their records."""
         return Marked.of(self.topic_values(topic))
 
     @property
@@ -106,7 +106,7 @@ class DynamicConfig:
     # ------------------------------------------------------------ reading
 
     async def load(self) -> None:
-        """Read everything, before any part of the broker uses a configuration. Raises ``ZkError``."""
+        """Read all overrides, before any part of the broker uses a configuration. Raises ``ZkError``."""
         await self._load_all()
         self._unapplied.clear()
         self._all_unapplied = False
@@ -123,7 +123,7 @@ class DynamicConfig:
         """Read one topic's overrides for a controller's request; wait while ZooKeeper cannot be reached.
 
         The overrides are read at the first request of each layout, because notifications of earlier alterations may
-        come after the request. The request waits and is not refused, because the controller does not repeat a refused
+        arrive after the request. The request waits and is not refused, because the controller does not repeat a refused
         request. A leader that missed its new epoch would stay in the old one, and its ISR changes would be fenced until
         the next election.
         """
@@ -143,7 +143,7 @@ class DynamicConfig:
                 await trio.sleep(_ORDER_RETRY_S)
 
     def forget_topics(self, topics: Iterable[str]) -> None:
-        """At the controller's next request, read again the overrides of topics that lost partitions."""
+        """Note topics that lost partitions: their overrides are read again at the controller's next request."""
         for topic in topics:
             self._read_for.pop(topic, None)
 
@@ -189,7 +189,7 @@ class DynamicConfig:
     # ------------------------------------------------------------ following
 
     async def run(self) -> None:
-        """Apply changes until cancelled; after a lost session everything is read again.
+        """Apply changes until cancelled. After a lost session all overrides are read again.
 
         ``runtime.znode_watch.follow`` does not fit: ``read_all_again`` has to wake this loop too. After a failed read
         this loop logs a warning and tries again each ``_RETRY_S``, even without a connection; ``follow`` waits for one.
@@ -212,7 +212,7 @@ class DynamicConfig:
     def _on_state(self, state: SessionState) -> None:
         if state is SessionState.LOST:
             self._reload = True
-            self._read_for.clear()  # requests for the next registration may come before everything is read again
+            self._read_for.clear()  # after the next registration, requests may arrive before everything is read again
         elif state is SessionState.CONNECTED:
             self._wake.set()
 
@@ -220,7 +220,7 @@ class DynamicConfig:
         self._wake.set()
 
     def read_all_again(self) -> None:
-        """Read everything again: a controller that dies after a change may not have sent the notification."""
+        """Read all overrides again: a controller that dies after a change may not have sent the notification."""
         self._reload = True
         self._wake.set()
 

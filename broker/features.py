@@ -1,4 +1,4 @@
-"""The finalized features as one broker knows them (KIP-584): read before it registers, then followed by a watch."""
+"""One broker's view of the finalized features (KIP-584): read before it registers, then followed by a watch."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class FinalizedFeatureCache:
     async def load(self, watch: Watch | None = None) -> None:
         """Read ``/features``. Raises ``IncompatibleFeaturesError`` if this broker is incompatible, and ``ZkError``.
 
-        A malformed znode is an error at the start, because its content is not known. Later, the features that were read
+        At the start a malformed znode is an error, because its content is not known. Later, the features that were read
         last stay in force.
         """
         try:

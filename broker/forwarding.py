@@ -28,9 +28,9 @@ def forward(
 ) -> Answer:
     """Send the request to the active controller, and wait until this broker shows the change.
 
-    ``results(response)`` are the parts with an error code. ``visible(response)``: whether this broker shows the change.
-    ``failed`` makes the response when the controller does not answer. ``version``: the version of the request to the
-    controller, by default the client's. ``wait`` waits for another state than the metadata.
+    ``results(response)`` returns the parts that have an error code. ``visible(response)``: whether this broker shows
+    the change. ``failed`` makes the response if the controller does not answer. ``version``: the version of the request
+    to the controller, by default the client's version. ``wait`` replaces the wait for this broker's metadata.
     """
     asked_version = ctx.api_version if version is None else version
     node = ctx.node
@@ -51,7 +51,7 @@ def forward(
 
 
 def refused_resources(request: Any, error: KafkaError, result: Callable[..., T]) -> list[T]:
-    """One ``result`` with the error for each resource of a request that alters configs."""
+    """Answer each resource of a request that alters configs with one ``result`` that has the error."""
     return [
         result(
             error_code=error.code,

@@ -1,8 +1,8 @@
-"""The lag of groups in records and in seconds, as their coordinator knows it, for Prometheus.
+"""Computes the lag of groups in records and in seconds for Prometheus, from the facts of their coordinator.
 
-A coordinator knows the committed offsets of its groups. It knows the ends of the partitions that it leads, and from
-time to time asks the leaders of the other partitions for their ends. It remembers how each end moved. So it knows when
-the first record after a committed offset was appended. The lag in seconds is the age of that record.
+A coordinator knows the committed offsets of its groups. Its broker knows the ends of the partitions that it leads, and
+from time to time asks other leaders for the ends of the other partitions. The coordinator remembers how each end moved.
+So it knows when the first record after a committed offset was appended. The lag in seconds is the age of that record.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ASKED_AT_ONCE = 1000
 
 
 class EndHistory:
-    """The end offsets of a partition at some moments. Fewer of the older moments are kept."""
+    """The end offsets of a partition at some moments. Older moments are kept less densely."""
 
     __slots__ = ("_ends", "_times")
 
@@ -59,7 +59,7 @@ class EndHistory:
             ends[:half] = ends[:half:2]
 
     def behind_s(self, offset: int, now: float) -> float:
-        """The age of the record at ``offset``, 0 if there is none; a lower bound if it is older than the history."""
+        """The age of the record at ``offset``, 0 if there is no record. Older than the history: a lower bound."""
         at = bisect_right(self._ends, offset)
         if at == len(self._ends):
             return 0.0
@@ -147,7 +147,7 @@ class GroupLag:
     # ------------------------------------------------------------ reading
 
     def of(self, tp: TopicPartition, committed: int) -> tuple[int, float] | None:
-        """The lag, in records and in seconds, of a group that committed this offset; None if it is not known."""
+        """The lag, in records and in seconds, of a group that committed this offset; None if the lag is not known."""
         history = self._histories.get(tp)
         partition = self._replicas.hosted(tp)
         if partition is not None and partition.is_leader:

@@ -1,11 +1,11 @@
-"""Batches of many records or bytes: their records are read in slices, before the request is served.
+"""Reads the records of batches with many records or bytes, in slices, before the request is served.
 
 Most batches are checked by their header alone. A compacted topic needs each record's key. A resized topic needs the
-partition of each key of a stock producer. A ``compression.type`` needs the whole batch compressed anew. A batch of
-200,000 records would hold the event loop for half a second, and a few kilobytes may decompress to 128 MiB. Such a batch
-is read while the request waits in its connection. So the requests of a connection keep their order, and the bytes of
-the batch stay unchanged. The decision on the batch follows in one step, from the records that were read. Threads
-compress and decompress.
+partition of each key of a stock producer. For ``compression.type`` the whole batch may have to be compressed again. A
+batch of 200,000 records would block the event loop for half a second, and a few kilobytes may decompress to 128 MiB.
+Such a batch is read while the request waits in its connection. So the requests of a connection keep their order, and
+the bytes of the batch stay unchanged. Then the batch is accepted or refused in one step, from the records that were
+read. Threads compress and decompress.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _COUNT = Struct(">i")
 
 
 class LargeBatch(NamedTuple):
-    """The records read from a batch, and the partitions of its keys under the layout of that moment."""
+    """The records that were read from a batch, and the partitions of their keys under the layout at that time."""
 
     read: ReadBatch
     placement: Placement | None
@@ -52,7 +52,7 @@ NONE: LargeBatches = MappingProxyType({})
 
 
 def find(request: Any) -> list[tuple[TopicPartition, StoredLayout | None, memoryview]]:
-    """The batches of a ``ProduceRequest`` with more than ``RECORDS_AT_ONCE`` records, or perhaps very many bytes."""
+    """Find the batches of a ``ProduceRequest`` with more than ``RECORDS_AT_ONCE`` records, or perhaps many bytes."""
     found = []
     for topic in request.topic_data:
         for data in topic.partition_data:
@@ -79,7 +79,7 @@ async def read(
 ) -> LargeBatches:
     """Read the batches whose records must be checked one by one, and those that may be awaited (``retry_order``).
 
-    A fault in a batch is reported when it is appended.
+    A fault in a batch is reported when the batch is appended.
     """
     batches: dict[TopicPartition, LargeBatch] = {}
     work = TimeSlice(clock)

@@ -1,8 +1,8 @@
-"""Requests that name very many partitions, topics or groups: served in slices, while other connections are served.
+"""Serves requests that name very many partitions, topics or groups in slices. Other connections are served in between.
 
-The partitions of such a request are decided independently. A slice is a request of the same kind that names some of
-them, for the same handler. The responses are joined into one. The request waits in its connection meanwhile, so that
-the requests of a connection keep their order.
+The items of such a request are independent of each other. A slice is a request of the same kind for the same handler,
+and names some of the items. The responses are joined into one response. The request waits in its connection meanwhile,
+so that the requests of a connection keep their order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BYTES_AS_AN_ITEM = 64 * 1024
 
 
 class _Named(NamedTuple):
-    """The fields that list the items of a request and the results of its response; ``inner``: those of a topic."""
+    """The fields that list the items of a request and the results of its response; ``inner``: the fields of a topic."""
 
     asked: str
     answered: str
@@ -34,7 +34,7 @@ class _Named(NamedTuple):
     answered_inner: str = ""
     at_once: int = 64
     in_turn: bool = False
-    """Whether each slice is answered before the next one starts: its deferred part is work, not waiting."""
+    """Whether each slice is answered before the next slice starts: its deferred part is work, not waiting."""
 
 
 _IN_TOPICS = _Named("topics", "topics", "partitions", "partitions")
@@ -57,14 +57,14 @@ NAMED = {
 
 
 class Slice(NamedTuple):
-    """``continues``: its first topic is the last one of the slice before it."""
+    """A slice of a request. ``continues``: its first topic is also the last topic of the slice before."""
 
     request: Any
     continues: bool = False
 
 
 def cut(api_key: int, request: Any) -> list[Slice]:
-    """The request in slices, in order; one slice if the request is small or is not of a kind that is cut."""
+    """Cut the request into slices, in order; one slice if the request is small, or if its kind is not cut."""
     named = NAMED.get(api_key)  # type: ignore[call-overload]
     if named is None:
         return [Slice(request)]
@@ -104,7 +104,7 @@ def _cut_topics(named: _Named, request: Any) -> Iterator[Slice]:
 
 
 def joined(api_key: int, slices: list[Slice], responses: list[Any]) -> Any:
-    """One response for all slices, of which there is at least one. Fields outside the items are the first response's.
+    """Join the responses of all slices; there is at least one. Fields outside the items are from the first response.
 
     A topic that was deleted and created again between two slices appears twice in the response.
 
@@ -137,7 +137,7 @@ def _with(message: Any, field: str, value: Any) -> Any:
 
 
 async def serve(handle: Callable[[RequestContext, Any], Answer], ctx: RequestContext, request: Any) -> Answer:
-    """Apply a request slice by slice. Raises ``CloseConnectionError``, once every slice was applied."""
+    """Apply a request slice by slice. ``CloseConnectionError`` is raised only after every slice was applied."""
     slices = cut(ctx.api_key, request)
     if len(slices) == 1:
         return handle(ctx, request)

@@ -1,4 +1,4 @@
-"""Batches refused for a partition layout: counted by topic, and logged without flooding the log."""
+"""Counts batches that are refused because of a partition layout, by topic, and logs them without flooding the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LayoutRefusals:
         self._next_line_at: dict[tuple[str, ErrorCode], float] = {}
 
     def note(self, key: TopicPartition, error: KafkaError, client_id: str | None = None) -> None:
-        """Count a refusal: its error is 25310, or 44 for a producer that names no layout."""
+        """Count a refusal. The error is 25310, or 44 for a producer that names no layout."""
         if error.code is ErrorCode.INVALID_PARTITION_METADATA:
             self._metrics.layout_refusals.add(key.topic)
         else:
@@ -37,6 +37,6 @@ class LayoutRefusals:
         if len(self._next_line_at) >= _TOPICS_KEPT:
             self._next_line_at.clear()
         self._next_line_at[kind] = now + LOG_EVERY_S
-        # A stock producer cannot react to the refusal: its owner has to.
+        # A stock producer cannot react to the refusal: the producer's owner has to act.
         level = logger.info if error.code is ErrorCode.INVALID_PARTITION_METADATA else logger.warning
         level("layout.refused", partition=str(key), client=client_id, reason=error.message)

@@ -1,10 +1,10 @@
 """Lineages of partitions, read from znodes, for PartitionLeaderEpochsForPartitions (25301) and for the cleaner.
 
 The state znode of a partition and the znode of its topic are read at the first question about them, after a ``sync``.
-The znodes are kept until their data watches fire. A watch fires before a later read of the session shows the change, so
-an answer from watched znodes shows one moment. Nothing is guessed: for a znode that cannot be read or does not exist
-yet, the answer is LEADER_NOT_AVAILABLE (5), and the client asks again. For a malformed znode the answer names the
-fault.
+The znodes are kept until their data watches fire. ZooKeeper fires a watch before any read of the same session shows the
+change. So all watched znodes in an answer are from the same moment. Nothing is guessed: for a znode that cannot be read
+or does not exist yet, the answer is LEADER_NOT_AVAILABLE (5), and the client asks again. For a malformed znode the
+answer names the fault.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from anabranch.zk_schemas.znode import MalformedZnodeError
 logger = structlog.get_logger(__name__)
 
 MAX_BYTES = 8 * 1024 * 1024
-"""The greatest size of all kept znodes, with ``_OVERHEAD`` for each; the least recently requested one is dropped first.
-A decoded znode takes up to ten times its size."""
+"""The maximum total size of the kept znodes, with ``_OVERHEAD`` for each.
+Beyond it, the least recently requested znode is dropped. A decoded znode takes up to ten times its size."""
 _OVERHEAD = 512
 _READS_AT_ONCE = 64
 T = TypeVar("T")
@@ -53,9 +53,9 @@ class Question(NamedTuple):
 
     tp: TopicPartition
     topic_incarnation: int = NO_INCARNATION
-    """The czxid of the topic's znode; from version 1 on."""
+    """The czxid of the topic's znode; requests have it from version 1 on."""
     incarnation: int = NO_INCARNATION
-    """The partition's incarnation; in version 0."""
+    """The partition's incarnation; only requests of version 0 have it."""
 
 
 class StoredLineage(NamedTuple):
@@ -65,11 +65,11 @@ class StoredLineage(NamedTuple):
     floor: int
     entries: list[Entry]
     is_complete: bool
-    """False before the first leader, and for a layout that was stored without a lineage."""
+    """False before the partition has had a leader, and if the layout was stored without a lineage."""
 
 
 class KnownZnode(Generic[T]):
-    """One znode as it was read last. The value is current as long as it ``is_watched``."""
+    """One znode as it was read last. The value is current as long as the znode ``is_watched``."""
 
     __slots__ = ("_decode", "counted", "czxid", "is_absent", "is_watched", "path", "reading", "size", "value", "wrong")
 
@@ -82,7 +82,7 @@ class KnownZnode(Generic[T]):
         self.czxid = -1
         self.size = _OVERHEAD
         self.counted = 0
-        """The part of ``size`` that ``LineageReader.size_bytes`` includes."""
+        """The part of ``size`` that is counted in ``LineageReader.size_bytes``."""
         self.is_absent = False
         self.is_watched = False
         self.reading: trio.Event | None = None
@@ -96,13 +96,13 @@ class KnownZnode(Generic[T]):
         return self.is_watched and bool(self.wrong)
 
     def changed(self) -> None:
-        """The data watch: the znode was written or deleted, or the connection is gone."""
+        """The callback of the data watch: the znode was written or deleted, or the connection is gone."""
         self.is_watched = False
 
     async def read(self, zk: ZkStore) -> None:
-        """Read the znode unless it is known; concurrent callers share one read. After an error it stays unread.
+        """Read the znode unless it is known; concurrent callers share one read. After an error the znode stays unread.
 
-        If the znode does not exist, only that is noted.
+        If the znode does not exist, only its absence is noted.
         """
         if self.reading is not None:
             await self.reading.wait()
@@ -129,7 +129,7 @@ class KnownZnode(Generic[T]):
 
 
 Read: TypeAlias = Mapping[str, KnownZnode[Any]]
-"""The znodes read just now, by path: a znode that was absent is still absent."""
+"""The znodes that were read just now, by path. If a znode was absent, it counts as absent."""
 NOTHING_READ: Final[Read] = MappingProxyType({})
 
 
@@ -145,7 +145,7 @@ class LineageReader:
         """Bytes of the kept znodes that are read completely."""
 
     def answer(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:
-        """The answer of version 1. If None, call ``read`` and pass its result; None then means: not known."""
+        """The answer of version 1. If it is None, call ``read`` and pass its result; a second None means: not known."""
         tp = question.tp
         if tp.topic not in self._metadata.topics:
             # Before the first UpdateMetadata, an unknown topic may still exist.
@@ -174,7 +174,7 @@ class LineageReader:
         return self._malformed(tp, path, read)
 
     def answer_v0(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:
-        """The answer of version 0: None for a resized topic: the version has only one ancestor and one survivor."""
+        """The answer of version 0. None for a resized topic: this version has only one ancestor and one survivor."""
         topic, info = self._current_topic(question, read), self._metadata.partition(question.tp)
         if topic is None or topic.layout_version > 0 or info is None or info.incarnation < question.incarnation:
             return None
@@ -188,8 +188,8 @@ class LineageReader:
     async def first_kept_epoch(self, tp: TopicPartition) -> int:
         """The first leader epoch whose tombstones stay in the partition.
 
-        ``BELOW_EVERY_EPOCH`` if that epoch is not known: then all tombstones stay. A lineage from an earlier
-        read is sufficient, so a watched znode is not read again.
+        If that epoch is not known, the result is ``BELOW_EVERY_EPOCH``, so that all tombstones stay. A lineage from an
+        earlier read is sufficient, so a znode is not read again.
         """
         question, read = Question(tp), NOTHING_READ
         answer = self.answer(question)
@@ -218,11 +218,11 @@ class LineageReader:
         return read.get(path) or self._known.get(path)
 
     async def read(self, questions: Collection[Question]) -> Read:
-        """Read the znodes that the answers need, after a ``sync``: a znode still watched then is up to date.
+        """Read the znodes that the answers need, after a ``sync``. A znode that is still watched then is up to date.
 
         The topic is read before the states, so that no state is read for a partition that never existed. The topic is
-        read again after them if it changed. A removal deletes a state and notes its last leader epoch in the topic in
-        one write. So if a state is absent, the topic has the note or has changed.
+        read again after them if it changed. A removal deletes the state of a partition and notes its last leader epoch
+        in the topic's znode, in one write. So if a state is absent, the topic's znode has that note, or has changed.
         """
         asked = [question for question in questions if question.tp.topic in self._metadata.topics]
         topics = {name: self._kept(TopicZnode.path(name), TopicZnode.decode) for name in {q.tp.topic for q in asked}}
@@ -261,7 +261,7 @@ class LineageReader:
         return known
 
     def _keep(self, read: Collection[KnownZnode[Any]]) -> None:
-        """Keep at most ``max_bytes``; a caller keeps the znodes that it has just read."""
+        """Keep at most ``max_bytes`` of znodes. The caller itself still has the znodes that it has just read."""
         for known in read:
             if self._known.get(known.path) is known:
                 self.size_bytes += known.size - known.counted

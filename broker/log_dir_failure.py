@@ -1,4 +1,4 @@
-"""Reports to the controller that replicas here are offline: a sequence znode, as Kafka's brokers write (KIP-112)."""
+"""Reports to the controller that replicas here are offline, by a sequence znode as in Kafka (KIP-112)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RETRY_S = 1.0
 
 
 class LogDirFailures:
-    """Writes the reports. ``report`` may be called often: the next write covers a failure during a write."""
+    """Writes the reports. ``report`` may be called often. A report made during a write causes one more write."""
 
     def __init__(self, zk: ZkStore, broker_id: int) -> None:
         self._zk = zk
@@ -26,7 +26,7 @@ class LogDirFailures:
         self._reported.set()
 
     async def run(self) -> None:
-        """Write a notice after each report, repeated until it is written. Runs until cancelled."""
+        """Write a notice after each report, and try again until it is written. Runs until cancelled."""
         while True:
             await self._reported.wait()
             self._reported = trio.Event()

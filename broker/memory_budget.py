@@ -1,6 +1,6 @@
-"""``queued.max.request.bytes``: the memory that the requests of all connections may take together.
+"""Limits the memory that the requests of all connections take together (``queued.max.request.bytes``).
 
-It counts requests that are being received, and batches that wait for their turn (``retry_order``).
+Counted are requests that are being received, and batches that wait for their turn (``retry_order``).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from anabranch.runtime.wake_ups import WakeUps
 
 
 class MemoryBudget:
-    """Bytes in use. The limit is soft: a connection may exceed it by its next buffer, or by a batch that waits."""
+    """The bytes in use. The limit is soft: a connection may exceed it by its next buffer, or by a batch that waits."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -18,7 +18,7 @@ class MemoryBudget:
 
     @property
     def limited(self) -> bool:
-        """Whether there is a limit at all (-1: none)."""
+        """Whether there is a limit."""
         return self._limit_bytes > 0
 
     @property
@@ -37,6 +37,6 @@ class MemoryBudget:
             self._room.wake()
 
     async def wait_for_room(self, already_held_bytes: int) -> None:
-        """Return when there is room, or at once if part of a request is held already: else no request could finish."""
+        """Return when there is room; at once if part of a request is held: otherwise no request could finish."""
         while self._held_bytes >= self._limit_bytes and not already_held_bytes:
             await self._room.wait()

@@ -1,4 +1,4 @@
-"""The cluster as this broker knows it: brokers, topics, leaders. Only UpdateMetadata changes it."""
+"""Caches what this broker knows of the cluster: brokers, topics, leaders. Only UpdateMetadata changes the cache."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from anabranch.protocol.types import ZERO_UUID, TopicPartition
 from anabranch.zk_schemas.broker_registration import Endpoint
 
 PARTITIONS_AT_ONCE = 256
-"""Partitions that are updated or described in one step."""
+"""The number of partitions that are updated or described in one step."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class PartitionInfo:
     offline_replicas: list[int]
     incarnation: int = NO_INCARNATION
     base_offset: int = NO_OFFSET
-    """The offset where its log begins and its predecessor's log ended; -1 without a predecessor."""
+    """The offset where the partition's log begins and its predecessor's log ended; -1 without a predecessor."""
 
 
 @dataclass(slots=True)
@@ -59,15 +59,15 @@ class TopicInfo:
 
     topic_id: uuid.UUID = ZERO_UUID
     incarnation: int = NO_INCARNATION
-    """Distinguishes the topic from another of the same name. The topic id cannot: removals change it too."""
+    """Distinguishes the topic from others of the same name. The topic id does not: removals change it, too."""
     partitions: dict[int, PartitionInfo] = field(default_factory=dict)
     initial_partition_count: int = NO_COUNT
     undeleted_partition_count: int = NO_COUNT
     layout_version: int = NO_LAYOUT_VERSION
     ordered_delivery: bool | None = None
-    """Whether keys keep their order: fixed by the first resize. None before that: the configuration decides."""
+    """Whether keys keep their order, fixed by the first resize. Before, it is None, and the configuration decides."""
     announced_partition_count: int = NO_COUNT
-    """Before a split, the partition count for producers that name no layout; -1: no count is announced."""
+    """The partition count announced before a split to producers that name no layout; -1 if no count is announced."""
     announced_leaders: list[int] = field(default_factory=list)
     """The future leaders of the announced partitions, in the order of the partitions."""
     refreshes_stock_producers: bool = False
@@ -76,7 +76,7 @@ class TopicInfo:
     """Numbers of partitions that existed and were merged away."""
 
     def remove(self, index: int, incarnation: int) -> int:
-        """Drop a partition, unless it was created anew since; returns the incarnation that is gone, -1 if unknown."""
+        """Drop a partition unless it was created again since; returns the incarnation that is gone, -1 if unknown."""
         known = self.partitions.get(index)
         if known is not None and 0 <= incarnation < known.incarnation:
             return incarnation
@@ -85,7 +85,7 @@ class TopicInfo:
         return incarnation if known is None else known.incarnation
 
     def coming_leader(self, index: int) -> int:
-        """The future leader of a partition that never had one; -1 for any other, or if no broker can lead it."""
+        """The future leader of a partition that never had a leader; -1 for others, or if no broker can lead it."""
         known = self.partitions.get(index)
         if known is not None:
             return known.replicas[0] if known.leader < 0 and not known.isr and known.replicas else NO_LEADER
@@ -126,7 +126,7 @@ class MetadataCache:
         return info is not None and partition in info.partitions
 
     def merged_away(self, topic: str, partition: int) -> bool:
-        """Whether the partition is known to be removed. A partition that was in no metadata yet may be new."""
+        """Whether the partition is known to be removed. If it was in no metadata yet, it may be new."""
         info = self.topics.get(topic)
         return info is not None and partition in info.removed
 
@@ -140,12 +140,12 @@ class MetadataCache:
         return info is not None and info.layout_version > 0
 
     def take_created(self) -> dict[TopicPartition, Creation]:
-        """Partitions that resizes created since the last call, as far as this broker saw it."""
+        """The partitions that resizes created since the last call, as far as this broker has received them."""
         created, self._created = self._created, {}
         return created
 
     def goes_on(self, topic: str, partition: int) -> bool:
-        """Whether offsets committed for a removed partition stay valid: it was merged away, or created again since."""
+        """Whether offsets of a removed partition stay valid, because it was merged away, or was created again since."""
         return self.merged_away(topic, partition) or self.base_offset(topic, partition) >= 0
 
     def incarnation(self, topic: str, partition: int) -> int:
@@ -155,7 +155,7 @@ class MetadataCache:
         return NO_INCARNATION if found is None else found.incarnation
 
     def base_offset(self, topic: str, partition: int) -> int:
-        """The first offset of a partition that was created again; -1 for any other, or if unknown."""
+        """The first offset of a partition that was created again; -1 for other partitions, or if unknown."""
         info = self.topics.get(topic)
         found = None if info is None else info.partitions.get(partition)
         return NO_OFFSET if found is None else found.base_offset
@@ -170,7 +170,7 @@ class MetadataCache:
         return None if info is None else info.partitions.get(key.partition)
 
     def coming_leader(self, key: TopicPartition) -> int:
-        """The future leader of a partition that never had one; -1 for any other partition, or if unknown."""
+        """The future leader of a partition that never had a leader; -1 for any other partition, or if unknown."""
         info = self.topics.get(key.topic)
         return NO_LEADER if info is None else info.coming_leader(key.partition)
 
@@ -206,9 +206,10 @@ class MetadataCache:
     ) -> Generator[None, None, None]:
         """Apply an UpdateMetadata request topic by topic, in steps of ``PARTITIONS_AT_ONCE``.
 
-        Puts the partitions that left the cluster into ``removed``, with their incarnations. A request with a new topic
-        id names all partitions of the topic, because some were removed or the topic was created anew. Other partitions
-        are gone: a broker that was not registered when they were removed got no request about that.
+        Puts the partitions that left the cluster into ``removed``, with their incarnations. If partitions were removed
+        or the topic was created again, the request has a new topic id and names all partitions of the topic. The
+        partitions that it does not name are gone: a broker that was not registered when they were removed got no
+        request about their removal.
         """
         self.brokers = {
             broker.id: BrokerInfo(
@@ -244,7 +245,7 @@ class MetadataCache:
             for index in [index for index in topic.partitions if index not in named]:
                 removed[TopicPartition(name, index)] = topic.remove(index, topic.partitions[index].incarnation)
             if 0 <= topic.incarnation < state.topic_incarnation:
-                topic.removed.clear()  # these were partitions of another topic
+                topic.removed.clear()  # the removed partitions belonged to another topic
         if topic is None:
             topic = TopicInfo()
         if state.topic_id != ZERO_UUID:
@@ -263,7 +264,7 @@ class MetadataCache:
             index = partition.partition_index
             if partition.leader == LEADER_DURING_DELETE:
                 incarnation = topic.remove(index, partition.incarnation)
-                if incarnation >= 0:  # else it was removed long ago, and may exist anew, with offsets
+                if incarnation >= 0:  # otherwise it was removed long ago, and may exist again, with offsets
                     removed[TopicPartition(name, index)] = incarnation
         if is_known and topic.layout_version > 0:
             for index, info in described.items():

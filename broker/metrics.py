@@ -1,4 +1,4 @@
-"""The numbers that a broker counts. Numbers read from its state are in ``state_metrics``."""
+"""The numbers that a broker counts. The numbers that are read from its state are in ``state_metrics``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TopicTraffic:
 
 
 class BrokerMetrics(Metrics):
-    """One broker's numbers. ``exists``: whether a topic exists; all other names share one entry."""
+    """One broker's numbers. ``exists``: whether a topic exists. The names of all other topics share one entry."""
 
     def __init__(self, exists: Callable[[str], bool] = lambda _topic: True) -> None:
         self.layout_refusals = Counter(

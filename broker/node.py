@@ -1,4 +1,4 @@
-"""One broker: its parts and their connections. Handlers reach everything through it."""
+"""One broker: its parts and the connections between them. Handlers reach all parts through ``Node``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Node:
-    """The parts of one broker. Made by ``process.run``, which also runs its tasks in ``nursery``."""
+    """The parts of one broker. ``process.run`` makes the node, and runs its tasks in ``nursery``."""
 
     def __init__(
         self,
@@ -81,15 +81,15 @@ class Node:
         self.on_values_changed: list[Callable[[], None]] = []
         """Called when ``dynamic.values`` changed."""
         self.registered = trio.Event()
-        """Set once there is a broker epoch: earlier requests of a controller are for the previous process."""
+        """Set once there is a broker epoch. A controller's requests from before are for the previous process."""
         self.flushes_on_ack = config.values["log.flush"] == "ack"
         self.features = FinalizedFeatureCache(zk, config.supported_features)
         self.metadata = MetadataCache()
         self.metadata_changed = trio.Event()
         self.state_change_lock = trio.Lock()
-        """Held while a LeaderAndIsr or StopReplica is applied, reading configuration included."""
+        """Held while a LeaderAndIsr or StopReplica is applied, also while its configuration is read."""
         self.metadata_lock = trio.Lock()
-        """Held while an UpdateMetadata of many partitions is applied: a repeated request must not overtake it."""
+        """Held while an UpdateMetadata of many partitions is applied, so that no repeated request overtakes it."""
         self.background = Background(env.clock, propagate_bugs=env.propagate_bugs)
         self.metrics = BrokerMetrics(lambda topic: topic in self.metadata.topics)
         self.background.show_in(self.metrics)
@@ -105,7 +105,7 @@ class Node:
         self.registered_controllers = RegisteredControllers(zk)
         self.log_dir_failures = LogDirFailures(zk, config.broker_id)
         self.leader_addresses: dict[int, tuple[str, int]] = {}
-        """Addresses of the leaders named by LeaderAndIsr, used until UpdateMetadata names them."""
+        """The addresses of leaders in LeaderAndIsr requests, used until UpdateMetadata has these addresses."""
         self.isr_changes = IsrChanges(config.broker_id, lambda: self.broker_epoch, self._ask_for_isr)
         self.leader_throttle = self._throttle(
             "leader.replication.throttled.rate", "leader.replication.throttled.replicas"
@@ -227,13 +227,13 @@ class Node:
 
     @property
     def broker_epoch(self) -> int:
-        """czxid of the registration, -1 before there is one."""
+        """The czxid of the registration; -1 before the first registration."""
         return NO_EPOCH if self.registration is None else self.registration.epoch
 
     # ------------------------------------------------------------ for handlers
 
     def later(self, work: Callable[[], Awaitable[R]], failed: Callable[[KafkaError], R]) -> Deferred[R]:
-        """Run ``work`` in a task; its result, or ``failed(error)``, is the answer."""
+        """Run ``work`` in a task. The answer is the result of ``work``, or ``failed(error)``."""
         answer: Deferred[R] = Deferred()
 
         async def run() -> None:
@@ -280,7 +280,7 @@ class Node:
         return [partition for partition in self.replicas.all() if partition.is_leader]
 
     def is_ordered(self, topic: str) -> bool:
-        """Whether the topic's keys keep their order at resizes. The configuration decides until the first resize."""
+        """Whether the topic's keys keep their order at resizes. Until the first resize, the configuration decides."""
         info = self.metadata.topics.get(topic)
         settled = None if info is None else info.ordered_delivery
         return self.dynamic.delivery_rules(topic).ordered if settled is None else settled

@@ -62,7 +62,7 @@ def _http_limits(values: Mapping[str, Any]) -> HttpLimits:
 
 
 def _registration(node: Node) -> list[Problem]:
-    """A problem, unless the broker is registered and is in the controller's metadata."""
+    """The problem, if the broker is not registered or is not in the controller's metadata."""
     broker_id = node.config.broker_id
     if not node.registered.is_set():
         return [Problem("registration", f"broker {broker_id} is starting and is not registered yet", is_fatal=True)]

@@ -66,7 +66,7 @@ async def _run_services(
     *,
     task_status: trio.TaskStatus[Node],
 ) -> None:
-    """The broker's own tasks. After a cancellation they run until the shutdown is complete."""
+    """Run the broker's own tasks. After a cancellation they run until the shutdown is complete."""
     with scope:
         async with trio.open_nursery() as nursery:
             node = Node(config, dynamic, env, zk, cluster_id, nursery)
@@ -90,7 +90,7 @@ async def _serve(
         node.nursery.start_soon(node.background.keep, "consumer-holds", node.consumer_holds.run)
         node.nursery.start_soon(node.background.keep, "isr-changes", node.isr_changes.run)
         node.nursery.start_soon(node.background.keep, "log-dir-failures", node.log_dir_failures.run)
-        # A replica that falls behind leaves the ISR within one and a half times the lag that is allowed.
+        # A replica that falls behind leaves the ISR within one and a half times the allowed lag.
         node.nursery.start_soon(node.replicas.watch_lag, node.config.values["replica.lag.time.max.ms"] / 2000)
         registration = Registration(
             node.zk,
@@ -165,7 +165,7 @@ async def hand_over(node: Node, broker_epoch: int) -> bool:
 
 
 def _nobody_can_take_over(node: Node) -> bool:
-    """Whether no partition led here has another live replica in sync: asking again would not change that."""
+    """Whether no partition led here has another live in-sync replica, so that another request would be useless."""
     own_id = node.config.broker_id
     return not any(
         replica != own_id and replica in node.metadata.brokers
@@ -178,8 +178,8 @@ def _nobody_can_take_over(node: Node) -> bool:
 async def read_cluster(config: BrokerConfig, env: Env, zk: ZkStore) -> tuple[str, DynamicConfig]:
     """Read the cluster's id and the dynamic configs, which must be known before anything starts.
 
-    If the connection is lost meanwhile, reading is repeated for ``zookeeper.connection.timeout.ms`` (default: the
-    session timeout), which also limits the first connection. Raises ``ZkError`` after that.
+    If the connection is lost meanwhile, the read is repeated for ``zookeeper.connection.timeout.ms`` (default: the
+    session timeout), which also limits the first connection. After that time, raises ``ZkError``.
     """
     limit_ms = config.values["zookeeper.connection.timeout.ms"] or config.values["zookeeper.session.timeout.ms"]
     give_up = env.clock.monotonic() + limit_ms / 1000
@@ -213,7 +213,7 @@ async def get_or_create_cluster_id(env: Env, zk: ZkStore) -> str:
 
 
 def describe(config: BrokerConfig, advertised: Mapping[str, ListenerAddress], now_ms: int) -> BrokerRegistration:
-    """The registration of a broker that is reached at ``advertised``."""
+    """Returns the registration of a broker whose clients connect to ``advertised``."""
     return BrokerRegistration(
         endpoints=[Endpoint(entry.name, entry.host, entry.port) for entry in advertised.values()],
         security_protocols={name: config.security_protocols[name] for name in advertised},

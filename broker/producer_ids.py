@@ -10,7 +10,7 @@ from anabranch.zk_schemas.producer_id_block import ProducerIdBlock
 
 
 class ProducerIds:
-    """Hands out ids that no other broker hands out. A versioned write claims a block; claimed ids may stay unused."""
+    """Returns ids that no other broker returns. A versioned write claims a block; claimed ids may stay unused."""
 
     def __init__(self, zk: ZkStore, broker_id: int) -> None:
         self._zk = zk
@@ -20,7 +20,7 @@ class ProducerIds:
         self._claiming = trio.Lock()
 
     def take(self) -> int | None:
-        """An id of the current block; None when it is used up."""
+        """An id of the current block; None when the block is used up."""
         if self._next > self._end:
             return None
         producer_id = self._next
@@ -28,14 +28,14 @@ class ProducerIds:
         return producer_id
 
     async def take_or_claim(self) -> int:
-        """An id, from a new block if need be. Raises COORDINATOR_LOAD_IN_PROGRESS 14 when ZooKeeper does not answer."""
+        """An id, from a new block if necessary. Raises COORDINATOR_LOAD_IN_PROGRESS 14 if ZooKeeper does not answer."""
         async with self._claiming:
             producer_id = self.take()
             while producer_id is None:
                 try:
                     await self._claim()
                 except (BadVersionError, NodeExistsError):
-                    continue  # another broker was faster
+                    continue  # another broker claimed this block
                 except ZkError as error:
                     raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
                 producer_id = self.take()

@@ -1,12 +1,13 @@
 """This broker's ephemeral znode ``/brokers/ids/<id>``; its czxid is the broker epoch.
 
-While the znode of an earlier session exists, registering waits until it is gone (KAFKA-7165, KAFKA-14845). A znode that
-our own session owns already is ours (KAFKA-13407: the response to the create was lost). After an expiry the broker
-registers again in the new session.
+While the znode of an earlier session exists, registering waits until it is gone (KAFKA-7165, KAFKA-14845). If our own
+session owns the znode already, the broker is registered (KAFKA-13407: the response to the create was lost). After an
+expiry the broker registers again in the new session.
 
 Each registration reads ``/features`` first (``admit``). The multi that creates the broker's znode also sets
-``/brokers/registrations``, at the version that this znode had before ``/features`` was read. An update of the features
-sets it too, so if both happen at the same time, one of them fails and reads again.
+``/brokers/registrations``, at the version that ``/brokers/registrations`` had before ``/features`` was read. An update
+of the features also sets ``/brokers/registrations``. So if a registration and an update happen at the same time, one of
+them fails and reads again.
 """
 
 from __future__ import annotations
@@ -46,11 +47,10 @@ class DuplicateBrokerError(Exception):
 
 
 class Registration:
-    """Registers this broker and keeps it registered; ``epoch`` is -1 until it is registered.
+    """Registers this broker and keeps it registered; ``epoch`` is -1 before the first registration.
 
     ``admit`` raises ``IncompatibleFeaturesError`` when the broker may not run with the finalized features.
-    ``wait_s``: how long an earlier session may take to end. There is no limit on the wait for a ZooKeeper that does not
-    answer.
+    ``wait_s``: how long an earlier session may take to end. If ZooKeeper does not answer, the wait has no limit.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Registration:
         self.epoch = NO_EPOCH
 
     async def wait_for_old_session(self) -> None:
-        """Return when no other session has the id. Raises ``DuplicateBrokerError`` if one keeps it for too long."""
+        """Return when no other session has the id. Raises ``DuplicateBrokerError`` if another keeps it for too long."""
         while not await self._try_once(create=False):
             pass
 
@@ -83,7 +83,7 @@ class Registration:
         logger.info("broker.registered", path=self._path, epoch=self.epoch)
 
     async def _try_once(self, *, create: bool) -> bool:
-        """Register, or wait for the znode that is in the way; returns whether nothing is left to do."""
+        """Register, or wait until an earlier session's znode is gone; returns whether nothing is left to do."""
         gone = trio.Event()
         try:
             if create:
@@ -148,7 +148,7 @@ class Registration:
         self._wake.set()
 
     async def _find(self) -> Znode | None:
-        """The znode, or None without one; waits while ZooKeeper does not answer."""
+        """The znode; None if there is none. Waits while ZooKeeper does not answer."""
         while True:
             try:
                 return await self._zk.exists(self._path, self._woken)

@@ -31,7 +31,7 @@ from anabranch.runtime.env import Clock
 MAX_READ_BYTES = 1 << 20
 """The largest part of a log that is read at once, even if ``offsets.load.buffer.size`` is larger."""
 NOOP_RECORD = encode(GroupRecord("", None))
-"""A record without effect: it removes the group with the empty name, which no member may join."""
+"""A record without effect. It removes the group with the empty name, and no member may join that group."""
 
 
 class ReplicatedOffsetsLog:
@@ -44,7 +44,7 @@ class ReplicatedOffsetsLog:
         self._values = values
 
     def append(self, partition: int, leader_epoch: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
-        """Append ``records`` as one batch; filled with None once it is committed, or with the error."""
+        """Append ``records`` as one batch. Filled with None once the batch is committed, or with an error."""
         try:
             hosted = self._replicas.leader(TopicPartition(OFFSETS_TOPIC, partition), leader_epoch)
             batch = memoryview(self._build(records))
@@ -58,7 +58,7 @@ class ReplicatedOffsetsLog:
         return _AwaitedCommit.of(self._purgatory, hosted, result.last_offset + 1).fate
 
     def confirm_leadership(self, partition: int, leader_epoch: int) -> Deferred[KafkaError | None]:
-        """Append a record without effect and wait until it is committed, which a deposed leader cannot achieve.
+        """Append a record without effect and wait until it is committed. A deposed leader cannot commit it.
 
         A leader that is alone in the ISR needs no proof: no other replica may be elected.
         """
@@ -86,7 +86,7 @@ class ReplicatedOffsetsLog:
         return bytearray(builder.build())
 
     async def wait_until_committed(self, partition: int, leader_epoch: int) -> None:
-        """Return when the high watermark reaches the present log end; raises when this broker leads no longer."""
+        """Return when the high watermark reaches the present log end. Raises if this broker does not lead any more."""
         hosted = self._replicas.leader(TopicPartition(OFFSETS_TOPIC, partition), leader_epoch)
         waiting = _AwaitedCommit.of(self._purgatory, hosted, hosted.log.log_end_offset)
         known = trio.Event()
@@ -106,9 +106,10 @@ class ReplicatedOffsetsLog:
             raise error
 
     async def read_all(self, partition: int, leader_epoch: int) -> AsyncIterator[Iterable[KeyValue]]:
-        """Every record from log start to the log end as of now, batch by batch.
+        """Yields every record from the log start to the present log end, batch by batch.
 
-        The log is read ``offsets.load.buffer.size`` bytes at a time; a larger batch is read whole (KAFKA-7286).
+        The log is read ``offsets.load.buffer.size`` bytes at a time. If a batch is larger, it is read whole
+        (KAFKA-7286).
         """
         log = self._replicas.leader(TopicPartition(OFFSETS_TOPIC, partition), leader_epoch).log
         end_offset = log.log_end_offset
@@ -137,7 +138,7 @@ def _key_values(batch: RecordBatch, start_offset: int, end_offset: int) -> Itera
 class _AwaitedCommit(DelayedOperation):
     """Fills ``fate`` once the high watermark of a partition reaches an offset, or once the leadership is over.
 
-    It never expires, so only the partition holds it, not the purgatory.
+    It never expires, so it is kept only by the partition, not by the purgatory.
     """
 
     __slots__ = ("_appended", "_purgatory", "fate")

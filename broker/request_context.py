@@ -22,7 +22,7 @@ class CloseConnectionError(Exception):
 
 
 class RequestContext:
-    """The client and version of a request; ``node`` is this broker, ``session`` is the connection's."""
+    """The client and version of a request. ``node`` is this broker, ``session`` the state of the connection."""
 
     __slots__ = (
         "api_key",
@@ -61,13 +61,13 @@ class RequestContext:
         self.session = session
         self.request_bytes = 0
         self.arrived = self.begun = 0.0
-        """When the request had arrived, and when its handling began."""
+        """The time when the request had arrived, and the time when its handling began."""
         self.is_follower = False
-        """Whether it is a fetch of another broker."""
+        """Whether the request is a fetch of another broker."""
         self.large_batches: LargeBatches = NONE
-        """The records read from the request's large batches."""
+        """The records that were read from the request's large batches."""
 
     @property
     def keeps_order(self) -> bool:
-        """Whether a consumer at the other end keeps the order of keys itself, as this project's clients do."""
+        """Whether the client, if it is a consumer, keeps the order of keys itself, as this project's clients do."""
         return self.session.is_ours

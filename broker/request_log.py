@@ -1,4 +1,4 @@
-"""The log of answered requests, at DEBUG, as Kafka's ``kafka.request.logger``."""
+"""Logs answered requests at DEBUG, as Kafka's ``kafka.request.logger`` does."""
 
 from __future__ import annotations
 

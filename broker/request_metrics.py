@@ -1,8 +1,8 @@
-"""Requests by API: their number, the time of each part and their errors, as in Kafka's ``RequestMetrics``.
+"""Counts requests by API: their number, the time of each part and their errors, as in Kafka's ``RequestMetrics``.
 
-Counting a request costs a few additions. A part that took no time (an answer that waited for nothing, a response that
-was sent at once) is not counted. The requests missing from the buckets belong to the first bucket, and are added when
-the buckets are read.
+To count a request takes a few additions. If a part took no time (the answer waited for nothing, or the response was
+sent at once), the part is not counted. Its requests are missing from the buckets, and are added to the first bucket
+when the buckets are read.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _BOUNDS_S = tuple(bound / 1000 for bound in BOUNDS_MS)
 _SHORT_S = _BOUNDS_S[0]
 _PREFIX = "kafka_network_requestmetrics"
 _FETCH, _FOLLOWER = int(ApiKey.FETCH), -1
-"""Fetches of followers are counted apart."""
+"""Fetches of followers are counted separately."""
 _MAX_RESULTS = 1000
-"""The largest number of results of one response that are searched for errors."""
+"""At most so many results of one response are searched for errors."""
 
 _PARTS = {
     "requestqueuetimems": "from its arrival to its handler, including the earlier requests of its connection",
@@ -83,9 +83,9 @@ class RequestMetrics:
         filled: float,
         sent: float,
     ) -> None:
-        """Count a request whose response was sent, or that has none. Times are of one clock, in seconds.
+        """Count a request after its response was sent, or if it has no response. Times are of one clock, in seconds.
 
-        ``handled``: its handler returned; ``filled``: the response was ready.
+        ``handled``: when the handler returned. ``filled``: when the response was ready.
         """
         key = _FOLLOWER if is_follower else api_key
         api = self._apis.get(key)

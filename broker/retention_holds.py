@@ -1,10 +1,10 @@
-"""Records that retention by time keeps in topics with ``ordered.delivery.retention.waits`` (hole 22).
+"""Decides which records retention by time keeps in topics with ``ordered.delivery.retention.waits`` (hole 22).
 
 The controller sends a hold for each partition that another partition waits for: the first offset that some group has
-not read, and the time for which the hold lasts. A hold that the controller does not renew ends, so no hold of a crashed
-controller lasts for ever. In each leader epoch the leader first keeps everything for a lease: the controller may have
-sent the hold to the previous leader, and a resize that begins with this epoch may add waits. A follower removes nothing
-by time: its log begins where the leader's log begins.
+not read, and the time for which the hold lasts. If the controller does not renew a hold, the hold ends, so no hold of a
+crashed controller lasts for ever. At the beginning of each leader epoch the leader keeps all records for the time of a
+lease: the controller may have sent the hold to the previous leader, and a resize that begins with this epoch may add
+waits. A follower removes no records by time: its log begins where the leader's log begins.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RetentionHolds:
         self._metrics = metrics
 
     def take_over(self, topics: Iterable[UpdateMetadataTopicState]) -> None:
-        """Take the controller's holds. A hold for another leader epoch than the present one is ignored."""
+        """Store the controller's holds. If a hold is for another leader epoch than the present one, it is ignored."""
         for topic in topics:
             for state in topic.partition_states:
                 if state.held is not None:
@@ -72,7 +72,7 @@ class RetentionHolds:
         return partition.retention_hold.offset if now < partition.retention_hold.until else NOTHING_HELD
 
     def expired(self, log: PartitionLog, start_offset: int) -> None:
-        """Let followers remove the records that retention removed from ``start_offset`` on; warn if any were held."""
+        """Let followers remove the records that retention removed from ``start_offset`` on. Warn if some were held."""
         partition = self.hosted(log.partition)
         if partition is None or not partition.is_leader or not log.config.ordered_delivery_retention_waits:
             return
@@ -93,7 +93,7 @@ class RetentionHolds:
         )
 
     def held_back(self, log: PartitionLog) -> tuple[Hold, HeldBack] | None:
-        """Records older than ``retention.ms`` that a hold keeps in a log led here; None if none is known."""
+        """The records older than ``retention.ms`` that a hold keeps in a log led here; None if none are known."""
         partition = self.hosted(log.partition)
         if partition is None or not partition.is_leader or log.is_broken:
             return None
@@ -110,7 +110,7 @@ class RetentionHolds:
         return None if found is None else (partition.retention_hold, found)
 
     def by_group(self, logs: Iterable[PartitionLog]) -> Iterator[tuple[tuple[str, str], HeldBack]]:
-        """``((topic, group), held back)`` for each log; the group is "" where it is not known."""
+        """``((topic, group), held back)`` for each log; the group is "" if it is not known."""
         for log in logs:
             held = self.held_back(log) if log.config.ordered_delivery_retention_waits else None
             if held is not None:

@@ -1,16 +1,17 @@
-"""The order in which a producer without idempotence repeats batches refused with a retriable error. Pure.
+"""Keeps the order when a producer without idempotence repeats batches after retriable errors. Pure.
 
-Such a producer numbers nothing and may have several requests in flight. If a later request were accepted, the repeated
-earlier ones would come after it. Some libraries repeat requests in the reverse order; some build other batches of the
-same records. So this module remembers the refused records in the order in which they first came. Only a batch that
-begins with the next such record is accepted. All other batches are refused with a retriable error, until every record
-has come or a time limit is over.
+Such a producer numbers nothing and may have several requests in flight. If a later request were accepted, the records
+of the repeated earlier requests would come after its records. Some libraries repeat requests in the reverse order; some
+build other batches of the same records. So this module remembers the refused records in the order in which they first
+arrived. Only a batch that begins with the next such record is accepted. All other batches are refused with a retriable
+error, until every record has arrived or a time limit is over.
 
-A batch that is repeated before its turn is held for a moment instead. Java's producer and kafka-python put a refused
-batch before all other batches of its partition, and send no other batch of the partition before it is repeated. If
-several batches are in flight, the last batch comes first. If it were refused again, the producer would send only this
-batch for seconds. A hold ends after ``ordered.delivery.legacy.producers.max.hold.ms``: the limit of requests in flight
-may keep the producer from sending the batches before it.
+If a batch is repeated before its turn, it is not refused but held for a moment. Java's producer and kafka-python put a
+refused batch before all other batches of its partition, and send no other batch of the partition before the refused
+batch is repeated. So if several batches were in flight, the last batch arrives first. If this batch were refused again,
+the producer would send only this batch for seconds. A hold ends after
+``ordered.delivery.legacy.producers.max.hold.ms``, because the limit of requests in flight may keep the producer from
+sending the batches before the held batch.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from typing import Protocol, TypeAlias
 from anabranch.protocol.records import Record, RecordBatch
 
 GIVE_UP_S = 5.0
-"""A producer that has not repeated the next record for this long will not repeat it any more."""
+"""If a producer has not repeated the next record for this long, it will not repeat the record any more."""
 MAX_RECORDS = 100_000
-"""With so many records remembered, further batches of a producer are refused but not awaited."""
+"""If so many records are remembered, further batches of a producer are refused but not awaited."""
 MAX_BATCH_RECORDS = 20_000
-"""A batch of more records is not awaited if it came before this broker led its partition: reading it takes long."""
+"""A batch of more records is not awaited if it arrived before this broker led: reading the records takes long."""
 
 Mark: TypeAlias = int
 """A hash that stands for a record."""
 
 
 def can_be_awaited(batch: RecordBatch) -> bool:
-    """Whether a batch that came before this broker led its partition may be awaited."""
+    """Whether a batch that arrived before this broker led its partition may be awaited."""
     return not batch.has_producer_id and batch.count <= MAX_BATCH_RECORDS
 
 
@@ -52,7 +53,7 @@ class Held(Protocol):
     """A batch that is held."""
 
     def take_turn(self) -> None:
-        """Append the batch: its turn has come."""
+        """Append the batch, because it is its turn."""
 
 
 class RetryOrder:
@@ -62,7 +63,7 @@ class RetryOrder:
 
     def __init__(self, now: float) -> None:
         self._held: dict[Mark, Held] = {}
-        """The held batches, by their first record."""
+        """The held batches, by the first record of each."""
         self._awaited: deque[Mark] = deque()
         self._marks: set[Mark] = set()
         """The records in ``_awaited``."""
@@ -90,7 +91,7 @@ class RetryOrder:
                 self._awaited.append(mark)
 
     def refused_before_leading(self, records: Sequence[Record]) -> None:
-        """``refused`` by a broker that does not lead yet: the time limit begins with the first batch once it leads."""
+        """Like ``refused``, before this broker leads: the time limit begins with the first batch once it leads."""
         self._moved_at = math.inf
         self.refused(records)
 
@@ -107,7 +108,7 @@ class RetryOrder:
             self._awaited = deque(mark for mark in self._awaited if mark not in marks)
 
     def stop_waiting(self) -> None:
-        """Await no record any more: a batch was refused because of its content, and its records may be awaited."""
+        """Await no record any more, because a batch was refused for its content, and its records may be awaited."""
         self._marks.clear()
         self._awaited.clear()
 
@@ -132,11 +133,11 @@ class RetryOrder:
         return BatchTurn.NOW
 
     def hold(self, records: Sequence[Record], held: Held) -> None:
-        """Keep a batch that came early."""
+        """Hold a batch that arrived before its turn."""
         self._held[_mark(records[0])] = held
 
     def pop_next(self) -> Held | None:
-        """The held batch whose turn it is, if there is one; it is not held any more."""
+        """Return the held batch whose turn it is, if there is one, and stop holding it."""
         return self._held.pop(self._awaited[0], None) if self._awaited and self._held else None
 
     def let_go(self, held: Held) -> None:
@@ -144,7 +145,7 @@ class RetryOrder:
         self._held = {mark: other for mark, other in self._held.items() if other is not held}
 
     def _give_up_until(self, first: Mark) -> None:
-        """Stop awaiting the records before ``first``: they must not be written after it."""
+        """Stop awaiting the records before ``first``, because they must not be written after ``first``."""
         while self._awaited and self._awaited[0] != first:
             mark = self._awaited.popleft()
             self._marks.discard(mark)

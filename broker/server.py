@@ -1,4 +1,4 @@
-"""Listeners: accept connections within the limits, serve each in a task, close overdue connections."""
+"""The listeners accept connections within the limits, serve each in a task, and close overdue connections."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Server:
         self._per_host: Counter[str] = Counter()
         self._fewer = WakeUps()
         self.accepted: Counter[str] = Counter()
-        """Connections accepted so far, by listener; ``closed`` counts the connections that have ended."""
+        """The number of connections accepted so far, by listener. ``closed`` is the number that have ended."""
         self.closed: Counter[str] = Counter()
         self.refused = 0
 
@@ -61,7 +61,7 @@ class Server:
             raise
 
     def advertised(self) -> dict[str, ListenerAddress]:
-        """The addresses of this broker now, by listener name; port 0 is replaced by the port that was bound."""
+        """The present addresses of this broker, by listener name. Port 0 is replaced by the port that was bound."""
         config = self._node.config
         try:
             shown = config.advertised_as(self._node.dynamic.values["advertised.listeners"])
@@ -86,7 +86,7 @@ class Server:
             nursery.start_soon(self._sweep)
 
     async def _accept(self, name: str, listener: Listener, nursery: trio.Nursery) -> None:
-        # A separate listener for controller and brokers has no limit, so that clients cannot keep them out.
+        # A separate listener for the controller and brokers has no limit, so that clients cannot keep these out.
         limited = len(self._listeners) == 1 or name != self._node.config.inter_broker_listener
 
         async def room() -> None:

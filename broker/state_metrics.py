@@ -1,7 +1,7 @@
-"""Metrics read from a broker's state when Prometheus requests them (ADR 39).
+"""Metrics that are read from a broker's state when Prometheus requests them (ADR 39).
 
-A partition's leader gives its metrics; metrics of logs come from each replica. A group's coordinator gives its metrics.
-``Limits`` bounds the partitions and groups that have series of their own.
+The metrics of a partition come from its leader, the metrics of a log from each replica, and the metrics of a group from
+its coordinator. ``Limits`` bounds the number of partitions and groups that have series of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.metrics import OTHERS, ShownTopics
 
 AT_ONCE = 256
-"""Partitions, or offsets of groups, that are read before other tasks may run."""
+"""The number of partitions, or of groups' offsets, that are read before other tasks may run."""
 RUNNING = 3
 """Kafka's ``BrokerState.RUNNING``."""
 _PARTITION = ("topic", "partition")
@@ -43,7 +43,7 @@ class Limits(NamedTuple):
 
 
 class _Rows:
-    """Families with the same labels, filled row by row; values above the limit are summed in one row."""
+    """Families with the same labels, filled row by row. The rows above the limit are summed in one row."""
 
     def __init__(self, labels: tuple[str, ...], most: int, *names: tuple[str, str]) -> None:
         self._families = [GaugeMetricFamily(name, what, labels=labels) for name, what in names]
@@ -72,7 +72,7 @@ class _Rows:
 
 
 class PartitionMetrics:
-    """Replicas and leaders of this broker."""
+    """The metrics of the partitions that this broker hosts or leads."""
 
     def __init__(self, node: Node, shown: ShownTopics, limits: Limits) -> None:
         self._node = node
@@ -238,7 +238,7 @@ def _kind(operation: object) -> str:
 
 
 def log_metrics(logs: LogManager, now: Callable[[], float]) -> Callable[[], Iterator[Metric | None]]:
-    """A source of metrics: disks and the cleaner."""
+    """A source of metrics about disks and the cleaner."""
 
     def collect() -> Iterator[Metric | None]:
         total = GaugeMetricFamily("anabranch_log_dir_bytes", "The size of a log dir's file system", labels=("path",))
@@ -285,7 +285,7 @@ def _cleaner(cleaner: LogCleaner, now: float) -> Iterator[Metric]:
 
 
 def network_metrics(node: Node, server: Server) -> Callable[[], Iterator[Metric | None]]:
-    """A source of metrics: connections, and the memory that requests take."""
+    """A source of metrics about connections, and about the memory that requests take."""
 
     def collect() -> Iterator[Metric | None]:
         prefix = "kafka_server_socket_server_metrics"
@@ -315,7 +315,7 @@ def network_metrics(node: Node, server: Server) -> Callable[[], Iterator[Metric 
 
 
 class GroupMetrics:
-    """Groups that this broker coordinates."""
+    """The metrics of groups that this broker coordinates."""
 
     def __init__(self, node: Node, lag: GroupLag, shown: ShownTopics, limits: Limits) -> None:
         self._node = node

@@ -1,16 +1,16 @@
-"""Producers that name no layout: when they wrote to a topic, and when they are made to refresh metadata.
+"""Tracks producers that name no layout: when they wrote to a topic, and when they are made to refresh metadata.
 
 Such a producer keeps the partition count of its metadata for minutes. NOT_LEADER_OR_FOLLOWER for one batch makes every
-client library ask for metadata and repeat the batch, at the same partition. This error is returned in two cases, once
+client library ask for metadata and repeat the batch, to the same partition. This error is returned in two cases, once
 for each connection and layout:
 
-- A split is announced, stock placement follows it, and a batch has a key that moves. The batch is accepted
-  when it is repeated: the key belongs here until the layout changes. By then the producer uses the new count.
+- A split is announced, stock placement follows it, and a batch has a key that moves. When the batch is repeated, it is
+  accepted: the key belongs here until the layout changes. By then the producer uses the new count.
 - The layout has changed and a batch has a misplaced key. The repeated batch is refused permanently.
 
-Batches in flight behind a refused batch are refused too; otherwise they would be written before it. The same holds for
-batches behind a batch that comes before this broker leads its partition for the first time. See ``awaited_batches`` for
-idempotent producers, and ``retry_order`` for the others.
+Batches in flight behind a refused batch are refused too; otherwise they would be written before the refused batch. The
+same holds for batches behind a batch that arrives before this broker leads its partition for the first time. See
+``awaited_batches`` for idempotent producers, and ``retry_order`` for the others.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 
 REFRESH_AGAIN_S = 1.0
-"""A client that refreshes metadata seldom gets the error again after this time."""
+"""If a client refreshes metadata seldom, it gets the error again after this time."""
 MAX_TOPICS = 4096
-"""The largest number of remembered topics; the least recently written one is dropped first."""
+"""The largest number of remembered topics. The topic that was least recently written to is dropped first."""
 
 _EARLIER_FIRST = "the producer must first repeat earlier batches of this connection, which were refused"
 
 
 class EarlyBatchError(KafkaError):
-    """A batch is repeated before its turn: ``order`` may hold it, or the producer must repeat it once more."""
+    """A batch is repeated before its turn. ``order`` may hold the batch, or the producer must repeat it once more."""
 
     def __init__(self, key: TopicPartition, order: RetryOrder, records: list[Record], code: ErrorCode) -> None:
         super().__init__(code, f"{key}: {_EARLIER_FIRST}")
@@ -60,8 +60,8 @@ class Owed:
     layout_version: int
     partitions: WeakKeyDictionary[ClientSession, dict[int, float]] = field(default_factory=WeakKeyDictionary)
     """The time until which each partition is waited for.
-    It is infinite if a batch must be repeated. It is limited if the last batch had a misplaced key, because the next
-    batch may have a misplaced key too."""
+    If a batch must be repeated, the time is infinite. If the last batch had a misplaced key, the time is limited: the
+    next batch may have a misplaced key too."""
 
     def is_waited_for(self, now: float) -> bool:
         return any(until > now for partitions in self.partitions.values() for until in partitions.values())
@@ -74,17 +74,18 @@ class StockProducers:
         self._clock = clock
         self._silence_s = silence_s
         """The time for which a busy producer is waited for.
-        It begins when the producer can be made to refresh metadata. It begins again with each batch with a misplaced
-        key: the producer may write more records placed by the old count. A batch without such a key ends the wait."""
+        The time begins when the producer can be made to refresh metadata. It begins again with each batch that has a
+        misplaced key, because the producer may write more records by the old count. A batch without such a key ends the
+        wait."""
         self._written_at: dict[str, float] = {}
         self._misplaced_at: dict[str, float] = {}
-        """The time of the last batch with a key that the announced count places elsewhere."""
+        """The time of the last batch with a key that moves to another partition under the announced count."""
         self._owed: dict[str, Owed] = {}
         self._refreshing_since: dict[str, float] = {}
-        """The time since which producers of a topic with an announced split are made to refresh metadata."""
+        """The time since when producers are made to refresh metadata, for each topic with an announced split."""
 
     def report(self, topics: Collection[str], known: Mapping[str, TopicInfo]) -> list[StockProducersOfTopic]:
-        """A report on the topics that a stock producer wrote to. ``known`` is the controller's present metadata."""
+        """A report on the topics to which stock producers wrote. ``known`` is the controller's present metadata."""
         now = self._clock.monotonic()
         for topic in topics:
             info = known.get(topic)
@@ -110,7 +111,7 @@ class StockProducers:
         return -1 if at is None else int((now - at) * 1000)
 
     def _is_silent(self, topic: str, now: float) -> bool:
-        """Whether a producer that was busy before it could be made to refresh metadata has sent nothing since."""
+        """Whether a producer was busy until it could be made to refresh metadata, and has sent nothing since then."""
         since = self._refreshing_since.get(topic, -math.inf)
         silence_s = self._silence_s
         return now - since < silence_s and since - silence_s < self._written_at[topic] <= since
@@ -122,7 +123,7 @@ class StockProducers:
         info: TopicInfo | None,
         admission: Admission | None,
     ) -> Admission | None:
-        """The check for a batch that names no layout; ``admission`` is another check that it must pass."""
+        """The check for a batch that names no layout. ``admission`` is another check that the batch must pass."""
         key, layout = partition.key, partition.layout
         self._wrote(key.topic)
         order = session.retry_orders.get(key)
@@ -237,7 +238,7 @@ def _check_sequence(
 ) -> None:
     """Raise unless an idempotent producer's batch may be written now: other batches may have to be repeated first.
 
-    The log checks the batch here, because a batch that it refuses must still be repeated.
+    The log's own check is made here as well, because a batch that the log refuses must still be repeated.
     """
     key = partition.key
     if session.is_refreshing(key.topic, topic_id, version, now):
@@ -286,9 +287,9 @@ def _is_awaited(session: ClientSession, key: TopicPartition) -> bool:
 
 
 def _is_moving(batch: RecordBatch, partition: int, count: int, announced: int) -> bool:
-    """Whether all keys of the batch are placed by ``count``, and a key moves with ``announced`` partitions.
+    """Whether all keys belong here with ``count`` partitions, and a key moves with ``announced`` partitions.
 
-    A producer with another partitioner cannot follow, so it is not waited for.
+    If a producer uses another partitioner, it cannot follow the split, so it is not waited for.
     """
     keys = batch.keys()
     hashes = [positive_hash(key) for key in keys if key is not None]

@@ -1,4 +1,4 @@
-"""Topics that a broker creates through the controller by itself: auto-created ones and ``__consumer_offsets``."""
+"""Requests topics from the controller without a client's CreateTopics: auto-created ones, ``__consumer_offsets``."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TopicCreator:
         self._running: dict[str, trio.Event] = {}
 
     def start(self, names: list[str]) -> bool:
-        """Begin to create topics with the broker's defaults; returns whether any of them was not being created yet."""
+        """Begin to create topics with the broker's defaults; returns whether any topic was not being created yet."""
         fresh = [name for name in names if name not in self._running]
         for name in fresh:
             self._running[name] = trio.Event()
@@ -77,11 +77,11 @@ class TopicCreator:
         return bool(fresh)
 
     async def create(self, names: list[str]) -> dict[str, ErrorCode]:
-        """Create topics, and wait a moment for their leaders unless another request waits already.
+        """Create topics, and wait a moment for their leaders, unless another request waits for them already.
 
-        Returns the error in Metadata for each topic without leaders: LEADER_NOT_AVAILABLE, or the error of its
-        creation. The wait is short because the client's next requests wait for the response; creation continues after
-        it.
+        Returns for each topic without leaders its error in Metadata: LEADER_NOT_AVAILABLE, or the error of its
+        creation. The wait is short, because the client's next requests wait for the response. The creation continues
+        after the wait.
         """
         if self.start(names):
             with trio.move_on_after(MAX_WAIT_S):

@@ -1,4 +1,4 @@
-"""Facts of one topic whose stock consumers a broker holds, and the limits of serving them. No IO, no clock."""
+"""Collects facts about a topic whose stock consumers are held, and decides how far they are served. No IO, no clock."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ class CoordinatorAnswer(NamedTuple):
     """One broker's answer with the groups that it coordinates. Times are monotonic seconds."""
 
     as_of: Mapping[int, float]
-    """By partition of the offsets topic, the time until which the broker surely was its only leader.
+    """For each partition of the offsets topic, the time until which the broker surely was the only leader.
     A later leader may have other groups."""
     readers: tuple[Reader, ...]
 
 
 class Limits(NamedTuple):
-    """The greatest age of an answer, and the longest wait for one group and one epoch."""
+    """The greatest allowed age of an answer, and the longest wait for one group and one epoch."""
 
     lease_s: float
     max_hold_s: float
 
 
 class Decision(NamedTuple):
-    """The limit up to which each partition is served, and the waits that end by time."""
+    """The limit up to which each partition is served, and the waits that end because they lasted too long."""
 
     caps: dict[int, StockCap]
     let_go: list[Obstacle]
     coordinators_let_go: list[int]
-    """Partitions of the offsets topic whose coordinators do not answer, so that holds do not wait for them."""
+    """Partitions of the offsets topic whose coordinators do not answer. Holds do not wait for their groups."""
 
 
 class HoldWait(NamedTuple):
@@ -56,11 +56,11 @@ class TopicHold:
         self.incarnation = incarnation
         self.facts = Facts()
         self.asked_under: dict[int, int] = {}
-        """By partition, the leader epoch in which its ends were answered. A later leader may have lower ends."""
+        """For each partition, the leader epoch in which its ends were answered. A later leader may have lower ends."""
         self.answers: dict[int, CoordinatorAnswer] = {}
         """The coordinators' answers by broker."""
         self.waits: list[Obstacle] = []
-        """The pairs of partition and epoch that groups have not processed yet and that the led partitions name."""
+        """The pairs of partition and epoch that the led partitions name, and that groups have not processed yet."""
         self._requirements: tuple[tuple[int, tuple[int, ...]], Requirements] | None = None
         self._groups = Patience[Obstacle]()
         self._coordinators = Patience[int]()
@@ -84,7 +84,7 @@ class TopicHold:
     def ends_to_ask(
         self, named: Mapping[int, Collection[int]], leader_epochs: Mapping[int, int]
     ) -> dict[int, set[int]]:
-        """Epochs whose end is unknown, or known from an earlier leader. The end of the present epoch still moves."""
+        """Epochs whose end is unknown, or known only from an earlier leader. The present epoch's end still moves."""
         found = {}
         for q, epochs in named.items():
             leads = leader_epochs.get(q, NO_EPOCH)
@@ -94,13 +94,13 @@ class TopicHold:
         return found
 
     def on_ends(self, q: int, leader_epoch: int, ends: Mapping[int, int]) -> None:
-        """Store ends from the leader of ``leader_epoch``. Other ends stay as an earlier leader answered them."""
+        """Store the ends that the leader of ``leader_epoch`` answered. Other ends stay as earlier leaders answered."""
         self.asked_under[q] = leader_epoch
         for epoch, end_offset in ends.items():
             self.facts.on_end(q, epoch, end_offset)
 
     def is_open_to_any_group(self, led: Collection[int]) -> bool:
-        """Whether the led partitions wait for no group, existing or future."""
+        """Whether the led partitions wait for no group, not even for a future group."""
         if any(p not in self.facts.lineages for p in led):
             return False
         return not self.requirements(led).obstacles(self.facts, [ANY_GROUP])
@@ -108,7 +108,7 @@ class TopicHold:
     # ------------------------------------------------------------ decisions
 
     def decide(self, led: Collection[int], offsets_partitions: int, now: float, limits: Limits) -> Decision:
-        """Decide up to which limit the led partitions are served until the next decision."""
+        """Decide the limit up to which each led partition is served until the next decision."""
         requirements = self.requirements(led)
         of_any_group = requirements.obstacles(self.facts, [ANY_GROUP])
         at_least = requirements.caps(self.facts, of_any_group)
@@ -131,7 +131,7 @@ class TopicHold:
         return Decision({p: StockCap(caps[p], fresh_until, at_least[p]) for p in caps}, let_go, coordinators_let_go)
 
     def since(self, obstacle: Obstacle) -> float:
-        """When the wait for one of ``waits`` began."""
+        """The time when the wait for one of ``waits`` began."""
         return self._groups.since(obstacle)
 
     def waits_of(self, p: int, now: float) -> list[HoldWait]:

@@ -25,7 +25,7 @@ from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE
 
 
 def describe_group(shard: Shard, group_id: str, now: Now) -> DescribedGroup:
-    """State and members; metadata and assignments only while stable. A group that does not exist is Dead."""
+    """The group's state and members; metadata and assignments only if it is Stable. An absent group is Dead."""
     group = shard.groups.get(group_id)
     if group is None:
         return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
@@ -77,7 +77,7 @@ def list_groups(shard: Shard, states: Collection[str], readers_of: Collection[st
 
 
 def _may_read(shard: Shard, group: Group, topic: str) -> bool:
-    """Whether the group has an offset of the topic, or may have a member that subscribes to the topic."""
+    """Whether the group has an offset in the topic, or may have a member that subscribes to the topic."""
     if group.group_id in shard.durable.committers.get(topic, ()):
         return True
     if any(tp.topic == topic for tp in group.pending_commits):
@@ -88,7 +88,7 @@ def _may_read(shard: Shard, group: Group, topic: str) -> bool:
 
 
 def delete_group(turn: Turn, token: Token, group_id: str) -> None:
-    """Tombstone an empty group and its offsets. ``DeletableGroupResult`` is sent once the tombstones are committed."""
+    """Write tombstones for an empty group and its offsets. ``DeletableGroupResult`` is sent once they are committed."""
     group = turn.shard.groups.get(group_id)
     if group is None or group.state is GroupState.DEAD:
         error = ErrorCode.GROUP_ID_NOT_FOUND
@@ -115,7 +115,7 @@ class GroupDeleted:
         return out
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """The group stays dead until the fate of its tombstones is known."""
+        """The group stays dead until its tombstones are known to be committed or lost."""
         out = Outcome()
         self._answer(out, ErrorCode.REQUEST_TIMED_OUT)
         return out, GroupRemoved(self.group)

@@ -9,7 +9,7 @@ from anabranch.broker.deferred import Deferred
 from anabranch.protocol.errors import KafkaError
 
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
-"""A record of the offsets topic: key and value; a None value is a tombstone."""
+"""The key and the value of a record in the offsets topic. If the value is None, the record is a tombstone."""
 
 IncarnationOf: TypeAlias = Callable[[str, int], int]
 """``Topics.incarnation``."""
@@ -25,34 +25,34 @@ class OffsetsLog(Protocol):
     def append(self, partition: int, leader_epoch: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
         """Append all records as one batch (acks=all, current time as timestamp).
 
-        The result is filled with None once the batch is committed (below the high watermark), or with an error if it
-        never will be committed. NOT_ENOUGH_REPLICAS_AFTER_APPEND means that the batch is committed, but on fewer
+        The result is filled with None once the batch is committed (below the high watermark), or with an error if the
+        batch never will be committed. NOT_ENOUGH_REPLICAS_AFTER_APPEND means that the batch is committed, but on fewer
         replicas than required. There is no timeout: until the result is filled, the batch may still be committed. Must
         not raise.
         """
         ...
 
     def confirm_leadership(self, partition: int, leader_epoch: int) -> Deferred[KafkaError | None]:
-        """Make sure that no other leader has committed anything to the partition before this call.
+        """Make sure that until this call no other leader has committed anything to the partition.
 
-        Another broker may have been elected while this one was cut off or paused. The result is filled with None once
-        every replica that could be elected has fetched from this leader after the call, or with an error when the
-        leadership is over. There is no timeout. Must not raise.
+        Another broker may have been elected while this broker was cut off or paused. The result is filled with None
+        once every replica that could be elected has fetched from this leader after the call. If the leadership ends
+        before, the result is filled with an error. There is no timeout. Must not raise.
         """
         ...
 
     def read_all(self, partition: int, leader_epoch: int) -> AsyncIterator[Iterable[KeyValue]]:
-        """Every record from the log start to the log end as of the call, in order, some at a time.
+        """Yields every record from the log start to the log end as of the call, in order, some at a time.
 
-        Control batches are left out. ``KafkaError`` or ``OSError`` when the log cannot be read; the coordinator tries
-        again.
+        Control batches are left out. Raises ``KafkaError`` or ``OSError`` if the log cannot be read; the coordinator
+        then tries again.
         """
         ...
 
     async def wait_until_committed(self, partition: int, leader_epoch: int) -> None:
         """Return when everything up to the log end as of the call is below the high watermark.
 
-        ``KafkaError`` when that will not happen in this leadership.
+        Raises ``KafkaError`` when that will not happen in this leadership.
         """
         ...
 
@@ -61,7 +61,7 @@ class Topics(Protocol):
     """The broker's view of the cluster's topics."""
 
     def contains(self, topic: str, partition: int) -> bool:
-        """Whether the partition exists; if not, commits and deletions of offsets for it are refused."""
+        """Whether the partition exists. If not, commits and deletions of its offsets are refused."""
         ...
 
     def merged_away(self, topic: str, partition: int) -> bool:
@@ -81,7 +81,7 @@ class Topics(Protocol):
         ...
 
     def base_offset(self, topic: str, partition: int) -> int:
-        """The first offset of a partition that was removed and created again; -1 for any other, or if unknown."""
+        """The first offset of a partition that was removed and created again; -1 for others, or if unknown."""
         ...
 
     def partition_count(self, topic: str) -> int | None:

@@ -28,7 +28,7 @@ class GroupConfig:
 
     @classmethod
     def from_values(cls, values: Mapping[str, object]) -> GroupConfig:
-        """From parsed broker configuration, keyed by Kafka's names; an absent key keeps its default."""
+        """Build it from the parsed broker configuration, keyed by Kafka's names; an absent key keeps its default."""
         found = {
             name: int(str(values[key]))
             for key, name in _FIELD_OF_KEY.items()

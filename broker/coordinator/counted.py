@@ -1,4 +1,4 @@
-"""The volatile state for ``readers``: the groups that leaders count as readers of a topic."""
+"""The volatile state that ``readers`` needs: the groups that leaders count as readers of a topic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from anabranch.protocol.types import TopicPartition
 
 REMEMBERED_MS = 600_000
-"""How long a created partition is remembered, for coordinators that take over."""
+"""How long a created partition is remembered. A coordinator that takes over may need it."""
 
 
 class Creation(NamedTuple):
@@ -28,7 +28,7 @@ class Counted:
     asked: set[str] = field(default_factory=set)
     """Topics for which a leader sent TopicReaders."""
     unwritten: dict[str, dict[TopicPartition, Creation]] = field(default_factory=dict)
-    """The partitions of each group where its beginning (the partition's first offset) is not committed yet."""
+    """For each group, the partitions in which its beginning (the partition's first offset) is not committed yet."""
 
     def forget(self, group_id: str) -> None:
         """Forget a deleted group: a later group of the same name is a different group."""
@@ -39,8 +39,9 @@ class Counted:
 class RecentCreations:
     """Partitions that were created a short while ago.
 
-    A coordinator may crash before it has committed the groups' beginnings in the new partition. Its successor, which
-    may have learned of the creation before it became coordinator, commits them again.
+    A coordinator may crash before it has committed the groups' beginnings in the new partition. Its successor commits
+    them again. The successor may have been told of the creation before it became coordinator, so each broker remembers
+    creations for a while.
     """
 
     __slots__ = ("_noted",)

@@ -1,8 +1,9 @@
-"""Recently deleted partitions, remembered for coordinators that find offsets of them later.
+"""Remembers recently deleted partitions, because a coordinator may find offsets of such a partition later.
 
-Each coordinator tombstones the offsets of a deleted partition once it knows of the deletion. A coordinator may crash
-before its tombstones are written. Its successor, which may have learned of the deletion before it became coordinator,
-writes them again. Otherwise a partition created anew would start at its predecessor's offsets.
+Each coordinator writes tombstones for the offsets of a deleted partition once it knows of the deletion. A coordinator
+may crash before its tombstones are written. Its successor writes them again: otherwise consumers of a partition that is
+created again would start at the offsets of the deleted partition. The successor may have been told of the deletion
+before it became coordinator, so each broker remembers deletions for a while.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 class Deletion(NamedTuple):
-    """A partition's end: the incarnation that was deleted, -1 when that is not known."""
+    """The deletion of a partition: the incarnation that was deleted, -1 if it is not known."""
 
     incarnation: int = NO_INCARNATION
     is_created_anew: bool = False
@@ -24,7 +25,7 @@ class Deletion(NamedTuple):
     def covers(self, incarnation: int) -> bool:
         """Whether an offset committed for ``incarnation`` (-1: not known) belongs to the deleted partition.
 
-        Once the partition is created anew, an offset without an incarnation may belong to the new partition.
+        Once the partition is created again, an offset without an incarnation may belong to the new partition.
         """
         if self.incarnation == NO_INCARNATION:
             return not self.is_created_anew
@@ -44,7 +45,7 @@ class RecentDeletions:
         return len(self._young) + len(self._old)
 
     def add(self, partitions: Mapping[TopicPartition, int]) -> None:
-        """Note partitions, by their last incarnation, that were deleted just now."""
+        """Note partitions that were deleted just now, each with its last incarnation."""
         self._young.update(partitions)
 
     def age(self) -> None:
@@ -52,12 +53,12 @@ class RecentDeletions:
         self._old, self._young = self._young, {}
 
     def known(self) -> dict[TopicPartition, int]:
-        """The deleted partitions, by their last incarnation."""
+        """The deleted partitions, each with its last incarnation."""
         return {**self._old, **self._young}
 
 
 def as_of(partitions: Mapping[TopicPartition, int], topics: Topics) -> dict[TopicPartition, Deletion]:
-    """The deletions of ``partitions``. Each deletion notes whether its partition has been created anew by now."""
+    """The deletions of ``partitions``. Each deletion notes whether its partition has been created again."""
     return {
         tp: Deletion(incarnation, topics.contains(tp.topic, tp.partition)) for tp, incarnation in partitions.items()
     }

@@ -18,8 +18,8 @@ class OffsetAndMetadata:
     """A committed offset. Timestamps are wall-clock milliseconds.
 
     ``expire_timestamp_ms`` is set only by commits with a retention of their own (OffsetCommit v2-4).
-    ``incarnation`` is the partition's. ``rewinds`` counts the group's commits that lowered the partition's offset. Only
-    the flexible record version stores ``incarnation`` and ``rewinds``.
+    ``incarnation`` is the incarnation of the partition. ``rewinds`` counts the group's commits that lowered the
+    partition's offset. Only the flexible record version stores ``incarnation`` and ``rewinds``.
     """
 
     offset: int
@@ -47,7 +47,7 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True)
 class StableGeneration:
-    """One stored generation of a group. If it has no members, the group is empty since the timestamp."""
+    """One stored generation of a group. If the generation has no members, the group is empty since the timestamp."""
 
     protocol_type: str | None
     generation_id: int
@@ -69,7 +69,7 @@ class StableGeneration:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRecord:
-    """A committed offset of a group, or with ``value`` None its removal."""
+    """A committed offset of a group; if ``value`` is None, the removal of that offset."""
 
     group_id: str
     partition: TopicPartition
@@ -78,7 +78,7 @@ class OffsetRecord:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """A generation of a group, or with ``value`` None the group's removal; its offsets have tombstones of their own."""
+    """A generation of a group; if ``value`` is None, the group's removal. Offsets have tombstones of their own."""
 
     group_id: str
     value: StableGeneration | None

@@ -23,7 +23,7 @@ MAX_TOMBSTONES_PER_BATCH = 1_000
 
 
 def expire_offsets(turn: Turn, group: Group) -> None:
-    """Tombstone the group's expired offsets, and the group itself when nothing of it is left."""
+    """Write tombstones for the group's expired offsets, and for the group itself when nothing of it is left."""
     committed = turn.shard.durable.offsets_of(group.group_id)
     expired = [
         tp
@@ -34,9 +34,9 @@ def expire_offsets(turn: Turn, group: Group) -> None:
 
 
 def remove_partitions(turn: Turn, group: Group, deleted: Mapping[TopicPartition, Deletion]) -> None:
-    """Tombstone the group's offsets for deleted partitions; the tombstone of a commit in flight is written after it.
+    """Write tombstones for the group's offsets in deleted partitions; for a commit in flight, after that commit.
 
-    An offset committed for a later incarnation than the deleted one stays (hole 20).
+    If an offset was committed for a later incarnation than the deleted one, the offset stays (hole 20).
     """
     if group.state is GroupState.DEAD:
         return
@@ -48,12 +48,14 @@ def remove_partitions(turn: Turn, group: Group, deleted: Mapping[TopicPartition,
 
 
 def _is_expired(turn: Turn, group: Group, tp: TopicPartition, offset: OffsetAndMetadata) -> bool:
-    """KIP-211: an offset's retention runs from when its group became empty, or stopped subscribing to the topic.
+    """Whether an offset's retention is over (KIP-211). The retention begins at different times:
 
-    - a group that once had members and is empty: from then (from the commit when that time was never stored);
-    - a stable consumer group: from the commit, for topics to which no member subscribes;
-    - a group of simple consumers: from the commit;
-    - any other group: never. A commit with a retention of its own expires after that retention instead.
+    - an empty group that once had members: when it became empty (at the commit, if that time was never stored);
+    - a stable consumer group: at the commit, for topics to which no member subscribes;
+    - a group of simple consumers: at the commit;
+    - any other group: never.
+
+    A commit with a retention of its own expires after that retention instead.
     """
     if group.protocol_type is None:
         since_ms = offset.commit_timestamp_ms
@@ -118,5 +120,5 @@ class GroupRemoved:
         return Outcome()
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """No request waits; the group stays dead until the fate of its tombstones is known."""
+        """No request waits; the group stays dead until its tombstones are known to be committed or lost."""
         return Outcome(), self

@@ -1,4 +1,4 @@
-"""Converts OffsetFetch before version 8, with one group, to the later form with a list of groups, and back."""
+"""Converts OffsetFetch before version 8, which has one group, to the later form with a list of groups, and back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def topics_of(request: OffsetFetchRequest) -> list[OffsetFetchRequestTopics] | N
 def for_one_group(
     api_version: int, topics: list[OffsetFetchRequestTopics] | None, group: OffsetFetchResponseGroup
 ) -> OffsetFetchResponse:
-    """The response of version 1 to 7; version 1 has no top-level error and repeats it for every partition.
+    """The response of version 1 to 7. Version 1 has no top-level error: it has the error in every partition.
 
     Incarnations (tag 10256) are included from version 8 on: librdkafka before 2.2 uses version 7 and cannot skip a tag
     (librdkafka #4278), so its consumers would stop at the first tag.

@@ -1,8 +1,8 @@
-"""A group while it is coordinated here: members, waiting requests and deadlines. Volatile: dropped on unload.
+"""The volatile state of a group that this broker coordinates: members, waiting requests and deadlines.
 
-State that must survive is in ``durable.DurableState``; a group is built from it on load. This module makes no
-decisions; they are in ``join``, ``sync``, ``membership``, ``offsets`` and ``expiry``. All deadlines are monotonic
-milliseconds.
+It is dropped on unload. State that must survive is in ``durable.DurableState``; a group is built from it on load. This
+module makes no decisions; the modules ``join``, ``sync``, ``membership``, ``offsets`` and ``expiry`` make them. All
+deadlines are monotonic milliseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anabranch.protocol.transitions import enter
 from anabranch.protocol.types import TopicPartition
 
 Protocols: TypeAlias = list[tuple[str, bytes]]
-"""Assignment protocols a member supports with its metadata for each, most preferred first."""
+"""The assignment protocols that a member supports, the preferred one first, with the member's metadata for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ParkedJoin:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One member. Its session ends at ``deadline_ms`` unless a request of the member arrives before, or waits then."""
+    """One member. Its session ends at ``deadline_ms`` unless a request of the member arrives earlier, or waits then."""
 
     member_id: str
     group_instance_id: str | None
@@ -45,9 +45,9 @@ class Member:
     join: ParkedJoin | None = None
     sync: Token | None = None
     is_new: bool = False
-    """The member's JoinGroup was never answered. It cannot heartbeat yet, so its waiting join times out instead."""
+    """Whether no join of the member was answered yet. It cannot heartbeat yet; its waiting join times out instead."""
     polls_positions: bool = False
-    """The member has polled for positions, or announced polls in a heartbeat: it will poll in every generation."""
+    """Whether the member polled for positions, or announced polls in a heartbeat: it will poll in every generation."""
     deadline_ms: int | None = None
 
     def metadata(self, protocol_name: str) -> bytes:
@@ -62,7 +62,7 @@ class Member:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """The volatile side of one group; see the module."""
+    """The volatile state of one group; see the module."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -74,29 +74,29 @@ class Group:
     members: dict[str, Member] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
     pending_members: dict[str, int] = field(default_factory=dict)
-    """Member ids handed out with MEMBER_ID_REQUIRED and when each is forgotten."""
+    """The member ids that were sent with MEMBER_ID_REQUIRED, each with the time at which it is forgotten."""
     pending_sync: dict[str, None] = field(default_factory=dict)
     """Members of this generation that have not sent SyncGroup yet."""
     subscribed_topics: frozenset[str] | None = None
-    """Union of the members' topics; None when it cannot be known."""
+    """All topics to which members subscribe; None if the subscriptions cannot be read."""
     new_member_added: bool = False
     rebalance_deadline_ms: int | None = None
     initial_delay_remaining_ms: int | None = None
-    """Set while an empty group waits for its first members: by how much the wait may still be prolonged."""
+    """By how much the wait may still be prolonged, while an empty group waits for its first members."""
     sync_deadline_ms: int | None = None
     assignment_in_flight: bool = False
-    """The leader's assignment of this generation is on its way to the log."""
+    """Whether the leader's assignment of this generation is being written to the log."""
     pending_commits: dict[TopicPartition, list[OffsetAndMetadata]] = field(default_factory=dict)
-    """Offset commits on their way to the log, oldest first, by partition."""
+    """The offset commits that are being written to the log, by partition, oldest first."""
     positions: GroupPositions = field(default_factory=GroupPositions)
     wake_ms: int | None = None
-    """When the timer checks the group: at its earliest deadline, or before."""
+    """The time when the timer checks the group: at the group's earliest deadline, or before."""
     _protocol_counts: dict[str, int] = field(default_factory=dict)
     awaiting_join: int = 0
 
     @classmethod
     def from_durable(cls, group_id: str, stored: StableGeneration | None) -> Group:
-        """The group as a new coordinator finds it: Stable with the stored members, or Empty."""
+        """Build the group for a new coordinator: Stable with the stored members, or Empty."""
         group = cls(group_id)
         if stored is None:
             return group
@@ -123,7 +123,7 @@ class Group:
         return group
 
     def transition_to(self, target: GroupState, wall_ms: int) -> None:
-        """Move along the table of ``group_state``."""
+        """Change the state, as far as the table of ``group_state`` allows it."""
         self.state = enter(f"group {self.group_id!r}", self.state, target, VALID_PREVIOUS_STATES)
         self.state_timestamp_ms = wall_ms
 
@@ -144,7 +144,7 @@ class Group:
         self.wake_ms = min(deadlines, default=None)
 
     def keep_alive(self, member: Member, monotonic_ms: int, timeout_ms: int | None = None) -> None:
-        """Start the member's session (or ``timeout_ms``) again, after a request of it."""
+        """Start the member's session (or ``timeout_ms``) again, after a request of the member."""
         length_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
         member.deadline_ms = self.wake_by(monotonic_ms + length_ms)
 
@@ -244,7 +244,7 @@ class Group:
         )
 
     def select_protocol(self) -> str:
-        """The protocol that most members prefer among those that all support; on a tie, the first member's choice."""
+        """Of the protocols that all support, the one that most members prefer; on a tie, the first member's choice."""
         everyone = len(self.members)
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -272,7 +272,7 @@ class Group:
         self.pending_commits.setdefault(partition, []).append(committed)
 
     def commit_ended(self, partition: TopicPartition) -> None:
-        """Remove the oldest pending commit: fates are processed in the order of the writes."""
+        """Remove the oldest pending commit: the results of writes are processed in the order of the writes."""
         pending = self.pending_commits[partition]
         del pending[0]
         if not pending:

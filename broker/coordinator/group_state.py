@@ -9,7 +9,7 @@ class GroupState(enum.Enum):
     """The state of a group; the value is the name that Kafka's tools show."""
 
     EMPTY = "Empty"
-    """No members; offsets or a past generation may remain. Leads to PREPARING_REBALANCE with the first join."""
+    """No members; offsets or a past generation may remain. The first join leads to PREPARING_REBALANCE."""
     PREPARING_REBALANCE = "PreparingRebalance"
     """Members are asked to rejoin: JoinGroup waits, a heartbeat is answered with REBALANCE_IN_PROGRESS."""
     COMPLETING_REBALANCE = "CompletingRebalance"
@@ -17,7 +17,7 @@ class GroupState(enum.Enum):
     STABLE = "Stable"
     """The assignment of this generation is committed: SyncGroup is answered with it."""
     DEAD = "Dead"
-    """Deleted or handed over; every request is refused. Nothing leads out of it."""
+    """The group is deleted, or another broker coordinates it. Every request is refused. This is the last state."""
 
 
 VALID_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {

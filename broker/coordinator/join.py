@@ -44,7 +44,7 @@ class Joining:
     client_id: str
     client_host: str
     unique: str
-    """Makes a generated member id unique."""
+    """Text that makes a generated member id unique."""
     protocols: Protocols
 
     @property
@@ -182,7 +182,7 @@ def _rejoin(turn: Turn, group: Group, member: Member, joining: Joining) -> None:
 
 
 def _park(turn: Turn, group: Group, member: Member, join: ParkedJoin) -> None:
-    """Let the member wait. Its earlier join, whose connection broke, is answered, so that no join waits for ever."""
+    """Let the member wait. An earlier join, whose connection broke, is answered, so that no join waits for ever."""
     previous = group.park_join(member, join)
     if previous is not None:
         error = ErrorCode.REBALANCE_IN_PROGRESS
@@ -195,8 +195,8 @@ def _park(turn: Turn, group: Group, member: Member, join: ParkedJoin) -> None:
 def _replace_static(turn: Turn, group: Group, joining: Joining, instance_id: str, new_member_id: str) -> None:
     """Replace a static member that came back without its member id, and fence its predecessor.
 
-    In a stable group whose protocol does not change this needs no rebalance. The generation is written with the new
-    member id, and the join is answered once that is committed.
+    If the group is stable and its protocol does not change, no rebalance is needed: the generation is written with the
+    new member id, and the join is answered once the generation is committed.
     """
     old_member_id = group.static_members[instance_id]
     old_leader_id = group.leader_id
@@ -208,7 +208,7 @@ def _replace_static(turn: Turn, group: Group, joining: Joining, instance_id: str
     group.park_join(member, joining.parked)
     group.keep_alive(member, turn.now.monotonic_ms)
     if group.state is GroupState.COMPLETING_REBALANCE:
-        # The leader may already have got the old id in the list of members.
+        # The list of members that the leader received may have the old id.
         prepare_rebalance(turn, group)
     elif group.state is GroupState.STABLE:
         if group.select_protocol() != group.protocol_name:
@@ -270,5 +270,5 @@ class StaticMemberStored:
         return turn.out
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """Handle the write as lost; if it is committed later, the stored member is found by its instance id."""
+        """Handle the write as lost. If it is committed later, the stored member is found by its instance id."""
         return self.resolve(shard, ErrorCode.REQUEST_TIMED_OUT, now), None

@@ -1,13 +1,13 @@
 """The partitions of the offsets topic that this broker leads, and how they are loaded and unloaded.
 
-Every load is a separate object. When it ends, its result is used only if it is still the present load of its partition.
-So a late load of an older leader epoch changes nothing. To unload a partition that is still loading, its load is
-forgotten.
+Every load is a separate object. When a load ends, its result is used only if the partition has no newer load. So a late
+load of an older leader epoch changes nothing. To unload a partition that is still loading, its load is forgotten.
 
 A new leader holds every committed record, but does not know yet which of the last ones are committed: its high
-watermark lags behind its predecessor's. It reads the log to the end and serves once the high watermark has reached that
-end. An earlier answer could be wrong (Kafka serves at once). Read up to the log end, it could show an offset that is
-lost with this leader. Read up to the high watermark, it could be older than an acknowledged commit.
+watermark lags behind its predecessor's. The new leader reads the log to the end and serves once the high watermark has
+reached that end (Kafka serves at once). An earlier answer could be wrong: from the records up to the log end, the
+answer could show an offset that is lost with this leader; from the records up to the high watermark, it could be older
+than an acknowledged commit.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class _Load:
 
 
 class Leadership:
-    """Partitions by number: loading, loaded, or another broker's.
+    """The state of each partition by number: loading, loaded, or led by another broker.
 
     ``leader_epoch`` orders the controller's requests, even if they arrive late. None stands for a deleted replica,
-    which is unloaded in any epoch (KAFKA-16118, KAFKA-19274); a partition created anew after that begins at epoch 0
-    again.
+    which is unloaded in any epoch (KAFKA-16118, KAFKA-19274): if the partition is created again later, its epochs begin
+    at 0.
     ``on_loaded`` is called for each partition that begins to serve.
     """
 
@@ -81,7 +81,7 @@ class Leadership:
         self._to_start: list[_Load] = []
         self._wake = trio.Event()
         self._work = trio.Lock()
-        """One load at a time reads or builds: slices of fifty loads in a row would block the event loop for 0.1 s."""
+        """Only one load at a time reads or builds: a slice of each of fifty loads would block the event loop 0.1 s."""
 
     @property
     def is_loading(self) -> bool:
@@ -96,7 +96,7 @@ class Leadership:
         return self.loaded.get(partition, ErrorCode.NOT_COORDINATOR)
 
     def on_leader(self, partition: int, leader_epoch: int) -> None:
-        """Load the partition. An old epoch is ignored. The next epoch of the same leader keeps the state or load."""
+        """Load the partition unless the epoch is old. A leader of the previous epoch keeps its state or load."""
         known_epoch = self._epochs.get(partition)
         if self.is_closed or (known_epoch is not None and leader_epoch <= known_epoch):
             return
@@ -148,7 +148,7 @@ class Leadership:
                     await self._wake.wait()
 
     async def _load(self, loading: _Load) -> None:
-        """Retry reading the partition until it succeeds or leadership ends: no other broker can serve its groups."""
+        """Read the partition; retry until it is read or the leadership ends: no other broker can serve its groups."""
         pause_s = FIRST_RETRY_S
         with loading.scope:
             while True:

@@ -1,4 +1,4 @@
-"""A loaded partition of the offsets topic: carries out the effects of decisions, in the order of the decisions."""
+"""A loaded partition of the offsets topic carries out the effects of decisions, in the order of the decisions."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from anabranch.zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, highest
 
 
 def read_clock(clock: Clock, not_before_ms: int = 0) -> Now:
-    """The time of a decision; never before ``not_before_ms``, the deadline of a timer that fired."""
+    """The time of a decision. If a timer fired, it is never before the timer's deadline ``not_before_ms``."""
     return Now(clock.now_ms(), max(int(clock.monotonic() * 1000), not_before_ms))
 
 
 @dataclass(slots=True, eq=False)
 class _InFlight:
-    """A write, its fate (committed or lost), and the action that runs once the fate is known."""
+    """A write, its result (committed or lost), and the action that runs once the result is known."""
 
     write: Write
     then: Then | None
     overdue_ms: int | None = None
-    """When the request is answered even if the fate is not known; None once it is answered."""
+    """The time when the request is answered even without a result; None once the request is answered."""
     error: ErrorCode | None = None
 
 
@@ -50,7 +50,7 @@ def _answer_reads(reads: list[_Read], error: KafkaError | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """An entry that fills ``done`` when all writes before it have a fate."""
+    """An entry in the queue of writes. It fills ``done`` when all earlier writes have a result."""
 
     done: Deferred[None]
 
@@ -59,19 +59,19 @@ class _Written:
         return Outcome()
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """It stays in the queue: a time-out decides nothing about the writes before it."""
+        """The entry stays in the queue, because a time-out decides nothing about the writes before the entry."""
         return Outcome(), self
 
 
 class LoadedPartition:
     """Applies outcomes to one shard: append, then replay the committed records, then answer.
 
-    Fates are processed in the order of the writes, so the state goes through the same steps as the log. A write that
-    takes too long is answered with REQUEST_TIMED_OUT and stays in the queue: it is in the log and may still be
+    Results are processed in the order of the writes, so the state goes through the same steps as the log. A write that
+    takes too long is answered with REQUEST_TIMED_OUT and stays in the queue, because it is in the log and may still be
     committed.
 
-    ``leader_epoch`` is the epoch for which the shard is known to be correct. The partition is written only in that
-    epoch.
+    ``leader_epoch`` is the epoch for which the shard is known to be correct. Records are appended to the partition only
+    in that epoch.
     """
 
     __slots__ = (
@@ -99,7 +99,7 @@ class LoadedPartition:
         self.shard = shard
         self.is_closed = False
         self.confirmed_ms: int | None = None
-        """The latest time (monotonic ms) at which this broker surely led the partition; None: not known."""
+        """The latest time (monotonic ms) at which this broker surely led the partition; None if not known."""
         self.schema_level: Callable[[], int] = lambda: highest_level(CONSUMER_OFFSETS_TOPIC_SCHEMA)
         """The finalized level of the records' schema, looked up at each write."""
         self._log = log
@@ -108,13 +108,13 @@ class LoadedPartition:
         self._in_flight: deque[_InFlight] = deque()
         self._settling = False
         self._confirming: list[_Read] | None = None
-        """The reads that wait for the confirmation in progress; None if there is none."""
+        """The reads that wait for the confirmation in progress; None if no confirmation is in progress."""
         self._unconfirmed: list[_Read] = []
-        """Reads that came after the confirmation in progress began."""
+        """Reads that arrived after the confirmation in progress had begun."""
         self._waiting: list[tuple[int, Callable[[ErrorCode], None]]] = []
 
     def committers_of(self, topics: Iterable[str]) -> list[str]:
-        """Groups with a committed offset in one of the topics, and groups that may have such a commit in flight."""
+        """Groups that have a committed offset in one of the topics, or may have such a commit in flight."""
         durable = self.shard.durable
         stored = [group_id for topic in topics for group_id in durable.committers.get(topic, ())]
         return list(dict.fromkeys([*stored, *(entry.write.group_id for entry in self._in_flight)]))
@@ -135,7 +135,7 @@ class LoadedPartition:
             self.schedule(group_id)
 
     def on_due(self, group_id: str | None, deadline_ms: int) -> None:
-        """Handle a timer that fired: the timer of a group, or for None the timer of writes and reads."""
+        """Handle a timer that fired: the timer of a group; if the group is None, the timer of writes and reads."""
         if self.is_closed:
             return
         now = read_clock(self._clock, not_before_ms=deadline_ms)
@@ -152,9 +152,9 @@ class LoadedPartition:
         self.carry_out(turn, group_id)
 
     def close(self, error: ErrorCode) -> None:
-        """Answer everything that waits with ``error``; fates that become known later change nothing.
+        """Answer everything that waits with ``error``. Results of writes that become known later change nothing.
 
-        It does not use the log, which this broker may not lead any more (KAFKA-20115).
+        The log is not used, because this broker may not lead it any more (KAFKA-20115).
         """
         self.is_closed = True
         turn = self.turn()
@@ -177,10 +177,10 @@ class LoadedPartition:
     # ------------------------------------------------------------ reads
 
     def confirm(self, then: Callable[[ErrorCode], None]) -> None:
-        """Call ``then`` once it is certain that this broker still led after this call, so that its memory was current.
+        """Call ``then`` once it is certain that this broker still led after this call, so its memory was up to date.
 
-        If it does not lead any more, the error is NOT_COORDINATOR. Reads that come during a confirmation share the
-        next confirmation.
+        If this broker does not lead any more, the error is NOT_COORDINATOR. Reads that arrive during a confirmation
+        share the next confirmation.
         """
         overdue_ms = read_clock(self._clock).monotonic_ms + self.shard.config.offsets_commit_timeout_ms
         self._unconfirmed.append(_Read(then, overdue_ms))
@@ -190,7 +190,7 @@ class LoadedPartition:
             self._timer.set(self._timer_key(None), overdue_ms)
 
     def wait_until(self, due_ms: int, then: Callable[[ErrorCode], None]) -> None:
-        """Call ``then`` at that time (monotonic ms), or with an error when the partition is closed before."""
+        """Call ``then`` at that time (monotonic ms); if the partition is closed before, with an error."""
         self._waiting.append((due_ms, then))
         self._timer.set(self._timer_key(None), due_ms)
 
@@ -221,7 +221,7 @@ class LoadedPartition:
             self._ask_for_confirmation()
 
     def _answer_overdue_reads(self, now: Now) -> None:
-        """Answer overdue reads with NOT_COORDINATOR: there may be a successor, and clients look for it then."""
+        """Answer overdue reads with NOT_COORDINATOR: clients then look for a successor, which may exist."""
         waiting = [reads for reads in (self._confirming, self._unconfirmed) if reads]
         overdue = [read for reads in waiting for read in reads if read.overdue_ms <= now.monotonic_ms]
         for reads in waiting:
@@ -246,7 +246,7 @@ class LoadedPartition:
         self._settle()
 
     def written(self) -> Deferred[None]:
-        """Filled when every write so far has a fate, or the partition was closed."""
+        """Filled when every write so far has a result (committed or lost), or when the partition is closed."""
         done: Deferred[None] = Deferred()
         self._perform(Outcome(writes=[Write("", [], _Written(done))]))
         return done
@@ -274,7 +274,7 @@ class LoadedPartition:
         fate.then(on_fate)
 
     def _settle(self) -> None:
-        """Process the known fates, oldest write first, up to the first unknown one."""
+        """Process the results of writes, oldest write first, up to the first write without a result."""
         if self._settling:
             return
         self._settling = True

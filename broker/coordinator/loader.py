@@ -44,7 +44,7 @@ class Replayer:
 
 
 async def read_state(log: OffsetsLog, partition: int, leader_epoch: int, work: TimeSlice) -> DurableState:
-    """The state after all records of the partition's log, replayed in order. Errors of reading are not caught."""
+    """Replay all records of the partition's log in order, and return the state. Read errors are not caught."""
     replayer = Replayer(partition)
     async for records in log.read_all(partition, leader_epoch):
         for record in records:
@@ -55,7 +55,7 @@ async def read_state(log: OffsetsLog, partition: int, leader_epoch: int, work: T
 
 
 async def adopt_groups(loaded: LoadedPartition, work: TimeSlice) -> None:
-    """Build the groups of a partition that was read."""
+    """Build the groups of a partition whose log was read."""
     turn = loaded.turn()
     for group_id in loaded.shard.durable.group_ids():
         adopt_group(turn, group_id)
@@ -65,7 +65,7 @@ async def adopt_groups(loaded: LoadedPartition, work: TimeSlice) -> None:
 
 
 async def watch_deadlines(loaded: LoadedPartition, work: TimeSlice) -> None:
-    """Set the timers of all groups of a partition that serves, so that sessions end."""
+    """Set the timers of all groups when the partition begins to serve, so that sessions can end."""
     for group_id in list(loaded.shard.groups):
         if loaded.is_closed:
             return

@@ -1,7 +1,7 @@
 """Heartbeat 0-4, LeaveGroup 0-4, and the deadlines of members.
 
-Heartbeat v3 and LeaveGroup v3 bring ``group.instance.id``; LeaveGroup v3 takes many members at once, also by instance
-id alone (an administrator's removal).
+Heartbeat v3 and LeaveGroup v3 add ``group.instance.id``. LeaveGroup v3 removes many members at once; an administrator
+may name them by instance id alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _heartbeat(turn: Turn, request: HeartbeatRequest) -> ErrorCode:
 
 
 def leave_group(turn: Turn, token: Token, api_version: int, request: LeaveGroupRequest) -> None:
-    """Remove members, each with its own error; versions 0-2 name one member and get its error at the top level."""
+    """Remove members; each gets its own error. Versions 0-2 name one member, whose error is at the top level."""
     identities = request.members
     if api_version < BATCH_LEAVE_VERSION:
         identities = [MemberIdentity(member_id=request.member_id)]
@@ -108,7 +108,7 @@ def on_deadlines(turn: Turn, group: Group) -> None:
         if member.is_expected_to_heartbeat:
             remove_member(turn, group, member)
         else:
-            member.deadline_ms = None  # its waiting request shows that it is alive; the answer starts the session anew
+            member.deadline_ms = None  # its waiting request shows that it is alive; the answer starts the session again
     if group.rebalance_deadline_ms is not None and group.rebalance_deadline_ms <= now_ms:
         on_rebalance_deadline(turn, group)
     if group.sync_deadline_ms is not None and group.sync_deadline_ms <= now_ms:

@@ -1,16 +1,17 @@
 """OffsetCommit 2-8, OffsetFetch 1-8, OffsetDelete 0.
 
 OffsetCommit v2-4 carry a retention of their own, v6 leader epochs, v7 ``group.instance.id``. v8 carries KIP-253's
-incarnation in tag 10256; tag 10260 marks the offset as a report (``positions``). OffsetFetch v2 adds null topics for
-all topics and a top-level error, v7 ``require_stable``, v8 many groups at once and incarnations.
+incarnation in tag 10256; tag 10260 marks the offset as a report (``positions``). OffsetFetch v2 adds a top-level error,
+and null topics stand for all topics, v7 ``require_stable``, v8 many groups at once and incarnations.
 
 An offset committed without an incarnation counts for the incarnation that the broker knows. An offset of an earlier
-incarnation is not valid for the present partition, and is neither stored nor returned (hole 20). It shows only that the
-group has read the partition: if the partition was removed and created again, its new first offset is returned instead.
-A commit for an unknown, later incarnation is refused with a retriable error, until this broker's metadata has caught
-up. If a forged incarnation were stored, every later commit would be refused as a commit for an earlier incarnation.
+incarnation is not valid for the present partition, and is neither stored nor returned (hole 20). Such an offset shows
+only that the group has read the partition: if the partition was removed and created again, its new first offset is
+returned instead. A commit for a later, unknown incarnation is refused with a retriable error until this broker's
+metadata has that incarnation. If a forged incarnation were stored, every later commit would be refused as a commit for
+an earlier incarnation.
 
-Transactional commits are not supported. The offsets of an open transaction would count as pending here.
+Transactional commits are not supported. If they were, the offsets of an open transaction would count as pending here.
 """
 
 from __future__ import annotations
@@ -101,14 +102,14 @@ def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, topic
 
 
 def refuse_commit(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
-    """The same error for every partition."""
+    """Answer every partition with the same error."""
     return _response([(topic.name, [(p.partition_index, error) for p in topic.partitions]) for topic in request.topics])
 
 
 def _response(
     checked: Checked, error: ErrorCode = ErrorCode.NONE, reported: Set[TopicPartition] = frozenset()
 ) -> OffsetCommitResponse:
-    """``error``: for partitions that passed their check. ``reported``: partitions whose offset counts as a report."""
+    """``error`` is for partitions that passed their check. ``reported``: partitions whose offset counts as a report."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -146,7 +147,7 @@ def committing_group(turn: Turn, request: OffsetCommitRequest) -> tuple[Group | 
 
 
 def _newest_incarnation(shard: Shard, group: Group, tp: TopicPartition, incarnation_of: IncarnationOf) -> int:
-    """The latest known incarnation: a stored offset may have a later one than this broker's metadata."""
+    """The latest known incarnation: it may be known only from a stored offset, not from this broker's metadata."""
     committed = shard.durable.offsets_of(group.group_id).get(tp)
     stored = NO_INCARNATION if committed is None else committed.incarnation
     pending = (commit.incarnation for commit in group.pending_commits.get(tp, ()))
@@ -184,7 +185,7 @@ def _committed(
 ) -> OffsetAndMetadata:
     """The offset as it will be stored. The record version with an expiry has no leader epoch, incarnation or rewinds.
 
-    Values that the written version cannot hold are left out here, so that a successor loads the same state.
+    Values that the record version cannot hold are left out here, so that a successor loads the same state.
     """
     now_ms, retention_ms = turn.now.wall_ms, request.retention_time_ms
     expires = None if retention_ms == NO_RETENTION_TIME else now_ms + retention_ms
@@ -225,7 +226,7 @@ class OffsetsStored:
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
         """The offsets stay pending: a stable fetch must still see them, and they are removed with their group.
 
-        The offsets stop being a report: the member gets an error, and may change its position meanwhile.
+        The offsets do not count as a report any more: the member gets an error, and may then change its position.
         """
         out = Outcome()
         out.reply(self.token, _response(self.checked, offset_append_error(ErrorCode.REQUEST_TIMED_OUT)))
@@ -234,7 +235,7 @@ class OffsetsStored:
 
 @dataclass(frozen=True, slots=True)
 class CommitEnded:
-    """A commit whose fate is known. This action answers no request."""
+    """A commit is known to be committed or lost. This action answers no request."""
 
     group: Group
     partitions: list[TopicPartition]
@@ -262,13 +263,13 @@ def fetch_offsets(
     *,
     require_stable: bool,
 ) -> OffsetFetchResponseGroup:
-    """The committed offsets of a group, all of them if ``topics`` is None; -1 where there is none.
+    """The committed offsets of a group; all of them if ``topics`` is None. A partition without an offset gets -1.
 
-    An offset of an earlier incarnation than the broker knows is not returned, because a stock client would apply it to
-    the present partition. If the partition was removed and created again, the group has read nothing of the new
-    partition, so its first offset is returned. Without an offset, ``auto.offset.reset=latest`` would skip its first
-    records. An offset of a removed partition is kept but not returned. ``require_stable`` refuses a partition with a
-    commit in flight (KIP-447): UNSTABLE_OFFSET_COMMIT.
+    If the offset's incarnation is earlier than the partition's known incarnation, the offset is not returned, because a
+    stock client would apply it to the present partition. If the partition was removed and created again, the group has
+    read nothing of the new partition, so the partition's first offset is returned. Without an offset,
+    ``auto.offset.reset=latest`` would skip the partition's first records. An offset of a removed partition is kept but
+    not returned. ``require_stable`` refuses a partition with a commit in flight (KIP-447): UNSTABLE_OFFSET_COMMIT.
     """
     committed = shard.durable.offsets_of(group_id)
     group = shard.groups.get(group_id)
@@ -296,7 +297,7 @@ def fetch_offsets(
 
 
 def committed_now(tp: TopicPartition, committed: OffsetAndMetadata, known: Topics) -> OffsetAndMetadata | None:
-    """The committed offset for the partition's present incarnation; unchanged if no later incarnation is known."""
+    """The committed offset, converted to the present incarnation; unchanged if no later incarnation is known."""
     if known.merged_away(*tp):
         return None
     incarnation = known.incarnation(*tp)
@@ -328,7 +329,7 @@ def _fetched(index: int, committed: OffsetAndMetadata | None) -> OffsetFetchResp
 
 
 def delete_offsets(turn: Turn, token: Token, request: OffsetDeleteRequest, exists: Exists) -> None:
-    """Tombstone a group's offsets for partitions of topics that no member subscribes to (KIP-496)."""
+    """Write tombstones for a group's offsets in topics to which no member subscribes (KIP-496)."""
     group = turn.shard.groups.get(request.group_id)
     if group is None or group.state is GroupState.DEAD:
         turn.out.reply(token, OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))

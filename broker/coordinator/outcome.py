@@ -1,4 +1,4 @@
-"""One decision of the coordinator: its shard and time, and its effects (records to write and requests to answer)."""
+"""A decision of the coordinator has a shard, a time, and effects: records to write and requests to answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Now(NamedTuple):
 
 
 def is_committed(error: ErrorCode) -> bool:
-    """Whether a write that ended with ``error`` stays in the log; the client may still get the error."""
+    """Whether a write that ended with ``error`` is committed; the client may get the error all the same."""
     return error in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
 
@@ -35,9 +35,10 @@ class Then(Protocol):
         ...
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """After ``offsets.commit.timeout.ms``, answer the waiting request with REQUEST_TIMED_OUT; once at most.
+        """After ``offsets.commit.timeout.ms``, answer the waiting request with REQUEST_TIMED_OUT. Called once at most.
 
-        The write may still be committed. Returns the answers, and the action to run once the write's fate is known.
+        The write may still be committed. Returns the answers, and the action to run once the write is committed or
+        lost.
         """
         ...
 
@@ -46,7 +47,7 @@ class Then(Protocol):
 class Write:
     """Records of one group to append as one batch, and the action that follows.
 
-    Without records only the action runs, after the actions of earlier writes.
+    If there are no records, only the action runs, after the actions of earlier writes.
     """
 
     group_id: str

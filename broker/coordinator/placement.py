@@ -1,10 +1,10 @@
-"""The partition of the offsets topic that holds a group: Java's ``Utils.abs(groupId.hashCode) % partitions``."""
+"""Computes the offsets topic's partition that holds a group: Java's ``Utils.abs(groupId.hashCode) % partitions``."""
 
 from __future__ import annotations
 
 
 def java_string_hash(text: str) -> int:
-    """``String.hashCode`` of Java, a signed 32-bit integer; it runs over UTF-16 code units, not code points."""
+    """Java's ``String.hashCode``, a signed 32-bit integer computed over UTF-16 code units, not code points."""
     hash_code = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):
@@ -18,5 +18,5 @@ def kafka_abs(number: int) -> int:
 
 
 def partition_for(group_id: str, partition_count: int) -> int:
-    """The partition that holds ``group_id`` among ``partition_count``."""
+    """The number of the partition that holds ``group_id``, out of ``partition_count`` partitions."""
     return kafka_abs(java_string_hash(group_id)) % partition_count

@@ -38,7 +38,7 @@ def _ownership(shard: Shard, group: Group) -> Ownership:
 
 
 def owner_of(shard: Shard, group: Group, tp: TopicPartition) -> str | None:
-    """The member that the stable generation assigns a partition to."""
+    """The member to which the stable generation assigns a partition."""
     return _ownership(shard, group).owner_of.get(tp)
 
 
@@ -114,13 +114,13 @@ def answer(turn: Turn, group: Group, member_id: str) -> None:
 
 
 def end_wait(turn: Turn, poller: Poller, tp: TopicPartition) -> None:
-    """Measure a wait that is over."""
+    """Record the length of a wait that is over."""
     wait = poller.awaited.pop(tp)
     turn.shard.on_waited((turn.now.monotonic_ms - wait.since_ms) / 1000)
 
 
 def answer_if_news(turn: Turn, group: Group, member_ids: Iterable[str]) -> None:
-    """Answer the waiting polls for which there is something new."""
+    """Answer each waiting poll for which there is something new."""
     for member_id in member_ids:
         poller = group.positions.pollers.get(member_id)
         if poller is not None and poller.token is not None and _has_news(turn.shard, group, member_id, poller):
@@ -143,7 +143,7 @@ def known_of(shard: Shard, group: Group, tp: TopicPartition, incarnation: int) -
 
 
 def _to_report(shard: Shard, group: Group, member_id: str) -> list[TopicPartition]:
-    """The partitions that a member owns and another waits for."""
+    """The partitions that this member owns and another member waits for."""
     waiting = group.positions.waiting
     return [tp for tp in _ownership(shard, group).owned_by.get(member_id, ()) if tp in waiting]
 
@@ -169,7 +169,7 @@ def end_generation(turn: Turn, group: Group, error: ErrorCode) -> None:
 
 
 def will_poll(group: Group, member: Member) -> None:
-    """Note that the member polls for positions: a coordinator that took over does not know its earlier polls."""
+    """Note that the member polls for positions. A coordinator that took over does not know its earlier polls."""
     member.polls_positions = True
     without_poll = group.positions.without_poll
     if without_poll is not None and member.member_id in without_poll:
@@ -177,7 +177,7 @@ def will_poll(group: Group, member: Member) -> None:
 
 
 class Processed(NamedTuple):
-    """The offsets of a member's commit that are reports as well."""
+    """The offsets of a member's commit that count as reports as well."""
 
     generation_id: int
     member_id: str
@@ -185,9 +185,9 @@ class Processed(NamedTuple):
 
 
 def take_processed(shard: Shard, group: Group, processed: Processed) -> set[TopicPartition]:
-    """Store a member's commit as its report; returns the partitions for which it counts.
+    """Store a member's commit as its report; returns the partitions for which the commit counts as a report.
 
-    The commit counts only in its own generation, and only after the member's first poll. A first poll repeats the
+    The commit counts only in its own generation, and only after the member's first poll. The first poll repeats the
     positions, so that waiting members are answered.
     """
     has_polled = processed.member_id in group.positions.pollers
@@ -200,7 +200,7 @@ def take_processed(shard: Shard, group: Group, processed: Processed) -> set[Topi
 
 
 def on_committed(turn: Turn, group: Group, partitions: Iterable[TopicPartition]) -> None:
-    """Answer polls after offsets were committed: a commit moves the position if no member reports."""
+    """Answer polls after offsets were committed: if no member reports, a commit moves the position."""
     waiting = group.positions.waiting
     if waiting:
         answer_if_news(turn, group, dict.fromkeys(member for tp in partitions for member in waiting.get(tp, ())))

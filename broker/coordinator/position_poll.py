@@ -1,11 +1,11 @@
 """ConsumerGroupPosition 0 (KIP-253): a member reports its positions and waits for positions of other members.
 
-It is a long poll. It is fenced like a heartbeat, and counts as a heartbeat when it arrives. Unlike a heartbeat it is
-refused until the generation is stable, because before that no member owns a partition. A member's first poll in a
-generation means that it has revoked all partitions that it no longer owns. A request without member id and generation
-(-1) is answered at once with the known positions. If it has ``need_position``, the owners that poll are asked for
-missing positions from then on. By that question an owner learns that the partition is closed, before the controller
-removes the records that the group has read.
+The request is a long poll. It is fenced like a heartbeat, and counts as a heartbeat when it arrives. Unlike a
+heartbeat, it is refused until the generation is stable, because before that no member owns a partition. A member's
+first poll in a generation means that it has revoked all partitions that it no longer owns. A request without member id
+and generation (-1) is answered at once with the known positions. If such a request has ``need_position``, the owners
+that poll are asked for missing positions from then on. That question tells an owner that the partition is closed,
+before the controller removes the records that the group has read.
 """
 
 from __future__ import annotations
@@ -120,10 +120,10 @@ def _replace_wants(
 
 
 def _continue_waits(turn: Turn, group: Group, member_id: str, awaited_until: Mapping[TopicPartition, int]) -> None:
-    """Continue a member's earlier waits for the offsets that it still awaits; measure the waits that are over.
+    """Continue a member's earlier waits if it still awaits their offsets; record the lengths of waits that are over.
 
-    A member's first polls in a generation may not name all of its waits. If the waiting partition now belongs to
-    another member, that member measures the rest of the wait.
+    A member's first polls in a generation may not name all of its waits. If the partition whose records wait has
+    another owner now, that owner records the rest of the wait.
     """
     poller, earlier = group.positions.pollers[member_id], group.positions.waits_before.get(member_id, {})
     for tp in [tp for tp in earlier if tp in awaited_until]:
@@ -138,7 +138,7 @@ def _continue_waits(turn: Turn, group: Group, member_id: str, awaited_until: Map
 
 
 def _note_waits(turn: Turn, group: Group, poller: Poller, awaited_until: Mapping[TopicPartition, int]) -> None:
-    """Measure the waits that are over, and note when the other waits began."""
+    """Record the lengths of the waits that are over, and note when the other waits began."""
     waits = {
         tp: until for tp, until in awaited_until.items() if position_of(turn.shard, group, tp, poller.wants[tp]) < until
     }
@@ -168,7 +168,7 @@ def _note_poll(group: Group, member_id: str) -> bool:
 
 
 def _members_without_poll(group: Group) -> dict[str, int | None]:
-    """All members, with the time that the group waits for the first poll of each (None: without limit)."""
+    """All members; for each, the time that the group waits for its first poll (None: without limit)."""
     return {m.member_id: None if m.polls_positions else m.session_timeout_ms for m in group.members.values()}
 
 
@@ -208,9 +208,9 @@ def _meant(incarnation: int, topic: str, index: int, incarnation_of: Incarnation
 def _positions(
     turn: Turn, request: ConsumerGroupPositionRequest, incarnation_of: IncarnationOf
 ) -> ConsumerGroupPositionResponse:
-    """The positions of the named partitions; if none is named, of all partitions with a waiting member or a report.
+    """The positions of the named partitions; if no partition is named, of all that have a waiting member or a report.
 
-    ``need_position`` means that a member waits for the partition, or may do so once it has polled in this generation.
+    ``need_position`` means that a member waits for the partition, or may wait for it after its next poll.
     """
     group = turn.shard.groups.get(request.group_id) or Group(request.group_id)
     positions = group.positions
@@ -241,9 +241,9 @@ def _may_be_wanted(group: Group) -> bool:
 
 
 def ask_owners(turn: Turn, group: Group, wanted: dict[TopicPartition, int]) -> None:
-    """Until the generation ends, ask members that poll for their positions in the wanted partitions that they own.
+    """Ask members that poll for their positions in the wanted partitions that they own, until the generation ends.
 
-    A member without a poll may still poll: the generation, or this coordinator, may be new.
+    A member that has not polled may still poll, because the generation or this coordinator may be new.
     """
     positions = group.positions
     if group.state is not GroupState.STABLE or not wanted:
@@ -260,7 +260,7 @@ def ask_owners(turn: Turn, group: Group, wanted: dict[TopicPartition, int]) -> N
 
 
 def _wait_for_first_polls(turn: Turn, group: Group, *, is_wanted: bool) -> None:
-    """Wait for the members that have not polled, counted from the first time that a position is wanted."""
+    """Wait for the members that have not polled. The wait begins when a position is wanted for the first time."""
     positions = group.positions
     if is_wanted and positions.waited_since_ms is None:
         positions.waited_since_ms = turn.now.monotonic_ms

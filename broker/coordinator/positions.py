@@ -1,18 +1,19 @@
 """A group's positions in partitions that its members wait for (KIP-253), and the waiting members. All volatile.
 
-A position means processed: the records below it were delivered, and the flush callback has saved the resulting state.
-Only the owner of a partition knows that. While the owner polls, only its own reports count. Its ordinary commits do not
-count, because a periodic commit runs ahead of the flush callback. A commit that is marked as a report counts as one
-once it is committed.
+All records below a position are processed: they were delivered, and the flush callback has saved the resulting state.
+Only the owner of a partition knows which records are processed. While the owner polls, only its own reports count. Its
+ordinary commits do not count, because a periodic commit runs ahead of the flush callback. A commit that is marked as a
+report counts as a report once it is committed.
 
 If no member can report, the committed offset of the same incarnation counts, and only after every member has polled in
 this generation. Before that, a member may still be revoking partitions. If a member has polled in an earlier
-generation, or has announced polls in a heartbeat, the group waits for it as long as it is a member: the application may
-be busy for up to the rebalance timeout. Any other member may be a stock client, which never polls. The group waits for
-it as long as a session lasts. An unknown position is -1, never a guess.
+generation, or has announced polls in a heartbeat, the group waits for its poll as long as it is a member: the
+application may be busy for up to the rebalance timeout. Any other member may be a stock client, which never polls. The
+group waits for such a member only as long as a session lasts. An unknown position is -1, never a guess.
 
-A deposed leader of the offsets partition may still answer, with positions that are out of date. That is safe: processed
-records stay processed. So a position, unlike a committed offset, needs no confirmation of the leadership.
+A deposed leader of the offsets partition may still answer, with positions that are out of date. That is safe, because
+processed records stay processed. So a position is answered without a confirmation of the leadership, which a committed
+offset needs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Known(NamedTuple):
     position: int
     awaits_report: bool
     rewinds: int
-    """The number of commits that lowered the group's offset: the position may go down and up between two answers."""
+    """The number of commits that lowered the group's offset. A position may go down and up between two answers."""
 
 
 NOTHING_KNOWN = Known(NO_OFFSET, awaits_report=True, rewinds=0)
@@ -47,12 +48,12 @@ class Report(NamedTuple):
 
 
 class PositionWait(NamedTuple):
-    """A wait of a member for a partition: the group must reach offset ``until``."""
+    """A member waits for the group to reach offset ``until`` in a partition."""
 
     until: int
     since_ms: int
     interrupted_ms: int = -1
-    """When the last generation that knew this wait ended; -1 if the present generation knows it."""
+    """The time when the last generation that had this wait ended; -1 if the present generation has the wait."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,13 +61,13 @@ class Poller:
     """A member that polled in this generation: its wanted partitions, its last answers, and its waiting poll."""
 
     wants: dict[TopicPartition, int] = field(default_factory=dict)
-    """The partitions whose position it waits for, each with the requested incarnation."""
+    """The partitions whose positions the member waits for, each with the requested incarnation."""
     answered: dict[TopicPartition, Known] = field(default_factory=dict)
     """The last answer for each wanted partition."""
     asked: dict[TopicPartition, None] = field(default_factory=dict)
-    """Partitions that the member owns and whose positions were requested from it."""
+    """Partitions that the member owns, and whose positions were requested from the member."""
     awaited: dict[TopicPartition, PositionWait] = field(default_factory=dict)
-    """The wanted partitions whose position releases records that wait at the member."""
+    """The wanted partitions for whose positions records wait at the member."""
     token: Token | None = None
     deadline_ms: int = 0
     poll_number: int = -1
@@ -84,24 +85,24 @@ class Ownership:
 
 @dataclass(slots=True, eq=False)
 class GroupPositions:
-    """One generation's positions; see the module. Empty unless the group is stable."""
+    """The positions of one generation; see the module. Empty unless the group is stable."""
 
     pollers: dict[str, Poller] = field(default_factory=dict)
     reports: dict[TopicPartition, Report] = field(default_factory=dict)
     waiting: dict[TopicPartition, dict[str, None]] = field(default_factory=dict)
     """The members that want a partition's position."""
     without_poll: dict[str, int | None] | None = None
-    """Members that have not polled, each with the ms that the group waits for it; None: for as long as it is a member.
+    """Members that have not polled, each with the ms that the group waits for its poll; None: without limit.
 
     The field is None until a member polls, or until positions are requested without a member.
     """
     waited_since_ms: int | None = None
-    """The time at which a member first wanted a position: the group waits for first polls from then on."""
+    """The time at which a position was first wanted. From then on the group waits for first polls."""
     ownership: Ownership | None = None
     waits_before: dict[str, dict[TopicPartition, PositionWait]] = field(default_factory=dict)
     """Each member's waits in earlier generations. A member continues its waits when a poll names them again.
 
-    A member's first poll in a generation may name none of them. Another member may also continue a wait.
+    A member's first poll in a generation may name none of its waits. Another member may also continue a wait.
     """
     has_polled: bool = False
     """Whether a member polled in this generation or an earlier one, as far as this coordinator remembers."""
@@ -128,7 +129,7 @@ class GroupPositions:
 
     @property
     def may_be_asked_for(self) -> bool:
-        """Whether a member that will poll has not polled yet in this generation, so that its waits are not known."""
+        """Whether some member that will poll has not polled yet in this generation, so that its waits are not known."""
         return self.has_polled if self.without_poll is None else bool(self.without_poll)
 
     def deadlines(self) -> Iterable[int]:
@@ -140,7 +141,7 @@ class GroupPositions:
             yield self.first_polls_deadline_ms
 
     def renamed(self, old_member_id: str, new_member_id: str, session_timeout_ms: int) -> None:
-        """Replace a static member by its successor, which has none of its predecessor's reports and waits.
+        """Replace a static member by its successor. The successor does not get its predecessor's reports and waits.
 
         The group waits for the successor from the next poll on.
         """
@@ -157,7 +158,7 @@ class GroupPositions:
             self.waited_since_ms = None
 
     def want(self, member_id: str, poller: Poller, wants: dict[TopicPartition, int]) -> list[TopicPartition]:
-        """Replace a member's wanted partitions; returns those that were not wanted in that incarnation before."""
+        """Replace a member's wanted partitions; returns those whose newest wanted incarnation is new."""
         for tp in poller.wants:
             if tp not in wants:
                 poller.answered.pop(tp, None)
@@ -199,5 +200,5 @@ class GroupPositions:
         return self.reports[tp] != known
 
     def newest_wanted(self, tp: TopicPartition) -> int:
-        """The newest incarnation that a poller waits for. The partition must be waited for."""
+        """The newest incarnation that a poller waits for. At least one poller must wait for the partition."""
         return max(self.pollers[member_id].wants[tp] for member_id in self.waiting[tp])

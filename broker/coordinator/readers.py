@@ -1,13 +1,13 @@
-"""Groups with stock members in topics with ``ordered.delivery.legacy.consumers=hold``: TopicReaders and OffsetFetch.
+"""Serves TopicReaders and OffsetFetch for groups with stock members (``ordered.delivery.legacy.consumers=hold``).
 
-A leader asks for the groups that read a topic and their positions (TopicReaders, 25302), and serves stock
-consumers only while its answer is younger than ``stock.consumer.lease.ms``. The first OffsetFetch of a new group is
-answered when the group has been counted for longer than that. By then every leader that may serve the group counts it,
+A leader asks for the groups that read a topic and for their positions (TopicReaders, 25302). It serves stock consumers
+only while the answer is younger than ``stock.consumer.lease.ms``. The first OffsetFetch of a new group is answered when
+the group has been counted for longer than this lease. By then every leader that may serve the group counts the group,
 even a deposed leader.
 
-When a resize creates a partition, the coordinator commits the partition's first offset for each existing group that
-has no commit there. Without it, ``auto.offset.reset=latest`` would skip records that were written before a member knew
-the partition. A revived partition gets no such commit, because its groups have read it before.
+When a resize creates a partition, the coordinator commits the partition's first offset for each existing group that has
+no commit there. Without this commit, ``auto.offset.reset=latest`` would skip records that were written before a member
+knew the partition. In a revived partition there is no such commit, because its groups have read the partition before.
 
 If all members of a group keep the order themselves, the group is not counted and nothing is committed for it.
 """
@@ -33,12 +33,12 @@ from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 
 MARGIN = 1.1
-"""Clocks of brokers run at slightly different speeds."""
+"""An allowance for clocks of brokers, which run at slightly different speeds."""
 WITHOUT_COMMIT_MS = 60_000
-"""The time for which a group counts after it fetched offsets, without a commit or a member that reads the topic."""
+"""How long a group counts after it fetched offsets, if it has no commit in the topic and no member that reads it."""
 KNOWN_WITHIN_MS = 5_000
-"""How long a member's OffsetFetch waits until this broker knows a partition.
-It also waits this long until the group's beginning there is committed."""
+"""The longest time that a member's OffsetFetch waits for this broker to know a partition, or for the group's beginning
+in that partition to be committed."""
 LOOK_AGAIN_MS = 50
 
 
@@ -46,7 +46,7 @@ LOOK_AGAIN_MS = 50
 
 
 def readers_of(turn: Turn, topic: str, partitions: Collection[int], topics: Topics) -> list[TopicReadersResponseGroup]:
-    """The groups that read the topic, with their positions. Owners that report are asked for a report."""
+    """The groups that read the topic, with their positions. Owners that report are asked for their positions."""
     turn.shard.counted.asked.add(topic)
     return [_group_of(turn, group, topic, partitions, topics) for group in counted_groups(turn, topic)]
 
@@ -113,7 +113,7 @@ def _group_of(
 
 
 def _is_reported(shard: Shard, group: Group, tp: TopicPartition) -> bool:
-    """Whether the owner reports positions. During a rebalance, any member that reports may still be the owner."""
+    """Whether the partition's owner reports positions. During a rebalance, any member that reports may be the owner."""
     if group.state is GroupState.STABLE:
         owner = group.members.get(owner_of(shard, group, tp) or "")
         return owner is not None and owner.polls_positions
@@ -138,8 +138,8 @@ def _commit(shard: Shard, group: Group, tp: TopicPartition, topics: Topics) -> i
 def begins_at_ms(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTopics], topics: Topics) -> int:
     """Count the group for these topics; returns the time (monotonic ms) from which OffsetFetch may be answered.
 
-    A leader that has not asked this coordinator about a topic yet counts the group when it asks. In a resized topic
-    such a leader may still serve by an answer of the previous coordinator, so the fetch waits there too.
+    A leader that has not asked this coordinator about a topic yet will count the group when it asks. But in a resized
+    topic such a leader may still use an answer of the previous coordinator, so there the fetch waits all the same.
     """
     now_ms, counted = turn.now.monotonic_ms, turn.shard.counted
     at_ms = now_ms
@@ -152,7 +152,7 @@ def begins_at_ms(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTo
 
 
 class Beginning(enum.Enum):
-    """Whether a group's commits are complete for the partitions that it asks for."""
+    """The state of a group's commits in the partitions for which it asks."""
 
     KNOWN = "no commit is missing"
     UNWRITTEN = "the beginning in a new partition is not committed yet"
@@ -160,7 +160,7 @@ class Beginning(enum.Enum):
 
 
 def beginning(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTopics], topics: Topics) -> Beginning:
-    """The state now. A beginning is written again if its commit failed."""
+    """Return the present state. If the commit of a beginning failed, the beginning is written again."""
     partitions = [
         TopicPartition(topic.name, index)
         for topic in asked
@@ -188,7 +188,7 @@ def note_created(turn: Turn, group_ids: Iterable[str], created: Mapping[TopicPar
 
 
 def write_beginnings(turn: Turn, group_id: str, topics: Topics) -> None:
-    """Commit the group's beginnings that are not being written, except over a commit or in a removed partition."""
+    """Commit the group's beginnings, except in partitions that were removed or have a commit, even one in flight."""
     shard = turn.shard
     unwritten = shard.counted.unwritten.get(group_id, {})
     committed = shard.durable.offsets_of(group_id)

@@ -1,4 +1,4 @@
-"""The course of a rebalance: members are asked to rejoin, all others are removed, and the next generation starts.
+"""The steps of a rebalance: members are asked to rejoin, the others are removed, and the next generation starts.
 
 JoinGroup, LeaveGroup, session expiry and timers all use this module. Functions change the volatile group and add
 replies and writes to ``turn.out``; none of them touches durable state.
@@ -23,7 +23,7 @@ def maybe_prepare_rebalance(turn: Turn, group: Group) -> None:
 
 
 def prepare_rebalance(turn: Turn, group: Group) -> None:
-    """Ask all members to rejoin; an empty group waits ``group.initial.rebalance.delay.ms`` for more of them."""
+    """Ask all members to rejoin. An empty group waits ``group.initial.rebalance.delay.ms`` for more members."""
     if group.state is GroupState.COMPLETING_REBALANCE:
         for member in group.members.values():
             refuse_sync(turn, group, member, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -39,7 +39,7 @@ def prepare_rebalance(turn: Turn, group: Group) -> None:
 
 
 def maybe_complete_join(turn: Turn, group: Group) -> None:
-    """Start the generation early once all members rejoined; not while an empty group waits for its first members."""
+    """Start the generation early if all members rejoined, except while an empty group waits for its first members."""
     if (
         group.state is GroupState.PREPARING_REBALANCE
         and group.initial_delay_remaining_ms is None
@@ -49,7 +49,7 @@ def maybe_complete_join(turn: Turn, group: Group) -> None:
 
 
 def on_rebalance_deadline(turn: Turn, group: Group) -> None:
-    """End the wait, or prolong the initial delay, up to the rebalance timeout, as long as new members come."""
+    """End the wait. While new members join, prolong the initial delay instead, up to the rebalance timeout."""
     remaining_ms = group.initial_delay_remaining_ms
     if remaining_ms and group.new_member_added:
         group.new_member_added = False
@@ -61,7 +61,7 @@ def on_rebalance_deadline(turn: Turn, group: Group) -> None:
 
 
 def complete_join(turn: Turn, group: Group) -> None:
-    """Drop dynamic members that did not rejoin and start the next generation with the rest."""
+    """Remove dynamic members that did not rejoin, and start the next generation with all other members."""
     group.rebalance_deadline_ms = None
     group.initial_delay_remaining_ms = None
     for member in [m for m in group.members.values() if m.join is None and m.group_instance_id is None]:
@@ -80,7 +80,7 @@ def complete_join(turn: Turn, group: Group) -> None:
 
 
 def _elect_joined_leader(group: Group) -> bool:
-    """Make sure that the leader is a member that rejoined; False if none did."""
+    """Make sure that the leader is a member that rejoined; False if no member rejoined."""
     if group.leader_id is not None and group.members[group.leader_id].join is not None:
         return True
     joined = next((m.member_id for m in group.members.values() if m.join is not None), None)
@@ -106,7 +106,7 @@ def _become_empty(turn: Turn, group: Group) -> None:
     group.protocol_name = None
     group.refresh_subscribed_topics()
     group.transition_to(GroupState.EMPTY, turn.now.wall_ms)
-    # If the write is lost, the stored generation still has members; their sessions end at the next coordinator.
+    # If the write is lost, the stored generation still has members. The next coordinator ends their sessions.
     turn.out.write(group.group_id, [GroupRecord(group.group_id, stored_generation(group, {}))])
 
 
@@ -123,14 +123,14 @@ def on_sync_deadline(turn: Turn, group: Group) -> None:
 
 
 def synced(group: Group, member_id: str) -> None:
-    """Note that the member requested its assignment; once all have, there is no deadline any more."""
+    """Note that the member requested its assignment. Once all members have, there is no deadline any more."""
     group.pending_sync.pop(member_id, None)
     if not group.pending_sync:
         group.sync_deadline_ms = None
 
 
 def remove_member(turn: Turn, group: Group, member: Member) -> None:
-    """Remove a member that left or whose session ended. Its waiting requests are answered, the others rebalance."""
+    """Remove a member that left or whose session ended. Its waiting requests are answered; other members rebalance."""
     join = group.take_join(member)
     if join is not None:
         turn.out.reply(join.token, join_error(join.api_version, "", ErrorCode.UNKNOWN_MEMBER_ID))
@@ -143,7 +143,7 @@ def remove_member(turn: Turn, group: Group, member: Member) -> None:
 
 
 def remove_pending_member(turn: Turn, group: Group, member_id: str) -> None:
-    """Forget a member id that was handed out; a rebalance may have been waiting for it."""
+    """Forget a member id that was sent with MEMBER_ID_REQUIRED; a rebalance may have been waiting for it."""
     group.pending_members.pop(member_id, None)
     maybe_complete_join(turn, group)
 
@@ -161,7 +161,7 @@ def answer_join(turn: Turn, group: Group, member: Member) -> None:
 def generation_response(
     group: Group, member: Member, join: ParkedJoin, leader_id: str | None = None
 ) -> JoinGroupResponse:
-    """The answer to ``member`` with the group's current generation; ``leader_id`` overrides the leader in it."""
+    """The answer to ``member`` with the group's current generation; ``leader_id`` overrides the group's leader."""
     leader = leader_id if leader_id is not None else group.leader_id
     protocol_name = group.protocol_name or ""
     members = []
@@ -191,7 +191,7 @@ def refuse_sync(turn: Turn, group: Group, member: Member, error: ErrorCode) -> N
 
 
 def stored_generation(group: Group, assignments: dict[str, bytes]) -> StableGeneration:
-    """The group's current generation as it is written; a member without assignment gets an empty assignment."""
+    """The group's current generation as it is written to the log; a member without assignment has an empty one."""
     members = {
         member.member_id: StoredMember(
             member_id=member.member_id,

@@ -1,11 +1,11 @@
-"""Bytes of ``__consumer_offsets`` records, Kafka's formats.
+"""Encodes and decodes the records of ``__consumer_offsets``, in Kafka's formats.
 
 Writers follow the finalized level of ``consumer_offsets_topic_schema``. Below level 2 they use the highest versions
-without tagged fields, which a coordinator from before KIP-915 can read: offset value 3 and group value 3. From level 2
-on they use the flexible versions, 4 and 4, where an offset carries its partition's incarnation and its rewinds in
-tagged fields. A commit with its own expiry takes offset value 1 at each level, because no later version has that field.
-Readers follow KIP-915 at each level: they accept the flexible version, read a higher version as the highest known one,
-ignore unknown tagged fields, and return ``UnknownRecord`` for unknown key types.
+without tagged fields, version 3 of offset values and of group values: a coordinator from before KIP-915 can read these.
+From level 2 on they use the flexible version 4 of both, in which an offset has the incarnation and the rewinds of its
+partition in tagged fields. A commit with its own expiry uses version 1 of offset values at each level, because no later
+version has that field. Readers follow KIP-915 at each level: they accept the flexible version, read a higher version as
+the highest known version, ignore unknown tagged fields, and return ``UnknownRecord`` for unknown key types.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _UNSET = -1
 
 @dataclass(frozen=True, slots=True)
 class UnknownRecord:
-    """A record whose key type this version does not know: a newer coordinator's. It stays in the log."""
+    """A record whose key type is unknown here: a newer coordinator wrote it. It stays in the log."""
 
     key_version: int
 
@@ -107,7 +107,7 @@ def _encode_generation(generation: StableGeneration | None, is_flexible: bool) -
 
 
 def decode(key: Buffer | None, value: Buffer | None) -> CoordinatorRecord | UnknownRecord:
-    """The record behind key and value bytes. ``DecodeError`` when a known type is malformed."""
+    """Decode a record from its key and value. Raises ``DecodeError`` if a record of a known type is malformed."""
     if key is None:
         raise DecodeError("key: null, where a versioned key is needed")
     version = read_version(key)

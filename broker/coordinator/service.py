@@ -80,10 +80,11 @@ POSITIONS_LEVEL = 2
 
 
 class GroupCoordinator:
-    """Every group whose partition of ``__consumer_offsets`` this broker leads.
+    """Coordinates every group whose partition of ``__consumer_offsets`` this broker leads.
 
     Errors are inside the responses, never raised: NOT_COORDINATOR for a group of another broker,
-    COORDINATOR_LOAD_IN_PROGRESS while its partition is read, COORDINATOR_NOT_AVAILABLE once closed.
+    COORDINATOR_LOAD_IN_PROGRESS while the group's partition is read, COORDINATOR_NOT_AVAILABLE once the coordinator is
+    closed.
     """
 
     def __init__(
@@ -108,13 +109,13 @@ class GroupCoordinator:
         self._leadership = Leadership(config, clock, log, self._timer, self._take_up, self._background, level)
         self._sweeps = Sweeps(clock, self._background)
         self._just_deleted: dict[TopicPartition, int] = {}
-        """Partitions whose offsets have to be removed, by their last incarnation."""
+        """Partitions whose offsets have to be removed, each with its last incarnation."""
         self._just_loaded: dict[LoadedPartition, None] = {}
-        """Partitions of the offsets topic that may hold offsets of partitions deleted a short while ago."""
+        """Partitions of the offsets topic that may hold offsets of recently deleted partitions."""
         self._removal_wanted = trio.Event()
         self._level = level
         self.commits = 0
-        """OffsetCommit requests so far, and the offsets in them."""
+        """The number of OffsetCommit requests so far, and the number of offsets in these requests."""
         self.committed_offsets = 0
 
     def observe_waits(self, on_waited: Callable[[float], None]) -> None:
@@ -128,7 +129,7 @@ class GroupCoordinator:
     # ------------------------------------------------------------ life
 
     async def run(self) -> None:
-        """Load, time out and expire until cancelled; then answer every waiting request."""
+        """Run loads, timers and the expiry of offsets until cancelled; then answer every waiting request."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._background.keep, "group-deadlines", self._timer.run)
@@ -147,24 +148,24 @@ class GroupCoordinator:
         self._leadership.on_leader(partition, leader_epoch)
 
     def on_not_leader(self, partition: int, leader_epoch: int | None) -> None:
-        """This broker follows, or lost the replica (``leader_epoch`` None): drop the partition's groups."""
+        """This broker is a follower, or lost its replica (``leader_epoch`` None): drop the partition's groups."""
         self._leadership.on_not_leader(partition, leader_epoch)
 
     def on_partitions_deleted(self, partitions: Mapping[TopicPartition, int]) -> None:
-        """Write tombstones for the offsets of partitions that left the cluster; -1: the incarnation is not known."""
+        """Write tombstones for the offsets of deleted partitions. Incarnation -1 means that it is not known."""
         self._deletions.add(partitions)
         self._just_deleted.update(partitions)
         self._removal_wanted.set()
 
     def on_partitions_created(self, created: Mapping[TopicPartition, Creation]) -> None:
-        """Let groups whose stock members are held begin at the first offset of partitions that a resize created."""
+        """Note partitions that a resize created. Groups whose stock members are held begin at the first offset."""
         held = {tp: creation for tp, creation in created.items() if self._topics.holds(tp.topic)}
         self._creations.add(held, self._now_ms())
         for loaded in list(self._leadership.loaded.values()):
             self._commit_beginnings(loaded, held)
 
     def partition_for(self, group_id: str) -> int:
-        """The partition of the offsets topic that holds a group: FindCoordinator answers with its leader."""
+        """The offsets topic's partition that holds a group. FindCoordinator answers with that partition's leader."""
         count = self._topics.partition_count(OFFSETS_TOPIC)
         return partition_for(group_id, self._config.offsets_topic_num_partitions if count is None else count)
 
@@ -287,7 +288,7 @@ class GroupCoordinator:
     def consumer_group_position(
         self, ctx: RequestOrigin, request: ConsumerGroupPositionRequest
     ) -> Deferred[ConsumerGroupPositionResponse]:
-        """Answered when a position that the member waits for moves, or when a position of its own is wanted."""
+        """Answered when a position that the member waits for moves, or when a position is requested from the member."""
         token: Deferred[ConsumerGroupPositionResponse] = Deferred()
         found = self._find(request.group_id)
         if self._level(GROUP_COORDINATOR) < POSITIONS_LEVEL:
@@ -329,7 +330,7 @@ class GroupCoordinator:
         return token
 
     def offset_fetch(self, ctx: RequestOrigin, request: OffsetFetchRequest) -> Deferred[OffsetFetchResponse]:
-        """Committed offsets, answered once no other coordinator can have later ones; version 8 names many groups."""
+        """Committed offsets. Answered once it is certain that no other coordinator has later commits."""
         stable = request.require_stable
         if ctx.api_version >= fetch_response.BATCH_VERSION:
             groups = [self._fetch(ctx, group.group_id, group.topics, stable) for group in request.groups]
@@ -368,7 +369,7 @@ class GroupCoordinator:
         topics: list[OffsetFetchRequestTopics],
         then: Callable[[ErrorCode], None],
     ) -> None:
-        """Confirm the leadership once every leader counts the group and the group's beginnings are committed.
+        """Wait until every leader counts the group and its beginnings are committed; then confirm the leadership.
 
         The answer waits, because after an error some libraries give up within a second.
         """
@@ -424,7 +425,7 @@ class GroupCoordinator:
         return DescribeGroupsResponse(groups=groups)
 
     def list_groups(self, ctx: RequestOrigin, request: ListGroupsRequest) -> ListGroupsResponse:
-        """The groups of all loaded partitions; the top-level error is COORDINATOR_LOAD_IN_PROGRESS if some are not."""
+        """The groups of all loaded partitions. The error is COORDINATOR_LOAD_IN_PROGRESS while some are loading."""
         if self._leadership.is_closed:
             return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         loading = self._leadership.is_loading
@@ -469,7 +470,7 @@ class GroupCoordinator:
         token.fill(_Readers(index, self._now_ms() - confirmed_ms, found))
 
     def delete_groups(self, ctx: RequestOrigin, request: DeleteGroupsRequest) -> Deferred[DeleteGroupsResponse]:
-        """Answered when the tombstones of every group that may be deleted are committed."""
+        """Answered when the tombstones of all groups that may be deleted are committed."""
         results: list[Deferred[DeletableGroupResult]] = []
         for group_id in dict.fromkeys(request.groups_names):
             token: Deferred[DeletableGroupResult] = Deferred()
@@ -512,7 +513,7 @@ def _as_response(request: TopicReadersRequest, parts: list[_Readers]) -> TopicRe
 
 
 def _gather(parts: list[Deferred[R]], build: Callable[[list[R]], S]) -> Deferred[S]:
-    """One response from several, filled with the last of them; order is kept."""
+    """Join several responses, in order. The result is filled when the last response is there."""
     whole: Deferred[S] = Deferred()
     found: dict[int, R] = {}
 

@@ -32,10 +32,10 @@ class Shard:
     position_answers: int = 0
     """The number of answers to members' polls for positions since the load. No leader epoch is loaded twice."""
     on_waited: Callable[[float], None] = _ignore
-    """Called when a member's wait for a position ends, with the seconds that it took."""
+    """Called when a member's wait for a position ends, with the seconds that the wait took."""
 
     def rebuild(self, group_id: str, monotonic_ms: int) -> None:
-        """Replace a group by its durable state, if there is any; sessions start now."""
+        """Build a group again from its durable state, if there is any; the members' sessions start now."""
         stored = self.durable.generations.get(group_id)
         if stored is None and not self.durable.offsets_of(group_id):
             self.groups.pop(group_id, None)

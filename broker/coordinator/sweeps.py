@@ -1,4 +1,4 @@
-"""Decisions about very many groups of a partition: expired offsets, and offsets of deleted partitions.
+"""Makes decisions about very many groups of a partition: on expired offsets, and on offsets of deleted partitions.
 
 The decisions are made in slices. A slice is written before the next slice is decided. So a lagging follower delays at
 most one slice, and when it catches up, at most one slice is committed at once.
@@ -20,7 +20,7 @@ from anabranch.runtime.env import Clock
 
 
 class Sweeps:
-    """Visits groups, one partition at a time: slices of fifty partitions in a row would block other tasks for 0.1 s."""
+    """Visits the groups of one partition at a time: a slice of each of fifty partitions would block tasks for 0.1 s."""
 
     def __init__(self, clock: Clock, background: Background) -> None:
         self._clock = clock
@@ -30,9 +30,9 @@ class Sweeps:
     async def visit(
         self, task: str, loaded: LoadedPartition, group_ids: Iterable[str], decide: Callable[[Turn, Group], None]
     ) -> None:
-        """Call ``decide`` for each group that exists; return when all its writes have a fate.
+        """Call ``decide`` for each group that exists; return when all writes of these calls are committed or lost.
 
-        It ends early when the partition is closed. A failure of one group does not affect the others.
+        The visit ends early if the partition is closed. If the decision for one group fails, the others are still made.
         """
         waiting = deque(group_ids)
         while waiting and not loaded.is_closed:

@@ -1,7 +1,7 @@
 """SyncGroup 0-5.
 
 The leader's assignment is committed before any member gets it. v3 adds ``group.instance.id``. In v5 protocol type and
-name are required and must match.
+protocol name are required and must match those of the group.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MANDATORY_PROTOCOL_VERSION = 5
 
 
 def sync_group(turn: Turn, token: Token, api_version: int, request: SyncGroupRequest) -> None:
-    """Give a member its assignment, or let it wait until the leader's is committed."""
+    """Answer a member with its assignment, or let it wait until the leader's assignment is committed."""
     found = _check(turn.shard, api_version, request)
     if isinstance(found, ErrorCode):
         turn.out.reply(token, sync_error(found))
@@ -83,7 +83,7 @@ class AssignmentStored:
     generation_id: int
 
     def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
-        """Make the group stable and answer every member; if the write was lost, refuse each so that it rejoins."""
+        """Make the group stable and answer every member. If the write was lost, make every member rejoin instead."""
         turn, group = Turn(shard, now), self.group
         if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != self.generation_id:
             return turn.out
@@ -103,5 +103,5 @@ class AssignmentStored:
         return turn.out
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """Handle the write as lost; if it is committed later, no member ever gets that generation."""
+        """Handle the write as lost. If the generation is committed later all the same, no member gets it."""
         return self.resolve(shard, ErrorCode.REQUEST_TIMED_OUT, now), None

@@ -14,8 +14,8 @@ _SLACK = 64
 class DeadlineTimer:
     """Calls ``on_due(key, deadline_ms)`` at each key's deadline; a key has one deadline, monotonic milliseconds.
 
-    ``set`` only moves a deadline earlier. A callback that is called early finds nothing due and sets the next deadline.
-    So the common case, a heartbeat that moves a session's end later, costs nothing here.
+    ``set`` only moves a deadline earlier. A callback that is called too early finds nothing due and sets the next
+    deadline. So the common case, a heartbeat that moves a session's end later, needs no work here.
     """
 
     __slots__ = ("_changed", "_clock_ms", "_deadlines", "_heap", "_on_due", "_order")
@@ -29,7 +29,7 @@ class DeadlineTimer:
         self._changed = trio.Event()
 
     def set(self, key: Hashable, deadline_ms: int) -> None:
-        """Fire at ``deadline_ms`` unless the key fires earlier anyway."""
+        """Fire at ``deadline_ms``, unless the key has an earlier deadline already."""
         known = self._deadlines.get(key)
         if known is not None and known <= deadline_ms:
             return

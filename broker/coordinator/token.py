@@ -5,4 +5,4 @@ from __future__ import annotations
 from typing import TypeAlias
 
 Token: TypeAlias = object
-"""Stands for a request that waits for its answer; only ``LoadedPartition`` knows its type."""
+"""Stands for a request that waits for its answer; only ``LoadedPartition`` knows the token's type."""

@@ -1,8 +1,8 @@
 """AlterReplicaLogDirs (34): move replicas between the log dirs of this broker (KIP-113).
 
-A replica that is not here yet is answered with REPLICA_NOT_AVAILABLE, and will be created in the requested dir. A
-partition that the cluster does not have is answered with UNKNOWN_TOPIC_OR_PARTITION, so that at most one request for
-each partition of the cluster is remembered.
+If the replica does not exist here yet, the answer is REPLICA_NOT_AVAILABLE, and the replica will be created in the
+requested dir. If the cluster does not have the partition, the answer is UNKNOWN_TOPIC_OR_PARTITION. So at most one
+request for each partition of the cluster is remembered.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def handle(ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> Answer:
 def _altered(
     ctx: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> Generator[None, None, AlterReplicaLogDirsResponse]:
-    """One step for each partition."""
+    """Answer the request, one partition a step."""
     results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
     for directory in request.dirs:
         for topic in directory.topics:

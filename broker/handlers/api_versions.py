@@ -1,8 +1,8 @@
 """ApiVersions (18): the APIs and features of this broker.
 
-The table of ``dispatch`` is the answer. An unknown version gets a version 0 answer with UNSUPPORTED_VERSION and the
-range of this API alone (KIP-511). Version 3 adds the features (KIP-584): the supported ones, and the finalized ones
-with their epoch as this broker knows them. This project's own clients get the release of the software.
+The APIs are those in the table of ``dispatch``. An unknown version gets a version 0 answer with UNSUPPORTED_VERSION and
+the range of this API alone (KIP-511). Version 3 adds the features (KIP-584): the supported features, and the finalized
+features that this broker knows, with their epoch. This project's own clients also get the release of the software.
 """
 
 from __future__ import annotations

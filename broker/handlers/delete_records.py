@@ -1,9 +1,9 @@
 """DeleteRecords (21): raise a partition's log start; -1 means up to the high watermark.
 
-In a compacted topic only a partition that is marked for deletion loses records, with
+In a compacted topic, records are deleted only from a partition that is marked for deletion, and only with
 ``delete.latest.values.when.drained`` (KIP-253). A request that drains such a partition names its leader epoch (tag
-10268). In another leader epoch the partition keeps its records, because it may be counted again. The response has the
-low watermark, and is sent when the log of every live replica begins there or later (KIP-107).
+10268). In another leader epoch the partition keeps its records, because it may not be marked for deletion any more. The
+response has the low watermark, and is sent when the log of every live replica begins at that offset or later (KIP-107).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _result(index: int, deleted: Deleted) -> DeleteRecordsPartitionResult:
 
 
 def _delete(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> Deletion | Deleted:
-    """Delete the records in this broker's log. A refused deletion has its outcome at once."""
+    """Delete the records in this broker's log. If the deletion is refused, its outcome is set at once."""
     index = asked.partition_index
     try:
         partition = ctx.node.replicas.leader(TopicPartition(topic, index), asked.leader_epoch)

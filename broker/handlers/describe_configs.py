@@ -67,7 +67,7 @@ class _Layers:
         return found
 
     def of_default_alone(self, name: str) -> list[DescribeConfigsSynonym]:
-        """The default of all brokers, without the answering broker's own values."""
+        """Describe the default of all brokers, without the answering broker's own values."""
         return [
             synonym for synonym in self.of_broker_key(name) if synonym.source == ConfigSource.DYNAMIC_DEFAULT_BROKER
         ]

@@ -1,6 +1,6 @@
-"""DescribeLogDirs (35): every log dir with the sizes of its replicas and of replicas that move into it.
+"""DescribeLogDirs (35): every log dir, with the sizes of its replicas and of the copies that move into it.
 
-Version 2 has, for partitions led here, the records that retention by time keeps for a group (tag 10272). Version 4 has
+For partitions led here, version 2 has the records that retention by time keeps for a group (tag 10272). Version 4 has
 the size and the free bytes of the file system (KIP-827); -1 if they are not known.
 """
 
@@ -24,7 +24,7 @@ from anabranch.protocol.generated.describe_log_dirs import (
 from anabranch.protocol.types import TopicPartition
 
 PARTITIONS_AT_ONCE = 256
-"""Replicas that are looked at in one step."""
+"""The number of replicas that are looked at in one step."""
 
 
 def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> Answer:

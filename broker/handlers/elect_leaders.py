@@ -1,6 +1,6 @@
 """ElectLeaders (43): the active controller decides.
 
-The request to the controller has the highest version, which has an error for the whole request.
+The request to the controller has the highest version, because its response has an error for the whole request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from anabranch.protocol.generated.elect_leaders import (
 
 def handle(ctx: RequestContext, request: ElectLeadersRequest) -> Answer:
     def failed(error: KafkaError) -> ElectLeadersResponse:
-        """Version 0 has no error of the whole request, so every partition carries it."""
+        """Version 0 has no error for the whole request, so every partition gets the error."""
         return ElectLeadersResponse(
             error_code=error.code,
             replica_election_results=[

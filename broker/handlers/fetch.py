@@ -1,9 +1,10 @@
 """Fetch (1): read record batches, waiting for ``min_bytes`` up to ``max_wait_ms``.
 
-Sessions as in KIP-227 (version 7), leader epochs as in KIP-320 (9) and KIP-595's diverging epoch (12). Records are file
-ranges, sent without being read here. A consumer reads up to the high watermark, with read_committed up to the last
-stable offset. KIP-253's layouts do not matter here: each batch carries its leader epoch, by which consumers wait. For
-a consumer that does not wait by itself and is held, the log seems to end at the first held offset.
+Supports the sessions of KIP-227 (version 7), the leader epochs of KIP-320 (9) and the diverging epoch of KIP-595 (12).
+Records are file ranges, sent without being read here. A consumer reads up to the high watermark, with read_committed up
+to the last stable offset. KIP-253's layouts do not matter here: each batch carries its leader epoch, from which a
+consumer knows what it has to wait for. To a consumer that does not wait by itself, and is held, the log seems to end at
+the first held offset.
 Skipped: preferred read replicas (KIP-392; always -1), topic ids (version 13).
 """
 
@@ -33,7 +34,7 @@ from anabranch.protocol.types import TopicPartition
 _FIRST_SESSION_VERSION = 7
 _FULL_FETCHES = (FINAL_SESSION_EPOCH, INITIAL_SESSION_EPOCH)
 READ_AT_ONCE = 256
-"""Partitions that are read before other requests are served."""
+"""The number of partitions that are read before other requests are served."""
 
 
 def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
@@ -85,7 +86,7 @@ def _answer_later(
 ) -> Answer:
     """Do the remaining steps while other requests are served; the next step would wait for ``cold``.
 
-    The session accepts no other fetch until all partitions are read. Its client gets no response before that.
+    Until all partitions are read, the session accepts no other fetch, and its client gets no response.
     """
     target = read.target
     target.is_read = True
@@ -102,7 +103,7 @@ def _answer_later(
         finally:
             target.is_read = False
         if not _is_enough(request, read):
-            read.run()  # the partitions that changed meanwhile
+            read.run()  # reads the partitions that changed meanwhile
         if isinstance(target, FetchSession) and ctx.node.fetch_sessions.get(target.session_id) is not target:
             target.close()
             return read.response()
@@ -113,7 +114,7 @@ def _answer_later(
 
 
 def _target(ctx: RequestContext, request: FetchRequest) -> FetchTarget | ErrorCode:
-    """The partitions to read: of the session, of a new session, or of the request alone."""
+    """The partitions to read: those of the session, of a new session, or of the request alone."""
     sessions = ctx.node.fetch_sessions
     if ctx.api_version < _FIRST_SESSION_VERSION:
         return _sessionless(ctx, request)

@@ -25,7 +25,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 class ReadLimits(NamedTuple):
-    """The limits of a fetch. ``full``: the response has every partition, not only the changed ones."""
+    """The limits of a fetch. ``full``: whether the response has every partition, not only the changed partitions."""
 
     replica_id: int
     replica_epoch: int
@@ -42,7 +42,7 @@ class ReadLimits(NamedTuple):
 
 
 class FetchRead:
-    """One fetch: ``run`` reads the dirty partitions; it may run again when more records have come."""
+    """One fetch: ``run`` reads the dirty partitions, and may be called again when there are more records."""
 
     __slots__ = (
         "_metrics",
@@ -71,24 +71,24 @@ class FetchRead:
         self.limits = limits
         self._results: dict[TopicPartition, PartitionData] = {}
         self._offset_counts: dict[TopicPartition, int] = {}
-        """How many offsets the records of a result have."""
+        """The number of offsets in the records of each result."""
         self.target = target
         self.held: set[TopicPartition] = set()
-        """Partitions with records that are held back from the consumer, for the order of keys."""
+        """Partitions whose records are held back from the consumer, to keep the order of keys."""
         self.size_bytes = 0
         self.must_answer = False
         """Whether there is an error or a diverging epoch, so that the fetch does not wait."""
 
     def run(self) -> None:
-        """Read every dirty partition anew. The first partition with records gives at least one batch, however large."""
+        """Read every dirty partition again. The first partition with records gives at least one batch of any size."""
         for key in self._begin():
             self._look_at(key, True)
 
     def run_in_steps(self) -> Generator[ColdError | None, None, None]:
-        """Like ``run``, one partition a step; a partition that changes in between is dirty again.
+        """Like ``run``, but one partition a step. A partition that changes in between is dirty again.
 
-        Yields a ``ColdError`` if a partition's look-ups would wait for the disk: await its ``warm`` before the next
-        step.
+        If a partition's look-ups would wait for the disk, yields a ``ColdError``: await the error's ``warm`` before the
+        next step.
         """
         for key in self._begin():
             for tried in range(TRIES + 1):
@@ -114,7 +114,7 @@ class FetchRead:
         if result.error_code or result.diverging_epoch is not None:
             self.must_answer = True
         elif not result.records and not state.is_held_back:
-            self.target.dirty.pop(key, None)  # its result stays: the watermark may have changed
+            self.target.dirty.pop(key, None)  # the result stays in the response: the watermark may have changed
 
     def read_partition(self, key: TopicPartition, state: FetchedPartition, waits: bool) -> PartitionData:
         try:
@@ -130,7 +130,7 @@ class FetchRead:
             read = self.read_log(partition, state, end, waits) if diverging is None else None
             if read is not None:
                 self._offset_counts[key] = read.offset_count
-            self.target.watch(partition)  # last: this result has the watermark that this fetch moved
+            self.target.watch(partition)  # comes last: this result has the watermark that this fetch moved
             return self._result(key, partition, end, read, diverging)
         except KafkaError as error:
             partition_or_none = self._replicas.hosted(key)
@@ -161,7 +161,7 @@ class FetchRead:
             upper_bound = log.log_end_offset
         else:
             offset = partition.readable_offset(offset)
-            # A new leader's watermark lags: a consumer that is above it has to wait.
+            # A new leader's watermark lags: a consumer above the watermark has to wait.
             upper_bound = _below(end, log.last_stable_offset if limits.read_committed else log.high_watermark)
             self._note_held(partition.key, is_held=end is not None and upper_bound <= offset < log.high_watermark)
         read = log.read(
@@ -176,9 +176,9 @@ class FetchRead:
         return read
 
     def _end_for_reader(self, partition: Partition, state: FetchedPartition) -> int | None:
-        """The log end for a stock consumer that is held; None: this reader is not held.
+        """The offset at which the log ends for a held stock consumer; None if this reader is not held.
 
-        A reader may be above the first held offset. For it, the log ends at its fetch offset.
+        If a reader is above the first held offset, the log ends at its fetch offset.
         """
         held_from = partition.end_for_stock() if self.limits.is_stock else None
         return None if held_from is None else max(held_from, state.fetch_offset)
@@ -190,7 +190,7 @@ class FetchRead:
             self.held.discard(key)
 
     def _note_progress(self, partition: Partition, state: FetchedPartition) -> None:
-        """A fetch offset is the follower's log end, unless the follower diverges (KAFKA-13141)."""
+        """Note a follower's fetch offset as its log end, unless the follower diverges (KAFKA-13141)."""
         if state.is_new:
             state.is_new = False
             limits = self.limits
@@ -237,7 +237,7 @@ class FetchRead:
         )
 
     def response(self) -> FetchResponse:
-        """The response; partitions with records move to the end of the session's queue, so that each gets its turn."""
+        """The response. Partitions with records move to the end of the session's queue, so that each gets its turn."""
         target = self.target
         target.delayed = None
         is_session = isinstance(target, FetchSession)

@@ -1,7 +1,8 @@
 """FindCoordinator (10): the broker that coordinates a group.
 
-It is the leader of the group's partition of ``__consumer_offsets``. The first such request creates this topic. Until
-the partition has a leader, the error is COORDINATOR_NOT_AVAILABLE. Skipped: transaction coordinators (key type 1).
+The coordinator is the leader of the group's partition of ``__consumer_offsets``. The first such request creates this
+topic. Until the partition has a leader, the error is COORDINATOR_NOT_AVAILABLE. Skipped: transaction coordinators (key
+type 1).
 """
 
 from __future__ import annotations

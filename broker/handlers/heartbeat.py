@@ -1,4 +1,4 @@
-"""Heartbeat (12): a member shows that it is alive, and learns of a rebalance. ``broker/coordinator`` decides."""
+"""Heartbeat (12): a member shows that it is alive, and is told of a rebalance. ``broker/coordinator`` decides."""
 
 from __future__ import annotations
 

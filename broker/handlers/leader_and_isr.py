@@ -23,7 +23,7 @@ from anabranch.protocol.sentinels import NO_LAYOUT_VERSION
 from anabranch.protocol.types import TopicPartition
 
 _FULL = 2
-"""The type of a request that names every replica that the broker has to have."""
+"""The type of a request that names all replicas that the broker has to have."""
 
 
 def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
@@ -70,12 +70,12 @@ async def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[Lead
         for state in topic.partition_states:
             if refusal is ErrorCode.NONE and work.due():
                 await work.pause()
-                # A newer controller may have sent a request meanwhile, or this broker may be registered anew.
+                # A newer controller may have sent a request meanwhile, or this broker may have a new registration.
                 refusal = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
             key = TopicPartition(topic.topic_name, state.partition_index)
             log = ctx.node.logs.get(key)
             if log is not None and log.rebuild is not None and state.leader == ctx.node.config.broker_id:
-                with suppress(KafkaError):  # applying the role reports it
+                with suppress(KafkaError):  # the error is reported when the role is applied
                     await catch_up(log)  # a leader has to know its producers
                 refusal = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
             code = refusal or ctx.node.replicas.apply(topic.topic_name, topic.topic_id, state)

@@ -1,12 +1,13 @@
 """ListOffsets (2): the offset for a timestamp.
 
--1 is the end (high watermark; with read_committed the last stable offset), -2 the log start, -3 (version 7, KIP-734)
-the record with the largest timestamp. A timestamp that no record reaches gives offset -1. While the watermark of a new
-leader is below the start of its epoch, the end is not known: the error is OFFSET_NOT_AVAILABLE (from version 5 on,
-KIP-207) or LEADER_NOT_AVAILABLE (before). A closed partition has the same error until no in-sync replica can have more
-records.
+Timestamp -1 means the end (high watermark; with read_committed the last stable offset), -2 the log start, -3 (version
+7, KIP-734) the record with the largest timestamp. If no record has the timestamp or a later one, the offset is -1.
+While the watermark of a new leader is below the start of its epoch, the end is not known: the error is
+OFFSET_NOT_AVAILABLE (from version 5 on, KIP-207) or LEADER_NOT_AVAILABLE (before). A closed partition is answered with
+the same error until no in-sync replica can have more records.
 
-A timestamp may require reading a whole segment: then the response comes later, and other requests are served.
+A search by timestamp may read a whole segment. Then the response is sent later, and other requests are served
+meanwhile.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Answer:
 
 
 def _respond(ctx: RequestContext, request: ListOffsetsRequest, searches: Searches) -> ListOffsetsResponse:
-    """Look at each partition as it is now: a search may have taken a while."""
+    """Answer for each partition as it is now, because the searches may have taken a while."""
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
@@ -96,7 +97,7 @@ def _refusal(request: ListOffsetsRequest, error: KafkaError) -> ListOffsetsRespo
 def _begin_search(
     ctx: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition, searches: Searches
 ) -> None:
-    """Begin a search by time, and finish it if that is quick. If it fails, ``_find`` answers with the error."""
+    """Begin a search by time, and finish it if that is quick. If the search fails, ``_find`` answers with the error."""
     key = TopicPartition(topic, asked.partition_index), asked.timestamp
     if asked.timestamp in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP) or key in searches:
         return
@@ -140,7 +141,7 @@ def _find(
 
 
 def _end_is_unknown(partition: Partition, timestamp: int, offset: int) -> bool:
-    """Whether an earlier leader may have served more records to consumers than this leader may serve yet."""
+    """Whether an earlier leader may have served records to consumers that this leader may not serve yet."""
     may_lag = partition.log.high_watermark < partition.epoch_start_offset
     if timestamp == LATEST_TIMESTAMP and partition.layout.closes(partition.key.partition):
         return may_lag or not partition.is_followed_to_its_end
@@ -150,7 +151,7 @@ def _end_is_unknown(partition: Partition, timestamp: int, offset: int) -> bool:
 def _lookup(
     partition: Partition, request: ListOffsetsRequest, timestamp: int, searches: Searches
 ) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch), each -1 where there is none."""
+    """Returns (timestamp, offset, leader epoch); a value that does not exist is -1."""
     log = partition.log
     end = log.high_watermark
     if request.replica_id != CONSUMER_REPLICA_ID:

@@ -1,13 +1,13 @@
-"""Metadata (3): brokers, topics, leaders, as this broker knows them.
+"""Metadata (3): the brokers, topics and leaders that this broker knows.
 
 A topic that does not exist is created if ``auto.create.topics.enable`` and the request's flag allow it. Its error is
 LEADER_NOT_AVAILABLE until it has leaders. A broker without metadata waits for it before it answers: librdkafka 2.10 and
 later drops every broker that a response does not name. Topics and partitions are sorted. Partitions marked for deletion
 are included, so that consumers drain them. From version 10 on KIP-253's tags carry the topic's layout, whether its
 delivery is ordered, and the incarnations of the topic and of each partition. Version 9 has no such tags: librdkafka 2.1
-requests it, cannot skip a tag (librdkafka #4278), and would find no leader. All operations of a resource are authorised
-(KIP-430), as in Kafka without an authorizer. Stock clients see the partitions of an announced split before these have
-leaders (docs/ordered-resize.md).
+requests version 9, cannot skip a tag (librdkafka #4278), and would find no leader. All operations of a resource are
+authorised (KIP-430), as in Kafka without an authorizer. Stock clients get the partitions of an announced split before
+these partitions have leaders (docs/ordered-resize.md).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def _named(
     asked: list[MetadataRequestTopic],
     errors: Mapping[str, ErrorCode],
 ) -> MetadataResponse:
-    """The response about the requested topics. They are read one after another, and may change in the pauses."""
+    """The response about the requested topics. Topics are read one after another, and may change in the pauses."""
     topics = []
     work = TimeSlice(ctx.node.env.clock)
     for topic in asked:
@@ -73,7 +73,7 @@ async def _named(
 
 
 async def _everything(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """The response about all topics. They are read one after another, and may change in the pauses."""
+    """The response about all topics. Topics are read one after another, and may change in the pauses."""
     topics = []
     work = TimeSlice(ctx.node.env.clock)
     for name in sorted(ctx.node.metadata.topics):
@@ -122,7 +122,7 @@ def _partition_count(ctx: RequestContext, asked: MetadataRequestTopic) -> int:
 def _topic(
     ctx: RequestContext, asked: MetadataRequestTopic, errors: Mapping[str, ErrorCode]
 ) -> Generator[None, None, MetadataResponseTopic]:
-    """The answer for a requested topic, in steps: a topic may have very many partitions."""
+    """The answer for a requested topic. It is built in steps, because a topic may have very many partitions."""
     name = asked.name
     if asked.topic_id != ZERO_UUID and not name:
         known_name = ctx.node.metadata.topic_name(asked.topic_id)
@@ -139,7 +139,7 @@ def _topic(
 
 
 def _known(ctx: RequestContext, name: str) -> Generator[None, None, MetadataResponseTopic]:
-    """A topic with the partitions it has at the first step."""
+    """The answer for a known topic, with the partitions that the topic has at the first step."""
     info = ctx.node.metadata.topics[name]
     shown = MetadataResponseTopic(name=name, topic_id=info.topic_id, is_internal=name in INTERNAL_TOPICS)
     known = iter(list(info.partitions.items()))
@@ -161,7 +161,7 @@ def _known(ctx: RequestContext, name: str) -> Generator[None, None, MetadataResp
 
 
 def _show_coming_leaders(ctx: RequestContext, info: TopicInfo, partitions: list[MetadataResponsePartition]) -> None:
-    """Name the future leaders of partitions that never had a leader, for clients that would not ask again soon."""
+    """Name the future leaders of partitions that never had a leader, to clients that would not ask again soon."""
     for partition in partitions:
         coming = info.coming_leader(partition.partition_index)
         if coming >= 0 and ctx.node.metadata.endpoint(coming, ctx.listener) is not None:
@@ -169,7 +169,7 @@ def _show_coming_leaders(ctx: RequestContext, info: TopicInfo, partitions: list[
 
 
 def _announced(info: TopicInfo) -> list[MetadataResponsePartition]:
-    """Partitions that an announced split will add. Clients that do not know layouts wait for their leaders."""
+    """Partitions that an announced split will add. Clients without support for layouts wait for leaders there."""
     return [
         MetadataResponsePartition(
             error_code=ErrorCode.LEADER_NOT_AVAILABLE,

@@ -1,8 +1,8 @@
 """PartitionLeaderEpochsForPartitions (25301): the partitions that had a partition's keys before (KIP-253).
 
-Each such partition comes with its last leader epoch in which it had the keys. Any broker answers, from ZooKeeper. The
-error is LEADER_NOT_AVAILABLE (5) if the broker knows less than the client requests, and in version 0 also for topics
-that were resized.
+Each such partition is named with the last leader epoch in which it had the keys. Any broker answers, from ZooKeeper.
+The error is LEADER_NOT_AVAILABLE (5) if the broker knows less than the client requests, and in version 0 also for
+topics that were resized.
 """
 
 from __future__ import annotations

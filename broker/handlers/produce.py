@@ -5,9 +5,10 @@ librdkafka 2.0 (KAFKA-18659) and refused with UNSUPPORTED_FOR_MESSAGE_FORMAT: on
 no response; an error closes the connection, so that the client refreshes its metadata. DUPLICATE_SEQUENCE_NUMBER means
 success without an offset: the batch is older than the batches that the partition remembers.
 
-KIP-253: from version 9 on a producer names the layout by which it placed the records; ``replication.layout`` decides
-which batches are refused. With acks=all a permanent refusal is sent once no replica in sync has the batch from an
-earlier leader: the producer may then write the records again, in another partition or with other sequences.
+KIP-253: from version 9 on a producer names the layout by which it chose the partitions of the records;
+``replication.layout`` decides which batches are refused. With acks=all a permanent refusal waits until no in-sync
+replica can have the batch from an earlier leader. After the refusal, the producer may write the records again, in
+another partition or with other sequences.
 
 An idempotent producer may have batches in flight behind a batch that it has to repeat. These later batches are refused
 as well when the log does not know the producer's next sequence (``awaited_batches``). Apache Kafka appends them, and
@@ -159,7 +160,7 @@ def _hold(
     early: EarlyBatchError,
     refusal: PartitionProduceResponse,
 ) -> AwaitedTurn:
-    """Hold a copy of the batch until its turn: the buffer of its request is reused."""
+    """Hold a copy of the batch until its turn. A copy is needed because the request's buffer is reused."""
     copy = PartitionProduceData(index=partition.key.partition, records=memoryview(bytearray(records)))
     hold_ms = ctx.node.config.values["ordered.delivery.legacy.producers.max.hold.ms"]
     held_until = ctx.node.env.clock.monotonic() + hold_ms / 1000
@@ -204,7 +205,7 @@ def _leader(ctx: RequestContext, key: TopicPartition, layout: StoredLayout | Non
             if layout is None:
                 _await(ctx, key, records)
             raise KafkaError(ctx.session.repeat_code, f"{key} has no leader yet") from error
-        # Another broker may lead a marked partition and have the batch already: only its leader may refuse the batch.
+        # If another broker leads a marked partition, it may have the batch already: only the leader may refuse it.
         gone = ctx.node.metadata.merged_away(*key)
         merged = refusal_of_absent(key.partition, ctx.node.metadata.topics[key.topic].layout, layout) if gone else None
         raise error if merged is None else merged from error

@@ -1,7 +1,7 @@
 """StopReplica (5): the controller removes replicas, each in a leader epoch that the request names (KIP-570).
 
 ``broker/controller_orders.py`` decides which controller's requests are accepted. ``stop`` and ``is_fenced`` in
-``broker/replication/replica_manager.py`` decide which leader epochs are accepted: an older one is fenced.
+``broker/replication/replica_manager.py`` decide which leader epochs are accepted: an older epoch is fenced.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def handle(ctx: RequestContext, request: StopReplicaRequest) -> Answer:
 
 
 async def _stop(ctx: RequestContext, request: StopReplicaRequest) -> list[StopReplicaPartitionError]:
-    """Stop partition by partition, each with its own error, with pauses: deleting a topic may take long."""
+    """Stop the replicas one by one, each with its own error. Pauses in between, as deleting a topic may take long."""
     errors = []
     work = TimeSlice(ctx.node.env.clock)
     refusal = ErrorCode.NONE
@@ -59,7 +59,7 @@ async def _stop(ctx: RequestContext, request: StopReplicaRequest) -> list[StopRe
 def _to_stop(request: StopReplicaRequest) -> Iterator[tuple[str, StopReplicaPartitionState]]:
     """The partitions of a request of any version, in the form of version 3.
 
-    Before version 3 there is no leader epoch (-1), and one flag counts for every partition (KIP-570).
+    Before version 3 there is no leader epoch (-1), and one flag applies to every partition (KIP-570).
     """
     for topic in request.topic_states:
         for state in topic.partition_states:

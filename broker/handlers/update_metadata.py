@@ -36,7 +36,7 @@ def handle(ctx: RequestContext, request: UpdateMetadataRequest) -> Answer:
 def _update_metadata(
     ctx: RequestContext, request: UpdateMetadataRequest
 ) -> Generator[None, None, UpdateMetadataResponse]:
-    """Apply the request in steps; end early if a newer controller sends a request: it will send everything."""
+    """Apply the request in steps. End early if a newer controller sends a request: it will send everything again."""
     removed: dict[TopicPartition, int] = {}
     code = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
     if code is ErrorCode.NONE:

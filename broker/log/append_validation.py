@@ -1,4 +1,4 @@
-"""A leader's checks and changes of a batch before it enters the log. Pure: no state of the partition, no clock.
+"""Checks and changes a batch before a leader appends it to the log. Pure: no state of the partition, no clock.
 
 The usual path reads the header and the CRC only. Records are decoded for a compacted topic (null keys), for a topic
 ``compression.type`` other than the batch's, and for ``message.timestamp.before.max.ms``.
@@ -27,7 +27,7 @@ _CODECS = {
 }
 
 MAX_NAMED_RECORDS = 1_000
-"""The largest number of faulty records that one refusal names. The client gets the others when it sends them again."""
+"""The largest number of faulty records that one refusal names. More are named when the client sends them again."""
 
 
 class ReadBatch(NamedTuple):
@@ -41,7 +41,7 @@ class ReadBatch(NamedTuple):
 def validate_append(
     records: Buffer, config: LogConfig, now_ms: int, origin: AppendOrigin, read: ReadBatch | None = None
 ) -> RecordBatch:
-    """The one batch in ``records``, checked and in the topic's form; its ``buffer`` is writable.
+    """Return the one batch in ``records``, checked and in the topic's form; its ``buffer`` is writable.
 
     ``read``: the records of this batch, if they have been read already.
 
@@ -92,7 +92,7 @@ def reads_records(batch: RecordBatch, config: LogConfig, now_ms: int) -> bool:
 
 
 def codec_to_be(batch: RecordBatch, config: LogConfig) -> CompressionType | None:
-    """The compression that a batch has to get; None if the batch stays as it is, or if the codec is unknown."""
+    """The codec that a batch has to get; None if the batch stays as it is, or if the topic's codec is unknown."""
     codec = _CODECS.get(config.compression_type)
     return None if codec is None or codec == batch.attributes & CODEC_MASK else codec
 
@@ -127,7 +127,7 @@ def _refuse_null_keys(batch: RecordBatch) -> None:
 
 
 def _refused_records(code: ErrorCode, indices: list[int], count: int, rule: str) -> RefusedRecordsError:
-    """The refusal of a batch of ``count`` records: the records at ``indices`` break ``rule`` (KIP-467)."""
+    """The error for a batch of ``count`` records: it says that the records at ``indices`` break ``rule`` (KIP-467)."""
     named = indices[:MAX_NAMED_RECORDS]
     which = f"the first is record {indices[0]}" if indices else "but the maximum timestamp in its header does"
     message = f"{rule}; {len(indices)} of the batch's {count} records break this rule, {which}"
@@ -154,7 +154,7 @@ def _check_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> Non
 
 
 def _has_odd_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> bool:
-    """Whether, by the header, a record may have a timestamp that is not allowed."""
+    """Whether a record may have a timestamp that is not allowed, as far as the batch's header shows."""
     after_ms = min(config.message_timestamp_after_max_ms, config.message_timestamp_difference_max_ms)
     before_ms = min(config.message_timestamp_before_max_ms, config.message_timestamp_difference_max_ms)
     return batch.max_timestamp - now_ms > after_ms or before_ms != MAX_LONG
@@ -177,5 +177,5 @@ def _recompressed(batch: RecordBatch, config: LogConfig, read: ReadBatch | None)
 
 
 def batch_log_append_time(batch: RecordBatch) -> int:
-    """The time the broker gave the batch; -1 when the records have timestamps of their producer."""
+    """The timestamp that the broker gave the batch; -1 if the records have timestamps of their producer."""
     return batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP

@@ -1,4 +1,4 @@
-"""Reading whole batches of a log file in order, in large pieces."""
+"""Reads whole batches of a log file in order, in large pieces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class BatchReader:
-    """Batches at given positions of a file; consecutive batches come from one read."""
+    """Returns batches at given positions of a file. One read fetches several consecutive batches."""
 
     __slots__ = ("_chunk", "_chunk_at", "_end", "_file", "_warm_until")
 

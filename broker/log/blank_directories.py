@@ -1,6 +1,7 @@
-"""Blank log directories: they hold at most the identity of a log. A failed or interrupted creation may leave one.
+"""Creates and removes blank log directories, which hold at most the identity of a log.
 
-Removing one loses no data: a log that had records, began above offset 0 or has a leader epoch is not blank.
+A failed or interrupted creation may leave a blank directory. Its removal loses no data: if a log had records, began
+above offset 0 or has a leader epoch, its directory is not blank.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ logger = structlog.get_logger(__name__)
 def blank_directory(storage: Storage, path: str) -> Iterator[None]:
     """Create the directory of a new log. If the block fails, the directory is removed, if the disk allows that.
 
-    Raises ``OSError``, or ``FileExistsError`` when the directory already holds a log, which then stays as it is.
+    Raises ``OSError``. If the directory already holds a log, the log stays as it is, and ``FileExistsError`` is raised.
     """
     storage.makedirs(path)
     if not _is_blank(storage, path):

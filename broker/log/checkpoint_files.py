@@ -28,14 +28,14 @@ class MalformedFileError(ValueError):
 def write_replace(storage: Storage, path: str, data: bytes) -> None:
     """Write under a temporary name and rename over ``path``, without waiting for the disk.
 
-    For files that recovery can rebuild: even after a crash of the process, a reader sees the old or the new content.
+    For files that recovery can rebuild. After a crash of the process, a reader still sees the old or the new content.
     """
     for _ in write_parts(storage, path, [data]):
         pass
 
 
 def write_parts(storage: Storage, path: str, parts: Iterable[bytes]) -> Generator[None, None, None]:
-    """``write_replace`` with content in parts; yields after each part.
+    """Like ``write_replace``, with the content in parts; yields after each part.
 
     If the generator is closed early, the temporary file stays.
     """
@@ -153,7 +153,7 @@ def decode_partition_metadata(path: str, data: bytes) -> PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """The owner of a log dir."""
+    """The broker and the cluster that own a log dir."""
 
     broker_id: int
     cluster_id: str

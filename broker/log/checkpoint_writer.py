@@ -17,7 +17,7 @@ logger = structlog.get_logger(__name__)
 
 
 class CheckpointWriter:
-    """A log dir is outdated while its checkpoint files name a deleted log, or an old start of a log."""
+    """Writes checkpoint files. A log dir is outdated while its files name a deleted log, or an old start of a log."""
 
     def __init__(
         self, logs: CurrentLogs, directories: LiveDirectories, cleaner: LogCleaner, background: Background
@@ -56,7 +56,7 @@ class CheckpointWriter:
             self.set_outdated(directory)
 
     def truncated(self, log: PartitionLog) -> None:
-        """Write the lowered recovery point at once: else new records below the old one would count as synced."""
+        """Write a lowered recovery point at once: new records below the old one would count as synced."""
         directory = self._logs.home(log.partition)
         if directory is None:
             return
@@ -85,7 +85,7 @@ class CheckpointWriter:
         self._each("high-watermarks", LogDirectory.write_high_watermarks)
 
     def _each(self, task: str, work: Callable[[LogDirectory], None]) -> None:
-        """Call ``work`` for every log dir; a log dir that refuses writes does not affect the others."""
+        """Call ``work`` for every log dir, also if another log dir refuses writes."""
         for directory in self._directories.all():
             if self._background.due(task, directory.path):
                 with self._background.guard(task, directory.path):

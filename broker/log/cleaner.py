@@ -1,4 +1,4 @@
-"""Compaction of the logs whose ``cleanup.policy`` includes compact: the choice of log and range, and the files.
+"""Compacts the logs whose ``cleanup.policy`` includes compact: chooses the log and its range, and writes the files.
 
 ``compaction`` decides which records are kept, ``segment_swap`` puts the result in place. All CPU work pauses every 2
 ms.
@@ -40,14 +40,14 @@ _INDEX_ENTRY_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class DirtyRange:
-    """The part of a log that may be compacted: keys are read from [first_dirty, first_uncleanable)."""
+    """The part of a log that may be compacted. Keys are read from the offsets [first_dirty, first_uncleanable)."""
 
     first_dirty: int
     first_uncleanable: int
     clean_bytes: int
     dirty_bytes: int
     overdue: bool
-    """The oldest dirty record has waited for ``max.compaction.lag.ms``."""
+    """Whether the oldest dirty record has waited for ``max.compaction.lag.ms``."""
 
     @property
     def ratio(self) -> float:
@@ -56,7 +56,7 @@ class DirtyRange:
 
 
 class LogCleaner:
-    """Compacts the dirtiest log, then the next; waits ``log.cleaner.backoff.ms`` when none is dirty enough."""
+    """Compacts log after log, the dirtiest first; waits ``log.cleaner.backoff.ms`` if no log is dirty enough."""
 
     def __init__(
         self, env: Env, config: LogManagerConfig, logs: CurrentLogs, background: Background | None = None
@@ -78,7 +78,7 @@ class LogCleaner:
         self.largest_ratio = 0.0
         """The largest dirty ratio that the last search found."""
         self.first_kept_epoch: Callable[[TopicPartition], Awaitable[int]] = _no_tombstones
-        """Tombstones of this leader epoch and above stay: another partition may hold older values of their keys."""
+        """Returns the first leader epoch whose tombstones stay; another partition may hold older values of the keys."""
 
     # ------------------------------------------------------------ the checkpoint
 
@@ -105,7 +105,7 @@ class LogCleaner:
                 await self._pause(self._config.cleaner_backoff_ms / 1000)
 
     def reconfigure(self, config: LogManagerConfig) -> None:
-        """Use ``config`` from now on; a present pause ends."""
+        """Use ``config`` from now on. If the cleaner is pausing, the pause ends."""
         self._config = config
         self._reconfigured.set()
         self._reconfigured = trio.Event()
@@ -184,7 +184,7 @@ class LogCleaner:
 
     async def _clean(self, log: PartitionLog, dirty: DirtyRange) -> None:
         work = TimeSlice(self._env.clock)
-        truncations = log.truncations  # a truncation changes which batch is the last of a producer
+        truncations = log.truncations  # after a truncation, another batch may be the last of a producer
         await load_indexes(self._storage, [segment.txn_index for segment in log.segments])
         keys = await self._read_keys(log, dirty, work)
         rules = RetainRules(
@@ -302,7 +302,7 @@ async def _no_tombstones(_partition: TopicPartition) -> int:
 
 
 async def read_batches(segment: LogSegment) -> AsyncIterator[RecordBatch]:
-    """All batches of a segment, whole and checked; a thread waits for the disk. Raises ``CorruptRecordError``."""
+    """Yields all batches of a segment, whole and checked. A thread reads the disk. Raises ``CorruptRecordError``."""
     await segment.ready()
     reader = BatchReader(segment.file, segment.size_bytes)
     position = 0

@@ -1,8 +1,8 @@
-"""Reads of a log that would wait for the disk: a thread waits before the read.
+"""Lets a thread wait for the disk before a read of a log that would have to wait.
 
 A look-up is a plain call in the event loop. If it must not wait, it raises ``ColdError`` instead of waiting for the
-disk; the caller awaits ``warm`` and tries again. Work in steps yields the ``ColdError`` instead. When it is
-resumed, it reads, even if it has to wait for the disk.
+disk; the caller awaits ``warm`` and tries again. Work in steps yields the ``ColdError`` instead of raising it. When
+such work is resumed, it reads in any case, even if it has to wait for the disk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from anabranch.broker.log.index_file import IndexFile
 from anabranch.runtime.env import File, Storage
 
 TRIES = 8
-"""A look-up reads an index, and headers in a few places. After this many tries it waits for the disk itself."""
+"""A look-up that failed this many times waits for the disk itself. It reads an index, and headers in a few places."""
 
 
 class ColdError(Exception):
@@ -26,7 +26,7 @@ class ColdError(Exception):
         self._read = read
 
     async def warm(self) -> None:
-        """Wait for the disk in a thread. An error there occurs again when the data is read."""
+        """Wait for the disk in a thread. Errors are ignored: the same error occurs again when the data is read."""
         with suppress(OSError):
             await self._read()
 

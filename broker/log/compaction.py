@@ -1,11 +1,12 @@
-"""The records that compaction keeps, batch by batch. Pure.
+"""Decides which records compaction keeps, batch by batch. Pure.
 
 A record is kept if no later record in the part that was read for keys has its key. A tombstone stays until its delete
-horizon (KIP-534), and so does the marker of a transaction without remaining records. The horizon is the time of the
-first compaction that found the tombstone plus ``delete.retention.ms``, and is written into the batch. If another
-partition may hold older values of the key (``ordered_resize.tombstones``), a tombstone stays longer, unless it only
-marks that the key moved (docs/adr/0018). The last batch of each producer stays for its sequence, even without records.
-The last batch of a segment stays too, so that each segment ends where the next one begins. Offsets never change.
+horizon (KIP-534). The marker of a transaction without remaining records stays until its delete horizon, too. The
+horizon is written into the batch: the time of the first compaction that found the tombstone, plus
+``delete.retention.ms``. If another partition may hold older values of the key (``ordered_resize.tombstones``), a
+tombstone stays longer, unless it only marks that the key moved (docs/adr/0018). The last batch of each producer stays
+for its sequence, even without records. The last batch of a segment stays too, so that each segment ends where the next
+one begins. Offsets never change.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ class KeyOffsets:
         self._capacity = max(memory_bytes // _ENTRY_BYTES, 1)
         self._offsets: dict[bytes, int] = {}
         self.end_offset = -1
-        """Keys below this offset are known; records from it on are all kept."""
+        """The keys of all records below this offset are known. All records from this offset on are kept."""
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def add(self, batch: RecordBatch, transactions: CleanedTransactions) -> Steps[bool]:
-        """Add a batch's keys. Without room for all of them, add none and return False.
+        """Add a batch's keys. If there is no room for all of them, add no key and return False.
 
         Aborted records are ignored. Yields after each ``RECORDS_AT_ONCE``, as ``retain`` does.
         """
@@ -66,7 +67,7 @@ class KeyOffsets:
         return True
 
     def is_latest(self, record: Record) -> bool:
-        """Whether no later record with this record's key is known. False for a record without a key."""
+        """Whether this record is the latest known record of its key. False for a record without a key."""
         if record.offset >= self.end_offset:
             return True
         key = record.key
@@ -79,7 +80,7 @@ def _key_id(key: bytes) -> bytes:
 
 
 class CleanedTransactions:
-    """Follows transactions through the batches being cleaned, to drop aborted records and markers without records."""
+    """Follows the transactions in the batches being cleaned, to drop aborted records and markers without records."""
 
     __slots__ = ("_kept", "_ongoing_aborted", "_pending", "_seen_data")
 
@@ -113,7 +114,7 @@ class CleanedTransactions:
         return met_data
 
     def take_kept(self) -> list[AbortedTxn]:
-        """Transaction index entries for the aborted transactions, since the last call, whose marker is needed."""
+        """Take the index entries of aborted transactions whose marker is needed: those found since the last call."""
         kept, self._kept = self._kept, []
         return kept
 
@@ -132,7 +133,7 @@ class RetainRules:
     now_ms: int
     delete_retention_ms: int
     first_kept_epoch: int = EVERY_EPOCH
-    """Another partition may hold older values of keys with tombstones of this leader epoch or above."""
+    """The first leader epoch whose tombstones stay: another partition may hold older values of their keys."""
 
     def retain(
         self, batch: RecordBatch, transactions: CleanedTransactions, *, ends_segment: bool = False
@@ -182,5 +183,5 @@ class RetainRules:
 
 
 def _is_moved(tombstone: Record) -> bool:
-    """Whether a tombstone only marks that the key moved: compaction needs it, but no reader does."""
+    """Whether a tombstone only marks that the key moved: compaction needs such a tombstone, but readers do not."""
     return any(name == MOVED_HEADER for name, _ in tombstone.headers)

@@ -31,7 +31,7 @@ class CurrentLogs:
         return self._logs.get(log.partition) is log
 
     def add(self, log: PartitionLog, directory: LogDirectory) -> None:
-        """Make a log in ``directory`` the log of its partition, which has none."""
+        """Make a log in ``directory`` the log of its partition, which must have no log."""
         self._logs[log.partition] = directory.logs[log.partition] = log
         self._homes[log.partition] = directory
 

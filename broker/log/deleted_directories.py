@@ -1,4 +1,4 @@
-"""Directories of logs that were renamed for deletion, and the removal of their files."""
+"""Keeps the directories of logs that were renamed for deletion, and removes their files later."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class DeletedDirectories:
         return renamed
 
     def restore(self, renamed: str, path: str) -> None:
-        """Undo a rename. Raises ``OSError``; then the files stay until the next start."""
+        """Undo a rename. If that raises ``OSError``, the files stay until the next start."""
         del self._due_ms[renamed]
         self._storage.rename(renamed, path)
 
     def add(self, renamed: str) -> None:
-        """Remove the files of a directory that an earlier process renamed."""
+        """Note a directory that an earlier process renamed, so that its files are removed."""
         self._due_ms[renamed] = 0
 
     def forget_in(self, directory: LogDirectory) -> None:
@@ -53,7 +53,7 @@ class DeletedDirectories:
             del self._due_ms[path]
 
     async def remove_due(self) -> None:
-        """Remove the directories whose delay is over; one that cannot be removed is tried again later."""
+        """Remove the directories whose delay is over. If a removal fails, it is tried again later."""
         now_ms = self._clock.now_ms()
         for path in [path for path, due_ms in self._due_ms.items() if due_ms <= now_ms]:
             if self._background.due("directory-removal", path):

@@ -1,4 +1,4 @@
-"""Opens the logs at the start. Resolves duplicate logs, and moves that a crash or a lost log dir interrupted."""
+"""Opens the logs at the start. Removes duplicate logs, and completes or discards moves that were interrupted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ logger = structlog.get_logger(__name__)
 
 
 class DirectoryLoader:
-    """Calls ``adopt`` with each opened log and its log dir, and ``delete`` for an open log of an old incarnation."""
+    """Calls ``adopt`` with each opened log and its log dir. Calls ``delete`` for an open log of an old incarnation."""
 
     def __init__(
         self,
@@ -70,7 +70,8 @@ class DirectoryLoader:
     async def load(self, config_for: Callable[[str], LogConfig]) -> None:
         """Open every log in the live log dirs, with ``config_for(topic)``.
 
-        A log dir that the disk refuses is left out, as long as another log dir is left. Raises ``LogDirError``.
+        If the disk refuses a log dir, the log dir is left out, as long as another log dir is left. Raises
+        ``LogDirError``.
         """
         try:
             remove_blank_copies(self._storage, [directory.path for directory in self._directories.all()])
@@ -84,7 +85,7 @@ class DirectoryLoader:
                     self._lose(directory, error)
 
     def _lose(self, directory: LogDirectory, error: OSError) -> None:
-        """Continue without a log dir and its logs. Raises ``LogDirError`` when it was the last one."""
+        """Continue without a log dir and its logs. Raises ``LogDirError`` if no other log dir is left."""
         for log in list(directory.logs.values()):
             log.close_files()
             self._logs.remove(log.partition)
@@ -114,10 +115,11 @@ class DirectoryLoader:
         logger.info("log_dir.loaded", path=directory.path, logs=len(directory.logs), recovered=not directory.was_clean)
 
     def _settle_copies(self, partition: TopicPartition, path: str) -> bool:
-        """Keep the later incarnation of a partition that may have two logs; returns whether ``path`` has it.
+        """If a partition has two logs, keep the log of the later incarnation; returns whether that log is in ``path``.
 
-        A dir that was lost for a while may hold a partition that was removed meanwhile and created again in another
-        dir. Raises ``LogDirError`` if both have the same incarnation, or if an incarnation is not known.
+        Two logs exist if a log dir was lost for a while, and a partition in it was removed meanwhile and created again
+        in another log dir. Raises ``LogDirError`` if both logs have the same incarnation, or if an incarnation is not
+        known.
         """
         known, unreadable = self._logs.get(partition), self._unreadable.get(partition)
         here = incarnation_of(self._storage, path)
@@ -146,7 +148,7 @@ class DirectoryLoader:
         clean: bool,
         again: UnreadableLog | None = None,
     ) -> None:
-        """Open a log. ``again``: the entry of an earlier failed try, which stays until this try is decided."""
+        """Open a log. ``again`` is the entry of an earlier failed try. It stays until this try succeeds or fails."""
         try:
             log = await open_log(
                 self._env,
@@ -169,7 +171,7 @@ class DirectoryLoader:
             logger.error("log.unreadable", partition=str(partition), path=path, error=str(error))
             return
         if self._unreadable.pop(partition) is not again:
-            log.close_files()  # it was deleted, or its dir was lost, while it was opened
+            log.close_files()  # the log was deleted, or its dir was lost, while it was opened
             return
         directory.unopened.pop(partition, None)
         self._adopt(log, directory)
@@ -192,11 +194,12 @@ class DirectoryLoader:
     # ------------------------------------------------------------ moves between log dirs
 
     async def _settle_moves(self, directory: LogDirectory, config_for: Callable[[str], LogConfig]) -> None:
-        """Resolve moves into ``directory`` after a crash.
+        """Complete or discard moves into ``directory`` after a crash.
 
-        A copy whose log exists is made again. A copy without its log becomes the log.
+        If the log still exists, its copy is discarded and made again. If only the copy exists, the copy becomes the
+        log.
 
-        While a log or a log dir cannot be read, the copy's log may still exist, and the copy may be incomplete.
+        While some log or log dir cannot be read, the log of a copy may still exist, and the copy may be incomplete.
         """
         for name in self._storage.listdir(directory.path):
             partition = parse_future_directory_name(name)

@@ -1,4 +1,4 @@
-"""The effect of a file system error on a replica: the error passes, the disk is full, or the replica fails."""
+"""Decides the effect of a file system error on a replica: the error passes, the disk is full, or the replica fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PASSES = _NO_SPACE | {
 
 
 class SyncFailedError(OSError):
-    """fdatasync failed: the content on disk is not known, and a later success proves nothing about it."""
+    """fdatasync failed. The content on disk is not known, even if a later fdatasync succeeds."""
 
 
 def is_out_of_space(error: OSError) -> bool:
@@ -29,7 +29,7 @@ def is_out_of_space(error: OSError) -> bool:
 
 
 def passes(error: OSError) -> bool:
-    """Whether the same call may succeed later, with nothing lost: no space, no descriptor, no memory."""
+    """Whether the same call may succeed later and nothing is lost: there was no space, no descriptor, or no memory."""
     return error.errno in _PASSES and not isinstance(error, SyncFailedError)
 
 

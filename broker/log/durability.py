@@ -1,4 +1,4 @@
-"""The durability of a log: flushes, the recovery point, truncations to sync, failures."""
+"""Keeps a log durable: flushes, the recovery point, truncations to sync, failures."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Durability:
         self.on_disk_full: Callable[[TopicPartition], None] = _ignore
         """Called when a write was refused because there is no space."""
         self.unflushed = 0
-        """Records that were appended since the last flush began."""
+        """The number of records appended since the last flush began."""
         self._flush_lock = trio.Lock()
         self._flush_limit = 0
         self._last_flush_ms = clock.now_ms()
@@ -98,7 +98,7 @@ class Durability:
 
         Raises KAFKA_STORAGE_ERROR.
 
-        ``log_end_offset`` is called again when the flush begins, because the flush may have waited for another one.
+        ``log_end_offset`` is called again when the flush begins, because the flush may have waited for another flush.
         """
         wanted = log_end_offset()
         async with self._flush_lock:
@@ -133,11 +133,11 @@ class Durability:
                 raise
 
     async def _flush_to(self, target: int) -> None:
-        self._flush_limit = target  # a truncation lowers it: these syncs may miss records appended afterwards
+        self._flush_limit = target  # a truncation lowers this limit: these syncs may miss records appended afterwards
         truncations, was_truncated = self.truncations, not self.truncation_synced
         self.unflushed = 0
         self._last_flush_ms = self._clock.now_ms()
-        # Includes the segment that ends at the recovery point: it may be cut there, or sealed since the last flush.
+        # Includes the segment that ends at the recovery point, as it may be cut there, or sealed since the last flush.
         first = max(self._segments.index_of(self.recovery_point - 1), 0)
         segments = self._segments.items[first:]
         try:
@@ -160,7 +160,7 @@ class Durability:
     # ------------------------------------------------------------ truncation
 
     def truncated_to(self, end: int) -> bool:
-        """Note that the log ends at ``end`` now; returns whether that lowered the recovery point."""
+        """Note that the log ends at ``end`` now; returns whether the recovery point was lowered."""
         self.truncations += 1
         self._flush_limit = min(self._flush_limit, end)
         lowered = end < self.recovery_point
@@ -175,7 +175,7 @@ class Durability:
     async def finish_truncation(self) -> None:
         """Return when the truncated records are cut from the file.
 
-        Raises KAFKA_STORAGE_ERROR; then a later call continues.
+        Raises KAFKA_STORAGE_ERROR; a later call then continues the cut.
         """
         async with self._flush_lock:
             await self._cut_tail()
@@ -206,7 +206,7 @@ class Durability:
             raise self._refusal(f"the log is broken: {self.failure or 'the disk failed'}")
 
     def check_changeable(self) -> None:
-        """Raises KAFKA_STORAGE_ERROR when the log is broken, or awaits a cut. Each append calls it."""
+        """Raises KAFKA_STORAGE_ERROR when the log is broken, or awaits a cut. Called before each change."""
         if self.is_broken or self._segments.items[-1].awaits_cut:
             self.check_usable()
             raise self._refusal("truncated records are not yet cut from the log's file")

@@ -1,7 +1,8 @@
 """The full log dirs, and the checks for new room.
 
-A full log dir keeps its replicas and serves reads. Its broker leads a replica there only if no other broker can (see
-docs/adr/0025), and follows none of them. It checks for room every second, later every half minute.
+A full log dir keeps its replicas and serves reads. Its broker leads a partition there only if no other broker can lead
+it (see docs/adr/0025), and fetches no records for the other replicas there. The broker checks for room every second,
+later every half minute.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ logger = structlog.get_logger(__name__)
 CHECK_S = 1.0
 LONGEST_PAUSE_S = 30.0
 RELAPSE_S = 60.0
-"""A log dir that is full again within this time after it had room is checked less often."""
+"""If a log dir has room and is full again within this time, it is checked less often."""
 PROBE_BYTES = 64 * 1024
 
 
 class FullDirectories:
-    """``changed`` is called with a log dir that became full, and again when there is room."""
+    """The full log dirs. ``changed`` is called when a log dir becomes full, and again when it has room."""
 
     def __init__(
         self, clock: Clock, storage: Storage, min_free_bytes: int, changed: Callable[[LogDirectory, bool], None]
@@ -37,7 +38,7 @@ class FullDirectories:
         self._changed = changed
         self._full: dict[str, tuple[LogDirectory, float]] = {}
         self._last_room: dict[str, tuple[float, float]] = {}
-        """By path: when there was room again, and the pause between checks before that."""
+        """By path: the time at which there was room again, and the pause between the checks until then."""
 
     def __contains__(self, directory: LogDirectory) -> bool:
         return directory.path in self._full
@@ -79,7 +80,7 @@ class FullDirectories:
                 self._full[path] = directory, now + CHECK_S
 
     def _has_room(self, directory: LogDirectory) -> bool:
-        """Whether enough is free and a file can be written: the free bytes do not show quotas."""
+        """Whether enough bytes are free, and a file can be written (the number of free bytes ignores quotas)."""
         total, free = directory.usage()
         if 0 <= free < min(self._min_free_bytes, total // 20):
             return False

@@ -23,7 +23,7 @@ logger = structlog.get_logger(__name__)
 class IdentityFile:
     """The file of one log and its content.
 
-    A new file is synced only by ``sync``: otherwise a split would wait for the sync of each file.
+    Only ``sync`` syncs a new file: otherwise a split would wait for the sync of each file.
     """
 
     __slots__ = ("_directory", "_storage", "_unsynced", "metadata", "unwritten")
@@ -34,7 +34,7 @@ class IdentityFile:
         self._unsynced = False
         self.metadata = metadata
         self.unwritten = False
-        """Whether the file has other content, because the disk refused the write."""
+        """Whether the file has other content than ``metadata``, because the disk refused the write."""
 
     @classmethod
     def create(cls, storage: Storage, directory: str, metadata: PartitionMetadata) -> IdentityFile:
@@ -53,7 +53,7 @@ class IdentityFile:
     def load(cls, storage: Storage, directory: str, *, synced: bool) -> IdentityFile:
         """Read the file; the zero id and incarnation -1 if it is missing or damaged. Raises ``OSError``.
 
-        ``synced``: whether the process that wrote the file has synced it. If not, the next ``sync`` does it.
+        ``synced``: whether the process that wrote the file has synced it. If not, the next ``sync`` syncs the file.
         """
         identity = cls(storage, directory, PartitionMetadata(ZERO_UUID))
         try:
@@ -80,11 +80,11 @@ class IdentityFile:
         return join(self._directory, PARTITION_METADATA)
 
     def moved_to(self, directory: str) -> None:
-        """The log's directory has another name now."""
+        """Note that the log's directory has another name now."""
         self._directory = directory
 
     def replace(self, metadata: PartitionMetadata) -> None:
-        """Write a new identity to the disk: the topic has a new id, or the identity was not known.
+        """Write a new identity to the disk, because the topic has a new id, or because the identity was not known.
 
         Raises ``OSError``.
         """
@@ -93,7 +93,7 @@ class IdentityFile:
         self.unwritten = self._unsynced = False
 
     async def sync(self) -> None:
-        """Return when the file is on disk. Raises ``OSError``; then a later success proves nothing."""
+        """Return when the file is on disk. After an ``OSError``, a later success does not prove that it is."""
         if not self._unsynced:
             return
         file = self._storage.open(self.path)

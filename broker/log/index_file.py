@@ -8,8 +8,8 @@ from anabranch.broker.log import disk_errors
 from anabranch.runtime.env import Storage
 
 WRITE_AT_BYTES = 4096
-"""New entries are written once this many bytes have gathered, and on roll, flush and close.
-Recovery rebuilds entries that a crash loses, because it begins in the segment that holds the recovery point."""
+"""New entries are written once they have this many bytes, and on roll, flush and close.
+If a crash loses entries, recovery rebuilds them, because it begins in the segment that holds the recovery point."""
 
 
 class IndexFile:
@@ -63,7 +63,7 @@ class IndexFile:
         return self._storage.size(self.path) if self._storage.exists(self.path) else 0
 
     def add(self, entry: bytes) -> None:
-        """Append an entry in memory; several are written together. A failed write is repeated by the next ``write``."""
+        """Append an entry in memory. Several are written together; the next ``write`` repeats a failed write."""
         data = self.entries
         data += entry
         if len(data) - self._written >= WRITE_AT_BYTES:
@@ -89,7 +89,7 @@ class IndexFile:
         self._written, self._torn = len(data), False
 
     def keep(self, count: int) -> None:
-        """Drop all entries but the first ``count``. A failing cut of the file is tried again by the next ``write``."""
+        """Drop all entries but the first ``count``. If the file cannot be cut, the next ``write`` tries again."""
         data = self.entries
         size = count * self.ENTRY_BYTES
         del data[size:]

@@ -1,7 +1,7 @@
-"""The layouts of a partition by leader epoch (KIP-253), kept in ``partition-count-checkpoint``.
+"""Stores the layouts of a partition by leader epoch (KIP-253) in ``partition-count-checkpoint``.
 
-The history does not decide which batches the broker accepts: every LeaderAndIsr has the layout for that. The audit
-reads the file, merged from all replicas, because a replica that was down lacks lines.
+The history does not decide which batches the broker accepts: the layout in LeaderAndIsr decides that. The file is for
+the audit, which merges the files of all replicas, because a replica that was down lacks lines.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LayoutHistory:
         """Whether the present file may not be on disk."""
 
     def moved_to(self, path: str) -> None:
-        """The file has another name now."""
+        """Note that the file has another name now."""
         self._path = path
 
     def load(self) -> None:
@@ -57,7 +57,7 @@ class LayoutHistory:
             logger.warning("log.layouts_malformed", error=str(error))
 
     def assign(self, entry: LayoutEntry) -> None:
-        """Note a layout that is in force from its leader epoch on. Known and older epochs change nothing."""
+        """Note a layout that is in force from its leader epoch on. If the epoch is known or older, nothing changes."""
         last = self.entries[-1] if self.entries else None
         if last is not None and (entry.leader_epoch <= last.leader_epoch or entry[1:] == last[1:]):
             return
@@ -90,7 +90,7 @@ class LayoutHistory:
             file.close()
 
     async def try_sync(self) -> None:
-        """Like ``sync``, but an error is only logged: the next flush tries again, and no record depends on it."""
+        """Like ``sync``, but an error is only logged: no record depends on the file, and the next flush tries again."""
         try:
             await self.sync()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""The start offsets of leader epochs (KIP-101, KIP-279), kept in ``leader-epoch-checkpoint``."""
+"""Stores the start offsets of leader epochs (KIP-101, KIP-279) in ``leader-epoch-checkpoint``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LeaderEpochCache:
         """The last assigned leader epoch, which may have no records yet; -1 when there is none."""
 
     def moved_to(self, path: str) -> None:
-        """The file has another name now."""
+        """Note that the file has another name now."""
         self._path = path
 
     def load(self) -> None:
@@ -44,7 +44,7 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int) -> None:
         """Note that records from ``start_offset`` on are written in ``epoch``.
 
-        Known and older epochs change nothing.
+        If the epoch is known or older, nothing changes.
         """
         if epoch <= self.latest_epoch:
             return
@@ -61,9 +61,10 @@ class LeaderEpochCache:
             self.assign(epoch, start_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(largest epoch not above ``epoch``, its end offset), or (-1, -1) when ``epoch`` is above all known.
+        """(largest epoch not above ``epoch``, its end offset), or (-1, -1) if ``epoch`` is above all known epochs.
 
-        KIP-279: an epoch older than all known is answered with itself and the start offset of the first known.
+        KIP-279: if ``epoch`` is below all known epochs, returns ``epoch`` and the start offset of the first known
+        epoch.
         """
         if epoch == NO_EPOCH or epoch > self.latest_epoch:
             return NO_EPOCH, NO_OFFSET
@@ -74,7 +75,7 @@ class LeaderEpochCache:
         return found, self._starts[higher]
 
     def epoch_for(self, offset: int) -> int:
-        """The epoch a record at ``offset`` was written in, -1 when not known."""
+        """The leader epoch in which the record at ``offset`` was written; -1 if it is not known."""
         index = bisect_right(self._starts, offset)
         return self.epochs[index - 1] if index else NO_EPOCH
 
@@ -86,7 +87,7 @@ class LeaderEpochCache:
             self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget the epochs that end at or below ``start_offset``; the first kept epoch then begins there."""
+        """Forget the epochs that end at or below ``start_offset``. The first kept epoch then begins there."""
         index = bisect_right(self._starts, start_offset)
         if index and self._starts[index - 1] < start_offset:
             self._set([(self.epochs[index - 1], start_offset), *self.entries[index:]])

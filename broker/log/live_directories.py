@@ -27,13 +27,14 @@ class LiveDirectories:
         return list(self._live.values())
 
     def get(self, path: str) -> LogDirectory | None:
-        """The log dir of this path, None if none with this path is in use."""
+        """The log dir with this path; None if no such log dir is in use."""
         return self._live.get(path)
 
     def open(self, meta: MetaProperties) -> None:
         """Lock the log dirs. A log dir that the disk refuses is lost.
 
-        Raises ``LogDirError`` if a log dir is not this broker's, or if all are lost; then some may still be locked.
+        Raises ``LogDirError`` if a log dir is not this broker's, or if all log dirs are lost. Some may stay locked
+        then.
         """
         for directory in self.all():
             try:
@@ -43,7 +44,7 @@ class LiveDirectories:
                 self.lose(directory, error)
 
     def lose(self, directory: LogDirectory, error: Exception) -> None:
-        """Continue without a log dir. Raises ``LogDirError`` when it was the last one."""
+        """Continue without a log dir. Raises ``LogDirError`` if no other log dir is left."""
         directory.close()
         del self._live[directory.path]
         self.lost[directory.path] = str(error)

@@ -1,4 +1,4 @@
-"""Reading the records of a log into memory: a thread waits for the disk."""
+"""Reads the records of a log into memory. A thread waits for the disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from anabranch.broker.log.partition_log import PartitionLog
 
 
 async def load_records(log: PartitionLog, offset: int, max_bytes: int) -> bytes:
-    """The batches from ``offset``, or the log start, up to the log end: at least one, if there is one.
+    """The batches from ``offset`` (or the log start) towards the log end: at least one batch, if there is any.
 
     Raises ``OSError`` and the errors of ``PartitionLog.read``.
     """

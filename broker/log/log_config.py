@@ -39,7 +39,7 @@ class LogConfig:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> LogConfig:
-        """From values by Kafka key (``segment.bytes``), parsed or as text; other keys are skipped.
+        """Build it from values by Kafka key (``segment.bytes``), parsed or as text; other keys are skipped.
 
         Raises ``ValueError`` for text that is not of the key's type.
         """

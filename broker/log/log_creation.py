@@ -1,4 +1,4 @@
-"""A new, empty log in a new directory."""
+"""Creates a new, empty log in a new directory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def create_log(
 ) -> PartitionLog:
     """Create the log, whose first record gets ``start_offset``.
 
-    Raises ``OSError``; then no directory is left, if the disk allows that.
+    Raises ``OSError``. The directory is then removed, if the disk allows that.
     """
     storage = env.storage
     assert storage is not None

@@ -60,8 +60,8 @@ class LogDirectory:
     def open(self, meta: MetaProperties) -> None:
         """Lock the dir, check or write ``meta.properties``, and remove the clean-shutdown marker.
 
-        Raises ``LogDirError`` if the dir is in use by another process, or is another broker's or cluster's. Raises
-        ``LogDirLostError`` if the disk refuses it.
+        Raises ``LogDirError`` if another process uses the dir, or if it belongs to another broker or cluster. Raises
+        ``LogDirLostError`` if the disk refuses the dir.
         """
         lock_path = join(self.path, LOCK_FILE)
         try:
@@ -108,7 +108,7 @@ class LogDirectory:
             )
 
     def close(self, *, clean: bool = False) -> None:
-        """Release the lock; ``clean`` writes the marker with which the next start needs no recovery."""
+        """Release the lock. With ``clean``, write the marker first: then the next start needs no recovery."""
         if clean:
             self._storage.write_atomic(join(self.path, CLEAN_SHUTDOWN_MARKER), b"")
         if self._unlock is not None:
@@ -118,7 +118,7 @@ class LogDirectory:
     # ------------------------------------------------------------ checkpoints
 
     def read_checkpoints(self) -> dict[TopicPartition, Checkpoints]:
-        """The offsets in the four files, by partition. A malformed file counts as missing: then more is recovered."""
+        """The offsets in the four files, by partition. A malformed file counts as missing; more is recovered then."""
         files = [
             self.read_offsets(name)
             for name in (
@@ -165,7 +165,7 @@ class LogDirectory:
         self.write_offsets(HIGH_WATERMARK_CHECKPOINT, kept | watermarks)
 
     def write_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write ``cleaner-offset-checkpoint``: where each log's dirty part begins. Without it more is cleaned again."""
+        """Write ``cleaner-offset-checkpoint``: where each log's dirty part begins. If it is lost, more is cleaned."""
         kept = {partition: found.first_dirty_offset for partition, found in self.unopened.items()}
         self.write_offsets(CLEANER_CHECKPOINT, kept | dict(offsets))
 

@@ -1,4 +1,4 @@
-"""Flushes of logs in the background, one after another."""
+"""Flushes logs in the background, one after another."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class LogFlusher:
         self._woken.set()
 
     def forget(self, partition: TopicPartition) -> None:
-        """Do not flush the log of this partition: it is gone."""
+        """Do not flush the log of this partition, because the log is gone."""
         self._wanted.pop(partition, None)
 
     async def run(self) -> None:

@@ -1,9 +1,10 @@
-"""Opening a log on disk: finish interrupted changes, recover damaged segments, rebuild the rest.
+"""Opens a log on disk: finishes interrupted changes, recovers damaged segments, and rebuilds what else is needed.
 
-After an unclean shutdown the segments from the recovery point on are read batch by batch: the log ends before the first
-bad batch, and the indexes, the leader epochs and the producers are built again. Below the recovery point, and after an
-orderly stop, each segment has to end where the next segment begins. If records are missing or duplicated there, the log
-is broken, and its files stay as they are so that an operator can restore them. The work is cut into slices.
+After an unclean shutdown the segments from the recovery point on are read batch by batch. The log then ends before the
+first bad batch, and the indexes, the leader epochs and the producers are built again. Below the recovery point, and
+after an orderly stop, each segment has to end where the next segment begins. If records are missing or duplicated
+there, the log is broken, and its files stay as they are so that an operator can restore them. The work is cut into
+slices.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ MAX_OFFSET = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """One partition's offsets in the log dir's checkpoint files; the defaults stand for a missing line."""
+    """One partition's offsets in the log dir's checkpoint files. If a file has no line for it, the default is used."""
 
     recovery_point: int = 0
     log_start_offset: int = 0
     high_watermark: int = 0
     first_dirty_offset: int = 0
-    """The log was compacted up to here: offsets below may be missing."""
+    """The offset up to which the log was compacted: offsets below may be missing."""
 
 
 async def open_log(
@@ -67,15 +68,16 @@ async def open_log(
     expiration: ProducerExpiration | None = None,
     open_segments: OpenSegments | None = None,
 ) -> PartitionLog:
-    """The log in ``directory``. ``clean``: the last shutdown wrote everything, so nothing needs recovery.
+    """Open the log in ``directory``. ``clean``: the last shutdown wrote everything, so nothing needs recovery.
 
-    Damaged log files raise no error: a log with missing records ``is_broken``. Raises ``OSError`` if the disk refuses.
+    Damaged log files raise no error. If records are missing, the log ``is_broken``. Raises ``OSError`` if the disk
+    refuses.
     """
     loader = _Loader(env, directory, partition, config, checkpoints)
     await loader.load_segments(clean=clean)
     state = await loader.state(clean=clean, expiration=expiration)
     for segment in state.segments:
-        segment.is_flushed = True  # may be closed: it reports no failed write of an earlier process
+        segment.is_flushed = True  # may be closed: the open file would report no failed write of an earlier process
         segment.release()
     return PartitionLog(env, directory, partition, config, state, open_segments)
 
@@ -98,7 +100,7 @@ class _Loader:
         self._layouts = LayoutHistory(self._storage, join(directory, PARTITION_COUNT_CHECKPOINT))
         self._segments: list[LogSegment] = []
         self._first_recovered = 0
-        """Base offset of the first segment that was read batch by batch."""
+        """The base offset of the first segment that was read batch by batch."""
         self._end_offset = 0
         self._failure = ""
         self._log = logger.bind(partition=str(partition))
@@ -147,7 +149,7 @@ class _Loader:
         self._end_offset = self._segments[-1].load_tail()
 
     def _first_to_recover(self, clean: bool) -> int:
-        """Index of the segment that holds the recovery point: everything before it is on disk."""
+        """The index of the segment that holds the recovery point. All segments before that one are on disk."""
         bases = [segment.base_offset for segment in self._segments]
         point = self._checkpoints.recovery_point
         first = len(bases) if clean else max(sum(1 for base in bases if base <= point) - 1, 0)
@@ -155,7 +157,7 @@ class _Loader:
         return first
 
     async def _remove_strays(self) -> None:
-        """Remove empty segments that begin within the records of the segment before: an abandoned roll left them."""
+        """Remove empty segments that begin within the records of the segment before: remains of an abandoned roll."""
         for before, segment in pairwise(list(self._segments)):
             if segment.size_bytes or before not in self._segments:
                 continue
@@ -185,7 +187,7 @@ class _Loader:
             self._failure = f"{files} {what} offsets {low} to {high - 1}"
 
     async def _rebuild_below_recovery_point(self, segment: LogSegment, following: LogSegment | None) -> int | None:
-        """Rebuild and sync a segment's indexes below the recovery point, which no flush syncs; returns its end."""
+        """Rebuild a segment's indexes below the recovery point; sync them, because no flush does; returns its end."""
         damage, end = await self._recover(segment, following, cut=False)
         if damage:
             self._failure = f"{segment.path(LOG_SUFFIX)}, which was synced, is damaged: {damage}"
@@ -194,7 +196,7 @@ class _Loader:
         return end
 
     def _sound_end(self, segment: LogSegment, *, is_last: bool) -> int | None:
-        """The end of a segment that needs no recovery; None if its indexes are missing or wrong."""
+        """The end offset of a segment that needs no recovery; None if its indexes are missing or wrong."""
         has_indexes = self._storage.exists(segment.offset_index.path) and self._storage.exists(segment.time_index.path)
         if not has_indexes:
             return None
@@ -217,8 +219,8 @@ class _Loader:
     async def _recover(self, segment: LogSegment, following: LogSegment | None, *, cut: bool = True) -> tuple[str, int]:
         """Read a segment batch by batch and build its indexes; returns its damage and its end.
 
-        Damage is a bad batch, or records that are missing before the ``following`` segment. The segment is cut there,
-        unless ``cut`` is false and the cut would lose records.
+        Damage is a bad batch, or records that are missing before the ``following`` segment. The segment is cut at the
+        damage, unless ``cut`` is false and the cut would lose records.
         """
         next_base = None if following is None else following.base_offset
         last_allowed = MAX_RELATIVE_OFFSET + segment.base_offset if next_base is None else next_base - 1
@@ -264,16 +266,16 @@ class _Loader:
             segment.txn_index.truncate_to(next_offset)
         try:
             segment.seal()
-        except OSError as error:  # a full disk does not prevent reading; the next flush writes them
+        except OSError as error:  # a full disk does not prevent reading; the next flush writes the indexes
             self._log.warning("log.indexes_not_written", file=file.path, error=str(error))
         return damage, next_offset
 
     def _lacks_records(self, end_offset: int, following: int) -> bool:
-        """Whether offsets are missing between two segments, and compaction cannot have removed them."""
+        """Whether offsets are missing between two segments, although compaction cannot have removed them."""
         return end_offset < following and not self._config.compacts and following > self._checkpoints.first_dirty_offset
 
     def _drop_after(self, index: int) -> None:
-        """Drop the segments after ``index``: records are missing before them, so the log ends there."""
+        """Drop the segments after ``index``. Records are missing before them, so the log ends at that gap."""
         for segment in self._segments[index + 1 :]:
             self._log.warning("log.segment_dropped", file=segment.path(LOG_SUFFIX))
             for path in segment.mark_deleted():
@@ -334,7 +336,7 @@ class _Loader:
         )
 
     def _broken_state(self, log_start: int) -> LogState:
-        """The state of a log that cannot be used: it ends before the missing records and holds the reason."""
+        """The state of a log that cannot be used. The log ends before the missing records; the state has the reason."""
         end = self._end_offset
         return LogState(
             IdentityFile.load(self._storage, self._directory, synced=True),

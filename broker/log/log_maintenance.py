@@ -45,7 +45,7 @@ class LogMaintenance:
         self._deleted = deleted
         self._background = background
         self.held_from: Callable[[PartitionLog], int] = lambda log: NOTHING_HELD
-        """The first offset of a log that retention by time has to keep."""
+        """Returns the first offset of a log that retention by time has to keep."""
         self.on_expired: Callable[[PartitionLog, int], None] = lambda log, start: None
         """Called with the earlier log start when retention removed records."""
 
@@ -100,7 +100,7 @@ class LogMaintenance:
     async def _each(
         self, task: str, work: Callable[[PartitionLog], R], until: Callable[[R], bool] = lambda _result: True
     ) -> None:
-        """Call ``work`` for every log, in slices; it is repeated for a log until ``until(result)`` is true.
+        """Call ``work`` for every log, in slices; the call is repeated for a log until ``until(result)`` is true.
 
         A failure of one log does not affect the others; that log is paused.
         """

@@ -1,4 +1,4 @@
-"""All logs of a broker: starts, stops, creates and deletes them, and connects them with their background work."""
+"""Starts, stops, creates and deletes all logs of a broker, and connects them with their background work."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _REOPEN_CHECK_S = 10.0
 class LogDirDescription:
     """A log dir as DescribeLogDirs shows it; bytes are -1 if they are not known.
 
-    ``is_lost``: the disk refused the log dir at the start, and nothing is known about it.
+    ``is_lost``: the disk refused the log dir at the start, so nothing is known about the log dir.
     """
 
     path: str
@@ -108,9 +108,9 @@ class LogManager:
             delete=self.delete,
         )
         self.on_switched: Callable[[PartitionLog], None] = lambda log: None
-        """Called when a moved log replaces a partition's log: it is in another log dir now."""
+        """Called when a moved log in another log dir replaces a partition's log."""
         self.on_room_changed: Callable[[bool], None] = lambda is_full: None
-        """Called when a log dir became full, or has room again; ``is_full`` of its logs is set already."""
+        """Called when a log dir became full, or has room again, after ``is_full`` of its logs was set."""
         self._background.sources.append(self._describe_faults)
 
     # ------------------------------------------------------------ start and stop
@@ -118,8 +118,8 @@ class LogManager:
     async def start(self, config_for: Callable[[str], LogConfig] | None = None) -> None:
         """Lock the dirs and open every log in them, with ``config_for(topic)``.
 
-        A dir that the disk refuses is left out, as long as another dir is left (KIP-112). Raises ``LogDirError``, with
-        every dir unlocked again.
+        If the disk refuses a dir, the dir is left out, as long as another dir is left (KIP-112). If this raises
+        ``LogDirError``, every dir is unlocked again.
         """
         meta = MetaProperties(self._config.broker_id, self._config.cluster_id)
         try:
@@ -131,7 +131,7 @@ class LogManager:
             raise
 
     async def shutdown(self) -> None:
-        """Close every log and unlock the dirs; a dir whose logs could all be closed gets the clean-shutdown marker."""
+        """Close every log and unlock the dirs. A dir gets the clean-shutdown marker if all its logs could be closed."""
         is_closed: dict[PartitionLog, bool] = {}
         while left := [log for log in self._logs.all() if log not in is_closed]:  # more logs may be added meanwhile
             for log in left:
@@ -142,7 +142,7 @@ class LogManager:
                     is_closed[log] = False
                     logger.error("log.not_closed", partition=str(log.partition), error=str(error))
         for directory in self.directories.all():
-            # Logs that were never opened have not been recovered after a crash.
+            # A log that was never opened may still need recovery after a crash.
             clean = not directory.unopened and all(is_closed[log] for log in directory.logs.values())
             try:
                 self.checkpoints.write(directory)
@@ -152,7 +152,7 @@ class LogManager:
                 directory.close()
 
     def close_at_once(self) -> None:
-        """Close the files as they are and release the locks; the next start recovers."""
+        """Close the files as they are, and release the locks. The next start recovers the logs."""
         for log in self._logs.all():
             log.close_files()
         for directory in self.directories.all():
@@ -178,10 +178,10 @@ class LogManager:
         is_new: bool = True,
         start_offset: int = 0,
     ) -> PartitionLog:
-        """Create a log that begins at ``start_offset``, in the dir with room that has the fewest logs.
+        """Create a log that begins at ``start_offset``, in the dir with the fewest logs of all dirs with room.
 
-        ``is_new``: the partition was never here before. Raises ``ValueError`` if it exists, KAFKA_STORAGE_ERROR if the
-        disk refuses or the log may be in a lost dir, and REPLICA_NOT_AVAILABLE if another try may succeed soon.
+        ``is_new``: the partition was never here before. Raises ``ValueError`` if the log exists, KAFKA_STORAGE_ERROR if
+        the disk refuses or the log may be in a lost dir, and REPLICA_NOT_AVAILABLE if another try may succeed soon.
         """
         if self._logs.get(partition) is not None:
             raise ValueError(f"{partition} has a log already")
@@ -228,8 +228,8 @@ class LogManager:
     def delete(self, partition: TopicPartition, incarnation: int = NO_INCARNATION) -> None:
         """Rename the log's directory for deletion; its files are removed after ``file.delete.delay.ms``.
 
-        A log that could not be opened stays if it is of a later incarnation than ``incarnation``; -1 means any. Raises
-        KAFKA_STORAGE_ERROR.
+        A log that could not be opened is deleted only if its incarnation is not later than ``incarnation`` (-1: any).
+        Raises KAFKA_STORAGE_ERROR.
         """
         log = self._logs.get(partition)
         try:
@@ -277,7 +277,7 @@ class LogManager:
         for partition, log in directory.logs.items():
             log.is_full = is_full
             if not is_full:
-                self._background.forget(partition)  # work that failed because there was no space is tried now
+                self._background.forget(partition)  # work that failed for lack of space is tried again now
         if not is_full:
             self._background.forget(directory.path)
         self.on_room_changed(is_full)
@@ -285,7 +285,7 @@ class LogManager:
     # ------------------------------------------------------------ background
 
     async def run(self) -> None:
-        """Retention, flushes, checkpoints, removal, compaction; until cancelled."""
+        """Run retention, flushes, checkpoints, removal and compaction until cancelled."""
         keep, every = self._background.keep, self._background.every
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.maintenance.run, self._config)
@@ -298,7 +298,7 @@ class LogManager:
                 nursery.start_soon(keep, "log-cleaner", self.cleaner.run)
 
     async def open_again(self) -> None:
-        """Open the logs for which there was no space, or no descriptor, at the start."""
+        """Open the logs that could not be opened at the start for lack of space or descriptors."""
         if await self._loader.open_again(self._config_for, self._full):
             self.on_room_changed(False)
 

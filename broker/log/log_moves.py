@@ -1,8 +1,8 @@
-"""Replicas on their way from one log dir of this broker to another (AlterReplicaLogDirs, KIP-113).
+"""Moves replicas from one log dir of this broker to another log dir (AlterReplicaLogDirs, KIP-113).
 
 A move copies the log into ``<topic>-<partition>.<uuid>-future`` in the other dir while the log is in use. The copy
-replaces the log once it has caught up. After a crash one of them stays: if both exist, the copy is discarded and the
-move begins again; if only the copy exists, it was complete.
+replaces the log once it has caught up. After a crash only one of log and copy stays. If both exist, the copy is
+discarded and the move begins again. If only the copy exists, it was complete.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class LogMoves:
         """Move a replica to the log dir ``path``, or remember the request for a replica that is not here yet.
 
         Raises LOG_DIR_NOT_FOUND 57 for a dir this broker does not have, and REPLICA_NOT_AVAILABLE 9 once a request is
-        remembered. Raises UNKNOWN_TOPIC_OR_PARTITION 3 unless the cluster has the partition (``exists``), which bounds
-        the number of remembered requests.
+        remembered. Raises UNKNOWN_TOPIC_OR_PARTITION 3 unless the cluster has the partition (``exists``). So the number
+        of remembered requests is bounded.
         """
         target = self._directories.get(path)
         if path in self._directories.lost:
@@ -109,12 +109,12 @@ class LogMoves:
             self._wanted.set()
 
     def preferred(self, partition: TopicPartition) -> LogDirectory | None:
-        """The log dir requested for a new replica; this call forgets it."""
+        """The log dir requested for a new replica. The request is forgotten by this call."""
         path = self._preferred.pop(partition, None)
         return None if path is None else self._directories.get(path)
 
     def cancel(self, partition: TopicPartition) -> None:
-        """Cancel a move and remove its copy; harmless if there is none."""
+        """Cancel a move and remove its copy. Does nothing if there is no move."""
         self._targets.pop(partition, None)
         scope = self._scopes.pop(partition, None)
         if scope is not None:
@@ -154,9 +154,9 @@ class LogMoves:
             self._targets.pop(partition, None)
 
     async def _copy(self, partition: TopicPartition, target: LogDirectory) -> bool:
-        """Copy until caught up, then switch.
+        """Copy until the copy has caught up, then switch.
 
-        False if the log was truncated at its end or its start, so that the copy has to begin again.
+        Returns False if the log was truncated at its end or its start, so that the copy has to begin again.
         """
         log = self._logs.get(partition)
         if log is None:
@@ -196,7 +196,7 @@ class LogMoves:
         return False
 
     async def _create(self, log: PartitionLog, target: LogDirectory) -> PartitionLog:
-        """An empty copy that begins at the log's first batch, with the state of the producers that wrote before it."""
+        """Create an empty copy that begins at the log's first batch, with the producers that wrote before it."""
         unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
         path = join(target.path, future_directory_name(log.partition, unique))
         first = log.log_start_offset
@@ -221,7 +221,7 @@ class LogMoves:
         return future
 
     def _switch(self, log: PartitionLog, future: PartitionLog, target: LogDirectory) -> None:
-        """Replace the log by the copy; no other task may run between the last check of the log and this call."""
+        """Replace the log by the copy. Between the last check of the log and this call no other task may run."""
         if future.identity.metadata != log.identity.metadata:  # the log got its identity after the copy began
             future.identity.replace(log.identity.metadata)
         future.update_config(log.config)
@@ -241,8 +241,8 @@ class LogMoves:
     def _rename_directories(self, log: PartitionLog, future: PartitionLog, target: LogDirectory) -> None:
         """Rename the log's directory for deletion, and then the copy's directory to the log's name.
 
-        Raises ``OSError``; then the log is as before, or broken. If broken, the next start finds the copy alone and
-        uses it.
+        After an ``OSError`` the log is as before, or broken. If the log is broken, the next start finds only the copy
+        and uses it.
         """
         final = join(target.path, directory_name(log.partition))
         renamed = self._deleted.rename_log(log)
@@ -261,7 +261,7 @@ class LogMoves:
         future.moved_to(final)
 
     def _discard(self, partition: TopicPartition) -> None:
-        """Remove a move's copy that is not needed any more, soon; if that fails, it is left for the next start."""
+        """Soon remove the copy of a move, which is not needed any more. If that fails, the next start removes it."""
         future = self._futures.pop(partition, None)
         if future is None:
             return

@@ -16,7 +16,7 @@ from anabranch.runtime.env import FileRange
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """The offsets of an appended batch. ``log_append_time_ms`` is -1 unless the topic's timestamps are the broker's."""
+    """The offsets of an appended batch. ``log_append_time_ms`` is -1 unless the topic uses the broker's timestamps."""
 
     base_offset: int
     last_offset: int
@@ -36,7 +36,7 @@ class LogRead:
     fetch_offset: int
     records: FileRange | bytes
     offset_count: int
-    """How many offsets ``records`` has from ``fetch_offset`` on; exact if all batches have the same count."""
+    """The number of offsets in ``records`` from ``fetch_offset`` on; exact if all batches have the same count."""
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
@@ -63,6 +63,6 @@ class LogState:
     high_watermark: int
     recovery_point: int
     truncation_synced: bool = True
-    """False if the last process crashed and may have truncated without a sync."""
+    """False if the last process crashed, and may have truncated the log without a sync."""
     failure: str = ""
-    """Why the log cannot be used: records are missing or overlap. The files stay unchanged."""
+    """The reason why the log cannot be used: records are missing or overlap. The files stay unchanged."""

@@ -59,6 +59,6 @@ class LogManagerConfig:
         log_dirs: tuple[str, ...],
         topic_defaults: LogConfig | None = None,
     ) -> LogManagerConfig:
-        """From parsed broker values by Kafka key; other keys are skipped."""
+        """Build it from parsed broker values by Kafka key; other keys are skipped."""
         given = {name: values[key] for key, name in _KEYS.items() if values.get(key) is not None}
         return cls(broker_id, cluster_id, log_dirs, topic_defaults or LogConfig(), **given)

@@ -1,4 +1,4 @@
-"""``.index``: the positions in the log file from which to look for an offset."""
+"""The file ``.index``: positions in the log file at which the search for an offset may begin."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class OffsetIndex(IndexFile):
         self.keep(self._floor(0, offset - self.base_offset - 1) + 1)
 
     def is_sane(self, log_size: int) -> bool:
-        """Whether all entries are whole, and the last one is within the log file."""
+        """Whether all entries are whole, and the last entry is within the log file."""
         data = self.entries
         if len(data) % 8:
             return False
         return not data or (0 <= self.entry(-1 + len(data) // 8)[1] < log_size and self.entry(0)[0] >= self.base_offset)
 
     def _floor(self, column: int, value: int) -> int:
-        """Index of the last entry whose ``column`` is at most ``value``, -1 when none is."""
+        """The index of the last entry whose ``column`` is at most ``value``; -1 if there is no such entry."""
         data = self.entries
         unpack = _ENTRY.unpack_from
         low, high = 0, len(data) // 8

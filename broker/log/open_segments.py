@@ -1,4 +1,4 @@
-"""The sealed segments with open files and with indexes in memory: the most recently read ones of all logs."""
+"""Keeps files open and indexes in memory for the most recently read sealed segments of all logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEFAULT_LIMIT = 128
 class OpenSegments:
     """At most ``limit`` segments; a further segment releases the least recently used one.
 
-    A read of a segment, or a range of it that is being sent, keeps the file open until it is done.
+    While a segment is read, or a range of it is being sent, its file stays open.
     """
 
     __slots__ = ("_limit", "_used")
@@ -23,7 +23,7 @@ class OpenSegments:
         return len(self._used)
 
     def use(self, segment: LogSegment) -> None:
-        """Note that a sealed segment was read. If unsynced it stays open: only its open file reports failed writes."""
+        """Note that a sealed segment was read. It stays open until synced: only an open file reports failed writes."""
         if not segment.is_flushed:
             return
         self._used.pop(segment, None)

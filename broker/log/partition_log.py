@@ -88,20 +88,20 @@ class PartitionLog:
         self.log_end_offset = state.log_end_offset
         self.high_watermark = state.high_watermark
         self.on_flush_needed: Callable[[PartitionLog], None] = _ignore
-        """Called when ``flush.messages`` is reached or a segment was rolled: the log manager flushes soon."""
+        """Called when ``flush.messages`` is reached or a segment was rolled. The log manager then flushes soon."""
         self.on_log_start_moved: Callable[[PartitionLog], None] = _ignore
         self.is_full = False
-        """Whether its log dir is full, as far as the log manager knows."""
+        """Whether the log's dir is full, as far as the log manager knows."""
         self.on_truncated: Callable[[PartitionLog], None] = _ignore
-        """Called when a truncation lowered the recovery point: the log manager writes its checkpoint at once."""
-        self.rebuild: ProducerRebuild | None = None  # the work that a truncation left: see ``catch_up``
+        """Called when a truncation lowered the recovery point. The log manager then writes the checkpoint at once."""
+        self.rebuild: ProducerRebuild | None = None  # the work that a truncation left over: see ``catch_up``
         self.on_producers_behind: Callable[[PartitionLog], None] = _ignore
-        """Called when a ``rebuild`` is left to the background work."""
+        """Called when a ``rebuild`` has to be done in the background."""
         self._durability = Durability(env.storage, env.clock, partition, self._segments, state)
         self._truncation = Truncation(self._segments, self._durability, state, env.clock)
 
     def moved_to(self, directory: str) -> None:
-        """The log's directory has another name now; its open files are the same."""
+        """Note that the log's directory has another name now. The open files stay the same."""
         self.directory = directory
         self.identity.moved_to(directory)
         self._segments.moved_to(directory)
@@ -113,7 +113,7 @@ class PartitionLog:
 
     @property
     def segments(self) -> Sequence[LogSegment]:
-        """The segments, oldest first; there is always one. The last takes appends."""
+        """The segments, oldest first. There is always at least one; the last segment takes appends."""
         return self._segments.items
 
     @property
@@ -143,9 +143,9 @@ class PartitionLog:
         """Give the one batch in ``records`` its offsets and append it; a writable buffer is rewritten in place.
 
         A batch that a producer repeats is not appended again. Any other batch has to pass ``admission`` before its
-        sequence is checked, so that batches after a refused one are refused for the same reason. Raises ``KafkaError``
-        with the log as before: the codes of ``validate_append``, ``admission``, ``ProducerState.check``, or
-        KAFKA_STORAGE_ERROR if the disk refuses.
+        sequence is checked, so that batches after a refused batch are refused for the same reason. If this raises
+        ``KafkaError``, the log is as before. The codes are those of ``validate_append``, ``admission`` and
+        ``ProducerState.check``, and KAFKA_STORAGE_ERROR if the disk refuses.
         """
         self._durability.check_changeable()
         if self.rebuild is not None:  # a replica awaits ``catch_up`` before it leads, so a leader has no rebuild
@@ -181,7 +181,7 @@ class PartitionLog:
         """Append a leader's batches with their offsets, without a cut-off last batch; returns the new log end.
 
         Raises ``KafkaError``: CORRUPT_MESSAGE 2 for a bad CRC or offsets below the log end, KAFKA_STORAGE_ERROR when
-        the disk refuses. Batches before the bad one are appended.
+        the disk refuses. Batches before the bad batch are appended.
         """
         self._durability.check_changeable()
         now_ms = self._clock.now_ms()
@@ -232,7 +232,7 @@ class PartitionLog:
             self.on_flush_needed(self)
 
     def roll(self) -> None:
-        """Begin a new segment at the log end, unless the active one is empty. Raises KAFKA_STORAGE_ERROR."""
+        """Begin a new segment at the log end, unless the active segment is empty. Raises KAFKA_STORAGE_ERROR."""
         self._durability.check_changeable()
         try:
             self._roll(self.log_end_offset, self._clock.now_ms())
@@ -240,7 +240,7 @@ class PartitionLog:
             raise self._durability.storage_error("roll", error) from error
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
-        """Begin a new segment, see ``SegmentList.roll``. Raises ``OSError`` with the log as it was."""
+        """Begin a new segment, see ``SegmentList.roll``. After an ``OSError`` the log is as before."""
         if self._segments.roll(base_offset, now_ms, self.producers if self.rebuild is None else None):
             self.on_flush_needed(self)
 
@@ -256,10 +256,11 @@ class PartitionLog:
         include_aborted: bool = False,
         waits: bool = True,
     ) -> LogRead:
-        """Batches from the one that holds ``offset``, all below ``upper_bound``, about ``max_bytes`` of one segment.
+        """Read about ``max_bytes`` of a segment, from the batch that holds ``offset`` on, below ``upper_bound``.
 
-        ``at_least_one``: the first batch is whole even if it is larger. ``upper_bound``: the high watermark, last
-        stable offset or the log end. Raises OFFSET_OUT_OF_RANGE 1 outside of the log; ``ColdError`` unless ``waits``.
+        ``at_least_one``: the first batch is whole even if it is larger than ``max_bytes``. ``upper_bound``: the high
+        watermark, last stable offset or the log end. Raises OFFSET_OUT_OF_RANGE 1 outside of the log; ``ColdError``
+        unless ``waits``.
         """
         if offset < self.log_start_offset or offset > self.log_end_offset:
             raise KafkaError(
@@ -327,8 +328,8 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> bool:
         """Drop the batches with records at or above ``offset``; returns whether there were any.
 
-        A leader epoch that begins at or above ``offset`` is forgotten even when it has no records. If there are very
-        many bytes, they stay in the file until ``finish_truncation``, and the log ``awaits_cut``. Raises
+        A leader epoch that begins at or above ``offset`` is forgotten even when it has no records. If very many bytes
+        are dropped, they stay in the file until ``finish_truncation``, and the log ``awaits_cut``. Raises
         KAFKA_STORAGE_ERROR.
         """
         return self._truncation.truncate_to(self, offset)
@@ -337,16 +338,16 @@ class PartitionLog:
     def awaits_cut(self) -> bool:
         """Whether a truncation is not finished: until then the log is only read and flushed.
 
-        Such a log has a ``rebuild``, so that it is neither led nor compacted, and retention ignores it. Appends and
-        further truncations are refused. A crash brings the truncated records back, as with any truncation that is not
-        synced.
+        Such a log has a ``rebuild``. So the replica does not lead, the log is not compacted, and retention ignores it.
+        Appends and further truncations are refused. A crash brings the truncated records back, as with any truncation
+        that is not synced.
         """
         return self._segments.active.awaits_cut
 
     async def finish_truncation(self) -> None:
         """Return when the truncated records are cut from the file.
 
-        Raises KAFKA_STORAGE_ERROR; then a later call continues.
+        Raises KAFKA_STORAGE_ERROR; a later call then continues the cut.
         """
         await self._durability.finish_truncation()
 
@@ -354,17 +355,17 @@ class PartitionLog:
         """Drop all records; the next record gets ``offset`` (for a follower out of its leader's range).
 
         ``snapshot`` has the producers known at ``offset``. First all records are dropped from the start, as retention
-        does. Then the remaining empty file is renamed. If a step fails with KAFKA_STORAGE_ERROR, the steps before it
-        stay done, and a second call continues.
+        does. Then the remaining empty file is renamed. If a step fails with KAFKA_STORAGE_ERROR, the earlier steps stay
+        done, and a second call continues.
         """
         self._truncation.truncate_fully_and_start_at(self, offset, snapshot)
 
     # ------------------------------------------------------------ retention
 
     def delete_old_segments(self, held_from: int = NOTHING_HELD) -> int:
-        """Delete segments that retention (by time below ``held_from``) or the log start allow; returns how many.
+        """Delete the segments that retention or the log start allows to delete; returns how many.
 
-        Raises KAFKA_STORAGE_ERROR.
+        Retention by time deletes no record from ``held_from`` on. Raises KAFKA_STORAGE_ERROR.
         """
         if self.is_broken or self.rebuild is not None:
             return 0
@@ -385,10 +386,11 @@ class PartitionLog:
         return count
 
     def replace_segments(self, old: Sequence[LogSegment], cleaned: LogSegment) -> bool:
-        """Replace ``old`` by a complete cleaned segment; False if some of ``old`` are gone.
+        """Replace the segments ``old`` by a complete cleaned segment; False if some of ``old`` are gone.
 
-        A range of a removed file that is being sent stays readable. Raises KAFKA_STORAGE_ERROR. If the cleaned segment
-        is not committed then, the log is as before; else it is broken, and the next start finishes the swap.
+        A range of a removed file that is being sent stays readable. Raises KAFKA_STORAGE_ERROR. After this error the
+        log is as before if the cleaned segment was not committed. Otherwise the log is broken, and the next start
+        finishes the swap.
         """
         self._durability.check_changeable()
         first = self._segments.index_of(old[0].base_offset)
@@ -414,7 +416,7 @@ class PartitionLog:
         return True
 
     def remove_due_files(self, *, all_of_them: bool = False) -> int:
-        """Remove ``.deleted`` files whose delay is over, some at a time unless ``all_of_them``; returns how many."""
+        """Remove ``.deleted`` files whose delay is over; only some, unless ``all_of_them``. Returns how many."""
         return self._segments.remove_files(None if all_of_them else self._clock.now_ms())
 
     # ------------------------------------------------------------ flush and end
@@ -447,9 +449,9 @@ class PartitionLog:
     async def flush(self) -> None:
         """Return when the log as of the call is on disk, except for records truncated since.
 
-        Callers that come while a flush runs share the next flush. After a failed sync every flush raises
-        KAFKA_STORAGE_ERROR until the log is opened again: the kernel forgets the pages it could not write, so that a
-        second sync would succeed without them.
+        Calls made while a flush runs share the next flush. After a failed sync every flush raises KAFKA_STORAGE_ERROR
+        until the log is opened again: the kernel forgets the pages that it could not write, and a second sync would
+        succeed without these pages.
         """
         await self._durability.flush(lambda: self.log_end_offset)
 

@@ -15,11 +15,11 @@ SNAPSHOT_SUFFIX = ".snapshot"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 DELETED_SUFFIX = ".deleted"
-"""A file whose removal is under way: removed at the next start if the process crashes first."""
+"""The suffix of a file that is being removed. If the process crashes before, the next start removes the file."""
 CLEANED_SUFFIX = ".cleaned"
-"""A compacted segment that is not complete: removed at the next start."""
+"""The suffix of a compacted segment that is not complete. The next start removes the segment."""
 SWAP_SUFFIX = ".swap"
-"""A complete compacted segment: the next start finishes putting it in place."""
+"""The suffix of a complete compacted segment. The next start finishes the swap."""
 
 DELETE_DIR_SUFFIX = "-delete"
 FUTURE_DIR_SUFFIX = "-future"
@@ -37,7 +37,7 @@ CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN_MARKER = ".kafka_cleanshutdown"
 LOCK_FILE = ".lock"
 ROOM_PROBE = ".room_probe"
-"""Written and removed again to see whether a full log dir has room."""
+"""A file that is written and removed again, to see whether a full log dir has room."""
 META_PROPERTIES = "meta.properties"
 
 _MAX_NAME_LENGTH = 255
@@ -59,7 +59,7 @@ def segment_file(directory: str, base_offset: int, suffix: str) -> str:
 
 
 def offset_of(name: str) -> int | None:
-    """The offset a file name starts with, None when it does not start with 20 digits and a dot."""
+    """The offset with which a file name starts; None if the name does not start with 20 digits and a dot."""
     digits, dot, _ = name.partition(".")
     return int(digits) if dot and len(digits) == 20 and digits.isdecimal() else None
 
@@ -70,7 +70,7 @@ def directory_name(partition: TopicPartition) -> str:
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
-    """The partition a directory holds; None for a directory that is being deleted or is not a partition's."""
+    """The partition whose log a directory holds; None if it is being deleted, or holds no partition's log."""
     topic, dash, number = name.rpartition("-")
     if not dash or not topic or not number.isdecimal() or name.endswith(DELETE_DIR_SUFFIX):
         return None
@@ -78,7 +78,7 @@ def parse_directory_name(name: str) -> TopicPartition | None:
 
 
 def delete_directory_name(partition: TopicPartition, unique: uuid.UUID) -> str:
-    """``<topic>-<partition>.<uuid>-delete``, the topic cut so that the whole fits a file name."""
+    """``<topic>-<partition>.<uuid>-delete``; a long topic is cut, so that the whole name is a valid file name."""
     tail = f"-{partition.partition}.{unique.hex}{DELETE_DIR_SUFFIX}"
     return partition.topic[: _MAX_NAME_LENGTH - len(tail)] + tail
 

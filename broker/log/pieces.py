@@ -1,4 +1,4 @@
-"""Cutting a leader's records into pieces that are appended one at a time, with other tasks running in between."""
+"""Cuts a leader's records into pieces, which are appended one at a time, with other tasks running in between."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PIECE_BYTES = 1 << 20
 def pieces_of(records: Buffer) -> Iterator[memoryview]:
     """``records`` in pieces of at most ``PIECE_BATCHES`` whole batches and ``PIECE_BYTES`` bytes.
 
-    A single batch may be larger. A cut-off batch at the end, or bytes that are no batch, are in the last piece.
+    A single batch may be larger. The last piece includes a cut-off batch at the end, or bytes that are no batch.
     """
     view = memoryview(records)
     begin = end = batches = 0

@@ -1,4 +1,4 @@
-"""A snapshot of many producers, taken in steps. It has each producer as it was when the snapshot began."""
+"""Takes a snapshot of many producers in steps. The snapshot has each producer as it was when the snapshot began."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Protocol
 from anabranch.broker.log.producer_snapshot import SnapshotEntry, encode_entries, parts_of
 
 PRODUCERS_AT_ONCE = 1_000
-"""The number of producers in one step; a partition with at most as many is written in one piece."""
+"""The number of producers in one step. A partition with at most so many producers is written in one piece."""
 
 
 class Captured(Protocol):
-    """A producer."""
+    """A producer in a snapshot."""
 
     def snapshot(self) -> list[SnapshotEntry]:
         """The producer's entries, as it is now."""
 
 
 class ProducerCapture:
-    """The producers at ``offset``. Before a producer changes, ``keep`` adds it; ``step`` adds the others."""
+    """The producers at ``offset``. ``keep`` adds a producer before it changes; ``step`` adds all other producers."""
 
     __slots__ = ("_packed", "offset", "pending")
 
@@ -35,7 +35,7 @@ class ProducerCapture:
             self._packed.append(encode_entries(producer.snapshot()))
 
     def step(self) -> bool:
-        """Add ``PRODUCERS_AT_ONCE`` producers; returns whether some are left."""
+        """Add ``PRODUCERS_AT_ONCE`` producers; returns whether some are still to be added."""
         some = [self.pending.popitem()[1] for _ in range(min(PRODUCERS_AT_ONCE, len(self.pending)))]
         self._packed.append(encode_entries(entry for producer in some for entry in producer.snapshot()))
         return bool(self.pending)

@@ -1,9 +1,9 @@
-"""Rebuilding a log's producers after a truncation: from the newest snapshot and the batch headers after it.
+"""Rebuilds a log's producers after a truncation, from the newest snapshot and the batch headers after that snapshot.
 
-That may be a whole segment of batches, so the work is done in steps with other tasks running between them. Meanwhile
-the producers are behind the log. A follower may append, which only adds headers to read. No operation that needs the
-producers runs (appends of a leader, snapshots, compaction), and no segment is deleted. If the truncation itself takes
-long, a thread does it first.
+A whole segment of batch headers may have to be read, so the work is done in steps, with other tasks running in between.
+Meanwhile the producers are behind the log. A follower may append, which only adds headers to read. Operations that need
+the producers do not run (appends of a leader, snapshots, compaction), and no segment is deleted. If the truncation
+itself takes long, a thread does it first.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 
 STEPS_AT_ONCE = 256
-"""Batch headers and snapshot entries that are read before other tasks run.
-A truncation that needs no more leaves no work for later."""
+"""The number of batch headers and snapshot entries that are read before other tasks run.
+If a truncation needs no more than these, no work is left for later."""
 
 
 class TruncatedLog(Protocol):
@@ -62,7 +62,7 @@ class TruncatedLog(Protocol):
 
 
 class ProducerRebuild:
-    """One rebuild of a truncated log's producers, from the newest snapshot that is left.
+    """One rebuild of a truncated log's producers. It starts from the newest snapshot that is left.
 
     A further truncation replaces this rebuild by a new one. After a transient error, such as a lack of descriptors,
     this rebuild begins again. Any other error breaks the log, and the rebuild never ends.
@@ -88,9 +88,9 @@ class ProducerRebuild:
             self._log.on_producers_behind(self._log)
 
     def advance(self, steps: int | None = None) -> None:
-        """Do up to ``steps`` steps, fewer if the disk has to be waited for; None: all that are left.
+        """Do up to ``steps`` steps (None: all), or fewer if a step would have to wait for the disk.
 
-        Raises ``OSError``, ``CorruptRecordError``, with the log broken unless the error is transient.
+        Raises ``OSError``, ``CorruptRecordError``. Unless the error is transient, the log is broken then.
         """
         self.cold = None
         try:
@@ -121,7 +121,7 @@ class ProducerRebuild:
 
     def _rebuild(self, snapshot: Snapshot | None) -> Iterator[ColdError | None]:
         log = self._log
-        if log.awaits_cut:  # first of all: until the cut nothing can be appended
+        if log.awaits_cut:  # the cut comes first: nothing can be appended before
             yield ColdError(log.finish_truncation)
         producers = log.producers
         yield from restore_producers(producers, snapshot, log.log_start_offset, self._clock.now_ms())
@@ -134,7 +134,7 @@ class ProducerRebuild:
 async def catch_up(log: TruncatedLog) -> None:
     """Return when the producers are up to the log's end, in slices.
 
-    Raises KAFKA_STORAGE_ERROR for a broken log, and after a transient error; then a later call continues.
+    Raises KAFKA_STORAGE_ERROR for a broken log, and after a transient error. After the latter a later call continues.
     """
     while (rebuild := log.rebuild) is not None:
         if log.is_broken:

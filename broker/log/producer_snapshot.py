@@ -1,4 +1,4 @@
-"""``.snapshot``: the producers known at an offset, in Kafka 3's bytes. Pure."""
+"""The file ``.snapshot``: the producers known at an offset, in the format of Kafka 3. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 class SnapshotEntry(NamedTuple):
     """A producer and its last batch.
 
-    The fields of the batch are -1 if there is none, ``txn_first_offset`` is -1 without a transaction.
+    The fields of the batch are -1 if there is no batch; ``txn_first_offset`` is -1 if there is no transaction.
     """
 
     producer_id: int
@@ -33,12 +33,12 @@ class SnapshotEntry(NamedTuple):
 
 
 def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
-    """int16 version 1, uint32 CRC32C of the rest, int32 count, the entries."""
+    """Encode a snapshot: int16 version 1, uint32 CRC32C of the rest, int32 count, the entries."""
     return b"".join(parts_of([encode_entries(entries)]))
 
 
 def encode_entries(entries: Iterable[SnapshotEntry]) -> bytes:
-    """Some entries of a snapshot."""
+    """Encode some entries of a snapshot."""
     return b"".join([_ENTRY.pack(*entry) for entry in entries])
 
 

@@ -1,13 +1,13 @@
 """The state of a partition's idempotent and transactional producers (KIP-98, KIP-360), with Kafka 3's rules.
 
-A check decides and changes nothing; a batch is recorded once it is in the file. A producer's last five batches are kept
-to recognise a repeated batch. Snapshots have all five, so a repeated batch is recognised after a restart as before.
+A check changes nothing. A batch is recorded once it is in the file. A producer's last five batches are kept to
+recognise a repeated batch. Snapshots have all five, so a repeated batch is recognised after a restart as before.
 (Kafka's snapshots have only the last batch. If an earlier batch is repeated after a restart, it is written a second
 time, under a new producer epoch.)
 
-A batch may be older than the kept ones. If its sequences are at or above the first known sequence, it was written: a
-producer uses a sequence for another record only if the first record was certainly not written. Such a batch must
-neither be refused nor written again, but its offset is not known any more.
+A batch may be older than the kept ones. If the sequences of such a batch are at or above the first known sequence, the
+batch was written: a producer uses a sequence for another record only if the first record was certainly not written.
+Such a batch must neither be refused nor written again, but its offset is not known any more.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class BatchMetadata(NamedTuple):
 
 
 class OngoingTxn:
-    """A transaction without a marker below the high watermark. ``last_offset`` is its marker's offset, -1 if none."""
+    """A transaction without a marker below the high watermark. ``last_offset``: the marker's offset, -1 if none."""
 
     __slots__ = ("first_offset", "last_offset", "producer_id")
 
@@ -84,7 +84,7 @@ class ProducerEntry:
         self.epoch = epoch
         self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_KEPT)
         self.first_sequence = NO_SEQUENCE
-        """The first known sequence: every sequence of this epoch from it to the last one was written."""
+        """The first known sequence. Every sequence of this epoch from this one to the last sequence was written."""
         self.coordinator_epoch = NO_EPOCH
         self.last_timestamp = NO_TIMESTAMP
         self.txn_first_offset = NO_OFFSET
@@ -98,7 +98,7 @@ class ProducerEntry:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def find_duplicate(self, batch: RecordBatch) -> BatchMetadata | None:
-        """The kept batch with the same epoch and sequences; for an older batch, an upper bound of its offset."""
+        """The kept batch with the same epoch and sequences. For an older batch, only an upper bound of its offset."""
         if batch.producer_epoch != self.epoch:
             return None
         last_sequence, delta = batch.last_sequence, batch.last_offset_delta
@@ -110,7 +110,7 @@ class ProducerEntry:
         return None
 
     def _is_behind(self, first: int, last: int) -> bool:
-        """Whether these sequences were written before the kept batches; False if they wrap, or if that is not known."""
+        """Whether these sequences were written before the kept batches; False if they wrap, or if it is not known."""
         kept = self.batches[0].first_sequence
         return NO_SEQUENCE < self.first_sequence <= first <= last < kept and kept - first < HALF_OF_ALL_SEQUENCES
 
@@ -132,7 +132,7 @@ class ProducerEntry:
         return self._entry(last._replace(timestamp=self.last_timestamp))
 
     def snapshot(self) -> list[SnapshotEntry]:
-        """The entries on disk: one for each batch, oldest first. Kafka uses only the last one."""
+        """The entries for the file, one for each kept batch, oldest first. Kafka uses only the last entry."""
         return [*(self._entry(batch) for batch in list(self.batches)[:-1]), self.latest()]
 
     def _entry(self, batch: BatchMetadata) -> SnapshotEntry:
@@ -165,7 +165,7 @@ class ProducerState:
     def __init__(self, expiration: ProducerExpiration | None = None) -> None:
         self._expiration = expiration or ProducerExpiration()
         self.producers: dict[int, ProducerEntry] = {}
-        self._ongoing: dict[int, OngoingTxn] = {}  # by first offset, which only grows
+        self._ongoing: dict[int, OngoingTxn] = {}  # by first offset; later transactions have higher ones
         self._unreplicated: list[OngoingTxn] = []
         self._capture: ProducerCapture | None = None
         self.map_end_offset = 0
@@ -176,7 +176,7 @@ class ProducerState:
     def find_duplicate(self, batch: RecordBatch) -> BatchMetadata | None:
         """The batch that ``batch`` repeats; None if no such batch is known.
 
-        If the repeated batch is older than the kept ones, its offset is not known: ``first_offset`` is -1, and
+        If the repeated batch is older than the kept batches, its offset is not known: ``first_offset`` is -1, and
         ``last_offset`` is an upper bound.
         """
         entry = self.producers.get(batch.producer_id) if batch.producer_id >= 0 else None
@@ -190,9 +190,9 @@ class ProducerState:
     def check(self, batch: RecordBatch, origin: AppendOrigin) -> BatchMetadata | None:
         """Raise unless a data batch may be appended; returns the batch that it repeats, or None.
 
-        Raises INVALID_PRODUCER_EPOCH 47 for an epoch below the known one, OUT_OF_ORDER_SEQUENCE_NUMBER 45 for a gap or
-        a repetition of an unknown batch, INVALID_TXN_STATE 48 for a plain batch inside of a transaction. A
-        producer that is not known may begin with any sequence (its records may have been deleted).
+        Raises INVALID_PRODUCER_EPOCH 47 for an epoch below the known epoch, OUT_OF_ORDER_SEQUENCE_NUMBER 45 for a gap
+        or a repetition of an unknown batch, INVALID_TXN_STATE 48 for a non-transactional batch inside of a transaction.
+        An unknown producer may begin with any sequence, because its records may have been deleted.
         """
         entry = self.producers.get(batch.producer_id)
         if entry is None:
@@ -308,7 +308,7 @@ class ProducerState:
         return min(firsts)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Forget transactions whose marker is below the high watermark: they are decided for readers."""
+        """Forget transactions whose marker is below the high watermark, because readers see that they are decided."""
         if self._unreplicated:
             self._unreplicated = [txn for txn in self._unreplicated if txn.last_offset >= high_watermark]
 
@@ -334,7 +334,7 @@ class ProducerState:
         return [batch for entry in self.producers.values() for batch in entry.snapshot()]
 
     def capture(self) -> ProducerCapture:
-        """Begin a snapshot of the producers as they are now, in place of an unfinished one. They may change later."""
+        """Begin a snapshot of the producers as they are now, and drop an unfinished one. Producers may change later."""
         self._capture = ProducerCapture(self.producers, self.map_end_offset)
         return self._capture
 
@@ -348,7 +348,7 @@ class ProducerState:
         return [entry.latest() for entry in self.producers.values()]
 
     def clear(self, map_end_offset: int) -> None:
-        """Forget all producers; batches from ``map_end_offset`` on are recorded next."""
+        """Forget all producers. The batches from ``map_end_offset`` on have to be recorded next."""
         self.producers.clear()
         self._ongoing.clear()
         self._unreplicated.clear()

@@ -1,4 +1,4 @@
-"""The segments that retention deletes: too old, above the size limit, or wholly below the log's start. Pure.
+"""Decides which segments retention deletes: too old, above the size limit, or wholly below the log's start. Pure.
 
 With ``ordered.delivery.retention.waits`` records that a group has not read yet are held: they stay longer than
 ``retention.ms``, by ``ordered.delivery.retention.waits.max.ms`` at most. Retention by size does not wait.
@@ -13,11 +13,11 @@ from anabranch.broker.log.log_config import MAX_LONG, LogConfig
 
 FILES_REMOVED_AT_ONCE = 64
 SEGMENTS_DELETED_AT_ONCE = 32
-"""Both limit the work on one log before other tasks run."""
+"""These two limits bound the work on one log before other tasks run."""
 
 
 NOTHING_HELD = MAX_LONG
-"""``held_from`` if nothing is held."""
+"""The value of ``held_from`` if nothing is held."""
 
 
 class SegmentFacts(NamedTuple):
@@ -34,7 +34,7 @@ class Hold(NamedTuple):
     offset: int
     until: float
     group: str | None = None
-    """The group that has not read them; "": not known; None: the controller has not sent a hold yet."""
+    """The group that has not read the records; "" if not known; None if the controller has not sent a hold yet."""
 
 
 class HeldBack(NamedTuple):
@@ -42,12 +42,12 @@ class HeldBack(NamedTuple):
 
     start_offset: int
     end_offset: int
-    """Exclusive."""
+    """The offset after the last such record."""
     size_bytes: int
     since_ms: int
-    """When retention would have removed the oldest of them."""
+    """The time when retention would have removed the oldest of these records."""
     until_ms: int
-    """When retention removes them, read or not."""
+    """The time when retention removes these records, read or not."""
 
 
 def count_deletable(
@@ -61,9 +61,9 @@ def count_deletable(
     """The number of the oldest segments that may be deleted. A segment with records above the high watermark stays.
 
     With ``cleanup.policy=delete`` a segment may be deleted if the log without it still has at least
-    ``retention.bytes``, or if it is older than ``retention.ms``. If it has an offset at or above ``held_from``, it has
-    to be older than ``retention.ms`` plus the longest wait. Under any policy it may be deleted if it ends at or below
-    the log's start. An empty last segment stays.
+    ``retention.bytes``, or if it is older than ``retention.ms``. If the segment has an offset at or above
+    ``held_from``, it has to be older than ``retention.ms`` plus the longest wait. Under any policy a segment may be
+    deleted if it ends at or below the log's start. An empty last segment stays.
     """
     total = sum(segment.size_bytes for segment in segments)
     for count, segment in enumerate(segments):
@@ -91,7 +91,7 @@ def held_back(
     log_start_offset: int,
     held_from: int,
 ) -> HeldBack | None:
-    """The segments that are deleted once nothing is held; None if there are none."""
+    """The records that would be deleted if nothing were held; None if there are none."""
     first = count_deletable(segments, config, now_ms, high_watermark, log_start_offset, held_from)
     last = count_deletable(segments, config, now_ms, high_watermark, log_start_offset)
     if first >= last:

@@ -28,19 +28,19 @@ _SCAN_CHUNK_BYTES = 64 * 1024
 _LOCATE_CHUNK_BYTES = 8 * 1024
 _RECENT_BATCHES = 64
 CUT_AT_ONCE_BYTES = 16 << 20
-"""Up to this many bytes are truncated at once, which takes a millisecond."""
+"""Up to this many bytes are truncated at once: that takes a millisecond."""
 
 
 Header: TypeAlias = tuple[int, RecordBatch]
-"""The position of a batch, and a view of its 61 bytes of header, from which no records can be read."""
+"""The position of a batch, and a view of its header of 61 bytes, without the records."""
 
 
 def scan_headers(
     file: File, position: int, end: int, chunk_bytes: int = _SCAN_CHUNK_BYTES, *, waits: bool = True
 ) -> Iterator[Header]:
-    """The header of each batch in [position, end) of a log file; a batch that is cut off at the end is left out.
+    """Yields the header of each batch in [position, end) of a log file, without a batch that is cut off at the end.
 
-    Raises ``CorruptRecordError`` where no batch begins, and ``ColdError`` unless it ``waits``.
+    Raises ``CorruptRecordError`` if no batch begins at a position, and ``ColdError`` unless it ``waits``.
     """
     chunk, chunk_at, last_length = memoryview(b""), position, 0
     while position + HEADER_BYTES <= end:
@@ -73,8 +73,8 @@ class BatchPosition(NamedTuple):
 class LogSegment:
     """A segment's files, and their state in memory for appends and look-ups.
 
-    ``size_bytes`` is the log file's valid size. The log file is opened on first use; indexes hold no descriptor.
-    A new segment exists once its ``.log`` exists, which is created last.
+    ``size_bytes`` is the log file's valid size. The log file is opened on first use; indexes hold no descriptor. The
+    ``.log`` of a new segment is created last: only then does the segment exist.
     """
 
     __slots__ = (
@@ -129,7 +129,7 @@ class LogSegment:
         self.is_sealed = False
         """Whether the index files are complete."""
         self.is_flushed = False
-        """Whether the log file may be closed and opened again: none of its writes has to be synced any more."""
+        """Whether the log file may be closed and opened again, because all its writes are synced."""
         self.awaits_cut = False
         """Whether the log file is longer than ``size_bytes``: nothing may be appended before ``cut_tail``."""
         if create:
@@ -225,7 +225,7 @@ class LogSegment:
         self.is_sealed = self.is_flushed = False
 
     def account(self, last_offset: int, length: int, max_timestamp: int) -> None:
-        """Index the batch at ``size_bytes`` of the file, and add its length."""
+        """Index the batch at position ``size_bytes`` of the file, and add its length to ``size_bytes``."""
         position = self.size_bytes
         if position == 0:
             self.rolling_timestamp = max_timestamp
@@ -257,14 +257,14 @@ class LogSegment:
         )
 
     def age_ms(self, now_ms: int, max_timestamp: int) -> int:
-        """The segment's age when a batch with ``max_timestamp`` comes; without timestamps, its age since creation."""
+        """The segment's age for a new batch with ``max_timestamp``; if there are no timestamps, since its creation."""
         first = self.rolling_timestamp
         if first is None:
             first = self.rolling_timestamp = self.first_timestamp()
         return max_timestamp - first if first >= 0 else now_ms - self.created_ms
 
     def first_timestamp(self) -> int:
-        """The largest timestamp of the first batch, -1 when there is none."""
+        """The largest timestamp of the first batch; -1 if there is no batch."""
         for _, batch in scan_headers(self.file, 0, self.size_bytes, HEADER_BYTES):
             return batch.max_timestamp
         return NO_TIMESTAMP
@@ -272,7 +272,7 @@ class LogSegment:
     # ------------------------------------------------------------ look up
 
     def locate(self, offset: int, *, waits: bool = True) -> BatchPosition | None:
-        """The first batch whose last offset is at least ``offset``; None when all end below it.
+        """The first batch whose last offset is at least ``offset``; None if all batches end below ``offset``.
 
         Raises ``ColdError`` unless it ``waits``.
         """
@@ -295,16 +295,17 @@ class LogSegment:
     def end_of_range(
         self, start: BatchPosition, offset: int, max_bytes: int, limit: int, limit_offset: int
     ) -> tuple[int, int]:
-        """The end of a read from ``start``, and the number of offsets that it has from ``offset`` on.
+        """The end of a read from ``start``, and the number of offsets in the read from ``offset`` on.
 
-        The end is within ``max_bytes`` and ``limit``, at a batch boundary known to the index. The first batch is
+        The end is within ``max_bytes`` and ``limit``, at a batch boundary that the index has. The first batch is
         included whole, if ``limit`` permits. If the index has no entry in the range, the last batch may be cut off, and
-        clients skip it.
+        clients skip that batch.
 
         ``offset`` is in the first batch, and ``limit_offset`` is the offset at ``limit``. The number is found without
         reading a batch. It is exact if the read ends at ``limit``. If the read ends at an index entry, the number
-        leaves out the first batch and includes the batch of the entry, with which the next read begins. So the sum over
-        a consumer's reads of a segment is wrong by at most one batch. Otherwise all batches count like the first one.
+        leaves out the first batch of this read, but includes the first batch of the next read (the batch of the entry).
+        So the sum over a consumer's reads of a segment is wrong by at most one batch. In all other cases, each batch is
+        assumed to have as many offsets as the first batch.
         """
         end = start.position + max(max_bytes, start.length)
         if end >= limit:
@@ -337,11 +338,11 @@ class LogSegment:
             position = found[0] + found[1].length
 
     def cold(self, position: int, length: int) -> ColdError | None:
-        """If these bytes of the log file are cold, the ``ColdError`` to warm before they are read."""
+        """The ``ColdError`` to warm before these bytes of the log file are read; None if they are in memory."""
         return _caught(partial(check_warm, self.file, position, length))
 
     def read_batch(self, position: int, length: int) -> RecordBatch:
-        """A whole batch, its CRC checked. Raises ``CorruptRecordError``."""
+        """Read a whole batch and check its CRC. Raises ``CorruptRecordError``."""
         batch = RecordBatch(self.file.pread(position, length))
         if len(batch.buffer) != length or batch.length != length:
             raise CorruptRecordError(f"{self.file.path}: the batch at byte {position} is cut off")
@@ -389,12 +390,12 @@ class LogSegment:
         return self.max_timestamp
 
     def retention_timestamp(self) -> int:
-        """The time retention counts from: the largest timestamp, or the file's own when records have none."""
+        """The time from which retention counts: the largest timestamp, or without timestamps the file's time."""
         largest = self.largest_timestamp()
         return largest if largest >= 0 else self._storage.modified_ms(self.path(".log"))
 
     def load_tail(self) -> int:
-        """Read the last segment's largest timestamp and index gap, which the indexes lack; returns the next offset.
+        """Read what the indexes lack: the largest timestamp, the bytes since the last entry. Returns the next offset.
 
         Raises ``CorruptRecordError`` when the file does not end with a whole batch.
         """
@@ -418,8 +419,8 @@ class LogSegment:
     def truncate_to(self, offset: int) -> int:
         """Drop the batches from the one that holds ``offset`` on; returns the dropped bytes.
 
-        If they are many, ``cut_tail`` removes them from the file; until then a crash brings them back. Raises
-        ``OSError``; then nothing has changed. ``load_tail`` has to be called before the next append.
+        If there are many bytes, ``cut_tail`` removes them from the file later; after a crash before that, they are
+        back. Raises ``OSError``; then nothing has changed. ``load_tail`` has to be called before the next append.
         """
         self.prepare()
         found = self.locate(offset)
@@ -442,13 +443,13 @@ class LogSegment:
     async def cut_tail(self) -> None:
         """Cut off, in a thread, the bytes that ``truncate_to`` left.
 
-        Raises ``OSError``; then they are still to be cut.
+        Raises ``OSError``; the bytes then still have to be cut off.
         """
         await self.file.cut(self.size_bytes)
         self.awaits_cut = False
 
     def begin_rebuild(self) -> None:
-        """Forget all indexes but the transactions': ``account`` has to be called for each batch from the start."""
+        """Forget all indexes except the transaction index. Then call ``account`` for each batch from the start."""
         self.offset_index.reset()
         self.time_index.reset()
         self.size_bytes = 0
@@ -459,7 +460,7 @@ class LogSegment:
         self._recent_positions.clear()
 
     def seal(self) -> None:
-        """Write the indexes out, the time index with its final entry. Raises ``OSError``; may be called again."""
+        """Write the indexes to disk, the time index with its final entry. Raises ``OSError``; may be called again."""
         if self.size_bytes:
             self.time_index.maybe_append(self.largest_timestamp(), self.offset_of_max_timestamp)
         self.offset_index.write()
@@ -468,7 +469,7 @@ class LogSegment:
         self.is_sealed, self._prepared = True, False
 
     def release(self) -> None:
-        """Drop the indexes from memory, and close the file if it is synced; the next look-up loads both again.
+        """Drop the indexes from memory, and close the file if it is synced. The next look-up loads both again.
 
         A read in progress keeps the file open.
         """
@@ -489,22 +490,22 @@ class LogSegment:
         await self.txn_index.sync()
 
     def close(self) -> None:
-        """Close the log file; ranges handed out stay readable."""
+        """Close the log file; ranges that are being sent stay readable."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def moved_to(self, directory: str) -> None:
-        """The directory of the segment's files has another name now."""
+        """Note that the directory of the segment's files has another name now."""
         self.directory = directory
         self.offset_index.path = self.path(".index")
         self.time_index.path = self.path(".timeindex")
         self.txn_index.path = self.path(".txnindex")
 
     def take_over_names(self) -> None:
-        """Give two indexes of a cleaned segment their final names; its log and transaction index have final names.
+        """Give the offset and time index of a cleaned segment their final names. Its other files have theirs already.
 
-        An index that cannot be renamed is written under its final name later, or built again at the next start.
+        If an index cannot be renamed, it is written under its final name later, or built again at the next start.
         """
         self._suffix = ""
         self.offset_index.renamed_to(self.path(".index"))
@@ -514,8 +515,8 @@ class LogSegment:
     def mark_deleted(self) -> list[str]:
         """Close the segment and rename its files to ``.deleted``; returns their new paths, to be removed later.
 
-        The segment is gone once its log is renamed. Raises ``OSError``; then the segment is as before. An index that
-        keeps its name is overwritten by a new segment, or removed at the next start.
+        Once the log file is renamed, the segment is gone. Raises ``OSError``; then the segment is as before. If an
+        index keeps its name, a new segment overwrites the index, or the next start removes it.
         """
         log = self.path(LOG_SUFFIX)
         self._storage.rename(log, log + DELETED_SUFFIX)

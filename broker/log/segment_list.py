@@ -1,4 +1,4 @@
-"""The segments of one log in order: roll, look-ups, dropping the first or the last."""
+"""The segments of one log in order: rolls, look-ups, and drops of the first or the last segment."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ logger = structlog.get_logger(__name__)
 
 
 class SegmentsNotEmptyError(RuntimeError):
-    """A log was to begin at another offset while it holds records."""
+    """A log cannot begin at another offset, because it holds records."""
 
 
 class SegmentRead(NamedTuple):
-    """The batches of a read, and how many offsets they have from the requested offset on (``end_of_range``)."""
+    """The batches of a read, and the number of offsets in them from the requested offset on (``end_of_range``)."""
 
     records: FileRange | bytes
     offset_count: int
@@ -40,9 +40,9 @@ NOTHING = SegmentRead(b"", 0)
 
 
 class SegmentList:
-    """At least one segment, ascending; the last takes appends. ``bases`` are their base offsets.
+    """A list of at least one segment, ascending; the last segment takes appends. ``bases`` has the base offsets.
 
-    A segment's snapshot is taken at its base offset when the segment begins, and is dropped with the segment.
+    When a segment begins, a producer snapshot is taken at its base offset. It is dropped with the segment.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class SegmentList:
         self.items = list(state.segments)
         self.bases = [segment.base_offset for segment in self.items]
         self._jitter_ms = self._draw_jitter()
-        """The active segment is rolled this long before ``segment.ms``, so that many logs are not rolled at once."""
+        """The active segment is rolled this much before ``segment.ms``, so that many logs are not rolled at once."""
 
     @property
     def active(self) -> LogSegment:
@@ -88,7 +88,7 @@ class SegmentList:
         return self.items[-1]
 
     def moved_to(self, directory: str) -> None:
-        """The directory of the segments' files has another name now."""
+        """Note that the directory of the segments' files has another name now."""
         self._directory = directory
         for segment in self.items:
             segment.moved_to(directory)
@@ -102,10 +102,11 @@ class SegmentList:
     # ------------------------------------------------------------ roll
 
     def must_roll(self, length: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
-        """Whether a batch of ``length`` bytes belongs into a new segment, by Kafka's rules.
+        """Whether a new segment is needed for a batch of ``length`` bytes, by Kafka's rules.
 
-        It does if the segment is full, or older than ``segment.ms`` by the records' timestamps (without timestamps, by
-        its creation), or if an index is full, or if the offset is too far from the base offset for an index entry.
+        A new segment is needed if the active segment is full, if it is older than ``segment.ms`` by the records'
+        timestamps (without timestamps, by its creation), if an index is full, or if the offset is too far from the base
+        offset for an index entry.
         """
         segment, config = self.items[-1], self._config
         size = segment.size_bytes
@@ -116,11 +117,11 @@ class SegmentList:
         return last_offset - segment.base_offset > MAX_RELATIVE_OFFSET or segment.indexes_full
 
     def roll(self, base_offset: int, now_ms: int, producers: ProducerState | None) -> bool:
-        """Begin an empty segment after the others; False if the active one begins at ``base_offset`` already.
+        """Begin an empty segment at the end; False if the active segment begins at ``base_offset`` already.
 
-        A snapshot of ``producers`` is taken there, unless they are None because they are behind the log. Raises
-        ``OSError`` with the segments as they were. A refused index or snapshot is only logged: recovery rebuilds both,
-        and the next flush writes the indexes.
+        A snapshot of ``producers`` is taken at ``base_offset``; ``producers`` is None if they are behind the log.
+        Raises ``OSError`` with the segments as they were. If only an index or the snapshot cannot be written, that is
+        logged: recovery rebuilds both, and the next flush writes the indexes.
         """
         sealed = self.active
         if sealed.base_offset == base_offset:
@@ -155,7 +156,7 @@ class SegmentList:
             self._snapshots.remove_at(old.base_offset)
 
     def rename_empty(self, base_offset: int, now_ms: int) -> None:
-        """Give the only segment, which is empty, another base offset. Raises ``OSError``; then it is as before.
+        """Give the only segment, which is empty, another base offset. After an ``OSError`` it is as before.
 
         Raises ``SegmentsNotEmptyError`` when there are records, before anything is renamed.
         """
@@ -188,7 +189,7 @@ class SegmentList:
         self._snapshots.remove_at(segment.base_offset)
 
     def remove_files(self, now_ms: int | None) -> int:
-        """Remove some of the files due at ``now_ms``, all if it is None; returns how many. Raises ``OSError``."""
+        """Remove some of the files due at ``now_ms`` (None: all files); returns how many. Raises ``OSError``."""
         due = [item for item in self._doomed if now_ms is None or item[0] <= now_ms]
         if now_ms is not None:
             del due[FILES_REMOVED_AT_ONCE:]
@@ -224,11 +225,11 @@ class SegmentList:
             self._open.use(segment)
 
     def index_of(self, offset: int) -> int:
-        """Index of the last segment that begins at or below ``offset``; -1 when none does."""
+        """The index of the last segment that begins at or below ``offset``; -1 if there is no such segment."""
         return bisect_right(self.bases, offset) - 1
 
     def from_offset(self, offset: int) -> list[LogSegment]:
-        """The segments from the one that may hold ``offset`` on."""
+        """The segments, beginning with the segment that may hold ``offset``."""
         return self.items[max(self.index_of(offset), 0) :]
 
     def read(
@@ -274,7 +275,7 @@ class SegmentList:
 
 
 def base_of_next(log_end_offset: int, base_offset: int, last_offset: int) -> int:
-    """The base offset of a new segment for a batch: the log end, unless the batch is too far above it."""
+    """The base offset of a new segment for a batch: the log end, unless the batch is too far above the log end."""
     return log_end_offset if last_offset - log_end_offset <= MAX_RELATIVE_OFFSET else base_offset
 
 

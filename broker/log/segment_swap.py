@@ -1,8 +1,8 @@
-"""Replacing segments by a compacted one, so that a crash at any moment leaves either the old ones or the new one.
+"""Replaces segments by a compacted segment. A crash at any moment leaves either the old segments or the new segment.
 
 The cleaner writes ``<base>.log.cleaned`` (and ``.txnindex.cleaned``), syncs them, and calls ``commit_cleaned``. The
-rename of the log to ``.swap`` decides. After an earlier crash the next start discards the new files. After a later
-crash the next start completes ``finish_swap``. Indexes are rebuilt from the log.
+swap is committed when the log is renamed to ``.swap``. If the broker crashes before, the next start discards the new
+files. If it crashes later, the next start completes ``finish_swap``. Indexes are rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def commit_cleaned(storage: Storage, directory: str, base_offset: int) -> None:
     _remove(storage, txn_index + SWAP_SUFFIX)  # left by an earlier attempt
     if storage.exists(txn_index + CLEANED_SUFFIX):
         storage.rename(txn_index + CLEANED_SUFFIX, txn_index + SWAP_SUFFIX)
-    elif storage.exists(txn_index):  # nothing aborted is left: an empty index replaces the old index
+    elif storage.exists(txn_index):  # no aborted transactions are left: an empty index replaces the old index
         storage.open(txn_index + SWAP_SUFFIX, create=True).close()
     log = segment_file(directory, base_offset, LOG_SUFFIX)
     storage.rename(log + CLEANED_SUFFIX, log + SWAP_SUFFIX)
@@ -38,7 +38,7 @@ def commit_cleaned(storage: Storage, directory: str, base_offset: int) -> None:
 def finish_swap(storage: Storage, directory: str, base_offset: int, replaced: Iterable[int]) -> None:
     """Put the committed segment in place and remove the segments that it replaces; repeatable. Raises ``OSError``.
 
-    The log itself is renamed last: while it is still ``.swap`` the next start does all of this again.
+    The log file is renamed last. After a crash before that, the next start does all of this again.
     """
     for base in replaced:
         if base != base_offset:

@@ -1,4 +1,4 @@
-"""Cutting long CPU work into slices, so that it never holds the event loop for long."""
+"""Cuts long CPU work into slices, so that the work never blocks the event loop for long."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 SLICE_S = 0.002
 MAX_STEPS = 256
-"""Also pause after this many steps: under a simulated clock no time passes while code runs."""
+"""A slice ends after this many steps as well, because under a simulated clock no time passes while code runs."""
 
 
 class TimeSlice:
-    """Measures whether the present slice of work is used up. One per piece of long work.
+    """Measures whether the present slice of work is used up. Each piece of long work has its own ``TimeSlice``.
 
-    ``if work.due(): await work.pause()`` between steps that each take well below 2 ms.
+    Call ``if work.due(): await work.pause()`` between steps; each step should take well below 2 ms.
     """
 
     __slots__ = ("_clock", "_started", "_steps")
@@ -42,9 +42,9 @@ class TimeSlice:
 
 
 _THREADS = trio.CapacityLimiter(2)
-"""Each thread may hold a batch of 128 MiB, and all of them share one core with the event loop."""
+"""Only a few threads: each may hold a batch of 128 MiB, and all share one core with the event loop."""
 Steps: TypeAlias = Generator[Callable[[], None] | None, None, T]
-"""Yields None between steps, or a long call that a thread may make; otherwise the next step makes the call."""
+"""Yields None between steps, or a long call that a thread may make. If no thread makes it, the next step does."""
 
 
 async def in_slices(steps: Steps[T], work: TimeSlice) -> T:

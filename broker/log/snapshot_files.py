@@ -1,4 +1,4 @@
-"""The ``.snapshot`` files of a partition, and how producer state is rebuilt from them and the log."""
+"""Keeps the ``.snapshot`` files of a partition, and rebuilds producer state from these files and the log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anabranch.broker.log.txn_index import AbortedTxn
 from anabranch.runtime.env import Clock, Storage
 
 Snapshot = tuple[int, Iterator[SnapshotEntry]]
-"""The offset of a snapshot, and its producers."""
+"""The offset of a snapshot, and the snapshot's producers."""
 
 
 class SnapshotFiles:
@@ -26,7 +26,7 @@ class SnapshotFiles:
     __slots__ = ("_capture", "_directory", "_storage", "offsets")
 
     def moved_to(self, directory: str) -> None:
-        """The directory of the files has another name now."""
+        """Note that the directory of the files has another name now."""
         self.give_up()
         self._directory = directory
 
@@ -34,15 +34,15 @@ class SnapshotFiles:
         self._storage = storage
         self._directory = directory
         self._capture: ProducerCapture | None = None
-        """A snapshot that is being taken."""
+        """The snapshot that is being taken, if any."""
         found = (offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
         self.offsets = sorted(offset for offset in found if offset is not None)
 
     def take(self, state: ProducerState) -> None:
         """Write the state at its end offset, unless that snapshot exists. Raises ``OSError``.
 
-        With many producers the snapshot is only begun, and ``write_begun`` does the rest. An earlier snapshot that is
-        not written yet is given up; without it, the next start reads more of the log.
+        With many producers the snapshot is only begun, and ``write_begun`` does the rest. If an earlier snapshot is not
+        written yet, it is dropped: the next start then reads more of the log.
         """
         offset = state.map_end_offset
         if offset in self.offsets:
@@ -55,7 +55,7 @@ class SnapshotFiles:
     async def write_begun(self, clock: Clock) -> None:
         """Complete the snapshot that ``take`` has begun, in steps, and write it.
 
-        After an ``OSError`` it is given up.
+        If that raises ``OSError``, the snapshot is dropped.
         """
         work = TimeSlice(clock)
         while (capture := self._capture) is not None:
@@ -79,7 +79,7 @@ class SnapshotFiles:
             if work.due():
                 await work.pause()
             if self._capture is not capture:
-                writing.close()  # given up: another snapshot replaced it, or the log was truncated below it
+                writing.close()  # dropped: another snapshot replaced this one, or the log was truncated below it
                 return
         self.offsets = sorted([*self.offsets, capture.offset])
 
@@ -88,7 +88,7 @@ class SnapshotFiles:
         self.offsets = sorted([*self.offsets, offset])
 
     def start_over(self, offset: int, content: bytes) -> None:
-        """Replace all snapshots by another replica's at ``offset``, or by none.
+        """Remove all snapshots, and store another replica's snapshot at ``offset``, if there is one.
 
         Raises ``OSError``, ``MalformedFileError``.
         """
@@ -98,7 +98,7 @@ class SnapshotFiles:
             self._write(offset, content)
 
     def load_latest(self, at_most: int) -> Snapshot | None:
-        """(offset, producers) of the newest readable snapshot up to ``at_most``; unreadable ones are removed."""
+        """(offset, producers) of the newest readable snapshot up to ``at_most``. Unreadable snapshots are removed."""
         for offset in reversed([known for known in self.offsets if known <= at_most]):
             path = self._path(offset)
             try:
@@ -108,7 +108,7 @@ class SnapshotFiles:
         return None
 
     def remove_above(self, offset: int) -> None:
-        """Remove the snapshots above ``offset``, before the log is cut there. Raises ``OSError``."""
+        """Remove the snapshots above ``offset``, before the log is truncated to it. Raises ``OSError``."""
         if self._capture is not None and self._capture.offset > offset:
             self.give_up()
         self._remove([known for known in self.offsets if known > offset])
@@ -119,7 +119,7 @@ class SnapshotFiles:
             self._remove([known for known in self.offsets if known == offset])
 
     def keep_for(self, segment_bases: Collection[int]) -> None:
-        """Remove the snapshots that belong to no segment, except the newest: a shutdown took it."""
+        """Remove the snapshots that belong to no segment, except the newest snapshot, which a shutdown took."""
         with contextlib.suppress(OSError):
             self._remove([known for known in self.offsets[:-1] if known not in segment_bases])
 
@@ -136,7 +136,7 @@ class SnapshotFiles:
 def restore_producers(
     state: ProducerState, snapshot: Snapshot | None, log_start_offset: int, now_ms: int
 ) -> Iterator[None]:
-    """Set ``state`` to a loaded snapshot, or to no producers at the log's start; yields after each entry."""
+    """Load a snapshot into ``state``; if it is None, begin at the log's start with no producers. Yields at times."""
     if snapshot is None:
         state.clear(log_start_offset)
     else:
@@ -147,10 +147,10 @@ def restore_producers(
 def replay_producers(
     state: ProducerState, segments: Iterable[LogSegment], log_end_offset: int, snapshots: SnapshotFiles | None = None
 ) -> Iterator[ColdError | None]:
-    """Bring ``state`` up to the log's end by reading batch headers; yields after each, and where a read may wait.
+    """Bring ``state`` up to the log's end by reading batch headers. Yields after each header and before slow reads.
 
-    With ``snapshots``, a snapshot is taken at each segment's start on the way. Transactions that the batches abort are
-    added to the segments' transaction indexes if they are missing there.
+    With ``snapshots``, a snapshot is taken at the start of each segment that is reached. If aborted transactions are
+    missing in the segments' transaction indexes, they are added.
     """
     for index, segment in enumerate(segments):
         start = segment.locate(state.map_end_offset) if state.map_end_offset > segment.base_offset else None

@@ -1,4 +1,4 @@
-"""``.timeindex``: the offsets from which to look for a timestamp."""
+"""The file ``.timeindex``: offsets at which the search for a timestamp may begin."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TimeIndex(IndexFile):
         self.last_timestamp: int | None = NO_TIMESTAMP if create else None
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Add an entry when ``timestamp`` is above the last entry's."""
+        """Add an entry if ``timestamp`` is above the last entry's timestamp."""
         if self.last_timestamp is None:
             self.last_timestamp = self.last()[0]
         if timestamp > self.last_timestamp:
@@ -58,14 +58,14 @@ class TimeIndex(IndexFile):
         self.last_timestamp = NO_TIMESTAMP
 
     def is_sane(self) -> bool:
-        """Whether all entries are whole, and the last is not before the first."""
+        """Whether all entries are whole, and the last entry is not before the first entry."""
         if len(self.entries) % 12:
             return False
         count = self.count
         return count == 0 or (self.entry(count - 1)[0] >= self.entry(0)[0] and self.entry(0)[1] >= self.base_offset)
 
     def _first(self, above: Callable[[tuple[int, int]], bool]) -> int:
-        """Index of the first entry that is ``above``, the count when none is."""
+        """The index of the first entry that is ``above``; the number of entries if there is none."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) >> 1

@@ -1,4 +1,4 @@
-"""Looking a record up by its time, in steps."""
+"""Looks up a record by its time, in steps."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from anabranch.runtime.env import Clock
 Found: TypeAlias = tuple[int, int, int]
 """(timestamp, offset, leader epoch) of a record."""
 STEPS_AT_ONCE = 1000
-"""Batch headers that a look-up by time reads at most before it lets other tasks run."""
+"""The largest number of batch headers that a look-up by time reads before other tasks run."""
 _STEPS_PER_CHECK = 20
 
 
 class TimeSearch:
-    """A look-up by time, in steps: a segment whose timestamps are not sorted may have to be read to its end.
+    """A look-up by time, in steps. If a segment's timestamps are not sorted, it may have to be read to its end.
 
-    ``timestamp`` None looks for the first record with the largest timestamp (KIP-734). A log that is truncated, or
-    loses segments, between two steps is searched again from its start.
+    If ``timestamp`` is None, the search is for the first record with the largest timestamp (KIP-734). If the log is
+    truncated or loses segments between two steps, the search starts again.
     """
 
     __slots__ = ("_cold", "_layout", "_log", "_steps", "_timestamp", "found", "is_done")
@@ -43,7 +43,7 @@ class TimeSearch:
         return (self._log.truncations, *self._log.segments)
 
     def advance(self, steps: int | None = None) -> bool:
-        """Do up to ``steps`` steps, fewer if the disk has to be waited for, None for all; returns whether it is done.
+        """Do up to ``steps`` steps (None: all), or fewer if one would wait for the disk; returns whether all are done.
 
         Raises ``OSError``, CORRUPT_MESSAGE 2.
         """

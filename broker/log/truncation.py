@@ -1,4 +1,4 @@
-"""Truncation of a log: dropping its records from an offset on, or all of them to begin at another offset.
+"""Truncates a log: drops its records from an offset on, or drops all records and begins at another offset.
 
 ``durability`` syncs truncations, and cuts the end of a file in a thread if it is large. ``producer_rebuild`` brings the
 producers back to the new log end.
@@ -55,10 +55,10 @@ class Truncation:
             self._snapshots.remove_above(offset)
             snapshot = self._snapshots.load_latest(offset)
             for segment in segments.from_offset(snapshot[0] if snapshot else 0):
-                segment.open()  # it is read once the log is cut
+                segment.open()  # the segment is read once the log is cut
             segments.items[keep - 1].prepare()
             try:
-                while len(segments.items) > keep:  # from the end: at each moment the log is whole up to there
+                while len(segments.items) > keep:  # from the end, so that the log is whole at each moment
                     segments.drop(-1, self._clock.now_ms())
                 segments.active.truncate_to(offset)
             finally:
@@ -90,7 +90,7 @@ class Truncation:
         log.on_log_start_moved(log)
 
     def _end_at_last_batch(self, log: LogToTruncate, snapshot: Snapshot | None) -> None:
-        """Set the log end and the producer states to the last batch that is left."""
+        """Set the log end and the producer state to the end of the last batch that is left."""
         try:
             end = self._segments.active.load_tail()
             self._ended_at(log, end)

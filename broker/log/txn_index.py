@@ -1,4 +1,4 @@
-"""``.txnindex``: the transactions aborted in a segment (KIP-98), for read_committed fetches."""
+"""The file ``.txnindex``: the transactions aborted in a segment (KIP-98), for read_committed fetches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VERSION = 0
 
 
 class AbortedTxn(NamedTuple):
-    """An aborted transaction: offsets of its first record and of its marker, and the LSO once it was decided."""
+    """An aborted transaction: the offsets of its first record and its marker, and the LSO after the marker."""
 
     producer_id: int
     first_offset: int
@@ -32,7 +32,7 @@ class TxnIndex(IndexFile):
     def __init__(self, storage: Storage, path: str, *, is_new: bool = False) -> None:
         super().__init__(storage, path)
         self._is_empty = is_new
-        """Whether the file is known to have no entries while none are in memory: most segments have none."""
+        """Whether the file is known to be empty, so that it need not be read. Most segments have no entries."""
 
     @property
     def entries(self) -> bytearray:
@@ -45,7 +45,7 @@ class TxnIndex(IndexFile):
         return super().is_loaded or self._is_empty
 
     def append(self, txn: AbortedTxn) -> None:
-        """Add a transaction whose marker is in this segment. If writing it fails, the next ``write`` does it."""
+        """Add a transaction whose marker is in this segment. If writing it fails, the next ``write`` writes it."""
         self.add(_ENTRY.pack(_VERSION, *txn))
         with contextlib.suppress(OSError):
             self.write()
@@ -56,7 +56,7 @@ class TxnIndex(IndexFile):
         return [AbortedTxn(*fields) for _, *fields in _ENTRY.iter_unpack(self.entries[:whole])]
 
     def collect(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
-        """Transactions that overlap [``fetch_offset``, ``upper_bound``), and whether later segments have no more."""
+        """The transactions that overlap [``fetch_offset``, ``upper_bound``), and whether no later segment has more."""
         found = []
         for txn in self.transactions():
             if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound:

@@ -1,4 +1,4 @@
-"""Logs that could not be opened at the start, in log dirs that can be read."""
+"""Remembers logs that could not be opened at the start, in log dirs that can be read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class UnreadableLog:
     path: str
     error: str
     passes: bool
-    """Whether another try may succeed: there was no space, or no descriptor."""
+    """Whether another try may succeed, because only space or a descriptor was missing."""
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
 
 
@@ -67,7 +67,7 @@ class UnreadableLogs:
     def delete(self, partition: TopicPartition, incarnation: int = NO_INCARNATION) -> None:
         """Rename the log's directory for deletion, unless its incarnation is later; -1 means any.
 
-        Raises ``OSError``; then the log is still unreadable.
+        Raises ``OSError``; the log then still counts as unreadable.
         """
         log = self._logs.get(partition)
         if log is None or 0 <= incarnation < incarnation_of(self._storage, log.path):

@@ -1,4 +1,4 @@
-"""Records appended to a partition that is led here, and the wait for its replicas or the disk."""
+"""Waits for the replicas or the disk after records were appended to a partition that is led here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from anabranch.protocol.errors import ErrorCode
 
 
 class Appended:
-    """The records below ``end_offset`` in the log of a leader, appended in its present term."""
+    """Records that a leader appended in its present term, below ``end_offset``."""
 
     __slots__ = ("_all_in_sync", "_end_offset", "_term", "partition")
 
@@ -18,9 +18,9 @@ class Appended:
         self._term = partition.term
 
     def outcome(self) -> ErrorCode | None:
-        """NONE once the high watermark (``all_in_sync``) or the disk has reached the end; an error; or None before.
+        """NONE once the high watermark (``all_in_sync``) or the disk has reached the end, or an error. None before.
 
-        If another broker led in between, that is an error: other records may be below the same high watermark.
+        If another broker led in between, the outcome is an error, because other records may be at these offsets.
         """
         partition = self.partition
         if not partition.leads_in(self._term):

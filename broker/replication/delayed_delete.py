@@ -1,4 +1,4 @@
-"""A DeleteRecords that waits until every live replica has raised its log start (KIP-107)."""
+"""DeleteRecords requests that wait until every live replica has raised its log start (KIP-107)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from anabranch.protocol.types import TopicPartition
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Deletion:
-    """Records of a partition that its leader has deleted and the other replicas have to delete."""
+    """A deletion of records that the partition's leader has made, and that the other replicas have to make."""
 
     partition: Partition
     log_start_offset: int
@@ -25,7 +25,7 @@ class Deletion:
 
 
 class Deleted(NamedTuple):
-    """The outcome of a deletion for its partition."""
+    """The outcome of a deletion in one partition."""
 
     error_code: ErrorCode
     low_watermark: int = NO_OFFSET
@@ -52,7 +52,7 @@ class DelayedDelete(DelayedOperation):
     def park(
         cls, purgatory: Purgatory, deadline: float, deletions: list[Deletion], respond: Respond
     ) -> Deferred[DeleteRecordsResponse]:
-        """Watch the partitions of ``deletions``; the answer is filled later, at once if nothing has to be awaited."""
+        """Watch the partitions of ``deletions``. The answer is filled later, or at once if no wait is needed."""
         operation = cls(purgatory, deadline, deletions, respond)
         for deletion in deletions:
             deletion.partition.watchers[operation] = None

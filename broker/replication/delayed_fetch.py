@@ -22,7 +22,7 @@ class Read(Protocol):
 
 
 class DelayedFetch(DelayedOperation):
-    """Answers when enough bytes are available, a partition fails, or ``max_wait_ms`` is over."""
+    """Answers when enough bytes are available, when a partition fails, or when ``max_wait_ms`` is over."""
 
     __slots__ = ("_answer", "_min_bytes", "_read")
 

@@ -1,4 +1,4 @@
-"""The content of a follower's next fetch: the follower's half of an incremental fetch session (KIP-227). No IO.
+"""Builds a follower's next fetch: the follower's half of an incremental fetch session (KIP-227). No IO.
 
 Only partitions that were added, moved or dropped since the last request are looked at.
 """
@@ -24,7 +24,7 @@ class FetchPlan:
         self._epoch = INITIAL_SESSION_EPOCH
         self._broker_epoch = NO_EPOCH
         self._offsets: dict[TopicPartition, int] = {}
-        """The partitions in the session after the last request, with the requested offsets."""
+        """The partitions that are in the session after the last request, with the requested offsets."""
         self._asked: dict[TopicPartition, FollowedPartition] = {}
         self._changed: dict[TopicPartition, None] = {}
         self._forgotten: dict[TopicPartition, None] = {}
@@ -41,15 +41,15 @@ class FetchPlan:
 
     @property
     def has_session(self) -> bool:
-        """Whether the leader keeps a session: then ``release`` may follow a request that is not answered yet."""
+        """Whether the leader keeps a session. If so, ``release`` may follow a request that is not answered yet."""
         return self._epoch != INITIAL_SESSION_EPOCH
 
     def offset(self, key: TopicPartition) -> int:
-        """The offset last requested for a partition; -1 if there is none."""
+        """The offset last requested for a partition; -1 if none was requested."""
         return self._offsets.get(key, NO_OFFSET)
 
     def want(self, key: TopicPartition) -> None:
-        """Fetch a partition, from where its log ends when the request is made."""
+        """Fetch a partition from its log end on; the log end is read when the request is made."""
         self._changed[key] = None
         self._forgotten.pop(key, None)
 
@@ -122,9 +122,9 @@ class FetchPlan:
         return request, self._asked
 
     def release(self, config: FetcherConfig) -> FetchRequest:
-        """The session's next request, without changes: it makes the leader answer the request that it holds.
+        """The session's next request, without changes. On its arrival the leader answers the request that it holds.
 
-        The leader answers the held request first, and this request directly after it.
+        The leader answers the held request first, and this request directly afterwards.
         """
         return FetchRequest(
             replica_id=config.broker_id,
@@ -142,7 +142,7 @@ class FetchPlan:
             self.start_over(wanted)
             return False
         if session_id == INVALID_SESSION_ID:
-            # The leader keeps no session: every request names every partition.
+            # The leader keeps no session, so every request has to name every partition.
             self._session_id, self._epoch = INVALID_SESSION_ID, INITIAL_SESSION_EPOCH
             self._changed.update(dict.fromkeys(self._offsets))
         elif self._epoch == INITIAL_SESSION_EPOCH:

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227): each remembers which partitions a client fetches, and which of them changed.
+"""Incremental fetch sessions (KIP-227). A session knows which partitions a client fetches and which have changed.
 
 A session has a dirty set. An append, a new high watermark or a change of role adds the partition to the dirty set of
 each session that watches it. An incremental fetch looks only at dirty partitions. A dirty partition is not watched
@@ -20,7 +20,7 @@ from anabranch.runtime.env import Clock
 
 MAX_EPOCH = 2**31 - 1
 EVICTION_S = 120.0
-"""The time in which no new session may evict a session (Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
+"""A session this old, or this long unused, may be evicted (Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
 
 
 class FetchedPartition:
@@ -42,7 +42,7 @@ class FetchedPartition:
         self.high_watermark = NO_OFFSET
         self.log_start_offset = NO_OFFSET
         self.is_held_back = False
-        """Whether records are left out of the response, because it is full or because of a throttle."""
+        """Whether records are left out of the response, because the response is full, or because of a throttle."""
         self.update(asked)
 
     def update(self, asked: FetchPartition) -> None:
@@ -53,11 +53,11 @@ class FetchedPartition:
         self.last_fetched_epoch = asked.last_fetched_epoch
         self.follower_log_start_offset = asked.log_start_offset
         self.is_new = True
-        """Whether the offset is not yet counted as a follower's progress."""
+        """Whether the offset is still to be counted as a follower's progress."""
 
 
 class FetchTarget:
-    """Partitions that one fetch, or a session of fetches, reads from."""
+    """The partitions that one fetch, or a session of fetches, reads."""
 
     __slots__ = ("_purgatory", "_watched", "delayed", "dirty", "is_read", "partitions")
 
@@ -65,7 +65,7 @@ class FetchTarget:
         self._purgatory = purgatory
         self.partitions: dict[TopicPartition, FetchedPartition] = {}
         self.dirty: dict[TopicPartition, None] = {}
-        """Partitions to look at; the partition that waits longest is the first."""
+        """The partitions to look at; the partition that has waited longest is the first."""
         self.is_read = False
         """Whether a fetch of very many partitions is reading them in steps."""
         self.delayed: DelayedOperation | None = None
@@ -84,7 +84,7 @@ class FetchTarget:
                 self.dirty[key] = None
 
     def forget(self, keys: Iterable[TopicPartition]) -> None:
-        """Stop reading from these."""
+        """Stop reading these partitions."""
         for key in keys:
             self.partitions.pop(key, None)
             self.dirty.pop(key, None)
@@ -110,10 +110,10 @@ class FetchTarget:
             self._purgatory.changed(self.delayed)
 
     def answer_held(self) -> None:
-        """Answer the waiting fetch, if there is one, with the present records: its client has sent a new request.
+        """Answer the waiting fetch, if there is one, with the present records, because its client sent a new request.
 
-        The fetch looks once more at the dirty partitions: a change that it has not seen would otherwise count as
-        answered, and no later fetch would look at it.
+        The fetch looks once more at the dirty partitions. Otherwise a change that it has not seen would count as
+        answered, and no later fetch would look at the change.
         """
         delayed = self.delayed
         if delayed is None or delayed.completed:
@@ -129,7 +129,7 @@ class FetchTarget:
 
 
 class FetchSession(FetchTarget):
-    """A session; ``epoch`` is the epoch that the next incremental fetch must carry."""
+    """A session; ``epoch`` is the epoch that the next incremental fetch must have."""
 
     __slots__ = ("created_at", "epoch", "is_follower", "last_used", "session_id")
 
@@ -146,7 +146,7 @@ class FetchSession(FetchTarget):
 
 
 class FetchSessionCache:
-    """At most ``slots`` sessions, the least recently used first."""
+    """A cache of at most ``slots`` sessions, the least recently used session first."""
 
     def __init__(self, slots: int, clock: Clock, rng: random.Random, purgatory: Purgatory) -> None:
         self._slots = slots
@@ -187,9 +187,10 @@ class FetchSessionCache:
     def _evict(self, size: int, now: float, is_follower: bool) -> bool:
         """Evict a session for one of ``size`` partitions, as in KIP-227; False if there is none to evict.
 
-        A session that was not used for two minutes is evicted first. Otherwise a follower's session evicts any
-        consumer's session. Otherwise the smallest session of the same kind is evicted, if it is older than two minutes
-        and smaller than the new one. So a consumer's session never evicts a follower's session in use.
+        A session that was not used for two minutes is evicted first. If there is none, a new session of a follower
+        evicts any consumer's session. If that is not possible, the smallest session of the same kind is evicted, if it
+        is older than two minutes and smaller than the new session. So a consumer's session never evicts a follower's
+        session in use.
         """
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:

@@ -1,7 +1,7 @@
 """Follows the partitions that one other broker leads: one connection, one incremental fetch session, one task.
 
-A leader with nothing to send holds a fetch for ``replica.fetch.wait.max.ms``. A partition that the controller adds
-meanwhile, or moves to a new leader epoch, does not wait for that: another task makes the leader answer at once.
+A leader with nothing to send holds a fetch for ``replica.fetch.wait.max.ms``. If the controller meanwhile adds a
+partition, or gives one a new leader epoch, another task makes the leader answer at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = structlog.get_logger(__name__)
 
 FETCH_VERSION = 12
 FULL_RETRY_S = 2.0
-"""How long a partition in a full log dir waits before it checks again for room."""
+"""How long a partition in a full log dir waits before the next check for room."""
 _LIST_OFFSETS_VERSION = 6
 _DESCRIBE_PRODUCERS_VERSION = 0
 
@@ -44,7 +44,7 @@ class Throttle(Protocol):
 
 
 class _Release:
-    """A request in flight that makes the leader answer the request before it; ``response`` is None when it failed."""
+    """A request in flight that makes the leader answer the request before it. ``response`` is None if it failed."""
 
     __slots__ = ("answered", "response")
 
@@ -78,14 +78,14 @@ class ReplicaFetcher:
         self._waiting: dict[TopicPartition, None] = {}
         """Partitions that are not fetched before their ``retry_at``."""
         self._without_room: list[FollowedPartition] = []
-        """Partitions in full log dirs. The leader is asked only for their log starts."""
+        """Partitions in full log dirs. Only their log starts are requested from the leader."""
         self._wake = trio.Event()
         self._added = trio.Event()
         """Set when a partition was added."""
         self._is_held = False
-        """Whether the leader may hold a fetch now. The fetch names partitions that were added before it was sent."""
+        """Whether the leader may hold a fetch now. That fetch includes only partitions added before it was sent."""
         self._lacks_added = False
-        """Whether a partition was added after that fetch was sent."""
+        """Whether a partition was added after the held fetch was sent."""
         self._release: _Release | None = None
 
     @property
@@ -181,7 +181,7 @@ class ReplicaFetcher:
                 continue
             if config.flushes and (unsynced := self.unsynced()):
                 await self.flush_appended(unsynced)
-                continue  # a request of the controller may have come meanwhile
+                continue  # a request of the controller may have arrived meanwhile
             now = self._clock.monotonic()
             wait_ms = config.wait_max_ms
             if resumes_at < now + wait_ms / 1000:
@@ -207,16 +207,17 @@ class ReplicaFetcher:
     def unsynced(self) -> list[FollowedPartition]:
         """Partitions with unsynced records or truncations that the next request would report.
 
-        A fetcher syncs its own appends. Left are its truncations, and records that an earlier process or a fetcher of
-        an earlier epoch appended.
+        A fetcher syncs its own appends. What remains are its truncations, and records that an earlier process or a
+        fetcher of an earlier epoch appended.
         """
         followed = [self._followed[key] for key in self._plan.changed]
         return [one for one in followed if not one.partition.log.is_synced]
 
     def _resume_waiting(self) -> float:
-        """Fetch partitions again that waited long enough; returns the time for the next, ``inf`` if none waits.
+        """Fetch partitions again that waited long enough; returns the time of the next such partition, ``inf`` if none.
 
-        A partition in a full log dir waits: if it fetched, it would be in sync, and producers would wait for it.
+        A partition in a full log dir has to wait: a replica that fetches may be in sync, and producers would wait for
+        it.
         """
         now, resumes_at = self._clock.monotonic(), math.inf
         for key in list(self._waiting):
@@ -245,7 +246,7 @@ class ReplicaFetcher:
                 key = TopicPartition(topic.topic, data.partition_index)
                 followed = self._followed.get(key)
                 if followed is None or asked.get(key) is not followed or not followed.is_current:
-                    continue  # a request of the controller came since
+                    continue  # the controller changed the partition meanwhile
                 outcome = await self._take_partition(key, followed, data)
                 if outcome is FetchOutcome.APPENDED:
                     appended.append(followed)
@@ -259,7 +260,7 @@ class ReplicaFetcher:
     async def _take_partition(
         self, key: TopicPartition, followed: FollowedPartition, data: PartitionData
     ) -> FetchOutcome:
-        """Apply an answer, a large one in pieces. A new role between two pieces ends the work."""
+        """Apply an answer; a large answer is applied in pieces. A new role between two pieces ends the work."""
         fetch_offset = self._plan.offset(key)
         outcome = FetchOutcome.NOTHING_NEW
         for number, piece in enumerate(in_pieces(data)):
@@ -341,7 +342,7 @@ class ReplicaFetcher:
             if self._followed.get(key) is not followed or not followed.is_current:
                 continue
             if key not in snapshots and followed.starts_again(*ranges[key]):
-                continue  # the leader sent no snapshot: the partition is tried again later
+                continue  # without a snapshot from the leader, the partition is tried again later
             try:
                 followed.reset_to_range(*ranges[key], snapshots.get(key, b""))
             except Exception as error:
@@ -350,7 +351,7 @@ class ReplicaFetcher:
             followed.retry_at = -math.inf
 
     async def _follow_log_starts(self, channel: Channel) -> None:
-        """Delete the records that the leader has deleted in partitions without room: that may make room."""
+        """In partitions without room, delete the records that the leader has deleted: that may make room."""
         waiting, self._without_room = self._without_room, []
         starts = await self._list_offsets(channel, waiting, EARLIEST_TIMESTAMP)
         for followed in waiting:
@@ -364,7 +365,7 @@ class ReplicaFetcher:
     async def _producers_without_records(
         self, channel: Channel, lost: list[FollowedPartition]
     ) -> dict[TopicPartition, bytes]:
-        """A snapshot of the producers whose records the leader no longer has, for each partition that it answers."""
+        """For each partition that the leader answers, a snapshot of producers whose records the leader has deleted."""
         if not lost:
             return {}
         topics: dict[str, TopicRequest] = {}

@@ -19,11 +19,11 @@ class FetcherConfig:
     backoff_s: float
     socket_timeout_s: float
     flushes: bool
-    """``log.flush=ack``: fetched records are on disk before the next fetch reports them."""
+    """Whether fetched records are on disk before the next fetch reports them (``log.flush=ack``)."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> FetcherConfig:
-        """From parsed broker values by Kafka key."""
+        """Build it from parsed broker values by Kafka key."""
         return cls(
             broker_id=values["broker.id"],
             max_bytes=values["replica.fetch.max.bytes"],

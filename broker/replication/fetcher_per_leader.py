@@ -1,7 +1,7 @@
-"""The fetchers of a broker: for each leader that it follows, one for internal topics and one for the others.
+"""The fetchers of a broker: for each followed leader, one fetcher for internal topics and one for all other topics.
 
 A fetcher reports its appends after it has appended a whole response. A group's commits are small, and a client waits
-for each, so they must not wait for the records of other topics.
+for each commit. So commits must not wait for the records of other topics.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anabranch.runtime.background import Background
 from anabranch.runtime.env import Clock, Network
 
 _Key = tuple[int, bool]
-"""The leader's broker id, and whether the fetcher is for internal topics."""
+"""The key of a fetcher: the leader's broker id, and whether the fetcher is for internal topics."""
 
 
 class FetcherPerLeader:
@@ -50,7 +50,7 @@ class FetcherPerLeader:
         self._leader_of: dict[TopicPartition, int] = {}
 
     def follow(self, partition: Partition) -> None:
-        """Fetch from the partition's leader, in its present epoch, and from no other."""
+        """Fetch from the partition's leader, in its present epoch, and from no other broker."""
         key, leader_id = partition.key, partition.leader_id
         if self._leader_of.get(key, leader_id) != leader_id:
             self.stop(key)
@@ -86,7 +86,7 @@ class FetcherPerLeader:
             await self._background.keep(f"replica-fetcher-{fetcher.leader_id}", fetcher.run)
             if fetcher.is_idle:
                 break
-        # No other task ran since the fetcher's last check: it still has nothing to follow.
+        # No other task ran since the fetcher's last check, so the fetcher still has nothing to follow.
         del self._fetchers[key]
 
 

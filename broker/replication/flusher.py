@@ -1,6 +1,6 @@
-"""``log.flush=ack``: syncs logs as soon as they have new records, one sync of a log at a time.
+"""Syncs logs as soon as they have new records (``log.flush=ack``). Each log has one sync at a time.
 
-Records appended during a sync go to disk with the next sync: group commit.
+Records appended during a sync are written to disk by the next sync (group commit).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Flusher:
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
         self._asked: dict[Partition, bool] = {}
-        """Partitions that are synced now, and whether another sync was requested meanwhile."""
+        """The partitions that are synced now, each with whether another sync was requested meanwhile."""
 
     def flush(self, partition: Partition) -> None:
         """Sync everything appended so far, soon."""

@@ -1,7 +1,7 @@
-"""The follower's half of replication: applying fetch responses to the local log (KIP-101, 279, 320, 595).
+"""The follower's half of replication: applies fetch responses to the local log (KIP-101, 279, 320, 595).
 
-Nothing here suspends: no other task runs between the check of the role and the change of the log. A large answer is
-applied as several small ones, and the role is checked again for each.
+Nothing here suspends, so no other task runs between the check of the role and the change of the log. A large answer is
+applied as several small answers, and the role is checked again for each.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ logger = structlog.get_logger(__name__)
 
 _FIRST_BACKOFF_S = 0.02
 WHOLE_ANSWER_BYTES = 4096
-"""An answer of up to this many bytes is applied in one piece: it has some 60 batches at most."""
+"""An answer of up to this many bytes is applied in one piece. It has some 60 batches at most."""
 
 
 class FetchOutcome(enum.Enum):
-    """The result of an answer for a partition."""
+    """The result of applying an answer for a partition."""
 
     NOTHING_NEW = enum.auto()
     MOVED = enum.auto()
-    """There is another offset to fetch from, or another log start to report to the leader."""
+    """The offset to fetch from, or the log start to report to the leader, has changed."""
     APPENDED = enum.auto()
-    """Like MOVED, and there are records to sync."""
+    """Like MOVED, and records were appended that have to be synced."""
     RETRY_LATER = enum.auto()
     OUT_OF_RANGE = enum.auto()
     """The leader has to be asked for the start and end of its log."""
@@ -41,7 +41,7 @@ class FetchOutcome(enum.Enum):
 
 
 class FollowedPartition:
-    """A partition as one fetcher follows it, in one leader epoch: another epoch is another object."""
+    """A partition that a fetcher follows in one leader epoch. In another epoch there is another object."""
 
     __slots__ = ("failures", "leader_epoch", "partition", "retry_at")
 
@@ -50,7 +50,7 @@ class FollowedPartition:
         self.leader_epoch = partition.leader_epoch
         self.failures = 0
         self.retry_at = -math.inf
-        """The partition is not fetched before this time of ``env.clock.monotonic()``."""
+        """The time of ``env.clock.monotonic()`` before which the partition is not fetched."""
 
     @property
     def is_current(self) -> bool:
@@ -74,7 +74,7 @@ class FollowedPartition:
             self._truncate(data.diverging_epoch)
             return FetchOutcome.MOVED
         if log.log_end_offset != fetch_offset:
-            return FetchOutcome.MOVED  # truncated since the request
+            return FetchOutcome.MOVED  # the log was truncated since the request
         records = data.records if isinstance(data.records, bytes | bytearray | memoryview) else b""
         has_records = len(records) > 0
         if has_records:
@@ -98,11 +98,12 @@ class FollowedPartition:
         return FetchOutcome.RETRY_LATER
 
     def _truncate(self, diverging: EpochEndOffset) -> None:
-        """Truncate the log to the offset up to which it equals the leader's.
+        """Truncate the log to the offset up to which it equals the leader's log.
 
-        The leader names its largest epoch that is not above the follower's last, and that epoch's end. If the follower
-        has that epoch, the offset is the earlier of both ends. If not, the log is truncated to the end of the
-        follower's largest epoch below it, and the next fetch asks again (KIP-279).
+        The leader names its largest epoch that is not above the follower's last epoch, and the end of the named epoch.
+        If the follower has the named epoch, the log is truncated to the earlier of the two ends of this epoch. If not,
+        the log is truncated to the end of the follower's largest epoch below the named epoch, and the next fetch asks
+        again (KIP-279).
         """
         log = self.partition.log
         _, own_end = log.end_offset_for_epoch(diverging.epoch)
@@ -123,15 +124,15 @@ class FollowedPartition:
         log.truncate_to(offset)
 
     def starts_again(self, leader_start: int, leader_end: int) -> bool:
-        """Whether no part of the log is in the range of the leader's log."""
+        """Whether the log has no offset in the range of the leader's log."""
         log = self.partition.log
         return leader_end < log.log_start_offset or leader_start > log.log_end_offset
 
     def reset_to_range(self, leader_start: int, leader_end: int, snapshot: bytes = b"") -> None:
-        """Bring the log into the leader's range after a fetch out of range: forward to its start, or back to its end.
+        """After a fetch out of range, bring the log into the leader's range: forward to its start, or back to its end.
 
-        ``snapshot``: the producers whose records the leader no longer has. Without the snapshot, a batch that
-        such a producer repeats would be written again once this replica leads.
+        ``snapshot`` has the producers whose records the leader has deleted. Without the snapshot, if such a producer
+        repeated a batch, the batch would be written again once this replica leads.
         """
         log = self.partition.log
         has_nothing_of_it = leader_end < log.log_start_offset
@@ -152,7 +153,7 @@ class FollowedPartition:
 
 
 def in_pieces(data: PartitionData) -> Iterator[PartitionData]:
-    """An answer as several smaller ones with the same content; the last has the leader's log start."""
+    """Cut an answer into several smaller answers with the same content. Only the last has the leader's log start."""
     records = data.records
     if not isinstance(records, bytes | bytearray | memoryview) or len(records) <= WHOLE_ANSWER_BYTES:
         yield data

@@ -1,4 +1,4 @@
-"""A leader's facts about its followers, and which of them are in sync. Pure bookkeeping (KIP-497)."""
+"""A leader's facts about its followers, and which followers are in sync. Pure (KIP-497)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET
 
 
 class PendingIsr(NamedTuple):
-    """An ISR that was requested from the controller and is not confirmed, with the epochs of the request."""
+    """An ISR that the controller was asked for and has not confirmed, with the epochs of the request."""
 
     isr: tuple[int, ...]
     broker_epochs: tuple[int, ...]
@@ -20,7 +20,7 @@ class PendingIsr(NamedTuple):
 
 
 class ReplicaProgress:
-    """A follower's progress, as its fetches show it. Times are of ``env.clock.monotonic()``."""
+    """A follower's progress, as far as its fetches show. Times are of ``env.clock.monotonic()``."""
 
     __slots__ = (
         "broker_epoch",
@@ -33,24 +33,24 @@ class ReplicaProgress:
 
     def __init__(self, caught_up_at: float = -math.inf) -> None:
         self.broker_epoch = NO_EPOCH
-        """The epoch of the registration under which it fetched last."""
+        """The epoch of the registration under which the follower fetched last."""
         self.log_end_offset = NO_OFFSET
         self.log_start_offset = NO_OFFSET
         self.caught_up_at = caught_up_at
-        """The last moment at which the follower had everything the leader had."""
+        """The last time at which the follower had all records of the leader."""
         self.fetched_at = -math.inf
         self.leader_end_at_fetch = NO_OFFSET
 
     @property
     def has_followed(self) -> bool:
-        """Whether the follower has fetched from this leader, so that it has truncated records that only it had."""
+        """Whether the follower has fetched from this leader. If so, it has truncated records that only it had."""
         return self.log_end_offset != NO_OFFSET
 
     def fetched(self, offset: int, log_start_offset: int, leader_end_offset: int, now: float) -> None:
-        """Note a fetch from ``offset`` on: the follower has everything below.
+        """Note a fetch from ``offset`` on: the follower has all records below ``offset``.
 
-        If it fetches from where the leader's log ended at its previous fetch, it was caught up at that time. Under
-        steady load a follower is always a little behind, but in sync.
+        If this offset is at or above the leader's log end at the follower's previous fetch, the follower was caught up
+        at the time of that fetch. So under steady load a follower is in sync, although it is always a little behind.
         """
         if offset >= leader_end_offset:
             self.caught_up_at = now
@@ -62,7 +62,7 @@ class ReplicaProgress:
         self.fetched_at = now
 
     def leader_appends(self, leader_end_offset: int, now: float) -> None:
-        """Note that the leader appends at ``leader_end_offset``; a follower that is there was caught up until now."""
+        """Note that the leader appends at ``leader_end_offset``. A follower at this offset was caught up until now."""
         if self.log_end_offset >= leader_end_offset:
             self.caught_up_at = now
 
@@ -74,7 +74,7 @@ class ReplicaProgress:
 
 
 def high_watermark(local_end_offset: int, waited_for: Iterable[int], progress: Mapping[int, ReplicaProgress]) -> int:
-    """The offset below which every replica in ``waited_for`` has everything; -1 while one of them has not fetched."""
+    """The offset below which every replica in ``waited_for`` has all records; -1 if a replica has not fetched yet."""
     target = local_end_offset
     for replica in waited_for:
         known = progress.get(replica)

@@ -1,7 +1,7 @@
 """Requests ISR changes from the controller: AlterPartition (56), all waiting partitions in one request (KIP-497).
 
-A change is pending until the controller answers. Without an answer the request is repeated with the same epochs, by
-which the controller recognises it.
+A change is pending until the controller answers. If there is no answer, the request is repeated with the same epochs,
+by which the controller recognises the request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOTHING_WRITTEN = {
     ErrorCode.INELIGIBLE_REPLICA,
     ErrorCode.OPERATION_NOT_ATTEMPTED,
 }
-"""The controller compares epochs before it decides: after these errors the committed ISR surely stays."""
+"""The controller compares epochs before it decides, so after these errors the committed ISR surely stays."""
 
 Send = Callable[[AlterPartitionRequest], Awaitable[Any]]
 """Sends a request to the active controller; raises ``KafkaError`` if none answers in time."""
@@ -44,7 +44,7 @@ class IsrChanges:
         self._refused: dict[TopicPartition, Partition] = {}
         self._wake = trio.Event()
         self.shrinks = 0
-        """The numbers of ISR shrinks, ISR expansions, and refused changes, all at this broker's request."""
+        """The numbers of ISR shrinks, of ISR expansions, and of refused changes that this broker requested."""
         self.expands = 0
         self.refusals = 0
 
@@ -70,7 +70,7 @@ class IsrChanges:
                 self._wake.set()
 
     def _collect(self) -> dict[TopicPartition, tuple[Partition, PendingIsr]]:
-        """The changes that are still wanted; a partition with a new role or a new epoch wants none."""
+        """The changes that are still wanted. If a partition has a new role or a new epoch, its change is not wanted."""
         asked = {}
         for key, partition in list(self._pending.items()):
             if partition.is_leader and partition.pending_isr is not None:
@@ -118,7 +118,7 @@ class IsrChanges:
             partition.isr_refused(pending)
             self._refused[partition.key] = partition
         else:
-            # A LeaderAndIsr with the epochs of the controller is on its way, or the request is repeated.
+            # Either a LeaderAndIsr with the controller's epochs will arrive, or the request is repeated.
             logger.info("isr.stale", partition=str(partition.key), isr=list(pending.isr), error=code.name)
             return False
         return True

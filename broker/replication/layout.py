@@ -1,9 +1,9 @@
-"""The keys that a partition accepts, and the producers that may write to it (KIP-253). Pure.
+"""Decides which keys a partition accepts, and which producers may write to the partition (KIP-253). Pure.
 
-A layout belongs to one partition and one leader epoch. During a resize, two partitions of one topic may have
-different layouts. A producer knows one layout for its topic. A partition whose number is not below its own undeleted
-count is closed: it is marked for deletion, and takes no records of clients until a leader epoch brings a layout
-that counts it again. Readers need no layout.
+A layout belongs to one partition and one leader epoch. During a resize, two partitions of one topic may have different
+layouts. A producer knows one layout for its topic. A partition is closed if its number is not below the undeleted count
+in its own layout. A closed partition is marked for deletion, and accepts no records of clients until a later leader
+epoch has a layout that includes the partition again. Readers need no layout.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 
 _CACHED_KEYS = 32_768
 _CACHED_KEY_BYTES = 128
-"""Longer keys are not kept: the cache stays below 10 MB."""
+"""Longer keys are not cached, so that the cache stays below 10 MB."""
 
 Admission: TypeAlias = Callable[[RecordBatch], None]
-"""Checks a batch that its partition does not have yet. Raises ``KafkaError`` if it may not be appended."""
+"""Checks a batch that its partition does not have yet. Raises ``KafkaError`` if the batch may not be appended."""
 
 
 UNKNOWN = Layout(NO_COUNT, NO_LAYOUT_VERSION, NO_COUNT)
-"""The layout if the controller sends none: then there is nothing to compare with."""
+"""The layout if the controller sends no layout. Batches are not compared with it."""
 KEY_BYTES_AT_ONCE = 64 * 1024
-"""A key's hash takes a quarter of a microsecond for each four bytes."""
+"""The hash of a key takes a quarter of a microsecond for each four bytes."""
 MAX_NAMED_RECORDS = 1_000
-"""The largest number of misplaced records that one refusal names."""
+"""The largest number of records with misplaced keys that one refusal names."""
 
 
 class LegacyProducers(enum.Enum):
@@ -54,7 +54,7 @@ class LegacyConsumers(enum.Enum):
 
 
 class DeliveryRules(NamedTuple):
-    """The part of a topic's configuration that decides here."""
+    """The part of a topic's configuration that this module needs."""
 
     ordered: bool = True
     legacy: LegacyProducers = LegacyProducers.VERIFY
@@ -62,11 +62,11 @@ class DeliveryRules(NamedTuple):
 
 
 class LayoutRefusedError(RefusedRecordsError):
-    """A request refused for its layout (25310), or for naming none (44)."""
+    """A request is refused because of its layout (25310), or because it names no layout (44)."""
 
 
 class Placement:
-    """The partitions of a batch's keys: ``wrong`` has index and partition of each key that belongs elsewhere."""
+    """The partitions of a batch's keys. ``wrong`` has the index and partition of each key that belongs elsewhere."""
 
     __slots__ = ("layout", "partition", "wrong")
 
@@ -77,7 +77,7 @@ class Placement:
 
 
 def place_keys(placement: Placement, keys: Iterable[bytes | None], at_once: int) -> Steps[None]:
-    """Fill ``placement``; yields after each ``at_once`` keys, earlier where they are long."""
+    """Fill ``placement``. Yields after each ``at_once`` keys, or earlier if the keys are long."""
     initial, undeleted = placement.layout.initial_partition_count, placement.layout.undeleted_partition_count
     count = size = 0
     for index, key in enumerate(keys):
@@ -92,7 +92,7 @@ def place_keys(placement: Placement, keys: Iterable[bytes | None], at_once: int)
 
 
 def named_layout(topic: TopicProduceData) -> StoredLayout | None:
-    """The layout by which a producer placed its batches, None if it names none (tags 10253 and 10257)."""
+    """The layout by which a producer chose partitions; None if it names no layout (tags 10253 and 10257)."""
     count = topic.undeleted_partition_count
     return StoredLayout(count, topic.layout_version) if count >= 0 else None
 
@@ -115,13 +115,13 @@ def produce_admission(
     client: StoredLayout | None,
     placement: Placement | None = None,
 ) -> Admission | None:
-    """The check of a client's batch before it is appended; None if there is none.
+    """The check of a client's batch before it is appended; None if no check is needed.
 
-    It runs after the search for an earlier append of the batch: a retry whose response was lost is answered with the
-    old offset under every layout (hole 17). Transaction markers are not checked here (hole 25). ``client``: the layout
-    by which the producer placed the batch, None if it names none. ``placement``: the known partitions of the batch's
-    keys; it is used only if it was found by the same layout. A closed partition accepts no batch, even without ordered
-    delivery: the batch would be removed unread.
+    The check runs after the search for an earlier append of the batch. So if a response was lost, the retry is answered
+    with the old offset, whatever the layout is (hole 17). Transaction markers are not checked here (hole 25).
+    ``client``: the layout by which the producer chose the partition of the batch, None if it names no layout.
+    ``placement``: the known partitions of the batch's keys, used only if they were computed by the same layout. A
+    closed partition accepts no batch, even without ordered delivery, because the batch would be removed unread.
     """
     if layout.closes(partition):
         return _refuse(_closed(partition, layout) if client is None else _mismatch(partition, layout, client))
@@ -137,10 +137,10 @@ def produce_admission(
 
 
 def refusal_of_absent(partition: int, topic: Layout, client: StoredLayout | None) -> LayoutRefusedError | None:
-    """The refusal for a producer without a layout, if its partition is absent and above the topic's count.
+    """The refusal for a producer that names no layout, if the partition is absent and not below the topic's count.
 
-    The partition was merged away. After a retriable error a stock producer would wait for a partition that does not
-    come back: until its delivery timeout, or for ever if the producer is idempotent.
+    Such a partition was merged away. After a retriable error a stock producer would wait in vain for the partition
+    until its delivery timeout, or for ever if the producer is idempotent.
     """
     if client is not None or topic.layout_version <= 0 or not topic.closes(partition):
         return None
@@ -189,7 +189,7 @@ def _home(key: bytes, initial: int, undeleted: int) -> int:
 
 
 _cached_home = lru_cache(_CACHED_KEYS)(_home)
-"""Keys repeat, and hashing a key in Python costs more than the rest of its check."""
+"""The same keys occur often, and hashing a key in Python takes longer than the rest of its check."""
 
 
 def _verify_keys(partition: int, layout: Layout, placement: Placement | None) -> Admission:
@@ -217,7 +217,7 @@ def _verify_keys(partition: int, layout: Layout, placement: Placement | None) ->
 
 
 def _misplaced(partition: int, layout: Layout, wrong: Sequence[tuple[int, int]]) -> LayoutRefusedError:
-    """The refusal of a batch, which names the records in it that belong elsewhere (KIP-467)."""
+    """The refusal of a batch. It names the records whose keys belong elsewhere (KIP-467)."""
     undeleted = layout.undeleted_partition_count
     index, home = wrong[0]
     return LayoutRefusedError(

@@ -20,14 +20,14 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 
 REFUSED_REPLICA_WAITS_S = 1.0
-"""How long a replica that the controller did not let into the ISR waits before it is proposed again."""
+"""If the controller refused a replica for the ISR, the replica is proposed again after this time."""
 
 
 class Watcher(Protocol):
-    """A fetch, a session of fetches or a waiting request: it checks a partition again after the partition changed."""
+    """A fetch, a session of fetches or a waiting request. It checks a partition again after the partition changed."""
 
     def partition_changed(self, key: TopicPartition) -> None:
-        """Must not suspend and must not read: note the partition and look later."""
+        """Note that the partition changed, and look at it later. Must not suspend and must not read."""
         ...
 
 
@@ -43,7 +43,7 @@ class PartitionServices(Protocol):
     max_lag_s: float
     """``replica.lag.time.max.ms``."""
     flushes_on_ack: bool
-    """``log.flush=ack``: this replica counts only for records that are on its disk."""
+    """Whether this replica counts only for records that are on its disk (``log.flush=ack``)."""
 
     def is_live(self, broker_id: int) -> bool:
         """Whether a broker is registered, as far as this broker knows."""
@@ -63,7 +63,7 @@ class PartitionServices(Protocol):
 
 
 class Partition:
-    """A hosted replica. Changed by the controller's requests, by appends and by fetches; no method suspends."""
+    """A hosted replica. The controller's requests, appends and fetches change it. No method suspends."""
 
     __slots__ = (
         "_refused_until",
@@ -109,9 +109,9 @@ class Partition:
         self.services = services
         self.role = Role.FOLLOWER
         self.term = 0
-        """Increases whenever this broker begins to lead: records appended in an earlier term may be gone."""
+        """Increases whenever this broker begins to lead: records that it appended in an earlier term may be gone."""
         self.base_offset = 0
-        """The first offset of this incarnation. Below it is a gap, as after compaction: there never was a record."""
+        """The first offset of this incarnation, which never had records below: there is a gap, as after compaction."""
         self.leader_id = NO_LEADER
         self.leader_epoch = NO_EPOCH
         self.epoch_start_offset = 0
@@ -124,24 +124,25 @@ class Partition:
         self.pending_isr: PendingIsr | None = None
         self.replicas: Sequence[int] = ()
         self.layout = UNKNOWN
-        """Changed with the leader epoch only (KIP-253)."""
+        """The partition's layout; changed only together with the leader epoch (KIP-253)."""
         self.ordered_delivery: bool | None = None
-        """Whether keys keep their order: fixed by the first resize. None before that: the configuration decides."""
+        """Whether keys keep their order; the first resize fixes it. Before, it is None: the configuration decides."""
         self.delivery = DeliveryRules()
         self.retention_hold: Hold | None = None
-        """Records that retention by time keeps at this leader; None: not determined in this leader epoch yet."""
+        """The records that retention by time keeps at this leader; None if not determined in this leader epoch yet."""
         self.stock_cap: StockCap = NOTHING
         """The limit for stock consumers, if the leader holds them (``broker/consumer_holds.py``)."""
         self.progress: dict[int, ReplicaProgress] = {}
-        """The other replicas, as far as this leader knows them; empty at a follower."""
+        """The progress of the other replicas, as far as this leader knows; empty if this replica is a follower."""
         self._refused_until: dict[int, float] = {}
         self.failed = False
-        """Whether the disk refused to sync the log: then it accepts no records any more."""
+        """Whether the disk refused to sync the log. If so, the log accepts no records any more."""
         self.readers: dict[Watcher, None] = {}
-        """Notified of the next change, also of new records. A reader registers again when it reads the partition again.
-        So an append costs nothing for sessions that do not read."""
+        """Readers that are notified of the next change, also of new records.
+        A reader registers again when it reads the partition again. So an append does no work for sessions that do not
+        read."""
         self.watchers: dict[Watcher, None] = {}
-        """Notified of every change, but not of records above the high watermark."""
+        """Watchers that are notified of every change, except of records above the high watermark."""
 
     @property
     def is_leader(self) -> bool:
@@ -154,10 +155,10 @@ class Partition:
     # ------------------------------------------------------------ role
 
     def make_leader(self, leader_epoch: int, isr: Sequence[int], replicas: Sequence[int]) -> None:
-        """Lead from the log's end on in ``leader_epoch``.
+        """Become the leader in ``leader_epoch``, which begins at the log's end.
 
-        The leader of the previous epoch keeps the progress of its followers. A leader that missed an epoch does not:
-        another broker led in it, and its followers may have truncated.
+        If this broker led in the previous epoch, it keeps the progress of its followers. If it missed an epoch, another
+        broker may have led then, and the followers may have truncated, so the progress is forgotten.
         """
         if not self.is_leader:
             self.term += 1
@@ -171,7 +172,7 @@ class Partition:
             if replica == self.local_id:
                 continue
             progress = self.progress[replica] = known.get(replica) or ReplicaProgress()
-            # A member of the ISR gets the whole allowed lag from now on. Nothing is known about other replicas.
+            # For members of the ISR, the allowed lag begins now. Nothing is known about other replicas.
             progress.caught_up_at = now if replica in isr else -float("inf")
         self._refused_until.clear()
         self.epoch_start_offset = self.log.log_end_offset
@@ -184,7 +185,7 @@ class Partition:
             self.review_isr()
 
     def make_follower(self, leader_id: int, leader_epoch: int, isr: Sequence[int], replicas: Sequence[int]) -> None:
-        """Stop leading; requests for the partition are refused from here on."""
+        """Stop leading. From now on, requests for the partition are refused."""
         self.role = Role.FOLLOWER
         self._set_epoch(leader_id, leader_epoch, isr, replicas)
         self.progress = {}
@@ -216,9 +217,9 @@ class Partition:
     def readable_offset(self, position: int) -> int:
         """The offset from which a consumer at ``position`` reads.
 
-        A consumer of the earlier incarnation may be below the base offset. It reads from the base offset: if its
-        position were out of range, ``auto.offset.reset=latest`` would skip records. Once records of this incarnation
-        are deleted, such a position is out of range.
+        A consumer of the earlier incarnation may be below the base offset. It reads from the base offset, because after
+        an out-of-range error ``auto.offset.reset=latest`` would skip records. Once records of this incarnation are
+        deleted, such a position is out of range.
         """
         start = self.log.log_start_offset
         return start if 0 <= position < start == self.base_offset else position
@@ -231,7 +232,7 @@ class Partition:
         return self.delivery.ordered if self.ordered_delivery is None else self.ordered_delivery
 
     def end_for_stock(self) -> int | None:
-        """The offset from which on a stock consumer is held; None if it is not held."""
+        """The offset from which on a stock consumer is held; None if the consumer is not held."""
         if not self.holds_consumers:
             return None
         cap = self.stock_cap.at(self.services.clock.monotonic())
@@ -251,7 +252,7 @@ class Partition:
         admission: Admission | None = None,
         read: ReadBatch | None = None,
     ) -> AppendResult:
-        """Append one batch as the leader and move the watermark when no other replica is waited for.
+        """Append one batch as the leader. If no other replica has to be waited for, move the high watermark.
 
         ``all_in_sync``: acks=all, so ``min.insync.replicas`` counts. ``admission``: see ``produce_admission``,
         ``read``: see ``validate_append``. Raises ``KafkaError``, among them NOT_LEADER_OR_FOLLOWER 6,
@@ -292,7 +293,7 @@ class Partition:
 
     @property
     def durable_end_offset(self) -> int:
-        """The end of this replica's records that count: its log end, or with ``log.flush=ack`` the end on disk."""
+        """The offset up to which this replica's records count: the log end, with ``log.flush=ack`` the end on disk."""
         return self.log.recovery_point if self.services.flushes_on_ack else self.log.log_end_offset
 
     def flushed(self) -> None:
@@ -311,9 +312,9 @@ class Partition:
     # ------------------------------------------------------------ followers and watermark
 
     def follower_fetched(self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int) -> None:
-        """Note that a follower in this leader epoch has everything below ``fetch_offset``, after any truncation.
+        """Note that a follower in this leader epoch has all records below ``fetch_offset``, after any truncation.
 
-        A fetch under an earlier registration than the last fetch comes from a process that is gone (KIP-903).
+        If a fetch has an earlier registration than the last fetch, it is from a process that is gone (KIP-903).
         """
         progress = self.progress.get(replica_id)
         if progress is None or broker_epoch < progress.broker_epoch:
@@ -329,11 +330,11 @@ class Partition:
 
     @property
     def is_followed(self) -> bool:
-        """Whether every in-sync replica has followed this leader, so that none has records of its own.
+        """Whether every in-sync replica has followed this leader, so that no replica has records of its own.
 
-        An earlier leader that was cut off and is still in the ISR may have records of its own besides the committed
-        ones. With ``log.flush=ack`` a power cut does not bring such records back: followers sync their truncations
-        before they fetch, and this leader counts as followed once it has synced its own.
+        If an earlier leader was cut off and is still in the ISR, it may have records of its own besides the committed
+        records. With ``log.flush=ack`` a power cut does not bring such records back: followers sync their truncations
+        before they fetch, and the result is true only once this leader has synced its own truncations.
         """
         known = self.progress
         if self.services.flushes_on_ack and not self.log.truncation_synced:
@@ -361,10 +362,10 @@ class Partition:
             self._propose([*self.isr, replica_id])
 
     def review_isr(self) -> None:
-        """Propose an ISR without the replicas that lag, or with one that could join and was refused earlier.
+        """Propose an ISR without the replicas that lag, or with a replica that could join and was refused earlier.
 
         A leader whose disk is full proposes an ISR without itself, and the controller elects another member. If there
-        is none, it continues to lead, so that its records can be read.
+        is no other member, this broker continues to lead, so that its records can be read.
         """
         if not self.is_leader or self.pending_isr is not None:
             return
@@ -427,8 +428,8 @@ class Partition:
     def _waited_for(self) -> Collection[int]:
         """The replicas that must have a record before it is committed: committed and pending ISR (KIP-497).
 
-        A replica that is about to join is waited for too. Otherwise the watermark of a leader alone in its ISR would
-        move with every append, and under load no follower could ever reach it.
+        A replica that is about to join is waited for too. Otherwise, if a leader is alone in its ISR, its high
+        watermark would move with every append, and under load no follower could ever reach the high watermark.
         """
         waited_for = dict.fromkeys(self._others_in_sync())
         if self.pending_isr is not None:

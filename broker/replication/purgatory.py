@@ -1,7 +1,7 @@
-"""Operations that wait for a partition to change or for their deadline: one list of changes, one timer heap.
+"""Keeps operations that wait for a partition to change or for their deadline: one list of changes, one timer heap.
 
-A waiting request is an object here, not a task: a task costs ten times as much. Changes are collected and delivered
-once per turn of the event loop, so a burst of appends wakes a waiting fetch once.
+A waiting request is an object here and not a task, because a task takes ten times the resources. Changes are collected
+and delivered once per turn of the event loop, so a burst of appends wakes a waiting fetch once.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Purgatory:
 
     @property
     def size(self) -> int:
-        """The number of operations, including completed ones whose deadline has not come."""
+        """The number of operations, including completed operations whose deadline is not reached."""
         return len(self._heap)
 
     def waiting(self) -> Iterator[DelayedOperation]:
@@ -59,7 +59,7 @@ class Purgatory:
         return (operation for _, _, operation in self._heap if not operation.completed)
 
     def park(self, operation: DelayedOperation) -> None:
-        """Keep an operation until it completes or its deadline comes."""
+        """Keep an operation until it completes or its deadline is reached."""
         if len(self._heap) > _COMPACT_ABOVE and sum(not entry[2].completed for entry in self._heap[:64]) < 16:
             self._heap = [entry for entry in self._heap if not entry[2].completed]
             heapq.heapify(self._heap)
@@ -90,7 +90,7 @@ class Purgatory:
                 self._complete(operation, operation.try_complete)
 
     def _complete(self, operation: DelayedOperation, step: Callable[[], None]) -> None:
-        """Do a step of one operation. If it fails the operation is over: its client gets no answer and asks again."""
+        """Do a step of one operation. If it fails, the operation is over: its client gets no answer and asks again."""
         try:
             step()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""The replicas that this broker hosts: looked up by requests, changed by LeaderAndIsr and StopReplica."""
+"""The replicas that this broker hosts. Requests look them up; LeaderAndIsr and StopReplica change them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from anabranch.protocol.types import ZERO_UUID, TopicPartition
 from anabranch.runtime.background import Background
 
 REVIEWED_AT_ONCE = 256
-"""Partitions whose ISR is reviewed before other tasks run."""
+"""The number of partitions whose ISR is reviewed before other tasks run."""
 logger = structlog.get_logger(__name__)
 
 _AFTER_ALL_EPOCHS = 2**31
@@ -34,14 +34,14 @@ _MAX_ENDED_KNOWN = 100_000
 
 
 class Stopped(NamedTuple):
-    """The answer to a StopReplica; ``log_end_offset`` is the end of a deleted replica, -1 if it is not known."""
+    """The answer to a StopReplica. ``log_end_offset`` is the log end of a deleted replica, -1 if it is not known."""
 
     error_code: ErrorCode
     log_end_offset: int = NO_OFFSET
 
 
 class Ended(NamedTuple):
-    """The incarnation and leader epoch of a replica's last StopReplica, and the log end if it was deleted."""
+    """The incarnation and leader epoch of a replica's last StopReplica, and the log end if the replica was deleted."""
 
     incarnation: int = NO_INCARNATION
     leader_epoch: int = NO_EPOCH
@@ -51,9 +51,9 @@ class Ended(NamedTuple):
 class Term(NamedTuple):
     """The source of the controller's requests; a later term is greater.
 
-    It has the controller's epoch, the registration of this broker that the requests are for, and the number of times
-    that this controller has read the cluster. The first LeaderAndIsr of a term names every replica that this broker has
-    to have; all other requests of the term come after it.
+    A term has the controller's epoch, the registration of this broker for which the requests are, and the number of
+    times that this controller has read the cluster. The first LeaderAndIsr of a term names every replica that this
+    broker has to have. All other requests of the term come after that request.
     """
 
     controller_epoch: int
@@ -70,21 +70,21 @@ class TopicSettings(Protocol):
 
 
 class Followers(Protocol):
-    """The fetchers from other leaders (``FetcherPerLeader``)."""
+    """The fetchers that follow other brokers (``FetcherPerLeader``)."""
 
     def follow(self, partition: Partition) -> None: ...
     def stop(self, key: TopicPartition) -> None: ...
 
 
 class RoleListener(Protocol):
-    """A listener for the partitions that this broker leads (the group coordinator is one)."""
+    """A listener for the partitions that this broker leads, such as the group coordinator."""
 
     def on_leader(self, key: TopicPartition, leader_epoch: int) -> None: ...
     def on_not_leader(self, key: TopicPartition, leader_epoch: int | None) -> None: ...
 
 
 class ReplicaManager:
-    """Partitions by name. No method suspends: one request of the controller is applied as a whole."""
+    """The partitions by name. No method suspends, so a request of the controller is applied as a whole."""
 
     def __init__(
         self,
@@ -154,20 +154,20 @@ class ReplicaManager:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{key} does not exist")
 
     def is_to_lead(self, key: TopicPartition) -> bool:
-        """Whether the partition never had a leader, and this broker is to become the first one."""
+        """Whether the partition never had a leader, and this broker will be its first leader."""
         return self._metadata.coming_leader(key) == self._local_id
 
     # ------------------------------------------------------------ LeaderAndIsr
 
     def check_controller(self, controller_epoch: int) -> bool:
-        """Whether the sender is the newest known controller; a newer one becomes the known one."""
+        """Whether the sender is the newest known controller. A newer controller is remembered from then on."""
         if controller_epoch < self.controller_epoch:
             return False
         self.controller_epoch = controller_epoch
         return True
 
     def apply(self, topic: str, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> ErrorCode:
-        """Take the role that the controller assigns in one partition; NONE only if this broker has the role then."""
+        """Take the role that the controller assigns in one partition. NONE only if this broker has the role then."""
         key = TopicPartition(topic, state.partition_index)
         if self._closed:
             return ErrorCode.REPLICA_NOT_AVAILABLE
@@ -178,7 +178,7 @@ class ReplicaManager:
         if log is not None and 0 <= state.incarnation < log.identity.incarnation:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if state.incarnation >= 0 and (state.incarnation, state.leader_epoch) <= self.ended.get(key, Ended())[:2]:
-            # A request from before the StopReplica would revive the replica, with an old layout.
+            # A request that was sent before the StopReplica would revive the replica, with an old layout.
             return ErrorCode.STALE_CONTROLLER_EPOCH
         is_same = partition is not None and state.incarnation in (NO_INCARNATION, partition.log.identity.incarnation)
         if partition is not None and is_same:
@@ -203,7 +203,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _refresh(self, partition: Partition, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> ErrorCode:
-        """Apply a request with the same leader epoch and layout: a newer partition epoch, and the log's identity."""
+        """Apply a request with the same leader epoch and layout: store a newer partition epoch and the identity."""
         if state.zk_version > partition.partition_epoch:
             partition.replicas = tuple(state.replicas)
             partition.isr_committed(state.isr, state.zk_version)
@@ -211,7 +211,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _with_log(self, key: TopicPartition, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> Partition:
-        """The partition with the log of the requested incarnation; a log of another incarnation is deleted."""
+        """The partition with the log of the requested incarnation. Deletes a log of another incarnation."""
         log = self._logs.get(key)
         if log is not None and not _same_incarnation(log, topic_id, state.incarnation):
             logger.warning("replica.replaced", partition=str(key), incarnation=state.incarnation)
@@ -256,8 +256,8 @@ class ReplicaManager:
     def _set_layout(self, partition: Partition, state: LeaderAndIsrPartitionState) -> None:
         """Set the layout together with the leader epoch, before any client sees that epoch.
 
-        The topic's delivery rules are set too. They were read for this request, because the notice of an alteration may
-        come later.
+        The topic's delivery rules are set too. They were read for this request, because the notification of an
+        alteration may arrive later.
         """
         partition.ordered_delivery = None if state.ordered_delivery < 0 else state.ordered_delivery == 1
         self._set_rules(partition)
@@ -275,7 +275,7 @@ class ReplicaManager:
             partition.log.layouts.assign(entry)
 
     def check_term(self, term: Term) -> bool:
-        """Whether a LeaderAndIsr has the last known term or a later one: an earlier one would revive a stray."""
+        """Whether a LeaderAndIsr has the last known term or a later term: an earlier one would revive a stray."""
         return term >= self._named_in
 
     def note_term(self, key: TopicPartition, term: Term) -> None:
@@ -286,11 +286,11 @@ class ReplicaManager:
         """Stop leading and following partitions that the first LeaderAndIsr of a term does not name; the logs stay.
 
         The StopReplica for such a partition was lost with its controller, with a registration of this broker, or when
-        the controller read the cluster again. The first request of a term may arrive twice. So a partition that got its
-        role in this term is no stray.
+        the controller read the cluster again. The first request of a term may arrive twice. So if a partition got its
+        role in this term, it is no stray.
 
-        The logs stay because a topic whose znode was removed by mistake is not named either, and a deleted log could
-        not be restored. A topic that was created anew differs by its id and incarnation (KAFKA-10548, KAFKA-12257,
+        The logs stay because a topic is also missing if its znode was removed by mistake, and a deleted log could not
+        be restored. If a topic was created again, its id and incarnation differ (KAFKA-10548, KAFKA-12257,
         KAFKA-14616).
         """
         self._named_in = term
@@ -304,7 +304,7 @@ class ReplicaManager:
     # ------------------------------------------------------------ StopReplica
 
     def stop(self, topic: str, state: StopReplicaPartitionState) -> Stopped:
-        """Stop, and perhaps delete, one replica (KIP-570). A replica that is not here counts as stopped."""
+        """Stop, and perhaps delete, one replica (KIP-570). If the replica does not exist here, it counts as stopped."""
         key = TopicPartition(topic, state.partition_index)
         if self._closed:
             return Stopped(ErrorCode.REPLICA_NOT_AVAILABLE)
@@ -312,7 +312,7 @@ class ReplicaManager:
         log = self._logs.get(key)
         meant = state.incarnation
         if log is not None and 0 <= meant < log.identity.incarnation:
-            return Stopped(ErrorCode.NONE)  # the requested incarnation is gone; its successor stays (hole 20)
+            return Stopped(ErrorCode.NONE)  # the requested incarnation is gone; a later incarnation stays (hole 20)
         # Epochs of two incarnations cannot be compared: a log of an earlier incarnation is deleted as well.
         is_same = log is None or meant == NO_INCARNATION or log.identity.incarnation in (NO_INCARNATION, meant)
         if partition is not None and is_same and is_fenced(state.leader_epoch, partition):
@@ -332,10 +332,10 @@ class ReplicaManager:
         return Stopped(ErrorCode.NONE, ended.log_end_offset)
 
     def remember_end(self, key: TopicPartition, incarnation: int, epoch: int, end: int = NO_OFFSET) -> Ended:
-        """Remember a replica's last StopReplica: a replica that comes back has a higher leader epoch.
+        """Remember a replica's last StopReplica. If the replica is assigned again, its leader epoch is higher.
 
-        If the response is lost, the request comes again when the log is gone, and is answered with the same end. An
-        older StopReplica that arrives late does not count as the last one.
+        If the response is lost, the request arrives again when the log is gone, and is answered with the same log end.
+        If an older StopReplica arrives late, it does not count as the last one.
         """
         before = self.ended.pop(key, Ended())
         ended = Ended(incarnation, epoch, end)
@@ -355,7 +355,7 @@ class ReplicaManager:
             self._listener.on_not_leader(key, None)
 
     def close(self) -> None:
-        """Stop leading and following: records appended while logs are closed would not be synced."""
+        """Stop leading and following, because records appended while logs are closed would not be synced."""
         self._closed = True
         for key in list(self._partitions):
             self._drop(key)
@@ -373,14 +373,14 @@ class ReplicaManager:
                     partition.review_isr()
 
     def brokers_changed(self) -> None:
-        """Check the watermarks after brokers came or went: a watermark may have waited for a broker that is gone."""
+        """Check the high watermarks after brokers started or stopped: one may have waited for a broker that is gone."""
         for partition in self._partitions.values():
             partition.recheck_high_watermark()
 
     # ------------------------------------------------------------ configuration
 
     def settings_changed(self, key: TopicPartition) -> None:
-        """Apply the present configuration of its topic to a partition, if it is hosted."""
+        """Apply the present configuration of the topic to a partition, if the partition is hosted here."""
         partition = self._partitions.get(key)
         if partition is not None:
             partition.min_insync_replicas = self._settings.min_insync_replicas(key.topic)
@@ -395,13 +395,13 @@ class ReplicaManager:
 def is_fenced(leader_epoch: int, partition: Partition) -> bool:
     """Whether a StopReplica is of an older leader epoch.
 
-    An equal one is not older: stopping raises no epoch (KAFKA-13972).
+    An equal epoch is not older, because a StopReplica does not raise the epoch (KAFKA-13972).
     """
     return leader_epoch not in (NO_EPOCH, EPOCH_DURING_DELETE) and leader_epoch < partition.leader_epoch
 
 
 def _last_epoch(leader_epoch: int, partition: Partition | None) -> int:
-    """The later of the requested and the replica's leader epoch; above all epochs if the topic is deleted."""
+    """The later of two leader epochs: the requested and the replica's. If the topic is deleted, above all epochs."""
     if leader_epoch == EPOCH_DURING_DELETE:
         return _AFTER_ALL_EPOCHS
     return leader_epoch if partition is None else max(leader_epoch, partition.leader_epoch)
@@ -412,9 +412,9 @@ def _layout(state: LeaderAndIsrPartitionState) -> Layout:
 
 
 def _identify(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> None:
-    """Store the log's identity. A log without an incarnation is deleted when the topic gets a new id.
+    """Store the log's identity. If a log has no incarnation, it is deleted when the topic gets a new id.
 
-    If the disk refuses the write, the role is taken nevertheless.
+    If the disk refuses the write, the replica takes its role all the same.
     """
     known = log.identity.metadata
     meant = PartitionMetadata(
@@ -429,7 +429,7 @@ def _identify(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> None:
 
 
 def _same_incarnation(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> bool:
-    """Whether the log is of the requested replica; if no incarnation is known, the topic id decides."""
+    """Whether the log has the requested incarnation. If an incarnation is not known, the topic id decides."""
     if incarnation != NO_INCARNATION and log.identity.incarnation != NO_INCARNATION:
         return log.identity.incarnation == incarnation
     return topic_id == ZERO_UUID or log.identity.topic_id in (ZERO_UUID, topic_id)

@@ -1,4 +1,4 @@
-"""Applying changed configuration to partitions and their logs, in slices: there may be tens of thousands."""
+"""Applies changed configuration to partitions and their logs, in slices: there may be tens of thousands."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class LogSettings(Protocol):
 async def take_over_settings(
     replicas: Replicas, logs: Logs, settings: LogSettings, clock: Clock, topics: Collection[str] | None
 ) -> None:
-    """Apply the configuration in force to the partitions and logs of ``topics`` (None: of all).
+    """Apply the configuration in force to the partitions and logs of ``topics`` (None: all topics).
 
     Each partition gets its configuration as a whole. The configuration is looked up in the slice in which it is
-    applied, so that an overlapping call does not restore an older one. A log or partition that is created meanwhile has
-    the new one already.
+    applied, so that an overlapping call does not restore an older configuration. If a log or partition is created
+    meanwhile, it has the new configuration already.
     """
     work = TimeSlice(clock)
     fresh: dict[str, LogConfig] = {}

@@ -1,4 +1,4 @@
-"""The cap up to which a leader serves stock consumers: consumers that do not keep the order of keys themselves."""
+"""The limit up to which a leader serves stock consumers, which do not keep the order of keys themselves."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 class StockCap(NamedTuple):
     """The highest leader epoch whose batches stock consumers get.
 
-    Until ``fresh_until`` (monotonic seconds) the cap is ``while_fresh``. After that, a group may begin to read that was
-    not in the answers from which ``while_fresh`` was computed. Then the cap is ``at_least``, which is right for every
+    Until ``fresh_until`` (monotonic seconds) the cap is ``while_fresh``. That cap was computed from answers about the
+    groups. After ``fresh_until`` another group may begin to read, so the cap is ``at_least``, which is right for every
     group.
     """
 

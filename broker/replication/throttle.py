@@ -1,8 +1,8 @@
 """Limits on replication traffic, so that moving replicas leaves room for clients (KIP-73).
 
-``leader.replication.throttled.rate`` and ``follower.replication.throttled.rate`` are bytes per second of this broker;
-the topic keys ``leader.replication.throttled.replicas`` and ``follower.replication.throttled.replicas`` name the
-replicas. A replica that is in sync is never throttled.
+``leader.replication.throttled.rate`` and ``follower.replication.throttled.rate`` are in bytes per second, for the whole
+broker; the topic keys ``leader.replication.throttled.replicas`` and ``follower.replication.throttled.replicas`` name
+the replicas. A replica that is in sync is never throttled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from anabranch.runtime.env import Clock
 
 UNLIMITED = 2**63 - 1
 MAX_PAUSE_S = 1.0
-"""A throttled partition is tried again after this time at the latest: the rate may have been raised."""
+"""A throttled partition is tried again after this time at the latest, because the rate may have been raised."""
 ALL_REPLICAS = "*"
 
 
@@ -33,10 +33,10 @@ class ReplicationQuota:
         self._rate = rate
         self._replicas = replicas
         self._overdrawn = 0.0
-        """Bytes beyond the rate, as of ``_at``; they decrease with time."""
+        """The number of bytes beyond the rate at time ``_at``; it decreases with time."""
         self._at = clock.monotonic()
         self.on_used: Callable[[TopicPartition, int], None] = lambda _key, _size_bytes: None
-        """Called with all bytes, including bytes that the quota does not limit."""
+        """Called with the number of all bytes, including bytes that the quota does not limit."""
 
     def used(self, key: TopicPartition, size_bytes: int) -> None:
         """Count bytes of a partition, if the quota applies to it."""
@@ -53,7 +53,7 @@ class ReplicationQuota:
         return self._overdrawn > 0
 
     def retry_at(self) -> float:
-        """The time of ``env.clock.monotonic()`` for the next try: the rate has caught up, or may have changed."""
+        """When to try again, by ``env.clock.monotonic()``: the excess is used up then, or the rate may have changed."""
         self._settle()
         return self._at + min(self._overdrawn / self._rate(), MAX_PAUSE_S)
 
