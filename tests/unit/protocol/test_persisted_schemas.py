@@ -131,7 +131,7 @@ def test_kip_915_the_module_of_a_stored_schema_states_that_its_version_stays() -
         module: importlib.import_module(f"anabranch.protocol.messages.{module}").__doc__ or "" for module in declaring
     }
     assert declaring == {"consumer_offsets", "transaction_log"}
-    assert [module for module, text in docs.items() if "No version comes after these" not in text] == []
+    assert [module for module, text in docs.items() if "No higher versions will follow" not in text] == []
 
 
 def with_field(table: Message, added: Field) -> Message:
