@@ -37,7 +37,7 @@ UNFINISHED_SUFFIX = ".part"
 
 
 class ExportConflictError(Exception):
-    """The existing export and the new one do not belong together; the message names both."""
+    """The existing export and the new one do not belong together."""
 
 
 class CopyKey(NamedTuple):

@@ -85,7 +85,7 @@ def wrong_files(topic: TopicFiles) -> Iterator[Violation]:
 
 
 def changed_files(topic: TopicFiles, read: Mapping[str, tuple[int, int]]) -> Iterator[Violation]:
-    """Files with the exported size but another CRC32C. ``read`` has size and CRC32C by path in the export."""
+    """Files with the exported size but another CRC32C. ``read``: size and CRC32C of each read file, by path."""
     for partition in topic.manifest.partitions:
         for segment in partition.segments:
             of_segment = [(segment.name, segment.size_bytes, segment.crc32c)]

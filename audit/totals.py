@@ -25,7 +25,7 @@ SUMMED = (
     "control", "sequenced", "unsequenced",
 )  # fmt: skip
 """The summed columns. ``transactional``, ``control`` and ``sequenced`` count batches. ``unsequenced`` counts clients'
-records without sequence and order value."""
+records that have neither a sequence nor an order value."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Produce requests that wait: with acks=all for the high watermarks, with ``log.flush=ack`` for the disk.
 
-With acks=all a permanent refusal waits too, as long as an in-sync replica may have the batch from an earlier leader. A
-repeated batch that arrives before its turn waits for its turn (``retry_order``).
+With acks=all a permanent refusal is delayed too, while an in-sync replica may have a copy of the batch from an earlier
+leader. A repeated batch that arrives before its turn waits for its turn (``retry_order``).
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ async def on_features_changed(context: Context) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LockedBrokers:
-    """The live brokers, and the version of ``/brokers/registrations`` read before them; -1 if it is missing."""
+    """The live brokers, and the earlier read version of the znode ``/brokers/registrations``; -1 if it is missing."""
 
     live: Mapping[int, LiveBroker]
     version: int

@@ -66,7 +66,8 @@ def decide_rebalance(image: ClusterImage, percentage: int) -> Effects:
 def imbalanced(image: ClusterImage, percentage: int) -> list[TopicPartition]:
     """The partitions whose first replica is to lead again.
 
-    The partitions that list a broker first are due if other brokers lead more than ``percentage`` percent of them.
+    A partition is returned if its first replica may lead, and if other brokers lead more than ``percentage`` percent of
+    the partitions with the same first replica.
     """
     by_preferred: dict[int, list[Led]] = {}
     for led in image.led_partitions():

@@ -287,7 +287,7 @@ class RequestBatch:
         )
 
     def _stop_request(self, broker: LiveBroker, batch: _BrokerBatch) -> StopReplicaRequest:
-        """One request for the replicas to stop and the replicas to delete (KIP-570)."""
+        """One StopReplica request with all replicas that the broker has to stop or delete (KIP-570)."""
         by_topic: dict[str, list[StopReplicaPartitionState]] = {}
         for tp, delete in sorted(batch.stop.items()):
             named = self._stopped_epoch(tp)

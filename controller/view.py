@@ -19,7 +19,7 @@ from anabranch.zk_schemas.znode import NO_ID
 
 
 def snapshot_of(image: ClusterImage, topic: TopicImage, new_topic_id: uuid.UUID = NO_ID) -> Snapshot:
-    """The topic at this moment. ``new_topic_id`` is the id that the end of a removal gives it."""
+    """The topic at this moment. ``new_topic_id`` is the id that it gets when a removal of partitions ends."""
     states = {p: found.state for p, found in sorted(topic.partitions.items()) if found.state is not None}
     counted = 0 if topic.frozen else topic.znode.undeleted_partition_count
     drained = {

@@ -186,7 +186,7 @@ FIXED_WIDTHS = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "q": 8, "d": 8}
 
 
 def write_tag_decoder(source: Source, name: str, f: Field, version: int) -> None:
-    """Write the function that decodes the value of a tagged field, which must use all of its bytes."""
+    """Write the function that decodes the value of a tagged field. The value must use all of the field's bytes."""
     writer = DecoderWriter(source, version, True)
     if f.fields and not f.is_array:
         writer.function(name, f.fields, f.type)

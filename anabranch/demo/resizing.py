@@ -50,7 +50,9 @@ STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A completed resize of the first topic. ``last_began_ns`` is the start of the last topic's resize.
+    """A completed resize of the first topic, in a step that resizes all topics in turn.
+
+    ``last_began_ns`` is the start of the last topic's resize.
 
     Times are of the machine's monotonic clock. ``killed`` is the killed broker's id.
     """

@@ -81,6 +81,6 @@ class DeadlineTimer:
             key = heapq.heappop(self._heap)[2]
             del self._deadlines[key]
             due.append((key, at_ms))
-        # Called after the search: a key that a callback sets again waits for the next round, however early it is due.
+        # The callbacks run after the search: a key that a callback sets again waits for the next round in any case.
         for key, at_ms in due:
             self._on_due(key, at_ms)

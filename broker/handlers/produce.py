@@ -6,9 +6,9 @@ no response; an error closes the connection, so that the client refreshes its me
 success without an offset: the batch is older than the batches that the partition remembers.
 
 KIP-253: from version 9 on a producer names the layout by which it chose the partitions of the records;
-``replication.layout`` decides which batches are refused. With acks=all a permanent refusal waits until no in-sync
-replica can have the batch from an earlier leader. After the refusal, the producer may write the records again, in
-another partition or with other sequences.
+``replication.layout`` decides which batches are refused. With acks=all a permanent refusal is sent only when no
+in-sync replica can have a copy of the batch from an earlier leader. After the refusal, the producer may write the
+records again, in another partition or with other sequences.
 
 An idempotent producer may have batches in flight behind a batch that it has to repeat. These later batches are refused
 as well when the log does not know the producer's next sequence (``awaited_batches``). Apache Kafka appends them, and

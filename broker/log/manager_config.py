@@ -29,7 +29,10 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class LogManagerConfig:
-    """The log dirs, their owner, and the intervals of the work. ``topic_defaults`` is for topics that set no value."""
+    """The log dirs, the broker that owns them, and the intervals of flushes, compaction and retention.
+
+    ``topic_defaults`` is for topics that set no value.
+    """
 
     broker_id: int
     cluster_id: str

@@ -1,6 +1,6 @@
 """Builds a follower's next fetch: the follower's half of an incremental fetch session (KIP-227). No IO.
 
-Only partitions that were added, moved or dropped since the last request are looked at.
+A request looks only at partitions that were added, were dropped, or need another fetch offset since the last request.
 """
 
 from __future__ import annotations

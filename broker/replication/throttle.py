@@ -53,7 +53,7 @@ class ReplicationQuota:
         return self._overdrawn > 0
 
     def retry_at(self) -> float:
-        """When to try again, by ``env.clock.monotonic()``: the excess is used up then, or the rate may have changed."""
+        """The time of the next try, by ``env.clock.monotonic()``. At most ``MAX_PAUSE_S`` away: the rate may change."""
         self._settle()
         return self._at + min(self._overdrawn / self._rate(), MAX_PAUSE_S)
 

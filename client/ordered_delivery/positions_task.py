@@ -116,7 +116,7 @@ def build_request(
 def read_answer(
     response: ConsumerGroupPositionResponse, wants: Mapping[TopicPartition, int], report_number: int = 0
 ) -> PositionAnswer:
-    """The answer by partition. Raises the error of the response."""
+    """The positions in the response, by partition. Raises the error of the response."""
     if response.error_code:
         raise error_for(response.error_code)
     wanted: dict[TopicPartition, Position] = {}

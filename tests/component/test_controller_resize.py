@@ -235,7 +235,7 @@ async def _is_topic(cluster: ControllerCluster, expected: object) -> bool:
 async def test_partitions_assigned_without_an_active_controller_become_a_queued_count(
     cluster: ControllerCluster, autojump_clock: object, before: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No leader has responded to a new controller yet, and only a queued count can wait for the leaders."""
+    """A resize needs responses of leaders. A new controller has none yet, so it queues the count."""
     for count in before:
         await resized(cluster, count)
     known = await cluster.topic(TOPIC)

@@ -1,8 +1,9 @@
 """The events of a history: the requests and responses of the workload, and the contents of the disks in the end.
 
 A history is a sequence of small typed events in the order of recording. All times are of one clock (virtual or real). A
-record is identified by its value, which must be unique in the history. The event of a response has the time of
-its request, so that the checker knows which events had ended before the request began. One event is one line of JSON.
+record is identified by its value, which must be unique in the history. The event of a response also has
+the time at which the request was sent, so that the checker knows which events came before the request. One event is one
+line of JSON.
 """
 
 from __future__ import annotations

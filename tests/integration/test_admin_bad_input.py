@@ -97,7 +97,7 @@ async def connected(cluster: ProcessCluster) -> AsyncIterator[Channel]:
 
 
 async def asked(channels: tuple[Channel, Channel], request: Any) -> Any:
-    """The response to a request. Another client's small requests get responses before and after it."""
+    """The response to a large request. Another client's small requests are answered before and after this response."""
     large, other = channels
     answers: list[Any] = []
     async with trio.open_nursery() as nursery:

@@ -83,7 +83,7 @@ def sticky_assign(
         for p in range(count)
         if TopicPartition(topic, p) not in owners
     ]
-    # Partitions with the fewest possible owners come first. Later these owners may be full.
+    # Partitions with the fewest possible owners come first. Later, these members may have their share already.
     free.sort(key=lambda tp: (len(candidates[tp.topic]), tp))
     for tp in free:
         held[min(candidates[tp.topic], key=lambda m: len(held[m]))].add(tp)

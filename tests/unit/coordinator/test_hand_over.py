@@ -395,7 +395,7 @@ async def test_the_generation_continues_at_the_next_coordinator(running: Running
 async def test_kafka_19862_a_tombstone_whose_group_was_compacted_away_is_no_error(
     running: Running, autojump_clock: MockClock
 ) -> None:
-    """Compaction may remove the records that a later tombstone refers to while the log is read."""
+    """While a coordinator loads the log, compaction may remove records to which a later tombstone refers."""
     removed = encode(OffsetRecord(GROUP, TopicPartition("t", 0), None))
     running.log.records[0] = [removed, encode(GroupRecord(GROUP, None)), offset_record(2, "other")]
     await running.loaded()
