@@ -1,4 +1,4 @@
-"""A batch that was in flight behind a refused one is not written before the refused one (``awaited_batches``)."""
+"""A batch that was sent after a refused batch is not written before the refused batch (``awaited_batches``)."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ async def test_an_unknown_leader_epoch_is_answered_with_the_end_of_the_epoch_bef
 
 
 async def test_an_older_controller_is_refused(tmp_path: Path) -> None:
-    """KAFKA-6082: a controller that was replaced must not change anything."""
+    """KAFKA-6082: a replaced controller must not change anything."""
     async with one_broker(tmp_path) as broker:
         topic_id = await broker.create_topic("t")
         broker.controller_epoch -= 1
@@ -308,7 +308,7 @@ async def test_a_broker_answers_metadata_without_a_controller(tmp_path: Path) ->
 
 @pytest.mark.parametrize("version", [8, 10, 11])
 async def test_without_an_authorizer_every_operation_is_authorized(tmp_path: Path, version: int) -> None:
-    """KIP-430: every operation is authorized, but none on a topic that does not exist."""
+    """KIP-430: every operation is authorized, except operations on a topic that does not exist."""
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")
         asked = MetadataRequest(
@@ -363,7 +363,7 @@ async def test_describe_cluster_names_the_running_controllers(tmp_path: Path) ->
 
 
 async def test_a_metadata_request_waits_for_the_first_update_metadata(tmp_path: Path) -> None:
-    """librdkafka 2.10 drops every broker that a response does not name. After an empty response it would have none."""
+    """librdkafka 2.10 drops every broker that a response does not name. An empty response would leave it no broker."""
     async with one_broker(tmp_path) as broker:
         answers: list[Any] = []
 

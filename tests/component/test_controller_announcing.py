@@ -18,7 +18,7 @@ pytestmark = pytest.mark.trio
 def announcements(cluster: ControllerCluster) -> list[tuple[int, bool]]:
     """The announcements that broker 1 received, in order, without repetitions.
 
-    Each is the announced count, and whether producers have to refresh their metadata for it.
+    Each announcement is a pair: the announced count, and whether producers have to refresh their metadata for it.
     """
     sent = [
         (topic.announced_partition_count, topic.refreshes_stock_producers)
@@ -73,7 +73,7 @@ async def test_a_split_waits_until_stock_producers_place_records_by_the_new_coun
 
 
 async def test_clients_get_the_old_layout_until_the_first_bump(nursery: trio.Nursery) -> None:
-    """The goal is in the topic's znode, but leaders would still refuse records placed by the goal."""
+    """The topic's znode has the new count, but leaders still refuse records that are sent by the new count."""
     cluster = await started(nursery)
     cluster.brokers[2].stock_producers[TOPIC] = (10, 0)
     nursery.start_soon(cluster.request, alter(8))
@@ -109,7 +109,7 @@ async def test_a_cancelled_split_is_no_longer_announced(nursery: trio.Nursery) -
 
 
 async def test_a_grow_that_revives_draining_partitions_is_announced_too(nursery: trio.Nursery) -> None:
-    """Draining partitions take no records before their revival. Until then records placed by the new count wait."""
+    """Draining partitions accept no records before their revival. Until then, clients get the old layout."""
     cluster = await started(nursery)
     await resized(cluster, 8)
     for broker in cluster.brokers.values():

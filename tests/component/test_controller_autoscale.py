@@ -54,7 +54,7 @@ async def measured(cluster: ControllerCluster) -> CreatePartitionsTopicResult:
 
 
 def asked(cluster: ControllerCluster) -> int:
-    """How often the controller asked a broker for appended bytes."""
+    """How many times the controller asked a broker for appended bytes."""
     return sum(
         topic.wants_appended_bytes
         for request in cluster.brokers[1].sent(UpdateMetadataRequest)
@@ -155,7 +155,7 @@ async def test_a_new_controller_reads_the_autoscaling_configs_written_before(
 async def test_a_topic_may_be_created_with_autoscaling(
     cluster: ControllerCluster, autojump_clock: object, by_hand: bool
 ) -> None:
-    """A config that is older than its topic takes effect too, although no notification names it."""
+    """A config that was written before its topic exists takes effect too, although no notification names the config."""
     await trio.sleep(60)  # virtual time: the configs of all topics were read
     keys = {name.replace("_", "."): value for name, value in KEYS.items()}
     if by_hand:

@@ -1,4 +1,4 @@
-"""Brokers that come and go, and the requests that they get."""
+"""Brokers that join and leave, and the requests that they get."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_a_partition_whose_broker_left_keeps_its_isr_and_is_led_again_in_a
 async def test_a_new_address_of_a_broker_is_sent_to_all_without_an_election(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """KIP-226: a new address is written to the same znode, so its czxid stays: no election and no LeaderAndIsr."""
+    """KIP-226: the znode is rewritten and keeps its czxid, so there is no election and no LeaderAndIsr."""
     state = await cluster.state("t", 0)
     orders = [len(broker.sent(LeaderAndIsrRequest)) for broker in cluster.brokers.values()]
     path = paths.broker_id(1)

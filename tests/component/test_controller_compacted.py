@@ -32,7 +32,7 @@ LOST = (
 
 
 async def merged(cluster: ControllerCluster, **config: str) -> None:
-    """Resize 4 -> 6 -> 4: 4 and 5 are closed and end at 40, and the group of the topic has read them."""
+    """Resize 4 -> 6 -> 4: partitions 4 and 5 are closed, end at offset 40, and are read by the topic's group."""
     await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
     assert await configure(cluster, **config) == ErrorCode.NONE
     await resized(cluster, 6)

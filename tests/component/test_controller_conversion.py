@@ -15,7 +15,7 @@ from tests.support.resize.resize_rules import TOPIC, alter, finished, hold_recor
 
 pytestmark = pytest.mark.trio
 MAPS = {4: ({0: 0}, {0: 1}), 5: ({1: 0}, {1: 1})}
-"""By draining partition: its parent and the parent's last epoch, and its survivor and its own last epoch."""
+"""For each draining partition: {parent: the parent's last epoch}, {survivor: the draining partition's last epoch}."""
 
 
 async def draining_since_before(nursery: trio.Nursery, *, level: int) -> ControllerCluster:
@@ -71,7 +71,7 @@ async def test_a_drain_that_an_earlier_release_began_is_continued(
 async def test_nothing_is_converted_or_resized_before_the_level_is_finalized(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """A broker of the earlier release may still serve."""
+    """A broker of the earlier release may still be running."""
     cluster = await draining_since_before(nursery, level=1)
     before = (await cluster.store.get(paths.partition_state(TOPIC, 1))).data
     await cluster.start_controller(1001)

@@ -26,7 +26,7 @@ from tests.support.controller.controller_cluster import ControllerCluster
 pytestmark = pytest.mark.trio
 BROKERS = (1, 2, 3, 4)
 PARTITIONS = 130
-"""Enough partitions that a creation and a deletion take several multis."""
+"""With this many partitions, a creation takes several multis, and so does a deletion."""
 
 
 async def start(nursery: trio.Nursery) -> ControllerCluster:
@@ -172,7 +172,7 @@ OPERATIONS: dict[str, tuple[Step, Step, Step, int]] = {
     "elect": (another_leads, elect, elected, 1),
     "broker-gone": (big_topic, lose_broker, shrunk, 1),
 }
-"""The preparation, the request to the controller, the expected end, and the number of multis, by operation."""
+"""For each operation: the preparation, the request to the controller, the expected end, and the number of multis."""
 POINTS = [(name, write) for name, (*_, writes) in OPERATIONS.items() for write in range(1, writes + 1)]
 
 

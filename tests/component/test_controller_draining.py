@@ -33,7 +33,7 @@ pytestmark = pytest.mark.trio
 
 
 async def marked_and_committed(cluster: ControllerCluster, *committed: tuple[str, int]) -> None:
-    """Close 4 and 5, which end at 40. Each group in ``committed`` has read all of 4, and 5 up to the given offset."""
+    """Close partitions 4 and 5 at offset 40. Each group in ``committed`` has read all of 4, and 5 up to its offset."""
     if await cluster.store.exists(paths.topic("__consumer_offsets")) is None:
         await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
     assert await configure(cluster, delete_records_when_drained="true") == ErrorCode.NONE
@@ -68,7 +68,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_the_reason_that_delays_a_drain_is_logged_once(
     nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The reason is logged once for as long as it lasts, however often the controller looks."""
+    """The controller checks the drain many times, and logs the reason once while the reason stays the same."""
     caplog.set_level(logging.INFO)
     cluster = await started(nursery)
     await marked_and_committed(cluster, ("g", 7))
@@ -103,7 +103,7 @@ async def test_the_reason_that_delays_a_drain_is_logged_once(
 async def test_a_commit_does_not_count_before_the_flush_callback_returned(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """A periodic commit may precede the callback. If it counted, the deletion would release a member that waits."""
+    """If a periodic commit before the callback counted, the partition's deletion would release a waiting member."""
     await marked_and_committed(cluster, ("g", 40))
     cluster.brokers[2].positions["g"] = {(TOPIC, 5): -1}
     await trio.sleep(10)  # virtual time: several polls
@@ -204,7 +204,7 @@ async def test_only_members_that_may_be_subscribed_to_the_topic_delay_its_drain(
 async def test_a_partition_that_cannot_be_drained_does_not_delay_another(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """The leader of 4 does not delete the partition's records when requested. 5 is drained nevertheless."""
+    """Partition 5 is drained, although the leader of partition 4 does not delete records when requested."""
     for broker in cluster.brokers.values():
         broker.keeps.add((TOPIC, 4))
     await marked_and_committed(cluster, ("g", 40))
@@ -271,7 +271,7 @@ async def test_an_offset_fetch_names_at_most_20_groups(cluster: ControllerCluste
 
 
 async def test_groups_that_read_other_topics_are_not_asked(cluster: ControllerCluster, autojump_clock: object) -> None:
-    """The controller does not ask these groups while no group reads the topic, nor about empty partitions."""
+    """The controller asks for no offsets while no group reads the topic, and never for offsets of empty partitions."""
     for number in range(30):
         cluster.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
     await marked_and_committed(cluster)
@@ -320,7 +320,7 @@ async def test_nothing_is_deleted_while_a_coordinator_is_away(
 async def test_nothing_is_deleted_while_a_group_moves_to_another_coordinator(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """Broker 1 is asked before the group arrives, broker 2 after it has left; both respond without an error."""
+    """Broker 1 is asked before it gets the group, broker 2 after it lost the group. Both respond without an error."""
     await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[2,1]}}')
     await marked_and_committed(cluster, ("slow", 39))
     groups = {broker.id: broker.groups for broker in cluster.brokers.values()}
@@ -411,7 +411,7 @@ async def test_a_deletion_names_the_leader_epoch_of_the_closed_partition(
 async def warned(
     cluster: ControllerCluster, caplog: pytest.LogCaptureFixture, offsets: dict[int, int], log: Log
 ) -> list[str]:
-    """The warnings of a few rounds, when a group has these offsets and all partitions have the log ``log``."""
+    """Return the warnings of a few rounds: a group has these offsets, and all partitions have the log ``log``."""
     if await cluster.store.exists(paths.topic("__consumer_offsets")) is None:
         await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
     for broker in cluster.brokers.values():
@@ -429,7 +429,7 @@ async def test_a_warning_names_awaited_records_that_are_about_to_expire(
 ) -> None:
     """Hole 22: while awaited records are about to expire unread, the operator gets a warning each minute.
 
-    Only 0 and 1 were split. Other partitions wait only for records of 0 and 1 from before the split.
+    Only partitions 0 and 1 were split. The new partitions wait only for records that 0 and 1 got before the split.
     """
     await resized(cluster, 6)
     offsets = dict.fromkeys(range(6), 30)
@@ -446,7 +446,7 @@ async def test_a_warning_names_awaited_records_that_are_about_to_expire(
 async def test_the_warning_covers_a_marked_partition_up_to_its_end(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """4 and 5 are merged into 0 and 1, and still wait for the records of 0 and 1 from before the split."""
+    """Partitions 4 and 5 are merged into 0 and 1. They still wait for the records that 0 and 1 got before the split."""
     await resized(cluster, 6)
     hold_records(cluster, range(4, 6), 100)
     await resized(cluster, 4)
@@ -460,7 +460,7 @@ async def test_the_warning_covers_a_marked_partition_up_to_its_end(
 async def test_after_two_splits_the_warning_covers_records_up_to_the_later_one(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """4 was split off 0 at the end of one epoch, and 8 at the end of a later epoch."""
+    """Partition 4 was split off partition 0 at the end of one epoch, and partition 8 at the end of a later epoch."""
     await resized(cluster, 5)
     await resized(cluster, 9)
     second = (await cluster.state(TOPIC, 8)).lineage[0].losers[0]
@@ -500,7 +500,7 @@ async def test_steps_and_unfinished_resizes_are_counted_for_prometheus(
 
 
 async def expired(cluster: ControllerCluster) -> None:
-    """4 and 5 are closed and end at 40, and retention has removed their records."""
+    """Partitions 4 and 5 are closed and end at offset 40, and retention has removed their records."""
     await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
     await resized(cluster, 6)
     hold_records(cluster, range(4, 6), 40)
@@ -511,7 +511,7 @@ async def expired(cluster: ControllerCluster) -> None:
 async def test_an_expired_partition_is_removed_once_its_live_owner_has_processed_it(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The owner's application may have records of the partition that it has not flushed yet."""
+    """The owner's application may have delivered but unflushed records of the partition."""
     caplog.set_level(logging.INFO)
     group = cluster.brokers[2]
     group.groups["g"], group.members["g"] = {}, [(subscription(TOPIC), b"")]

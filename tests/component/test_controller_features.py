@@ -92,7 +92,7 @@ async def read(cluster: ControllerCluster) -> bool:
 
 
 async def older_cluster(cluster: ControllerCluster, *supported: Mapping[str, VersionRange]) -> list[FakeBroker]:
-    """A cluster with a topic and without ``/features``, as of a release before feature versions."""
+    """A cluster with a topic, as a release before feature versions left it: without ``/features``."""
     await cluster.start_controller()
     brokers = [await cluster.start_broker(1)]
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
@@ -182,7 +182,7 @@ async def test_the_next_controller_continues_from_the_written_levels(cluster: Co
 
 
 def before_the_features_are_written(cluster: ControllerCluster, interrupt: Callable[[], Awaitable[object]]) -> None:
-    """Call ``interrupt`` once, when the first controller has judged an update and is about to write it."""
+    """Call ``interrupt`` once, when the first controller has accepted an update and is about to write it."""
     session = cluster.sessions[1000]
     multi = session.multi
     left = [interrupt]
@@ -198,7 +198,7 @@ def before_the_features_are_written(cluster: ControllerCluster, interrupt: Calla
 
 
 async def test_a_controller_that_is_replaced_before_its_write_writes_nothing(cluster: ControllerCluster) -> None:
-    """Model: off_epoch_version. Another controller is active, and has finalized other levels in the meantime."""
+    """Model: off_epoch_version. In the meantime another controller became active and finalized other levels."""
     await start(cluster, SUPPORTED)
     await cluster.start_controller(1001)
 

@@ -69,7 +69,7 @@ async def test_an_edit_that_the_rules_refuse_is_undone(
 async def test_of_two_edits_in_a_row_both_are_undone(
     nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second edit comes while the first is undone. It must not count as an edit without an active controller."""
+    """The second edit comes while the first is undone, and must not count as an edit without an active controller."""
     cluster = await started(nursery)
     await resized(cluster, 6)
     before = await cluster.topic(TOPIC)
@@ -136,7 +136,7 @@ async def test_a_topic_that_cannot_be_read_is_not_called_unknown(
 async def test_a_deletion_ends_although_the_topic_is_removed_by_hand_meanwhile(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """The last broker responds after the topic's znodes are gone. The deletion ends nevertheless."""
+    """The last broker responds only when the topic's znodes are gone. The deletion ends nevertheless."""
     cluster = await started(nursery)
     cluster.brokers[3].answering = trio.Event()
     await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100))
@@ -239,7 +239,7 @@ async def ordered(cluster: ControllerCluster) -> str | None:
 
 
 def sent(cluster: ControllerCluster) -> set[int]:
-    """The values of the topic's ordered delivery in the brokers' last requests, LeaderAndIsr and UpdateMetadata."""
+    """The values of ``ordered_delivery`` that the topic has in broker 1's last LeaderAndIsr and last UpdateMetadata."""
     orders = [topic for r in cluster.brokers[1].sent(LeaderAndIsrRequest) for topic in r.topic_states]
     updates = [topic for r in cluster.brokers[1].sent(UpdateMetadataRequest) for topic in r.topic_states]
     return {orders[-1].partition_states[-1].ordered_delivery, updates[-1].ordered_delivery}

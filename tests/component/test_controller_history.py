@@ -129,7 +129,7 @@ async def test_kafka_13407_a_restarted_controller_waits_for_the_end_of_its_earli
 async def test_kafka_14154_a_deposed_controller_answers_only_not_controller(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """The request needs no write. The controller's image is outdated, so NONE and a refusal would both be wrong."""
+    """The request needs no write. The controller's image is outdated, so neither NONE nor a refusal would be right."""
     cluster = await start(nursery)
     raised = await cluster.store.get(paths.CONTROLLER_EPOCH)
     for isr in ([1, 2, 3], [1, 2]):

@@ -70,7 +70,7 @@ async def allow_unclean(cluster: ControllerCluster, resource_type: int, name: st
 
 
 async def stop(cluster: ControllerCluster, *broker_ids: int) -> None:
-    """Stop brokers one after the other. Each stops once the previous one has left every ISR that it can leave."""
+    """Stop brokers one after the other. Each stops once the previous broker has left every ISR that it can leave."""
     for broker_id in broker_ids:
         cluster.brokers[broker_id].leave()
 

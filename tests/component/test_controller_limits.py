@@ -113,7 +113,7 @@ async def test_a_config_too_large_for_zookeeper_is_refused_with_the_limit(cluste
 async def test_a_topic_znode_that_cannot_be_rewritten_is_left_alone(
     cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """ZooKeeper accepted the topic of another writer, but not with the fields that the controller adds."""
+    """Another writer created the topic. With the controller's additional fields the znode would be too large."""
     path, data = paths.topic("u"), b'{"version":1,"partitions":{"0":[1]},"padding":"PADDING"}'
     free = DEFAULT_MAX_REQUEST_BYTES - request_bytes([CreateOp(path, data)])
     await cluster.store.create(path, data.replace(b"PADDING", b"x" * free))
@@ -127,7 +127,7 @@ async def test_a_topic_znode_that_cannot_be_rewritten_is_left_alone(
 async def test_a_write_that_always_breaks_the_connection_is_given_up(
     cluster: ControllerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server does this when its own limit is below the limit that the controller knows."""
+    """A ZooKeeper server does this when its own limit is below the limit that the controller assumes."""
     session, broken = cluster.sessions[1000], 0
 
     def again(state: SessionState) -> None:

@@ -47,7 +47,7 @@ async def test_a_broker_that_cannot_serve_a_replica_loses_its_leadership(
 
 
 async def test_a_replica_that_is_served_again_may_lead(nursery: trio.Nursery, autojump_clock: object) -> None:
-    """The replica could not be created or opened on a full disk, and the disk has space again."""
+    """The disk was full, so the replica could not be created or opened. Now the disk has space again."""
     cluster = ControllerCluster(nursery)
     await cluster.start_controller()
     await cluster.start_broker(1)

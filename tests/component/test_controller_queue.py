@@ -96,7 +96,7 @@ async def test_the_old_count_cancels_a_shrink_while_no_survivor_is_bumped(
 async def test_once_a_gainer_is_created_the_old_count_is_a_new_resize(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """Hole 12: the gainers have the keys. The new resize begins when their leaders have responded."""
+    """Hole 12: the gainers have the keys. The new resize begins when the leaders of the gainers have responded."""
     silence(cluster, 3)
     request = placed(6, 2, [3, 2, 1])
     request.timeout_ms = 100
@@ -152,7 +152,7 @@ async def test_a_request_for_a_cancelled_count_is_queued_as_a_new_resize(
 async def test_draining_partitions_still_drain_after_a_cancel(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """4 and 5 drain when 8 partitions are requested. After the cancel they still drain, in another layout version."""
+    """Partitions 4 and 5 drain when 8 partitions are requested. They still drain after the cancel, in a new layout."""
     await resized(cluster, 6)
     hold_records(cluster, range(4, 6), 40)
     await resized(cluster, 4)
@@ -283,7 +283,7 @@ async def test_a_queued_count_is_done_by_the_next_controller(
 async def test_a_queued_count_that_became_impossible_is_dropped_and_logged(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A queued count is judged again when it could begin."""
+    """A queued count is checked again when its resize could begin."""
     await resized(cluster, 6)
     await begun(cluster, 9)
     await queued(cluster, 5)
@@ -298,8 +298,8 @@ async def test_a_queued_count_waits_while_a_broker_is_missing_and_is_then_done(
 ) -> None:
     """With one of three brokers away there is no broker for the third replica.
 
-    The reason is logged once, and again when it occurs again. A request that would begin at once is refused, but a
-    request that is queued is accepted.
+    The reason is logged once, and again when it occurs again. A request that could begin at once is refused. A request
+    that must wait is accepted.
     """
     await begun(cluster, 6)
     await queued(cluster, 8)
@@ -325,7 +325,7 @@ async def test_a_queued_count_waits_while_a_broker_is_missing_and_is_then_done(
 async def test_a_resize_waits_for_the_leader_of_a_partition_that_has_none(
     cluster: ControllerCluster, autojump_clock: object, count: int, asked: int
 ) -> None:
-    """Until the leader is back, no new partition would be led, and no leader would take keys of healthy partitions."""
+    """If the resize began without the leader, keys of healthy partitions would move to partitions without a leader."""
     await cluster.start_broker(4)
     if count > 4:
         await resized(cluster, count)
@@ -342,7 +342,7 @@ async def test_a_resize_waits_for_the_leader_of_a_partition_that_has_none(
 
 
 async def removal_held(cluster: ControllerCluster) -> None:
-    """Begin the removal of 4 and 5. Broker 3 has replicas of them and is away."""
+    """Begin the removal of partitions 4 and 5. Broker 3 has replicas of both partitions and is away."""
     await resized(cluster, 6)
     hold_records(cluster, range(4, 6), 40)
     await resized(cluster, 4)
@@ -360,8 +360,8 @@ async def test_a_count_that_includes_a_partition_being_removed_waits_and_names_t
 ) -> None:
     """Rule 6: the keys of a partition that is being removed would have no leader.
 
-    After the removal the number is used again. The new partition begins above the last leader epoch of the old one, and
-    at the end offset of its log. Leader epochs went up by one when broker 3 left the ISRs.
+    After the removal the number is used again. The new partition begins above the last leader epoch of the old
+    partition, and at the end offset of the old log. Leader epochs went up by one when broker 3 left the ISRs.
     """
     await removal_held(cluster)
     before = (await cluster.store.get(paths.partition_state(TOPIC, 5))).czxid
@@ -399,7 +399,7 @@ async def test_a_count_below_the_partitions_being_removed_begins_at_once(
 async def test_a_partition_that_the_queued_count_includes_does_not_begin_to_be_removed(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """6 and 7 have drained before the shrink to 5 is done, and the queued grow revives them."""
+    """Partitions 6 and 7 have drained before the shrink to 5 is done, and the queued grow revives them."""
     await resized(cluster, 8)
     hold_records(cluster, range(5, 8), 40)
     await resized(cluster, 6)

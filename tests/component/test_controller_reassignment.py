@@ -29,7 +29,7 @@ pytestmark = pytest.mark.trio
 
 @pytest.fixture
 async def cluster(nursery: trio.Nursery, autojump_clock: object) -> ControllerCluster:
-    """Six brokers; topic ``t``, partition 0 on 1, 2, 3 and partition 1 on 2, 3, 1."""
+    """Six brokers; topic ``t`` has partition 0 on brokers 1, 2, 3, and partition 1 on brokers 2, 3, 1."""
     cluster = ControllerCluster(nursery)
     await cluster.start_controller()
     for broker_id in range(1, 7):

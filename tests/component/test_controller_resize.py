@@ -49,7 +49,7 @@ pytestmark = pytest.mark.trio
 async def test_the_worked_example_has_its_lineages_and_leader_epochs(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """4 -> 6 -> 4 -> 8 with the epochs of the worked example: the last grow revives 4 and 5, which drain (hole 26).
+    """Resizes 4 -> 6 -> 4 -> 8 with the worked example's epochs: the last grow revives draining partitions (hole 26).
 
     Each resize bumps each partition once.
     """
@@ -179,7 +179,7 @@ async def test_a_repeated_request_waits_for_the_resize_under_way(
 async def test_an_accepted_resize_is_not_undone_when_leaders_move_at_once(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """A second check, as of an edit, would refuse the resize: leaders have not responded in their new epochs yet."""
+    """A second check, which edits get, would refuse the resize: leaders have not responded in their new epochs yet."""
     await resized(cluster, 6)
     session = cluster.sessions[1000]
     multi = session.multi
@@ -199,7 +199,7 @@ async def test_an_accepted_resize_is_not_undone_when_leaders_move_at_once(
 
 
 async def test_an_edit_by_hand_splits_and_merges(cluster: ControllerCluster, autojump_clock: object) -> None:
-    """KIP-253 proposes such edits. They extend the assignment, or raise or lower the count, and keep the version."""
+    """KIP-253 proposes edits that extend the assignment, or raise or lower the count, and keep the layout version."""
     partitions = {str(index): list(BROKERS) for index in range(6)}
     await edit(cluster, partitions=partitions)
     await cluster.until(lambda: finished(cluster, 6))

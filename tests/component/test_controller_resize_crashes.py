@@ -2,8 +2,8 @@
 
 Each run stops the controller after one of its writes, or after one of its requests has arrived. No rule of ordered
 resize is broken. Multis are as small as possible, so that the controller can die between any two writes. Another
-disturbance is an election between any two writes: it raises a leader epoch, and must not count as a step of the resize
-(holes 2 and 3).
+disturbance is an election between any two writes. The election raises a leader epoch, and must not count as a step of
+the resize (holes 2 and 3).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.resize.resize_rules import TOPIC, Rules, alter, creation, fin
 pytestmark = pytest.mark.trio
 BROKERS = (1, 2, 3)
 OPERATIONS = {"grow": (4, 6), "shrink": (4, 6, 4), "merge-two-into-one": (1, 5, 1), "revive": (2, 4, 2, 5)}
-"""The partition counts of each operation: of the creation, of earlier resizes, and of the tested resize.
+"""For each operation the partition counts: at the creation, of earlier resizes, and of the tested resize.
 
 Partitions that the tested resize marks drain at once. Partitions that were marked before do not.
 """
@@ -131,7 +131,7 @@ def kill_at_request(cluster: ControllerCluster, _rules: Rules, number: int, _nur
 
 
 async def bounce(cluster: ControllerCluster) -> None:
-    """Stop broker 1, which leads everything, and start it again once broker 2 has been informed."""
+    """Stop broker 1, which leads all partitions, and start it again once broker 2 has been informed."""
     cluster.brokers[1].leave()
     await cluster.until(lambda: len(cluster.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
     await cluster.brokers[1].register()
@@ -142,7 +142,7 @@ def bounce_at_write(cluster: ControllerCluster, rules: Rules, number: int, nurse
 
 
 def kill_both_at_write(cluster: ControllerCluster, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
-    """Holes 2 and 3: the next controller first elects leaders. The leader epochs of these elections are no bumps."""
+    """Holes 2 and 3: the next controller first elects leaders. An election raises a leader epoch, but is no bump."""
 
     def both() -> None:
         kill_active(cluster)

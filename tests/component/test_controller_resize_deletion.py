@@ -1,4 +1,4 @@
-"""A topic is deleted during a resize and created again at once: the new topic has nothing of the old one."""
+"""A topic is deleted during a resize and created again at once: the new topic inherits nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines in the controller's log by which an operator follows a resize: each step once, and the end once."""
+"""An operator follows a resize in the controller's log: each step is logged once, and so is the end."""
 
 from __future__ import annotations
 

@@ -74,6 +74,6 @@ async def test_a_resize_continues_without_a_broker_that_does_not_support_resizes
 
 
 def is_live(cluster: ControllerCluster) -> bool:
-    """Whether the controller's last UpdateMetadata has the stranger among the live brokers."""
+    """Whether the controller's last UpdateMetadata lists that broker as live."""
     sent = cluster.brokers[2].sent(UpdateMetadataRequest)[-1]
     return STRANGER in {broker.id for broker in sent.live_brokers}

@@ -22,7 +22,7 @@ READ = 50
 
 
 async def split(cluster: ControllerCluster, **offsets: int) -> None:
-    """Split 0 and 1 into 4 and 5. Each group has committed the same offset in all partitions."""
+    """Split partitions 4 and 5 off 0 and 1. Each group has committed its offset of ``offsets`` in all partitions."""
     await cluster.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[2]}}')
     assert await configure(cluster, ordered_delivery_retention_waits="true") == ErrorCode.NONE
     await resized(cluster, 6)
@@ -39,7 +39,7 @@ def commit(cluster: ControllerCluster, group: str, offset: int, *partitions: int
 
 
 async def held(cluster: ControllerCluster, rounds: int = 2) -> dict[int, set[tuple[int, str]]]:
-    """The holds that leaders get in ``rounds`` rounds, by partition, as (offset, group)."""
+    """Wait ``rounds`` rounds. Returns the holds that leaders got: ``{partition: {(offset, group)}}``."""
     before = {broker: len(cluster.brokers[broker].requests) for broker in BROKERS}
     await trio.sleep(rounds * ROUND_S)  # virtual time: rounds
     found: dict[int, set[tuple[int, str]]] = {}
@@ -57,7 +57,7 @@ async def held(cluster: ControllerCluster, rounds: int = 2) -> dict[int, set[tup
 async def test_leaders_of_split_partitions_hold_records_that_a_group_has_not_read(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """Only 0 and 1 were split, and no partition waits for their later records."""
+    """Only partitions 0 and 1 were split, and no partition waits for records that they got after the split."""
     await split(cluster, slow=30, fast=READ)
     assert await held(cluster) == {0: {(30, "slow")}, 1: {(30, "slow")}}
     commit(cluster, "slow", READ, 1)
@@ -163,7 +163,7 @@ async def test_a_marked_partition_is_held_as_a_whole(cluster: ControllerCluster,
 async def test_a_warning_comes_before_the_bound_ends(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The bound counts when the records are older than ``retention.ms``: then only the hold keeps them."""
+    """The bound matters only for records older than ``retention.ms``, because only the hold keeps those records."""
     asked: list[int] = []
     cluster.received = lambda _broker, request: asked.extend(
         partition.timestamp

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.trio
 async def test_a_marked_partition_closes_before_its_survivor_gains_keys(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """Rule 3 for merges: 5 closes, but its leader does not respond, so 1 takes no key of 5. 0 takes the keys of 4."""
+    """Rule 3 for merges: 5's leader does not respond, so partition 1 gains no key of 5. Partition 0 gains 4's keys."""
     await cluster.request(placed(5, 1, [3, 1, 2]))
     await cluster.request(placed(6, 1, [2, 1, 3]))
     hold_records(cluster, range(4, 6), 40)
@@ -108,7 +108,7 @@ async def test_a_leader_that_does_not_know_its_end_is_asked_with_pauses(
 async def test_after_an_unclean_election_the_end_is_asked_again(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """Hole 15: records above the new end are lost, and no group waits for them. The earlier leader had reported 40."""
+    """Hole 15: the earlier leader reported offset 40. Records above the new end are lost, and no group awaits them."""
     await resized(cluster, 6)
     hold_records(cluster, range(4, 6), 40)
     await resized(cluster, 4)
@@ -196,7 +196,7 @@ async def test_the_recorded_end_is_the_highest_one_and_never_falls(
 
 
 async def test_the_next_controller_completes_a_removal(cluster: ControllerCluster, autojump_clock: object) -> None:
-    """No znode lists the deleted replicas, so the next controller asks all replicas again. The end is stored before."""
+    """The end is stored before. No znode lists the deleted replicas, so the next controller asks all replicas again."""
     await resized(cluster, 5)
     hold_records(cluster, range(4, 5), 40)
     await resized(cluster, 4)

@@ -89,7 +89,7 @@ async def draining(cluster: ControllerCluster) -> None:
 async def test_an_edit_under_an_active_controller_is_found_by_its_next_write_and_stops_the_resize(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The goal is in another znode. Once the state is repaired, the resize continues where it stopped."""
+    """The new count is in another znode. Once the state is repaired, the resize continues where it stopped."""
     await resized(cluster, 6)
     intact = await set_field(cluster, 1, initial_partition_count=2)
     await cluster.request(alter(8, timeout_ms=5000))
@@ -102,7 +102,7 @@ async def test_an_edit_under_an_active_controller_is_found_by_its_next_write_and
 
 
 async def test_a_frozen_topic_is_still_served(cluster: ControllerCluster, autojump_clock: object) -> None:
-    """Leaders are elected and ISRs change, without reading the cluster again."""
+    """Leaders are elected and ISRs change, and the controller does not read the cluster again."""
     await resized(cluster, 6)
     intact = (await cluster.store.get(paths.topic(TOPIC))).data
     vacate(cluster)
@@ -187,7 +187,7 @@ async def test_a_state_that_no_controller_can_read_holds_resizes_until_it_is_rep
 async def test_a_deleted_state_leaves_the_topic_znode_as_it_was(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, partition: int
 ) -> None:
-    """Also a marked partition stays assigned: no other partition has its unread records."""
+    """A marked partition stays assigned too, because no other partition has the marked partition's unread records."""
     await draining(cluster)
     topic, path = await cluster.topic(TOPIC), paths.partition_state(TOPIC, partition)
     vacate(cluster)
@@ -218,7 +218,7 @@ async def exists(cluster: ControllerCluster, path: str) -> bool:
 async def test_an_edit_adds_no_partition_while_a_state_cannot_be_read(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """The added partition would be led at once, without losers: it is unknown which partitions are new."""
+    """It is unknown which partitions are new. So an added partition would be led without waiting for its losers."""
     await resized(cluster, 6)
     vacate(cluster)
     await cluster.store.set(paths.partition_state(TOPIC, 2), b"{")
@@ -245,7 +245,7 @@ async def test_a_topic_that_kafkas_controller_only_began_to_create_is_led(
 async def test_a_broker_that_restarted_while_a_state_was_unreadable_does_not_keep_its_epoch(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """The state is repaired after the broker is back, so the time of the repair does not show the restart."""
+    """The repair comes after the broker's restart, so the state's time does not show that the broker restarted."""
     await resized(cluster, 6)
     before = await cluster.state(TOPIC, 5)
     intact = await edited_unseen(cluster, 5, lineage=[[0, {}]])
@@ -269,7 +269,7 @@ async def is_led_anew(cluster: ControllerCluster, epoch: int) -> bool:
 async def test_a_partition_with_a_repaired_state_elects_a_leader_once(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """It is unknown which brokers restarted before the repair. Later readings of the cluster do not elect again."""
+    """It is unknown which brokers restarted before the repair. When the cluster is read later, no election follows."""
     await resized(cluster, 6)
     before = await cluster.state(TOPIC, 5)
     intact = await edited_unseen(cluster, 5, lineage=[[0, {}]])
@@ -289,7 +289,7 @@ async def test_a_partition_with_a_repaired_state_elects_a_leader_once(
 async def test_a_grow_that_was_accepted_continues_when_an_unrelated_state_is_repaired(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """The grow stops while a state is unreadable, after its goal and some bumps are written."""
+    """The grow has written its count and some bumps. Then a state becomes unreadable, and the grow stops."""
     await begun(cluster, 6)
     intact = await edited_unseen(cluster, 2, lineage=[[0, {}]])
     release(cluster)

@@ -173,7 +173,7 @@ async def test_a_deletion_with_an_unreadable_state_does_not_delete_the_successor
 async def test_a_topic_that_the_controller_has_not_read_yet_is_deleted(
     cluster: ControllerCluster, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By then the watch event is queued, and the request is decided after that event."""
+    """The watch event of the topic is queued when the request comes, and the request is decided after that event."""
 
     async def create_before(context: Context, request: Any, version: int) -> Outcome:
         monkeypatch.setitem(HANDLERS, ApiKey.DELETE_TOPICS, delete_topics)

@@ -61,7 +61,7 @@ async def held(broker: Broker, partition: Partition, request: ProduceRequest) ->
 
 
 async def test_the_controller_learns_the_end_of_a_closed_partition(broker: Broker) -> None:
-    """Hole 7: a broker or controller gets the log end, whatever the high watermark is. An old epoch is fenced."""
+    """Hole 7: whatever the high watermark is, a broker or controller gets the log end. Old epochs are fenced."""
     await broker.has(GROWN, 5, epoch=0)
     await broker.produce(5, GROWN)
     await broker.has(SHRUNK, 5, epoch=1)
@@ -125,7 +125,7 @@ async def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch(
     code: ErrorCode,
     follows: bool,
 ) -> None:
-    """An earlier leader that was cut off could bring the batch back after the producer has placed it elsewhere."""
+    """An earlier leader that was cut off could bring the batch back when the producer has sent it elsewhere."""
     await broker.has(layout, number, epoch=1)
     if sequence is not None:
         await broker.produce(number, layout, of_producer(0))
@@ -191,7 +191,7 @@ async def test_a_refusal_that_is_not_final_in_time_is_answered_as_a_timeout(brok
 
 
 async def test_a_retry_of_a_batch_too_old_to_be_remembered_is_answered_as_a_duplicate(broker: Broker) -> None:
-    """Hole 17: if the layout refused the retry, the batch would be written again. The response awaits replication."""
+    """Hole 17: after a refusal by the layout the batch would be written twice. The response waits for replication."""
     await broker.has(FIRST, 1, epoch=1)
     partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
     for sequence in range(6):

@@ -145,7 +145,7 @@ async def test_the_owner_is_asked_for_its_position_and_the_waiting_member_gets_i
 
 
 async def test_a_request_behind_a_waiting_poll_is_handled_only_after_it(tmp_path: Path) -> None:
-    """If the next request were handled first, the member would leave, and its waiting poll would be refused."""
+    """The next request is a LeaveGroup. If it were handled first, the waiting poll would be refused."""
     answers: list[Any] = []
 
     async with group_of_two(tmp_path) as (broker, owner, _), connection(broker) as channel:

@@ -50,7 +50,7 @@ class Asked:
         return await trio.to_thread.run_sync(ask)
 
     async def until_ready_is(self, status: int, kind: str | None) -> dict[str, Any]:
-        """The first response of ``/health/ready`` with this status and a problem of the kind (None: no problem)."""
+        """Return the first response of ``/health/ready`` with this status and a problem of the kind (None: none)."""
         with trio.fail_after(DEADLINE_S):
             while True:
                 got, content = await self.get("/health/ready")

@@ -80,7 +80,7 @@ async def test_a_batch_is_read_in_slices(tmp_path: Path, reads: LoopProbe, codec
 async def test_a_batch_is_read_in_slices_too_if_its_partition_has_no_leader_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: LoopProbe
 ) -> None:
-    """The batch is awaited: a producer without idempotence may send later records before it repeats the batch."""
+    """The broker reads a refused batch to recognize its repetition. Later records must not overtake the batch."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         named = ApiVersionsRequest(client_software_name="apache-kafka-java", client_software_version="1")
         assert (await broker.harness.request(named)).error_code == 0

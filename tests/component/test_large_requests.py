@@ -296,7 +296,7 @@ async def test_an_update_metadata_is_given_up_when_a_newer_controller_appears(
 async def test_a_large_leader_and_isr_lets_other_tasks_run_between_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
 ) -> None:
-    """Each partition may create a log, or write a checkpoint of leader epochs."""
+    """The broker may create a log, or write a checkpoint of leader epochs, for each partition."""
     apply = ReplicaManager.apply
 
     def counted(replicas: ReplicaManager, *arguments: Any) -> ErrorCode:

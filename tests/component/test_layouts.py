@@ -88,7 +88,7 @@ async def test_each_layout_is_kept_on_disk_and_loaded_again(tmp_path: Path, monk
 async def test_a_log_that_lost_its_metadata_file_is_kept_when_the_topic_gets_another_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes | None
 ) -> None:
-    """Each removal gives the topic another id. Without its incarnation, the log would count as another topic's log."""
+    """Each removal gives the topic another id. A log whose incarnation is lost would count as another topic's log."""
     zk, file = FakeZk(), tmp_path / "t-1" / "partition.metadata"
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         assert (await broker.produce(1, FIRST)).error_code == ErrorCode.NONE
@@ -131,7 +131,7 @@ async def test_a_full_disk_does_not_make_a_broker_forget_the_incarnation_of_its_
 async def test_a_large_leader_and_isr_lets_other_tasks_run_and_ends_at_a_newer_controller(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resize gives every partition a new epoch in one request. A newer controller makes the rest of it stale."""
+    """A resize sends a new epoch for every partition in one request. A newer controller makes the rest of it stale."""
     asked = 0
 
     def due(_slice: TimeSlice) -> bool:
@@ -150,7 +150,7 @@ async def test_a_large_leader_and_isr_lets_other_tasks_run_and_ends_at_a_newer_c
 
 
 async def test_hole_4_a_marked_partition_and_its_survivor_have_different_layouts(broker: Broker) -> None:
-    """During a shrink the survivor keeps the old layout: with one count for the topic it would take new keys early."""
+    """During a shrink the survivor keeps the old layout. With one count for the topic it would gain keys too early."""
     await broker.has(GROWN, 1, 5, epoch=1)
     await broker.has(SHRUNK, 5, epoch=2)
     assert (await broker.produce(5, GROWN)).error_code == ErrorCode.INVALID_PARTITION_METADATA
@@ -159,7 +159,7 @@ async def test_hole_4_a_marked_partition_and_its_survivor_have_different_layouts
 
 
 async def test_hole_20_a_late_request_does_not_touch_the_recreated_partition(broker: Broker) -> None:
-    """KIP-570: partition 5 was removed and created again, and a request about the first one comes late."""
+    """KIP-570: a late request is for partition 5 as it was before the partition was removed and created again."""
     assert await broker.lead(broker.state(5, 7, GROWN, incarnation=500)) == {0}
     assert (await broker.produce(5, GROWN)).base_offset == 0
     assert await broker.lead(broker.state(5, 9, (6, 3), incarnation=400)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
@@ -184,7 +184,7 @@ async def test_a_topic_id_that_cannot_be_written_stops_no_partition_from_being_l
 
 
 async def test_a_late_request_does_not_restore_an_earlier_layout(broker: Broker) -> None:
-    """The late request has an earlier leader epoch. With its layout the leader would accept records of moved keys."""
+    """The late request has an earlier leader epoch. By the request's layout the leader would accept moved keys."""
     await broker.has(GROWN, 1, epoch=1)
     assert await broker.lead(broker.state(1, 0, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
     assert (await broker.produce(1, FIRST)).error_code == ErrorCode.INVALID_PARTITION_METADATA
@@ -192,7 +192,7 @@ async def test_a_late_request_does_not_restore_an_earlier_layout(broker: Broker)
 
 
 async def test_a_late_request_does_not_revive_a_removed_partition(broker: Broker) -> None:
-    """The revived partition would acknowledge records of a producer with old metadata, and they would be lost."""
+    """If the late request revived the partition, records from producers with old metadata would be lost."""
     await broker.has(GROWN, 5, epoch=1)
     await broker.has(SHRUNK, 5, epoch=2)
     assert await broker.stop(5, leader_epoch=2, incarnation=105) == 0
@@ -210,7 +210,7 @@ async def test_hole_20_a_new_incarnation_gets_a_new_log(broker: Broker) -> None:
 
 
 async def test_hole_20_a_deletion_of_a_later_incarnation_deletes_the_earlier_one(broker: Broker) -> None:
-    """KIP-570: the broker does not know the later incarnation. The leader epoch of the deletion does not matter."""
+    """KIP-570: the broker does not know the later incarnation yet. The deletion's leader epoch does not matter."""
     assert await broker.lead(broker.state(5, 7, GROWN, incarnation=500)) == {0}
     assert await broker.stop(5, leader_epoch=3, incarnation=600) == 0
     assert broker.node.logs.get(TopicPartition("t", 5)) is None
@@ -220,7 +220,7 @@ async def test_hole_20_a_deletion_of_a_later_incarnation_deletes_the_earlier_one
 
 
 async def test_hole_17_a_repeated_batch_is_answered_before_its_layout_is_checked(broker: Broker) -> None:
-    """The response was lost, then the layout changed. After a refusal the producer would write the records twice."""
+    """The response was lost, then the layout changed. If the retry were refused, the records would be written twice."""
     assert (await broker.produce(1, FIRST, of_producer(0))).base_offset == 0
     assert (await broker.produce(1, FIRST, of_producer(1))).base_offset == 1
     await broker.has(GROWN, 1, epoch=1)
@@ -244,7 +244,7 @@ async def test_hole_17_a_repeated_batch_is_answered_on_a_closed_partition_and_wi
 
 
 async def test_a_batch_after_a_refused_one_is_refused_with_the_same_error(broker: Broker) -> None:
-    """A gap in the sequence is expected then: with error 45 the producer would fail batches that it can still place."""
+    """The refused batch leaves a gap in the sequence. On error 45 a producer would fail batches that it can resend."""
     await broker.produce(1, FIRST, of_producer(0))
     await broker.has(GROWN, 1, epoch=1)
     for sequence in (1, 2):
@@ -292,7 +292,7 @@ async def test_hole_29_misplaced_records_of_stock_producers_are_refused_and_coun
 
 
 async def test_hole_29_a_stock_producer_does_not_wait_for_a_merged_and_removed_partition(broker: Broker) -> None:
-    """After a retriable error producers retry until their delivery timeout, and idempotent aiokafka without end."""
+    """After a retriable error a producer retries until its delivery timeout. An idempotent aiokafka never stops."""
     await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=(4, 4, 0), incarnation=100)
     assert (await broker.produce(5, UNTAGGED)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1), incarnation=100)
@@ -302,7 +302,7 @@ async def test_hole_29_a_stock_producer_does_not_wait_for_a_merged_and_removed_p
 
 
 async def test_hole_29_a_broker_that_does_not_lead_a_marked_partition_answers_not_leader(broker: Broker) -> None:
-    """The leader may have the batch: a retry after a lost response must be sent there, and not be refused here."""
+    """The batch may be a retry after a lost response. Only the leader knows whether it has the batch."""
     await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 4, 2), incarnation=100)
     assert (await broker.produce(5, UNTAGGED)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -330,7 +330,7 @@ async def test_without_ordered_delivery_nothing_is_checked(tmp_path: Path, monke
 async def test_ordered_delivery_fixed_by_the_first_resize_is_not_changed_by_an_edit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: bool
 ) -> None:
-    """The edit has no effect, neither at once nor after the next LeaderAndIsr. Metadata shows the value in force."""
+    """The edit has no effect, even after the next LeaderAndIsr. Metadata shows the value in force."""
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
 
@@ -359,7 +359,7 @@ async def test_ordered_delivery_fixed_by_the_first_resize_is_not_changed_by_an_e
 async def test_a_new_layout_uses_the_topic_config_that_is_stored_when_it_arrives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ordered delivery is turned on again, and the topic grows before the broker has read the new config."""
+    """The topic grows after ordered delivery is turned on again, but before the broker has read that config."""
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         await broker.configure(zk, enable_ordered_delivery="false")
@@ -372,7 +372,7 @@ async def test_a_new_layout_uses_the_topic_config_that_is_stored_when_it_arrives
 async def test_a_leader_and_isr_with_a_known_layout_does_not_wait_for_zookeeper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Configs altered after the layout come by notifications, so elections and survivors wait for no read."""
+    """Notifications bring configs that change after the layout. So elections and survivors wait for no read."""
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         await broker.has(GROWN, 1, epoch=1)
@@ -414,7 +414,7 @@ async def test_a_broker_that_registers_again_uses_configs_altered_while_it_was_a
 
 
 async def test_a_fetch_names_no_layout_and_its_session_continues_through_a_resize(broker: Broker) -> None:
-    """Each batch has its leader epoch, by which a consumer holds back records that it may not deliver yet."""
+    """A consumer holds back records that it may not deliver yet by the leader epoch of their batch."""
     first = await broker.fetch(1, session_epoch=0)
     await broker.has(GROWN, 1, 5, epoch=1)
     for partition in (1, 5):

@@ -1,4 +1,4 @@
-"""A new leader whose high watermark is below that of the previous leader's responses to consumers (KIP-207)."""
+"""A new leader may have a lower high watermark than the previous leader showed to consumers (KIP-207)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a grow recreates a partition that a shrink removed, its log begins where the old log ended.
+"""A shrink removes a partition, and a grow recreates it: the new log begins where the old log ended.
 
 If offsets began at 0 again, an old position or commit of a consumer would skip the first records of the new log.
 """
@@ -54,7 +54,7 @@ async def fetched(broker: Broker, offset: int, replica_id: int = CONSUMER) -> Pa
 
 
 async def offsets(broker: Broker, offset: int) -> list[int]:
-    """The offsets of the records that a consumer gets from ``offset`` on."""
+    """Fetch from ``offset`` as a consumer. Returns the offsets of the records."""
     found = await fetched(broker, offset)
     assert found.error_code == ErrorCode.NONE
     return [record.offset for batch in iter_batches(found.records) for record in batch]
@@ -109,7 +109,7 @@ async def test_a_consumer_below_the_recreated_log_is_out_of_range_once_records_a
 
 
 async def test_epochs_of_the_old_log_end_where_the_recreated_log_begins(broker: Broker) -> None:
-    """A consumer that validates its position after the leader epoch grew is not truncated (KIP-320)."""
+    """When a consumer validates its position in a higher leader epoch, no truncation is reported (KIP-320)."""
     assert await broker.lead(created_again(broker)) == {0}
     assert await epoch_end(broker, 1) == (1, BASE)
     assert await epoch_end(broker, 2) == (2, BASE)
@@ -174,7 +174,7 @@ async def test_a_log_with_records_is_kept_whatever_base_offset_the_request_names
 
 
 async def test_a_deleted_replica_reports_its_end_also_when_it_is_asked_again(broker: Broker) -> None:
-    """Transaction markers count. The first response may be lost with the controller that requested it (KIP-570)."""
+    """The end includes transaction markers. The first response may be lost when the controller dies (KIP-570)."""
     await broker.has(GROWN, 5, epoch=1)
     await broker.produce(5, GROWN)
     partition = broker.node.replicas.hosted(P5)

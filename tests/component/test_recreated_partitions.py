@@ -67,7 +67,7 @@ async def test_the_highest_reported_end_counts(cluster: ControllerCluster, autoj
 async def test_the_end_that_the_leader_reported_is_kept_if_no_replica_knows_it_any_more(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """The replicas deleted the log, restarted, and are asked again."""
+    """The replicas deleted the log and restarted, and then the controller asks them again."""
     for broker in cluster.brokers.values():
         broker.forgets_ends = True
     await removed(cluster, 40)

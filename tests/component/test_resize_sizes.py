@@ -38,7 +38,7 @@ async def test_znodes_stay_small_in_a_split_into_two_thousand_partitions_and_bac
 
 
 async def largest(cluster: ControllerCluster) -> int:
-    """The bytes of the largest partition state."""
+    """The size of the largest partition state in bytes."""
     count = len((await cluster.topic(TOPIC)).partitions)
     return max([len((await cluster.store.get(paths.partition_state(TOPIC, index))).data) for index in range(count)])
 

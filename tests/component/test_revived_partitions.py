@@ -88,7 +88,7 @@ async def test_a_closed_partition_takes_no_records_and_a_revived_one_those_of_it
 
 
 async def test_producers_of_a_revived_partition_continue_their_sequences(broker: Broker) -> None:
-    """The log is the same: a retry after a lost response is a duplicate, and the next sequence continues."""
+    """The log is kept: a retry after a lost response is a duplicate, and the next batch continues the sequence."""
     await closed(broker)
     assert (await broker.produce(5, GROWN, of_producer(2))).error_code == MISMATCH
     await broker.has(GROWN_AGAIN, 5, epoch=2)
@@ -138,9 +138,9 @@ async def test_each_layout_of_a_revived_partition_is_on_disk(tmp_path: Path, mon
 
 
 async def test_a_produce_that_waits_for_replicas_is_answered_after_closing_and_revival(broker: Broker) -> None:
-    """A batch appended before is acknowledged. A batch refused while the partition was closed stays refused.
+    """A batch that was appended before the closing is acknowledged.
 
-    The producer of a refused batch places it again.
+    A batch that was refused while the partition was closed stays refused. Its producer chooses the partition again.
     """
     await broker.has(GROWN, 5, epoch=0)
     partition = broker.node.replicas.leader(P5)
@@ -213,7 +213,7 @@ async def test_a_new_partition_knows_its_first_epoch_at_once(broker: Broker) -> 
 
 
 async def test_only_a_leader_in_a_higher_epoch_answers_the_end_of_an_epoch(broker: Broker) -> None:
-    """A deposed leader, or one in an older epoch, would return its own log end. So requests name a higher epoch."""
+    """A deposed or older leader would return its own log end. So each request names a higher leader epoch."""
     await closed(broker)
     assert await epoch_end(broker, 2) == NOT_KNOWN
     assert await epoch_end(broker, 1, current_leader_epoch=2) == ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -1,4 +1,4 @@
-"""Producers that name no layout at a broker, before and after a split that their placement can follow."""
+"""Producers that send no layout, before and after a split to a partition count by which they can partition."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_batches_that_came_before_their_partition_had_a_leader_are_written
 ) -> None:
     """The leader of a new partition may get batches before the controller's request to lead it.
 
-    A producer without idempotence may send the next batch before it learns that the first was refused.
+    A producer without idempotence may send the next batch before the refusal of the first arrives.
     """
 
     async def produce(number: int) -> int:

@@ -62,7 +62,7 @@ async def stop_states(broker: OneBroker, states: list[StopReplicaPartitionState]
 async def test_stop_replica_obeys_the_leader_epoch(
     tmp_path: Path, leader_epoch: int, expected: int, delete: bool
 ) -> None:
-    """KIP-570: an epoch older than the known epoch gets FENCED_LEADER_EPOCH; -2 overrides any epoch, -1 is no epoch."""
+    """KIP-570: an epoch below the known one gets FENCED_LEADER_EPOCH. -2 overrides any epoch, -1 means no epoch."""
     zk = FakeZk()
     async with one_broker(tmp_path, zk=zk) as broker:
         await broker.create_topic("t", leader_epoch=2)
@@ -146,7 +146,7 @@ def older(version: int, epoch: int, delete: bool) -> StopReplicaRequest:
 async def test_versions_without_leader_epochs_override_any_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, delete: bool
 ) -> None:
-    """KIP-570: an older version stands for the leader epoch -1; its one flag counts for every partition."""
+    """KIP-570: an older version counts as leader epoch -1, and its one ``delete`` flag applies to every partition."""
     async with broker_of(tmp_path, monkeypatch) as broker:
         await broker.has(FIRST, 0, 1, 2, 3, epoch=7)
         request = older(version, broker.harness.controller_epoch, delete)
@@ -186,7 +186,7 @@ async def test_a_request_of_an_earlier_controller_or_registration_stops_nothing(
 async def test_a_log_that_cannot_be_read_is_deleted_unless_a_later_incarnation_is_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KIP-570: NONE means that the named incarnation has no log here. A late deletion deletes no later incarnation."""
+    """KIP-570: NONE means that the broker has no log of the named incarnation. Later incarnations are not deleted."""
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         await broker.produce(0, FIRST)
@@ -202,7 +202,7 @@ async def test_a_log_that_cannot_be_read_is_deleted_unless_a_later_incarnation_i
 
 @pytest.fixture
 def overtaken(monkeypatch: pytest.MonkeyPatch) -> list[Broker]:
-    """A list of brokers: each gets a request of a newer controller once it has stopped two partitions."""
+    """Return an empty list. A broker in the list gets a newer controller epoch once it has stopped two partitions."""
     brokers: list[Broker] = []
     asked = 0
 
@@ -241,7 +241,7 @@ async def test_a_broker_that_stops_deletes_nothing_more(tmp_path: Path, monkeypa
 
 
 async def name_all(broker: OneBroker, **changes: Any) -> None:
-    """The first LeaderAndIsr of a controller that names no replica."""
+    """Send a controller's first LeaderAndIsr, which names no replica."""
     fields = {"controller_id": 1000, "controller_epoch": broker.controller_epoch, "type": FULL, **changes}
     response = await broker.request(LeaderAndIsrRequest(**fields))
     assert response.error_code == NONE
@@ -272,7 +272,7 @@ async def test_the_log_of_a_stray_is_deleted_when_its_stop_replica_comes(
 
 
 async def test_a_log_from_before_a_restart_has_no_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """KIP-570: a broker that was away while its replica moved finds the log on its disk, and does not lead it."""
+    """KIP-570: a broker whose replica moved while it was away finds the log on its disk, and does not lead the log."""
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk):
         pass

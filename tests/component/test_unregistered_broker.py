@@ -1,4 +1,4 @@
-"""A broker is reachable before it is registered: requests that come until then are for the earlier process."""
+"""A broker is reachable before it is registered. Requests that arrive before are for the earlier process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.trio
 async def test_requests_for_the_earlier_process_get_stale_broker_epoch(
     nursery: trio.Nursery, autojump_clock: object, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KAFKA-7235, 9839: a broker that had lost its last records stayed leader, and its followers truncated."""
+    """KAFKA-7235, 9839: a broker lost its last records and stayed leader, so its followers truncated their logs."""
     zk, fabric, clock = FakeZk(), SimFabric(random.Random(1)), SimClock()
     before = zk.session()
     await before.create(paths.broker_id(1), b"{}", ephemeral=True, make_parents=True)

@@ -36,7 +36,7 @@ def compose_command() -> list[str] | None:
 
 
 def missing() -> str:
-    """A text that names the parts that this machine lacks for the container tests; empty when it has all."""
+    """Return a text that names what this machine lacks for the container tests; empty if nothing is missing."""
     if compose_command() is None:
         return "Compose is not installed"
     answer = subprocess.run(["docker", "info"], capture_output=True, text=True)
@@ -76,7 +76,7 @@ class Deployment:
     def recreate(self, service: str, override: Path | None) -> None:
         """Create a service's container again, with or without a ``docker-compose.override.yml``; its volumes stay.
 
-        Returns when it is healthy. The health is checked at once, although the engine checks only every five seconds.
+        Returns when the container is healthy. This checks at once, although the engine checks only every five seconds.
         """
         self._override = [] if override is None else ["--file", str(override)]
         self.compose("up", "--detach", "--no-deps", service)

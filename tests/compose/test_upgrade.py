@@ -1,4 +1,4 @@
-"""docs/upgrading.md on containers under load: its commands downgrade to the earlier release and upgrade again."""
+"""The commands of docs/upgrading.md downgrade containers under load to the earlier release and upgrade them again."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def roll(deployment: Deployment, override: Path | None, load: KeyedLoad) -> None
 def test_the_commands_of_the_upgrading_page_downgrade_and_upgrade_a_cluster(
     deployment: Deployment, tmp_path: Path
 ) -> None:
-    """KIP-584: two rolling restarts under load lose no record, and keep the order of every key."""
+    """KIP-584: two rolling restarts under load lose no record, and every key keeps its order."""
     assert RANGES in PAGE
     name, _, ranges = RANGES.partition("=")
     environment = {f"ANABRANCH_{name.upper().replace('.', '_')}": ranges}

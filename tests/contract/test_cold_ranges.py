@@ -52,7 +52,7 @@ async def received(stream: Stream, size: int) -> bytes:
 
 
 class SlowDisk:
-    """Every byte is cold until a thread has read it; the read waits for ``may_read``."""
+    """A disk on which every byte is cold until a thread has read it; the read waits for ``may_read``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_read = threading.Event()

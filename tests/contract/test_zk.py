@@ -51,7 +51,7 @@ class RealServer:
             yield zk
 
     async def expire(self, zk: Any) -> None:
-        """End the session by a second client that takes it over."""
+        """End the session: a second client takes it over and closes it."""
         assert isinstance(zk, KazooZk)
         client_id = zk._client.client_id
         await trio.to_thread.run_sync(self._take_over_and_close, client_id)

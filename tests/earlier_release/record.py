@@ -8,10 +8,10 @@ log, the log dirs of two brokers, and in ``manifest.json`` the records that were
     /tmp/a02dc22/.venv/bin/pip install -e '/tmp/a02dc22[local]'
     cd /tmp/a02dc22 && .venv/bin/python CHECKOUT/tests/earlier_release/record.py CHECKOUT/tests/earlier_release
 
-The program imports the modules of that commit, and none of this one. A topic ``at-STEP`` is in the state that a
-controller leaves when it dies after the step. With ``-first`` it dies after the first write of the step. The
-``sitecustomize`` below causes this: at that point it ends the controller's work on the topic. At the end every process
-is killed.
+The program imports only modules of that commit. A topic ``at-STEP`` is in the state that a controller leaves when it
+dies after the step. A topic with ``-first`` is in the state after the first write of the step. The ``sitecustomize``
+below causes this: at that point it stops the controller's work on the topic. At the end of the program every process is
+killed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ STOPS: dict[str, tuple[str, int]] = {
     "at-shrink-survivors-first": ("shrink-survivors-first", 2),
     "at-shrink-survivors": ("shrink-survivors", 2),
 }
-"""By topic, the step after which its resize stops, and the count of that resize."""
+"""For each topic: the step after which its resize stops, and the partition count of that resize."""
 COUNTS = {
     "never": [],
     "grown": [4],

@@ -14,9 +14,9 @@ from anabranch.zk_schemas.topic import TopicZnode
 HERE = Path(__file__).parent
 COMMIT = "a02dc22"
 REACHED = {"never": 2, "grown": 4, "draining": 2, "removed": 2, "grown-again": 4}
-"""The count of each settled topic.
+"""The partition count of each topic without an unfinished resize.
 
-The other topics have an unfinished resize, which continues once the level of ``ordered_resize`` is finalized.
+The unfinished resizes of the other topics continue once the level of ``ordered_resize`` is finalized.
 """
 
 
@@ -39,7 +39,7 @@ def topic(name: str) -> tuple[TopicZnode, dict[int, PartitionState]]:
 
 
 def goal(name: str) -> int:
-    """The count that the topic has after its resizes."""
+    """The partition count that the topic has after its resizes."""
     if name in REACHED:
         return REACHED[name]
     return 2 if "shrink" in name else 8 if "second" in name else 4

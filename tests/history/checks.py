@@ -1,4 +1,4 @@
-"""All checks of a history. Each is a function from a ``History`` to its violations, in linear time except sorting."""
+"""All checks of a history. A check gets a ``History`` and returns its violations, in linear time except sorting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.history.events import Event
 from tests.history.index import History, Violation
 
 MAX_PER_CHECK = 20
-"""The largest number of violations of a check: a damaged log has thousands, and the first ones are enough."""
+"""The most violations that one check returns: a damaged log has thousands, and the first ones are enough."""
 
 CHECKS: tuple[Callable[[History], Iterator[Violation]], ...] = (
     log_checks.lost_acknowledged,

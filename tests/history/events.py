@@ -1,4 +1,4 @@
-"""The events of a history: the requests and responses of the workload, and the contents of the disks in the end.
+"""The events of a history: the workload's requests and responses, and the disks' contents at the end of the run.
 
 A history is a sequence of small typed events in the order of recording. All times are of one clock (virtual or real). A
 record is identified by its value, which must be unique in the history. The event of a response also has
@@ -17,7 +17,7 @@ import msgspec
 from anabranch.protocol.types import TopicPartition
 
 UNKNOWN: Final = -1
-"""A generation, leader epoch, incarnation or partition that the recorder cannot see."""
+"""Stands for a generation, leader epoch, incarnation or partition that the recorder cannot see."""
 
 ARCHIVE: Final = -2
 """The broker number for a copy of a partition's log that was made before its records were removed."""
@@ -60,7 +60,7 @@ class Acked(_Event, tag="acked"):
 
 
 class NotWritten(_Event, tag="not_written"):
-    """The record failed. ``refused``: it is not in the log (not sent, or always refused). ``unknown``: it may be."""
+    """The record failed. ``refused``: the log does not have it (not sent, or always refused). ``unknown``: it may."""
 
     producer: str
     value: str
@@ -81,7 +81,7 @@ class Assigned(_Event, tag="assigned"):
 
 
 class Revoked(_Event, tag="revoked"):
-    """A member gave up these partitions. ``lost``: other members may have had them already."""
+    """A member gave up these partitions. ``lost``: other members may have got them before."""
 
     group: str
     member: str
@@ -157,8 +157,8 @@ class Drained(_Event, tag="drained"):
 class WatermarkSeen(_Event, tag="watermark"):
     """A broker responded with a high watermark as the leader of ``leader_epoch``.
 
-    ``via`` is ``list`` for ListOffsets, whose result must never go back (KIP-207), and ``fetch`` for Fetch, where a new
-    leader may have a lower high watermark than its predecessor exposed.
+    ``via`` is ``list`` for ListOffsets, whose result must never go back (KIP-207). It is ``fetch`` for Fetch: there a
+    new leader may show a lower high watermark than its predecessor.
     """
 
     tp: TopicPartition
@@ -179,7 +179,8 @@ class Fault(_Event, tag="fault"):
 class Replica(_Event, tag="replica"):
     """The log of a replica at the end of the run. Its batches follow as ``StoredBatch`` events in the log's order.
 
-    ``in_sync`` is False for one that may lack committed records, such as the replica of a broker that is still down.
+    ``in_sync`` is False for a replica that may lack committed records, such as the replica of a broker that is still
+    down.
     """
 
     broker: int
@@ -218,7 +219,7 @@ class StoredBatch(_Event, tag="stored"):
 
 
 class OrderedGroup(_Event, tag="ordered_group"):
-    """The members of this group deliver every key in order across resizes, so the promise is checked for it."""
+    """The members of this group deliver every key in order across resizes: the promise is checked for this group."""
 
     group: str
 
@@ -242,7 +243,7 @@ class KeysFlushed(_Event, tag="keys_flushed"):
 
 
 class PositionReported(_Event, tag="position_reported"):
-    """A member reports a position: everything below is processed, flushed and, with ``commits``, committed.
+    """A member reports a position: all records below it are processed, flushed and, with ``commits``, committed.
 
     Without ``commits``, the report may be a commit request, and counts once the commit is accepted.
     """
@@ -257,7 +258,7 @@ class PositionReported(_Event, tag="position_reported"):
 
 
 class SessionExtended(_Event, tag="session_extended"):
-    """A coordinator responded to a member after extending its session, which lasts at least until this time."""
+    """A coordinator extended a member's session and responded. The session lasts at least until this time."""
 
     group: str
     member: str
@@ -275,7 +276,7 @@ class PositionAnswered(_Event, tag="position_answered"):
 
 
 class Created(_Event, tag="created"):
-    """A partition was created. It shares only its name with a removed partition of the same number.
+    """A partition was created. If the number was used before, the two partitions share only their name.
 
     An event without an incarnation belongs to the partition that existed at the time.
     """
@@ -287,7 +288,7 @@ class Created(_Event, tag="created"):
 class Removed(_Event, tag="removed"):
     """A partition is removed, or certain to be removed, with its records and commits.
 
-    An ``ARCHIVE`` replica has its records.
+    An ``ARCHIVE`` replica has the records of the removed partition.
     """
 
     tp: TopicPartition
@@ -295,7 +296,7 @@ class Removed(_Event, tag="removed"):
 
 
 class LayoutSet(_Event, tag="layout_set"):
-    """The layout by which leaders accept records from this leader epoch of a partition on, until the next event."""
+    """From this leader epoch of a partition on, leaders accept records by this layout, until the next such event."""
 
     tp: TopicPartition
     incarnation: int
@@ -306,7 +307,7 @@ class LayoutSet(_Event, tag="layout_set"):
 
 
 class Expired(_Event, tag="expired"):
-    """A replica's log start moves to this offset: records below need not be delivered any more.
+    """A replica's log start moves to this offset: records below the offset need not be delivered any more.
 
     ``StoredBatch`` events of the broker ``EXPIRED`` have these records. A partition without such events has only the
     final log starts in its ``Replica`` events. The time when its records expired is not known.

@@ -1,4 +1,4 @@
-"""Correct histories from a random source, which a cluster that keeps every promise could have recorded."""
+"""Makes random histories that a correct cluster could have recorded."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class _Generator:
 
 
 def correct_history(seed: int, steps: int = 60, *, seeks: bool = False) -> list[Event]:
-    """A history of producers, fail-overs, rebalances, reads and commits; the same seed gives the same history.
+    """Return a history of producers, fail-overs, rebalances, reads and commits; a seed always gives the same history.
 
     With ``seeks`` members also seek, so records may stay undelivered, and there is no ``Drained`` event.
     """

@@ -60,14 +60,14 @@ class _Commits:
             self.unknown = [other for other in self.unknown if other.generation >= event.generation]
 
     def floor(self) -> int:
-        """A new owner starts here or later: the last acknowledged commit, or a lower commit whose response was lost."""
+        """Return a new owner's lowest start: the last acknowledged commit, or a lower commit without a response."""
         committed = [self.last.offset] if self.last is not None else [0]
         return min(committed + [event.offset for event in self.unknown])
 
 
 @dataclass(slots=True)
 class _Cursor:
-    """A member's position in a partition: the next offset, or, before its first poll, the lowest allowed start."""
+    """A member's position in a partition: before its first poll the lowest allowed start, then the next offset."""
 
     since: Event
     next_offset: int = -1
@@ -116,7 +116,7 @@ def polls(history: History) -> Iterator[Violation]:
 
 
 def _ceilings(history: History) -> dict[GroupPartition, tuple[list[float], list[int]]]:
-    """For each group and partition: the times of commit requests, and the highest offset up to each."""
+    """For each group and partition: the times of commit requests, and the highest offset requested up to each time."""
     asked: dict[GroupPartition, list[Committed]] = {}
     for event in history.of(Committed):
         if event.outcome != "refused":
@@ -157,9 +157,9 @@ def _next_poll(history: History, cursor: _Cursor, event: Polled, at: int) -> Ite
 
 
 def commits(history: History) -> Iterator[Violation]:
-    """A committed offset does not go back within a generation, and a fetch returns the last committed one.
+    """Within a generation a committed offset does not go back, and a fetch returns the last committed offset.
 
-    It may go back when a member itself went back (``Positioned``).
+    The committed offset may go back when a member itself went back (``Positioned``).
 
     Two requests are compared only when one got its response before the other began: overlapping requests have no order.
     A commit whose response was lost may take effect late, so a fetch may return that commit too.
@@ -202,7 +202,7 @@ def commits(history: History) -> Iterator[Violation]:
 
 
 def _went_back(sought: Iterable[Positioned], before: Committed, event: Committed | OffsetFetched) -> bool:
-    """Whether a member got a position below ``before`` since that commit."""
+    """Whether a member got a position below the commit ``before`` after that commit."""
     return any(
         (one.group, one.tp) == (event.group, event.tp)
         and one.offset < before.offset

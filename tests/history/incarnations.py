@@ -1,6 +1,6 @@
 """Renames partitions that were removed and created again: each incarnation gets a topic name, ``topic#incarnation``.
 
-So every check treats incarnations as unrelated partitions: they must share nothing.
+So every check treats two incarnations as unrelated partitions, which must share nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def topic_of(tp: TopicPartition) -> str:
 
 
 def name_incarnations(events: Iterable[Event]) -> list[Event]:
-    """The same events, with a name for each incarnation of the partitions that had several."""
+    """Return the same events. If a partition had several incarnations, each incarnation has a topic name of its own."""
     events = list(events)
     incarnations = _Incarnations(events)
     return [incarnations.named(event) for event in events] if incarnations.several else events
@@ -63,7 +63,7 @@ class _Incarnations:
         return [incarnation_name(tp, incarnation) for incarnation in self.several[tp]] if tp in self.several else [tp]
 
     def _incarnation(self, event: Any) -> int:
-        """The incarnation of an event, from its field, its stored value, its leader epoch, or its time.
+        """Find the incarnation of an event by its field, its stored value, its leader epoch, or its time.
 
         Leader epochs of an incarnation are above those of the previous one.
         """

@@ -61,7 +61,7 @@ class Log:
         return any(value is not None for value in self.values[start:end])
 
     def with_expired(self, expired: Iterable[StoredBatch]) -> Log:
-        """The same log with the expired batches below its first one."""
+        """Return this log, preceded by its expired batches."""
         whole = Log(self.replica)
         first = self.batches[0].base_offset if self.batches else self.replica.log_end_offset
         for batch in expired:
@@ -74,7 +74,7 @@ class Log:
 
 @dataclass(slots=True)
 class _Starts:
-    """The moves of a partition's log start, as ascending numbers of events with their offsets."""
+    """The moves of a partition's log start: the ascending numbers of the events, and the log start after each."""
 
     at: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
@@ -95,7 +95,7 @@ class History:
         self.events: list[Event] = []
         self.sent: dict[str, Sent] = {}
         self.order: dict[str, int] = {}
-        """The number of each value in the order of sending."""
+        """By value: its number in the order of sending."""
         self.sent_twice: list[Sent] = []
         self.logs: dict[TopicPartition, dict[int, Log]] = {}
         self._by_kind: dict[type, list[Event]] = {}
@@ -142,7 +142,7 @@ class History:
         return self._epochs.get(tp, [])
 
     def layout_at(self, tp: TopicPartition, leader_epoch: int) -> LayoutSet | None:
-        """The layout by which a leader of this epoch accepts records; None when it is not known."""
+        """Return the layout by which a leader of this epoch accepts records; None when the layout is not known."""
         epochs = self._epochs.get(tp, [])
         at = bisect_right(epochs, leader_epoch)
         return self._layouts[tp][epochs[at - 1]] if at else None
@@ -173,11 +173,11 @@ class History:
         return [log for log in self.logs.get(tp, {}).values() if log.replica.in_sync]
 
     def high_watermark(self, tp: TopicPartition) -> int:
-        """The highest high watermark of the replicas: those of followers and of checkpoints may be lower."""
+        """The highest high watermark of the replicas. A follower or a checkpoint may have a lower one."""
         return max((log.replica.high_watermark for log in self.logs.get(tp, {}).values()), default=0)
 
     def different_logs(self, tp: TopicPartition) -> list[Log]:
-        """The different in-sync logs of a partition: a single one, if the replicas agree."""
+        """The in-sync logs of a partition, without equal ones: a single log if the replicas agree."""
         found: list[Log] = []
         for log in self.in_sync(tp):
             if not any(log.first == other.first and log.values == other.values for other in found):

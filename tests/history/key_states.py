@@ -1,4 +1,4 @@
-"""A state for each key, as an application keeps it: loaded with an assignment, flushed before a revocation."""
+"""States of keys, as an application keeps them: loaded at an assignment, and flushed before a revocation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class NotLoadedError(Exception):
 class KeyStates:
     """One member's states. ``stored`` is shared by all members of the group, like a database.
 
-    A state is the last value of a key. ``load`` copies the stored states of that moment: after a load that came before
-    another member's ``flush``, ``apply`` returns old states. The member's own unflushed changes stay. A state has the
-    generation of its change, and the store keeps the later generation. So an evicted member that does not know of its
-    eviction overwrites nothing.
+    A state is the last value of a key. ``load`` copies the states that are stored at that moment. If another member's
+    ``flush`` comes later, ``apply`` returns old states. The member's own unflushed changes stay. Each state has the
+    generation of its change, and the store keeps the state of the later generation. So an evicted member that does not
+    know of its eviction overwrites no newer state.
     """
 
     stored: dict[str, tuple[int, str]]
@@ -38,7 +38,7 @@ class KeyStates:
             self._changed[tp] = {}
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop partitions that went to other members, including unflushed states."""
+        """Drop partitions that went to other members, with their unflushed states."""
         for tp in partitions:
             self._loaded.pop(tp, None)
             self._changed.pop(tp, None)

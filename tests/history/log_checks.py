@@ -18,7 +18,7 @@ from tests.history.index import History, Log, Violation
 def lost_acknowledged(history: History) -> Iterator[Violation]:
     """An acknowledged record is on every in-sync replica, unless it is below the log start.
 
-    If the history has the moves of log starts, the record must have existed until then.
+    If the history has the moves of log starts, the record must have existed until the move past its offset.
     """
     missing: set[TopicPartition] = set()
     anywhere: dict[TopicPartition, set[str | None]] = {}
@@ -93,7 +93,7 @@ def refused_but_written(history: History) -> Iterator[Violation]:
 
 
 def duplicates(history: History) -> Iterator[Violation]:
-    """A record of an idempotent producer is at one place, and sequences ascend by one in each partition (KIP-98)."""
+    """A record of an idempotent producer is stored once, and sequences ascend by one in each partition (KIP-98)."""
     seen: dict[str, tuple[TopicPartition, int]] = {}
     for tp in history.logs:
         for number, log in enumerate(history.different_logs(tp)):
@@ -124,7 +124,7 @@ def _sequences(log: Log) -> Iterator[Violation]:
 
 
 def key_order(history: History) -> Iterator[Violation]:
-    """In each partition, the records of an idempotent producer and key are in the order of sending."""
+    """In each partition, records of one idempotent producer and one key are in the order of sending."""
     for tp in history.logs:
         for log in history.different_logs(tp):
             last: dict[tuple[str, str], tuple[int, str]] = {}
@@ -182,12 +182,12 @@ def watermarks(history: History) -> Iterator[Violation]:
     """A leader's exposed high watermark never goes back.
 
     One leader's high watermark (same partition, broker and leader epoch) never descends. A new leader begins with the
-    high watermark that it had as a follower, which may be lower than the one that its predecessor exposed. So a Fetch
-    response of the new leader may show a lower high watermark. ListOffsets waits until the leader has caught up
-    (KIP-207, OFFSET_NOT_AVAILABLE), so listed offsets never go back from one leader epoch to the next. A replaced
-    leader that does not know of its replacement responds with its old state and its older epoch; a client that knows
-    the newer epoch is refused. Exposed records are committed: no in-sync log may end below them. Responses are compared
-    only when one request began after the other's response.
+    high watermark that it had as a follower. Its predecessor may have exposed a higher one. So a Fetch response of the
+    new leader may show a lower high watermark. ListOffsets waits until the leader has caught up (KIP-207,
+    OFFSET_NOT_AVAILABLE), so listed offsets never go back from one leader epoch to the next. A replaced leader that
+    does not know of its replacement responds with its old state and its older epoch, and refuses clients that know the
+    newer epoch. Exposed records are committed: no in-sync log may end below them. Responses are compared only when one
+    request began after the other's response.
     """
     seen = sorted(history.of(WatermarkSeen), key=lambda event: event.asked_ms)
     answered = sorted(seen, key=lambda event: event.at_ms)

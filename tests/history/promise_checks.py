@@ -40,7 +40,7 @@ class _Chain:
     offsets: list[int] = field(default_factory=list)
 
     def last_before(self, order: int, start: int, delivered: Container[str]) -> str | None:
-        """The last earlier record that was delivered, or that must have been delivered, being at or above ``start``."""
+        """Return the last earlier record that was delivered, or had to be: its offset is at or above ``start``."""
         for at in reversed(range(bisect_left(self.orders, order))):
             if self.offsets[at] >= start or self.values[at] in delivered:
                 return self.values[at]
@@ -48,7 +48,7 @@ class _Chain:
 
 
 def _chains(history: History) -> dict[ProducerKey, dict[TopicPartition, _Chain]]:
-    """The places of each key's records: those that are stored, and those that were delivered before their removal."""
+    """Find the places of each key's records, both stored records and records that were delivered and then removed."""
     placed: dict[ProducerKey, dict[TopicPartition, dict[int, tuple[str, int]]]] = {}
 
     def put(tp: TopicPartition, value: str | None, offset: int) -> None:
@@ -110,18 +110,18 @@ class _Promise:
         self._delivered: dict[str, _Delivered] = {}
         self._newest: dict[ProducerKey, dict[TopicPartition, Polled]] = {}
         self._last: dict[tuple[ProducerKey, TopicPartition], Polled] = {}
-        """The last delivery of a key in a partition, which may be older than an earlier delivery."""
+        """The last delivery of a key in a partition. A delivery before it may be of a newer record."""
         self._flushed: dict[Holding, list[int]] = {}
         self._lost: dict[Holding, int] = {}
         self._crashed: dict[str, int] = {}
         self._session_ends: dict[str, float] = {}
         self._removed: dict[TopicPartition, list[tuple[int, frozenset[str]]]] = {}
-        """The removals of each partition number, with the members whose sessions had not ended then."""
+        """The removals of each partition number, each with the members whose sessions had not ended at the removal."""
         self._unflushed: dict[Holding, dict[ProducerKey, Polled]] = {}
-        """The last records that a member delivered from a partition since its flush, loss or assignment."""
+        """By member and partition: each key's last delivery since the partition's flush, loss or assignment."""
         self._loaded: dict[Holding, int] = {}
         self._shown: dict[tuple[Holding, ProducerKey, TopicPartition], tuple[int, str]] = {}
-        """The chains that are checked already: the last record, and the load that covered it."""
+        """The chains that are checked already: the load, and the last record that the load covers."""
 
     def take(self, at: int, event: Event) -> Iterator[Violation]:
         """Check the next event, of this group or of the cluster."""
@@ -147,7 +147,7 @@ class _Promise:
                 self._removed.setdefault(event.tp, []).append((at, frozenset(alive)))
 
     def _need_not_flush(self, member: str, tp: TopicPartition, since: int) -> bool:
-        """Whether the partition was removed after ``since``, when its owner's session had ended.
+        """Whether the partition was removed after ``since``, and its owner's session had ended before the removal.
 
         The owner has lost the partition, or crashed. So no member could be asked to flush, and all records of the
         partition were committed.
@@ -182,7 +182,7 @@ class _Promise:
         self._unflushed.setdefault((event.member, event.tp), {})[key] = event
 
     def _again(self, tp: TopicPartition, key: ProducerKey) -> None:
-        """A member went back in a partition: later deliveries of the key in other partitions are checked again."""
+        """Note that a member went back in a partition: check later deliveries of the key in other partitions again."""
         self._shown = {shown: how for shown, how in self._shown.items() if shown[1:] != (key, tp)}
 
     def _violation(self, what: str, *events: Polled) -> Violation:
@@ -221,7 +221,7 @@ class _Promise:
         self._shown[holding, key, tp] = loaded, before
 
     def _own(self, event: Polled, key: ProducerKey, tp: TopicPartition, order: int) -> Iterator[Violation]:
-        """Check that a member has flushed its own deliveries of the key in ``tp``, even if others got them too."""
+        """Check that a member has flushed its deliveries of the key in ``tp``, even if other members got them too."""
         own = self._unflushed.get((event.member, tp), {}).get(key)
         if own is None or own.generation != event.generation or self._history.order[own.value] > order:
             return
@@ -247,21 +247,21 @@ class _Promise:
 
 
 def promise(history: History) -> Iterator[Violation]:
-    """A record is delivered after all earlier records of its producer and key in other partitions, a flush and a load.
+    """A record comes after all earlier records of its producer and key in other partitions, a flush and a load.
 
     A record A is produced before B. Then the order is: A is delivered, ``on_partition_key_maybe_revoked`` of A's owner
-    returns, ``on_partition_key_assigned`` of B's owner returns, B is delivered. A is not delivered again, except to a
-    member that went back itself. Later deliveries of the key in other partitions must then follow that delivery of A in
-    the same way.
+    returns, ``on_partition_key_assigned`` of B's owner returns, B is delivered. Then A is delivered again only to a
+    member that itself went back. Later deliveries of the key in other partitions must follow that delivery of A in the
+    same way.
 
-    The callbacks of a rebalance count as well, because they flush and load whole partitions.
+    A rebalance's callbacks also count as flush and load, because they flush and load whole partitions.
 
-    In two cases a member need not flush a partition. It lost the partition to another member in a later generation: its
-    uncommitted records are delivered again. Or it lost the partition or crashed, and its session had ended before the
-    partition was removed. While such a member does not know this, it flushes its own deliveries before it continues
-    with the key in another partition.
+    In two cases a member need not flush a partition. In the first, another member got the partition in a later
+    generation: uncommitted records are delivered again. In the second, the member lost the partition or crashed, and
+    its session had ended before the partition was removed. A member that does not know of its loss still flushes its
+    own deliveries before it continues with the key in another partition.
 
-    A record A that expired before B's delivery may be missing. If A was delivered, it must be flushed all the same.
+    A record A that expired before B's delivery may be missing. But a delivered A must be flushed.
     """
     groups = {event.group: None for event in history.of(OrderedGroup)}
     if not groups:
@@ -306,9 +306,9 @@ class _Read:
 
 
 def positions(history: History) -> Iterator[Violation]:
-    """Everything below a reported position is delivered, flushed and committed.
+    """All records below a reported position are delivered, flushed and committed.
 
-    A position in a response was reported or committed.
+    A position in a response was reported or committed before.
     """
     read: dict[tuple[str, str, TopicPartition], _Read] = {}
     committed: dict[tuple[str, TopicPartition], int] = {}

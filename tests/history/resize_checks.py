@@ -29,7 +29,7 @@ NOT_HERE: Final = frozenset(
 
 
 def routing(history: History) -> Iterator[Violation]:
-    """Each record is in the partition that linear hashing gives for its key and the layout of its leader epoch."""
+    """Each record is in its partition by linear hashing of its key, in the layout of the record's leader epoch."""
     hashes: dict[str, int] = {}
     for tp in history.logs:
         if not history.has_layouts(tp):
@@ -58,7 +58,7 @@ def _batch_routing(history: History, batch: StoredBatch, hashes: dict[str, int])
 
 
 def closed(history: History) -> Iterator[Violation]:
-    """A partition takes no data record in a leader epoch in whose layout it is closed."""
+    """If a partition is closed in the layout of a leader epoch, the partition has no data record of that epoch."""
     for tp, logs in history.logs.items():
         for broker, log in logs.items():
             where = f"{tp} on broker {broker}"
@@ -71,7 +71,7 @@ def closed(history: History) -> Iterator[Violation]:
 
 
 def layouts(history: History) -> Iterator[Violation]:
-    """A leader epoch has one layout, and a request that names another gets INVALID_PARTITION_METADATA."""
+    """A leader epoch has one layout, and a request with another layout gets INVALID_PARTITION_METADATA."""
     known: dict[TopicPartition, set[tuple[int, int]]] = {}
     of_epoch: dict[tuple[TopicPartition, int], LayoutSet] = {}
     for layout in history.of(LayoutSet):
@@ -116,8 +116,8 @@ def incarnations(history: History) -> Iterator[Violation]:
     """A partition that was removed and created again shares nothing with its predecessor.
 
     Its leader epochs are above the predecessor's, so a late request of an old leader is fenced. Its offsets are above
-    too, so a consumer's old position skips nothing. No record of one incarnation is in the other. A group that
-    committed in one incarnation has read nothing of the other, and begins at the other's first offset.
+    the predecessor's too, so a consumer's old position skips nothing. No record is in two incarnations. A group that
+    committed in one incarnation has read nothing of the next, and begins at the first offset of the next.
     """
     by_place: dict[TopicPartition, list[TopicPartition]] = {}
     for tp in history.tps:
@@ -151,7 +151,7 @@ def _values_apart(history: History, names: list[TopicPartition]) -> Iterator[Vio
 
 
 def _end_of(history: History, tp: TopicPartition) -> int:
-    """The end of an incarnation's logs, as far as they are known."""
+    """Return the highest known end of an incarnation's logs."""
     return max((log.replica.log_end_offset for log in history.different_logs(tp)), default=0)
 
 

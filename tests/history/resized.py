@@ -1,6 +1,6 @@
 """Correct histories of a topic that grows and shrinks, from a random source, like ``generated``.
 
-This module does not use the gate's rules but the promise itself. A record is delivered once all earlier records of its
+This module uses the promise itself, not the gate's rules. A record is delivered once all earlier records of its
 producer and key in other partitions are delivered, flushed, committed and loaded.
 """
 
@@ -57,7 +57,7 @@ KEYS = 4
 class _Partition:
     """One incarnation of a partition: its log, shared by all replicas, and the group's position in it.
 
-    ``values`` begin with a blank for each offset below ``base``, which belongs to earlier incarnations.
+    Offsets below ``base`` belong to earlier incarnations, and have blanks in ``values``.
     """
 
     tp: TopicPartition
@@ -111,7 +111,7 @@ class _Generator:
     incarnations: int = 0
     sequences: dict[tuple[str, int], int] = field(default_factory=dict)
     places: dict[tuple[str, str], list[tuple[_Partition, int]]] = field(default_factory=dict)
-    """The places of the records of each producer and key, in the order of sending."""
+    """For each producer and key: the places of the records, in the order of sending."""
     stored: dict[str, tuple[int, str]] = field(default_factory=dict)
     states: dict[str, KeyStates] = field(default_factory=dict)
     generation: int = 0
@@ -163,7 +163,7 @@ class _Generator:
             self._announce_layout(partition)
 
     def grow(self) -> None:
-        """Grow the topic: closed partitions that still exist take records again, and others are created."""
+        """Grow the topic: closed partitions that still exist are revived, and the other new partitions are created."""
         if self.undeleted == MOST:
             return
         self._resize(self.rng.randint(self.undeleted + 1, MOST))
@@ -177,7 +177,7 @@ class _Generator:
         self._resize(self.rng.randint(INITIAL, self.undeleted - 1))
 
     def remove(self) -> None:
-        """Remove closed partitions that are read to their ends and flushed, beginning with the last one."""
+        """Remove closed partitions from the last one down, as long as each is read to its end and flushed."""
         last = self.partitions[-1]
         if last.start == len(last.values):
             self.commit(last)
@@ -300,7 +300,7 @@ class _Generator:
                 self._deliver(partition)
 
     def _deliver(self, partition: _Partition) -> bool:
-        """Deliver the next record if it may be delivered. False otherwise."""
+        """Deliver the next record. Returns False if it may not be delivered yet."""
         partition.position = max(partition.position, partition.start)
         if partition.position == len(partition.values):
             return False

@@ -174,7 +174,7 @@ def deliver_to_a_member_without_the_partition(events: list[Event], rng: random.R
 
 
 def start_below_the_commit(events: list[Event], rng: random.Random) -> list[Event]:
-    """The last generation delivers from the start again, although a commit was acknowledged."""
+    """The last generation delivers from the log's start again, although a commit was acknowledged."""
     last = max(e.generation for e in events if isinstance(e, Assigned))
     commit = some(events, rng, Committed, lambda e: e.outcome == "ok")
     in_doubt = [e for e in events if isinstance(e, Committed) and e.tp == commit.tp and e.outcome == "unknown"]

@@ -109,7 +109,7 @@ def test_a_revoked_partition_counts_as_flushed_and_an_assigned_one_as_loaded() -
 
 
 def test_an_evicted_member_may_still_deliver_the_records_it_had() -> None:
-    """The member was paused and does not know of its eviction yet. Only fencing at its sink can stop it."""
+    """The member was paused and does not know of its eviction yet. Only fencing at the member's sink can stop it."""
     start = [*BEGIN, assigned("one", 1, PARENT), assigned("two", 2, PARENT, CHILD)]
     taken = [polled("two", 2, PARENT, "a"), flushed("two", PARENT), loaded("two", CHILD), polled("two", 2, CHILD, "b")]
     assert broken([*start, *taken, A]) == []
@@ -174,7 +174,7 @@ def test_a_delivered_record_is_flushed_even_if_it_expired() -> None:
 
 
 def test_a_member_whose_partition_was_removed_while_its_group_was_empty_flushes_nothing() -> None:
-    """The member was paused, so no request reached it. Its records there were committed, and so flushed."""
+    """The member was paused, so no request reached it. The partition's records were committed, and so flushed."""
     kept = [*stored(PARENT, "b"), *stored(CHILD, "a", broker=ARCHIVE, incarnation=7)]
     begun = [*SENT, OrderedGroup(0.0, "g"), *kept, assigned("one", 1, PARENT, CHILD), polled("one", 1, CHILD, "a")]
     lost = Revoked(3.0, "g", "one", 1, [PARENT, CHILD], lost=True)

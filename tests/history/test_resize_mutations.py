@@ -49,7 +49,7 @@ def index_of(events: list[Event], wanted: Event) -> int:
 
 
 def across_partitions(events: list[Event]) -> Iterator[tuple[int, int]]:
-    """Pairs of successive deliveries of a producer and key, in one generation and from two partitions."""
+    """Find successive deliveries of one producer and key that are in one generation and from two partitions."""
     sent = {event.value: (event.producer, event.key) for event in events if isinstance(event, Sent)}
     order = {value: number for number, value in enumerate(sent)}
     last: dict[tuple[str, str], int] = {}
@@ -151,7 +151,7 @@ def call_a_member_without_the_partition(events: list[Event], rng: random.Random)
 
 
 def just_before(events: list[Event], report: PositionReported, kind: type[Event]) -> Event | None:
-    """The event of this kind right before a report, if the event directly follows a delivery."""
+    """Return the event of this kind right before a report; None if the event does not directly follow a delivery."""
     at = index_of(events, report)
     mine = [
         e
@@ -209,7 +209,7 @@ def layout_of(events: list[Event], batch: StoredBatch) -> LayoutSet:
 
 
 def store_in_a_wrong_partition(events: list[Event], rng: random.Random) -> list[Event]:
-    """A record's key is changed to one that belongs in another partition."""
+    """A record's key is replaced by a key that belongs in another partition."""
     batch = some(events, rng, StoredBatch)
     layout = layout_of(events, batch)
     sent = next(e for e in events if isinstance(e, Sent) and e.value == batch.values[0])
@@ -236,7 +236,7 @@ def keep_the_old_layout(events: list[Event], rng: random.Random) -> list[Event]:
 
 
 def append_to_a_closed_partition(events: list[Event], rng: random.Random) -> list[Event]:
-    """A closed partition takes a record on a replica that is not in sync."""
+    """A replica that is not in sync appends a record to a closed partition."""
     with_records = {(e.tp, e.incarnation) for e in events if isinstance(e, StoredBatch)}
     closing = some(
         events,

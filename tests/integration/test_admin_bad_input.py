@@ -1,4 +1,4 @@
-"""Every administrative request at its size limits, through a broker, on a real ZooKeeper.
+"""Sends every administrative request at its size limits to a broker, on a real ZooKeeper.
 
 Each request is done, or refused with an error that names the limit. Other administrative requests get responses in the
 meantime, and the connections stay open. The processes are real: no request ends one of them, or its ZooKeeper session.

@@ -1,4 +1,4 @@
-"""``deploy/prometheus`` and the dashboard with promtool: each alert is quiet, then fires, for artificial series."""
+"""``deploy/prometheus`` and the dashboard with promtool: for artificial series each alert is inactive, then fires."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ AGAIN = {
     "AnabranchOrderMayBeLost": Series(f"{A}_holds_let_go_total", ONE, "2", OF_GROUP),
     "AnabranchUnreadRecordsExpire": Series(f"{A}_held_records_removed_total", ONE, "2", OF_GROUP),
 }
-"""Cases in which the counter is above zero before the fault, by alert."""
+"""For each alert: a case in which the counter is above zero before the fault."""
 
 
 def test_prometheus_accepts_the_files() -> None:

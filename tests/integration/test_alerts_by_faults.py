@@ -155,9 +155,9 @@ def test_each_alert_has_a_fault_whose_test_waits_for_the_alert() -> None:
 
 
 def test_a_member_that_waits_for_another_fires_an_alert(cluster: ProcessCluster, prometheus: Prometheus) -> None:
-    """The owner of partition 0 does not read its records from before the split. The other member waits for them.
+    """The owner of partition 0 does not read the records from before the split. The other member waits for them.
 
-    The alert is over once they are read, although the members continue to ask for positions of each other.
+    The alert ends once those records are read, although each member still asks for the other's positions.
     """
     first = TopicPartition("handed", 0)
     is_over = anyio.Event()
@@ -226,7 +226,7 @@ def test_a_damaged_segment_fires_an_alert(cluster: ProcessCluster, prometheus: P
 
 
 def test_znodes_edited_by_hand_fire_alerts(cluster: ProcessCluster, prometheus: Prometheus) -> None:
-    """A topic's znode has no space for the fields of the controller. Later a restarted controller finds no state."""
+    """A topic's znode has no space for the controller's fields. Later a restarted controller misses a state's znode."""
     anyio.run(filled, cluster, NewTopic("frozen", 1, 1))
 
     async def split() -> None:

@@ -270,7 +270,7 @@ def test_records_of_an_aborted_transaction_do_not_count(
 
 
 def test_placement_and_order_are_checked_across_a_resize(tmp_path: Path, audit: Audit) -> None:
-    """2 -> 3 partitions at leader epoch 1: keys that move continue in their new partition, in order."""
+    """Resize 2 -> 3 partitions at leader epoch 1: moved keys continue in their new partition, in order."""
     writer = TopicWriter(tmp_path, "events", 2)
     writer.add_partition(2)
     old, new = Layout(0, 2, 2, 0), Layout(1, 2, 3, 1)
@@ -294,7 +294,7 @@ def test_placement_and_order_are_checked_across_a_resize(tmp_path: Path, audit: 
 
 
 def test_only_tombstones_of_moved_keys_may_be_in_their_old_partition(tmp_path: Path, audit: Audit) -> None:
-    """2 -> 3 partitions of a compacted topic: only a tombstone of a moved key stays in its old partition."""
+    """Resize 2 -> 3 of a compacted topic: only tombstones of a moved key may be in its old partition."""
     writer = TopicWriter(tmp_path, "table", 2, cleanup_policy="compact")
     writer.add_partition(2)
     old, new = Layout(0, 2, 2, 0), Layout(1, 2, 3, 1)
@@ -481,7 +481,7 @@ def test_a_failed_start_shows_the_output_of_the_jvm() -> None:
 
 
 def named(report: AuditReport) -> set[tuple[str, int, int | None, str | None, int | None]]:
-    """Each violation's check, partition, offset, file and byte."""
+    """Name each violation by its check, partition, offset, file and byte."""
     return {
         (check.name, found.partition, found.offset, found.segment and found.segment.split("/")[-1], found.position)
         for check in report.checks
@@ -490,7 +490,7 @@ def named(report: AuditReport) -> set[tuple[str, int, int | None, str | None, in
 
 
 def test_a_clean_history_of_many_resizes_and_a_million_records_gives_no_violation(tmp_path: Path, audit: Audit) -> None:
-    """Every check is decided, except those of a consumer log and of the replicas of all partitions."""
+    """Every check has a result, except the checks of a consumer log and of the replicas of all partitions."""
     history = History(tmp_path, 4, segment_bytes=1 << 24)
     keys = [b"key-%d" % n for n in range(2_500)]
     for count in (4, 6, 9, 6, 4, 8, 5, 16, 4, 7):
@@ -517,7 +517,7 @@ def test_a_clean_history_of_many_resizes_and_a_million_records_gives_no_violatio
 
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> Seeds:
-    """An export with every violation, and a consumer log beside it."""
+    """Return an export that has every violation, and a consumer log beside it."""
     root = tmp_path_factory.mktemp("seeds") / "exported"
     seeds = Seeds(root)
     seeds.append_violations()
@@ -623,7 +623,7 @@ def test_gaps_of_a_compacted_topic_are_allowed_and_its_other_faults_are_found(au
 def test_an_untrue_index_entry_is_counted_once_however_a_segment_is_split(
     tmp_path: Path, spark, split_bytes: int
 ) -> None:
-    """Each entry is two batches too low: the part before the entry contradicts it, and so does the entry's own part."""
+    """Each entry is two batches too low. Both the part before the entry and the entry's own part contradict it."""
     batches, entry = 40, struct.Struct(">qi")
     writer = TopicWriter(tmp_path, "events", 1)
     offsets = b""

@@ -27,7 +27,7 @@ CLEANED_SOON = {
 REPLICAS = 2
 NUMBER = "number"
 HOME, CHILD = 0, 2
-"""Two of the three partitions: the keys of CHILD were in HOME when there were two partitions."""
+"""Partitions of the topic: the keys of CHILD were in HOME when there were two partitions."""
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def delete_as_stock_clients_do(writer: Writer, keys: Collection[bytes], partitio
 
 
 def cleaned_to(cluster: ProcessCluster, tp: TopicPartition) -> list[int]:
-    """The offset at which the dirty part of each replica begins, from the brokers' checkpoints; -1 if never cleaned."""
+    """Read from the brokers' checkpoints where the dirty part of each replica begins; -1: it was never cleaned."""
     return [dirty_from(cluster.log_dir(broker), tp) for broker in cluster.broker_ids]
 
 
@@ -136,7 +136,7 @@ def dirty_from(log_dir: Path, tp: TopicPartition) -> int:
 
 
 async def cleaned(cluster: ProcessCluster, topic: str, *partitions: int) -> None:
-    """Wait until every replica is cleaned up to its present end, then cleaned again, which removes tombstones."""
+    """Wait for two cleanings of every replica up to its present end. The second one removes tombstones."""
     tps = [TopicPartition(topic, partition) for partition in partitions]
     async with Consumer(bootstrap_servers=cluster.bootstrap) as asking:
         ends = await asking.end_offsets(tps)
@@ -147,7 +147,7 @@ async def cleaned(cluster: ProcessCluster, topic: str, *partitions: int) -> None
 
 
 async def read_anew(cluster: ProcessCluster, topic: str) -> list[ConsumerRecord]:
-    """The records that a new reader gets, up to the present ends, in the order of delivery."""
+    """Read the topic up to its present ends with a new reader. Returns the records in the order of delivery."""
     found: list[ConsumerRecord] = []
     async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as reader:
         tps = [TopicPartition(topic, partition) for partition in await reader.partitions_for_topic(topic)]
@@ -166,7 +166,7 @@ def table(records: Collection[ConsumerRecord]) -> dict[bytes, bytes]:
 
 
 def backwards(numbers: Collection[tuple[bytes, int]]) -> list[tuple[bytes, int, int]]:
-    """(key, number, previous number) at each place where a key's number does not rise."""
+    """Return (key, number, previous number) wherever a key's number is not above the key's previous number."""
     found, last = [], dict[bytes, int]()
     for key, number in numbers:
         if number <= last.get(key, 0):
@@ -176,7 +176,7 @@ def backwards(numbers: Collection[tuple[bytes, int]]) -> list[tuple[bytes, int, 
 
 
 class KeyScenario:
-    """One topic through the counts 2, 3, 2 and 3. Its keys are in groups; the keys of a group have the same history."""
+    """A topic that is resized 2 -> 3 -> 2 -> 3. Its keys are in groups; all keys of a group have the same history."""
 
     def __init__(self, cluster: ProcessCluster, topic: str) -> None:
         self.cluster = cluster
@@ -254,7 +254,8 @@ def test_no_deleted_key_reappears_after_a_split_a_merge_and_a_revival(cluster: P
     """Some keys that move to the child are deleted there, and the cleaner removes their old values in the parent.
 
     A stock producer deletes one key: its old value stays in the parent, and its tombstone in the child. Then the child
-    is merged, but not removed: it has the last value of one key, and an older value of a key deleted in the parent.
+    is merged, but not removed: it has the last value of one key, and an older value of a key that is deleted in the
+    parent.
     """
     scenario = KeyScenario(cluster, "table")
     create_resizable(cluster.bootstrap, scenario.topic, 2, CLEANED_SOON, replication_factor=REPLICAS)

@@ -1,6 +1,6 @@
-"""``pip install .`` with a C compiler gives a compiled record codec, which passes the tests of the pure one.
+"""``pip install .`` with a C compiler builds a record codec that passes the tests of the pure Python codec.
 
-Without a C compiler it gives the pure one.
+Without a C compiler, the pure Python codec is installed.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.integration
 
 DEADLINE_S = 60.0
 LOOKS = (("desktop", "light", 6), ("phone", "dark", 9), ("desktop", "dark", 5), ("phone", "light", 7))
-"""The size and the colours of the page, and the count to which the topic is resized meanwhile."""
+"""The size and the colours of the page, and the partition count to which the topic is resized meanwhile."""
 LONGEST = 249
 """The greatest length of a topic's name."""
 HOSTILE = "<script>document.title = 'run'</script><img src=http://example.com/x>"
@@ -86,7 +86,7 @@ def console(cluster: Cluster, registry: str) -> Iterator[Served]:
 
 @pytest.fixture
 def topic(cluster: Cluster, console: Served, fresh_name: Callable[[str], str]) -> str:
-    """A topic that the console knows: brokers learn of a new topic one after the other."""
+    """Create a topic, and wait until the console shows it: brokers get a new topic one after the other."""
     name = create(cluster, f"{fresh_name('console')}-{'x' * LONGEST}"[:LONGEST])
     wait_for(lambda: console.get(f"/topics/{name}")[0] == 200, DEADLINE_S, "the console knows the topic")
     return name
@@ -214,7 +214,7 @@ def test_a_key_is_followed_across_a_split(cluster: Cluster, console: Served, top
 def test_a_member_that_holds_up_a_rebalance_is_named(
     cluster: Cluster, console: Served, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    """The member has records, and does not poll again. Another one joins."""
+    """The member has records, and does not poll again. Then another member joins."""
     group = fresh_name("group")
     common = {"bootstrap_servers": cluster.bootstrap_servers, "group_id": group, "auto_offset_reset": "earliest"}
     with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:

@@ -1,4 +1,4 @@
-"""Processes of this release on the directories of an earlier one: commit a02dc22, which resized with barriers."""
+"""Processes of this release run on the directories of commit a02dc22, which resized with barriers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
 
 
 def has_goal(client: KazooClient, topic: str, count: int) -> bool:
-    """Whether each counted partition of a topic has a leader, and the layout of ``count`` that this release wrote."""
+    """Whether each of ``count`` partitions has a leader, and the layout of ``count`` that this release wrote."""
     znode = TopicZnode.decode(topic, client.get(paths.topic(topic))[0])
     there = set(client.get_children(paths.partitions(topic)))
     if znode.undeleted_partition_count != count or not {str(p) for p in range(count)} <= there:
@@ -68,14 +68,14 @@ def has_goal(client: KazooClient, topic: str, count: int) -> bool:
 
 
 def is_old(client: KazooClient, topic: str) -> bool:
-    """Whether some state of the topic still has the form of the earlier release."""
+    """Whether some partition state of the topic still has the earlier release's format."""
     there = client.get_children(paths.partitions(topic))
     states = [json.loads(client.get(paths.partition_state(topic, int(p)))[0]) for p in there]
     return any("layout" in state and "initial_partition_count" not in state for state in states)
 
 
 def lineages_by_version_0(cluster: ProcessCluster, topics: Iterable[str]) -> dict[str, set[ErrorCode]]:
-    """The errors that a consumer of the earlier release gets when it requests the ancestors of partitions."""
+    """Request the ancestors of partitions as a consumer of the earlier release does. Returns the errors."""
     host, _, port = cluster.bootstrap.split(",")[0].rpartition(":")
     both = [PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=p) for p in (0, 1)]
     asked = [PartitionLeaderEpochsForPartitionsRequestTopic(name=name, partitions=both) for name in topics]
@@ -90,7 +90,7 @@ def lineages_by_version_0(cluster: ProcessCluster, topics: Iterable[str]) -> dic
 
 
 def read(cluster: ProcessCluster, group: str, wanted: Mapping[str, Mapping[str, list[str]]]) -> None:
-    """Read ``wanted`` with a group: these values of each key, each once and in this order."""
+    """Read with a group, and check that each key has exactly the values in ``wanted``, in that order."""
     missing = {(topic, key): list(values) for topic, keys in wanted.items() for key, values in keys.items() if values}
     with Consumer(
         bootstrap_servers=cluster.bootstrap, group_id=group, auto_offset_reset="earliest", metadata_max_age_ms=1000
@@ -109,7 +109,7 @@ def read(cluster: ProcessCluster, group: str, wanted: Mapping[str, Mapping[str, 
 
 
 def test_topics_of_an_earlier_release_are_converted_and_resized_further(found: Found) -> None:
-    """Topics in every state are read and converted once the level is finalized, and then resized further."""
+    """Topics in every state are read, converted once the level is finalized, and then resized further."""
     cluster, sent = found
     resized = [name for name in recorded.topics() if name not in ("never", "at-grow-asked")]
     with Admin(bootstrap_servers=cluster.bootstrap) as admin, zookeeper(cluster) as client:

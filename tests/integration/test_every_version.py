@@ -97,7 +97,7 @@ NEVER_RESIZED = "never-resized"
 GROUP = "versions-group"
 TOPIC_RESOURCE, COMMIT_OFFSET = 2, 1
 FROM_CONTROLLER = {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN}
-"""APIs between the controller and brokers: every other test of a cluster uses them.
+"""APIs between the controller and brokers, which every other test with a cluster uses.
 
 ``component/test_stop_replica`` tests the older versions of StopReplica.
 """
@@ -112,7 +112,7 @@ EXPECTED: dict[tuple[ApiKey, int | None], set[ErrorCode]] = {
     (ApiKey.UPDATE_FEATURES, None): {ErrorCode.INVALID_REQUEST},
     **{(ApiKey.JOIN_GROUP, version): {ErrorCode.MEMBER_ID_REQUIRED} for version in (4, 5, 6, 7)},
 }
-"""The errors of requests that cannot be granted; with a version if it matters, else None."""
+"""By API and version (None: all versions): the errors that a request may get, because it cannot be granted."""
 
 
 def offset_fetch(version: int) -> Message:
@@ -276,7 +276,7 @@ def one_broker() -> Iterator[ProcessCluster]:
 
 
 async def coordinator_loaded(bootstrap: str) -> None:
-    """Wait until ``GROUP`` has a coordinator: the first request for it creates the internal topic."""
+    """Wait until ``GROUP`` has a coordinator. The first request for the coordinator creates the internal topic."""
     with trio.fail_after(60):
         while errors_in(await ask(bootstrap, REQUESTS[ApiKey.FIND_COORDINATOR](4), 4)) != set():
             await trio.sleep(0.05)  # polls: the internal topic is created

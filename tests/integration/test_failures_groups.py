@@ -33,7 +33,7 @@ def member(bootstrap: str, group: str) -> Consumer:
 
 
 def take(members: list[Consumer], seen: Counter[bytes], count: int) -> None:
-    """Poll the members in turn until they have read ``count`` different values, then commit synchronously."""
+    """Poll the members in turn until they have read ``count`` different values in total, then commit synchronously."""
 
     def enough() -> bool:
         for consumer in members:

@@ -91,7 +91,7 @@ DAMAGES = [append_garbage, cut_the_last_batch, delete_indexes, zero_time_indexes
 
 
 def test_damaged_files_are_recovered_after_kill_9(single: ProcessCluster, fresh_name: Callable[[str], str]) -> None:
-    """Each kind of damage has a topic. The files are damaged between the kill of the broker and its restart."""
+    """Each kind of damage has its own topic. The files are damaged between the kill of the broker and its restart."""
     topics = [fresh_name(damage.__name__.replace("_", "-")) for damage in DAMAGES]
     for topic in topics:
         create_topic(single.bootstrap, topic, 1, {"segment.bytes": "16384"})

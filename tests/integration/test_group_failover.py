@@ -118,7 +118,7 @@ class Member:
         return partition
 
     def _commit(self, message: Message) -> None:
-        """Commit. After an error the commit may exist or not; an acknowledged commit must exist."""
+        """Commit. An acknowledged commit must exist. After an error the commit may exist or not."""
         try:
             results = self._consumer.commit(message, asynchronous=False)
         except KafkaException:
@@ -133,10 +133,10 @@ class Member:
 
 
 class Auditor:
-    """Reads the group's committed offsets repeatedly: they never fall, and are never below an acknowledged commit.
+    """Checks the group's committed offsets repeatedly: offsets never fall, and are never below an acknowledged commit.
 
-    Its connection to a paused coordinator stays open. So it also asks a coordinator that does not know yet that it was
-    replaced.
+    Its connection to a paused coordinator stays open. So the auditor also asks a coordinator that does not know yet
+    that another broker has replaced it.
     """
 
     def __init__(self, bootstrap: str, topic: str, progress: Progress) -> None:
@@ -248,7 +248,7 @@ def test_no_acknowledged_commit_is_lost_while_the_coordinator_dies_again_and_aga
 
 
 def check_at_the_end(cluster: ProcessCluster, topic: str, progress: Progress) -> None:
-    """Check that every acknowledged commit exists, also at the next coordinator, and no record below it was skipped."""
+    """Check that acknowledged commits exist, also at the next coordinator, and that no record below was skipped."""
     kill(cluster, present_coordinator(cluster))
     found: dict[int, int] = {}
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": GROUP})

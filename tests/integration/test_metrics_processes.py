@@ -63,7 +63,7 @@ async def send(producer: Producer, topic: str) -> None:
 
 
 async def read(consumer: Consumer, count: int) -> None:
-    """Read until ``count`` records came."""
+    """Read until ``count`` records have arrived."""
     with anyio.fail_after(DEADLINE_S):
         while count > 0:
             count -= sum(map(len, (await consumer.getmany(timeout_ms=200)).values()))
@@ -104,10 +104,10 @@ def test_records_that_consumers_read_are_counted_without_those_that_followers_fe
 
 
 def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: ProcessCluster) -> None:
-    """Neither client learns of the resize by itself, so the producer is refused. Brokers and clients count the same.
+    """Neither client refreshes its metadata in time, so the producer is refused. Brokers and clients count the same.
 
-    The consumer may be refused too, or see the leader's new epoch. It does not report a position that it committed
-    before the coordinator requests it.
+    The consumer may be refused too, or see the leader's new epoch. The consumer does not report a committed position
+    before the coordinator requests the position.
     """
     topic = "t"
 
@@ -155,7 +155,8 @@ def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: Proce
 def test_a_wait_of_a_member_is_shown_while_it_lasts_and_then_measured(cluster: ProcessCluster) -> None:
     """A rebalance does not end a wait.
 
-    After the wait a member still asks for the position, which may be lowered. This is not shown as a wait.
+    After the wait a member still asks for the position, because the position may be lowered. The metric does not count
+    this asking as a wait.
     """
     topic, other = "waited", "not-waited"
     parent = TopicPartition(topic, 0)
@@ -170,12 +171,12 @@ def test_a_wait_of_a_member_is_shown_while_it_lasts_and_then_measured(cluster: P
             self.member.pause(*[tp for tp in partitions if tp == parent])
 
     def waits() -> dict[tuple[str, str], float]:
-        """The seconds of each wait, by the partition that is waited for and the client that reads this partition."""
+        """Return the seconds of each wait by (awaited partition, the client that reads this partition)."""
         found = of_brokers(cluster).items()
         return {(labels[2], labels[1]): s for (name, labels), s in found if name == WAIT and labels[0] == "waiters"}
 
     async def shown(condition: Callable[[dict[tuple[str, str], float]], bool]) -> float:
-        """Wait until the waits meet the condition; return the seconds of the longest."""
+        """Wait until the shown waits meet the condition. Returns the seconds of the longest wait."""
         with anyio.fail_after(DEADLINE_S):
             while not condition(found := await anyio.to_thread.run_sync(waits)):
                 await anyio.sleep(0.05)  # polls: until the page has these waits
@@ -276,7 +277,7 @@ def test_stock_producers_closed_partitions_and_retention_are_counted(cluster: Pr
 
 
 def test_records_that_retention_holds_for_a_group_are_shown(cluster: ProcessCluster) -> None:
-    """All records are older than ``retention.ms``. A group waits for those in partition 0 from before its split."""
+    """All records are older than ``retention.ms``. A group still needs partition 0's records from before its split."""
     topic = "held"
     configs = {"retention.ms": "1", "ordered.delivery.retention.waits": "true"}
 

@@ -25,12 +25,12 @@ def cluster() -> Iterator[ProcessCluster]:
 
 
 class Member:
-    """Keeps the last number of each key in a shared store, and flushes and loads it only in the callbacks."""
+    """Keeps the last number of each key. Writes to and reads from a shared store happen only in the callbacks."""
 
     def __init__(self, store: dict[bytes, int]) -> None:
         self.store = store
         self.own: dict[bytes, tuple[int, int]] = {}
-        """The number and the partition by key, since the last flush or load."""
+        """By key: the last number and its partition since the last flush or load."""
         self.loaded = 0
         self.seen = 0
         self.violations: list[Any] = []
@@ -62,7 +62,7 @@ class Member:
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_no_key_is_out_of_order_through_4_6_9_6_4(cluster: ProcessCluster, strategy: str) -> None:
-    """Each member's state of a key continues the state of the key's previous owner, also from another partition."""
+    """A key's state continues the state of the key's previous owner, even if the key was in another partition."""
     topic = f"ordered-{strategy}"
     sent: dict[bytes, int] = defaultdict(int)
     store: dict[bytes, int] = {}

@@ -33,7 +33,7 @@ ENDLESS = (
     (r"anabranch top\b", "records/s", 130),
     (r"anabranch consume (?!.*--(?:max-messages|timeout-ms))", r'"sequence|\bkey-\d', 130),
 )
-"""Commands that end by Ctrl-C: what they show before that, and their exit status."""
+"""Commands that end by Ctrl-C: the text that they show before Ctrl-C, and their exit status."""
 INTERRUPTED_PIPELINE = -2
 """The status of a shell whose last program was ended by SIGINT."""
 LINES = lines_to_execute()
@@ -72,12 +72,12 @@ class Shell:
         )
 
     def error(self, line: str) -> tuple[int, str]:
-        """The exit status of a line that fails, and the last line that it prints on standard error."""
+        """Run a line that fails. Returns its exit status, and the last line that it prints on standard error."""
         status, _, errors = self._end_of(["bash", "-uo", "pipefail", "-c", line])
         return status, errors.splitlines()[-1]
 
     def _end_of(self, command: list[str]) -> tuple[int, str, str]:
-        """The exit status and the output of a command; after a time-out all its processes are killed."""
+        """Run a command. Returns its exit status and its output; after a time-out all its processes are killed."""
         pipe = subprocess.PIPE
         with subprocess.Popen(
             command,
@@ -96,7 +96,7 @@ class Shell:
             return process.returncode, output, errors
 
     def start(self, line: str, log: Path, shows: str) -> tuple[subprocess.Popen[bytes], str]:
-        """Start a server whose output goes to ``log``, and wait until that matches ``shows``; returns the match."""
+        """Start a server with its output in ``log``, and wait until the output matches ``shows``. Returns the match."""
         with log.open("wb") as output:
             server = subprocess.Popen(
                 ["bash", "-c", f"exec {line}"],
@@ -198,7 +198,7 @@ def test_the_errors_that_the_page_shows_are_printed(shell: Shell) -> None:
 
 
 def test_the_servers_of_the_page_run_each_by_itself(shell: Shell) -> None:
-    """Each line starts a server that connects to the earlier ones; Ctrl-C ends each with status 0."""
+    """Each line starts a server that connects to the earlier servers. Ctrl-C ends each server with status 0."""
     shows = (r"(?<=ZooKeeper serves at )\S+", "controller.elected", "broker.ready")
     shell.environment["ANABRANCH_CONTROLLER_LISTENER"] = "PLAINTEXT://127.0.0.1:0"
     servers: list[subprocess.Popen[bytes]] = []

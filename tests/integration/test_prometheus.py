@@ -129,7 +129,7 @@ def test_a_group_that_is_behind_fires_an_alert(cluster: ProcessCluster, promethe
 def test_expiring_unread_records_and_a_drain_that_waits_fire_alerts(
     cluster: ProcessCluster, prometheus: Prometheus
 ) -> None:
-    """The group ``slow`` has not read the records from before the split, and later not the marked partitions."""
+    """The group ``slow`` has not read the records from before the split, nor, later, the marked partitions."""
 
     async def fill() -> None:
         async with (
@@ -169,7 +169,7 @@ def test_a_stopped_zookeeper_and_a_stopped_controller_fire_alerts(
 
 
 def test_a_stopped_broker_fires_alerts(cluster: ProcessCluster, prometheus: Prometheus) -> None:
-    """The broker has the only replicas of some partitions, and is needed for min.insync.replicas and for a resize."""
+    """Some partitions have replicas only on this broker. min.insync.replicas and a resize need the broker too."""
 
     async def grow() -> None:
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:

@@ -122,7 +122,7 @@ def test_records_of_marked_partitions_are_left_until_every_group_has_read_them(c
 
 
 def test_groups_describe_names_the_member_whose_flush_callback_delays_a_partition(cluster: ProcessCluster) -> None:
-    """After a split, partition 4 waits until the owner of 0 has saved its state of the keys."""
+    """After a split, partition 4 waits until the owner of partition 0 has saved the state of the moved keys."""
     create_and_fill(cluster, "waited", 100)
 
     async def waits() -> list[dict[str, Any]]:

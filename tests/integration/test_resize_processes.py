@@ -139,7 +139,7 @@ def edit(zk: KazooClient, topic: str, change: Callable[[dict[str, Any]], Any]) -
 def edit_until_settled(
     cluster: ProcessCluster, zk: KazooClient, topic: str, change: Callable[[dict[str, Any]], Any], count: int
 ) -> None:
-    """Edit the topic's znode until the topic is settled; another write may come before an edit."""
+    """Edit the topic's znode until the topic is settled. The edit is repeated, because another write may come first."""
 
     def done() -> bool:
         fields = json.loads(zk.get(paths.topic(topic))[0])
@@ -230,7 +230,7 @@ def killed_meanwhile(cluster: ProcessCluster, who: str, topic: str, count: int) 
 
 
 def has_layout(cluster: ProcessCluster, topic: str, count: int) -> bool:
-    """Whether every partition has the layout, and every counted one a leader. Closed partitions may still drain."""
+    """Whether every partition has the layout, and the ``count`` partitions have leaders. Closed ones may drain."""
     with zookeeper(cluster) as zk:
         found = json.loads(zk.get(paths.topic(topic))[0])
         if found["undeleted_partition_count"] != count:
@@ -242,9 +242,9 @@ def has_layout(cluster: ProcessCluster, topic: str, count: int) -> bool:
 
 
 def asked_until_done(bootstrap: str, topic: str, count: int) -> None:
-    """Request the count until it is accepted. After a lost response the topic may have it already.
+    """Request the count until it is accepted. After a lost response the topic may already have the count.
 
-    The request also repeats while another resize is in progress.
+    The request is also repeated while another resize is in progress.
     """
 
     def done() -> bool:
@@ -261,7 +261,7 @@ def asked_until_done(bootstrap: str, topic: str, count: int) -> None:
 def test_no_acknowledged_record_is_lost_by_kill_9_during_a_split_or_a_merge(
     processes: ProcessCluster, fresh_name: Callable[[str], str], who: str
 ) -> None:
-    """The load's producer knows no layouts. All acknowledged records exist, whichever process died."""
+    """The load's producer knows no layouts. Whichever process died, all acknowledged records exist."""
     topic = fresh_name(f"killed-{who}")
     bootstrap = processes.bootstrap
     gone = {ErrorCode.POLICY_VIOLATION, RdKafkaError._UNKNOWN_PARTITION}

@@ -93,7 +93,7 @@ def live(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> Live:
 
 
 def follow(key: tuple[str], pieces: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    """Keep the last number of a key; a row names the places where its numbers are not consecutive."""
+    """Keep the last number of a key. The rows name the places where the key's numbers are not consecutive."""
     last = state.get[0] if state.exists else -1
     rows = pd.concat(list(pieces)).sort_values("offset")
     broken = ""
@@ -150,7 +150,7 @@ def has_layout(bootstrap: str, topic: str, count: int) -> bool:
 def test_a_stateful_query_finds_every_key_unbroken_while_the_topic_is_resized(
     live: Live, cluster: Cluster, fresh_name: Callable[[str], str]
 ) -> None:
-    """4 -> 6 -> 9 -> 6 -> 4: the query is stopped before it has read a resize, and a broker dies in a micro-batch."""
+    """Resizes 4 -> 6 -> 9 -> 6 -> 4. The query is stopped before it reads a resize. A broker dies in a micro-batch."""
     topic = fresh_name("numbers")
     create_resizable(live.bootstrap, topic, 4, replication_factor=3)
     last: dict[str, int] = {}
@@ -212,7 +212,7 @@ def test_a_stateful_query_finds_every_key_unbroken_while_the_topic_is_resized(
 def test_a_partition_removed_before_it_was_read_is_reported_as_data_loss(
     live: Live, fresh_name: Callable[[str], str]
 ) -> None:
-    """No group reads the topic, so the rest of a marked partition is deleted as if it had expired."""
+    """No group reads the topic. The test deletes the rest of a marked partition, as if its records had expired."""
     topic = fresh_name("lost")
     create_resizable(live.bootstrap, topic, 1)
     marked = TopicPartition(topic, 1)

@@ -1,4 +1,4 @@
-"""``anabranch.testing`` as another project uses it: the example of its README, and the guarantees of every engine."""
+"""Another project uses ``anabranch.testing``: the example of its README, and the guarantees of every engine."""
 
 from __future__ import annotations
 

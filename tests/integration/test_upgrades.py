@@ -44,7 +44,7 @@ def roll(cluster: ProcessCluster, ranges: str | None, load: KeyedLoad) -> None:
 
 
 def disabled_by_force(admin: Admin) -> bool:
-    """Disable ``ordered_resize``. Returns False while the topic is being resized, which prevents it."""
+    """Try to disable ``ordered_resize``. Returns False while a resize of the topic prevents this."""
     return update(admin, {ORDERED_RESIZE: 0}, UpgradeType.UNSAFE_DOWNGRADE)[ORDERED_RESIZE] is None
 
 
@@ -58,7 +58,7 @@ def committed(admin: Admin) -> int:
 
 
 def test_a_downgrade_and_an_upgrade_under_load_lose_nothing(cluster: ProcessCluster) -> None:
-    """KIP-915: groups keep their offsets when the offsets topic is written in the earlier record versions again."""
+    """KIP-915: groups keep their offsets when brokers write the offsets topic in the earlier record versions again."""
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         assert levels(admin) == HIGHEST, "a new cluster has everything finalized"
         admin.create_topics([NewTopic(TOPIC, 2, 3)])

@@ -36,10 +36,10 @@ def program() -> Path:
 
 
 class SchemaRegistry:
-    """A registry that can be killed and started again at the same address."""
+    """A schema registry that can be killed and started again at the same address."""
 
     def __init__(self, bootstrap: str, topics: str, port: int, directory: Path) -> None:
-        """``topics`` begins the names of its topics. ``directory`` takes its log and its temporary files."""
+        """``topics`` is the prefix of the registry's topics. ``directory`` is for its log and its temporary files."""
         self.url = f"http://{HOST}:{port}/apis/ccompat/v7"
         self._health = f"http://{HOST}:{port}/health/ready"
         self.log = directory / "registry.log"
@@ -57,7 +57,7 @@ class SchemaRegistry:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it in a process group of its own, and return when it has read its topics."""
+        """Start the registry in a process group of its own, and return when it has read its topics."""
         options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={self._directory}")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -78,7 +78,7 @@ class SchemaRegistry:
         return False
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to its process group, and return when it has ended."""
+        """Send a signal to the registry's process group, and return when the registry has ended."""
         process, self._process = self._process, None
         if process is None:
             return

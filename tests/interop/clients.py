@@ -203,7 +203,7 @@ LIBRARIES: dict[str, ClientLibrary] = {
 
 
 def unavailable(library: str) -> str | None:
-    """The reason why a library is not available on this machine; None when it is."""
+    """The reason why a library is not available on this machine; None for an available library."""
     if library == "kcat" and shutil.which("kcat") is None:
         return "kcat is not installed (Debian package kcat)"
     return None

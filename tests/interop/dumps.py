@@ -25,7 +25,7 @@ DUMPED = (
     ("", ".txnindex", ()),
     ("", ".snapshot", ()),
 )
-"""The tested dumps as (part of the path, suffix of the files, options)."""
+"""The compared dumps: (part of the path, suffix of the files, options)."""
 OURS = re.compile(r',"(?:incarnation|rewinds)":\d+')
 """Anabranch's tagged fields, which Kafka's tool skips."""
 PARTITIONS = re.compile(r"partitions=\[([^]]*)]")

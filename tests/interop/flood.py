@@ -8,8 +8,8 @@ the end it prints a report as JSON:
 
 - ``rounds``: the number of rounds;
 - ``refused``: ``{key: {round: error}}``;
-- ``pauses_ms``: the longest time between two acknowledgements of one key. There is one value up to the first line of
-  the standard input, one up to the next line, and so on.
+- ``pauses_ms``: the longest time between two acknowledgements of one key. The first value is for the time up to the
+  first line of the standard input, the second value for the time up to the next line, and so on.
 
 The programs in ``java`` and ``go`` do the same.
 """

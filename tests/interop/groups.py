@@ -117,7 +117,7 @@ def steady_producer(bootstrap: str, topic: str) -> Iterator[list[str]]:
 
 
 def wait_until_shared(members: list[Member], count: int) -> None:
-    """Wait until ``count`` members hold all partitions between them, each at least one."""
+    """Wait until ``count`` members together hold all partitions, and each member at least one."""
 
     def shared() -> bool:
         owned = [partition for member in members for partition in member.assigned]
@@ -137,7 +137,7 @@ def wait_for_progress(members: list[Member], records: int = 100) -> None:
 def check_join_leave_and_crash(
     bootstrap: str, topic: str, members_to_be: Sequence[Callable[[], Member]], *, dropped_by_clients: int = 0
 ) -> None:
-    """Check a group of two members that a third joins; then the first leaves, and the second crashes.
+    """Check a group of two members: a third member joins, then the first leaves, and the second crashes.
 
     The members read a topic that is created here and is written all the time. Every acknowledged record must be read,
     always at the same offset; at most ``dropped_by_clients`` may be missing. Records that are not committed at the

@@ -1,4 +1,4 @@
-"""All parts of a record, and the settings of a producer, with each Python client."""
+"""Uses all parts of a record, and the settings of a producer, with each Python client."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Groups of unmodified consumers that process slowly while their topic is resized, and the records that each got.
+"""Runs groups of slow, unmodified consumers while their topic is resized, and records what each group gets.
 
-Every library has two groups at the topic. One has two members and begins at the earliest offset: it shows the order of
-records. The other has a single member and begins at the latest offset: it shows which records are skipped. Members hand
-out one record of a partition at a time, and continue when the test commands it (``slow_members``). So an overtaking
-record is visible without a clock: it is handed out while an older record of its key is not processed.
+Every library has two groups. The first group has two members and begins at the earliest offset: it shows the order of
+records. The second group has one member and begins at the latest offset: it shows which records are skipped. Members
+hand out one record of a partition at a time, and continue when the test commands it (``slow_members``). So no clock is
+needed to see that a record overtakes: the record is handed out while an older record of its key is not processed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ STOCK_KEYS = keys("stock", range(MOST))
 OWN_KEYS = keys("own", range(MOST // 2, MOST))
 """The keys of Anabranch's producer, which follows a shrink at once.
 
-A stock producer follows a shrink when the marked partitions are removed.
+A stock producer follows a shrink only when the marked partitions are removed.
 """
 
 
@@ -68,7 +68,7 @@ class Load:
         self.written: dict[str, list[tuple[int, int]]] = {key: [] for key in STOCK_KEYS + OWN_KEYS}
         """``(number, partition)`` of each acknowledged record."""
         self.refused: Counter[int] = Counter()
-        """How many records of the stock producer were refused, by the target count of the topic."""
+        """By the topic's target count: the number of refused records of the stock producer."""
         self.tried: Counter[int] = Counter()
         self.count = INITIAL
         self.rounds = 0
@@ -143,18 +143,18 @@ class Group:
     handed_out: dict[str, list[int]] = field(default_factory=dict)
     processed: dict[str, set[int]] = field(default_factory=dict)
     passed: dict[str, int] = field(default_factory=dict)
-    """By key, the length of its oldest run of records that are processed or older than ``owed_from``."""
+    """By key: how many of its first records, without a gap, are processed or older than ``owed_from``."""
     open: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
     """The record in process, by member and partition."""
     overtaking: list[str] = field(default_factory=list)
-    """Records that were handed out while an older one of their key was not processed."""
+    """Records that were handed out while an older record of their key was not processed."""
     slow: frozenset[int] = frozenset()
     """Slow partitions. A record of a round below ``until`` takes ``SLOW_S``; later records stay unprocessed."""
     until: int = 0
     stuck: str = ""
 
     def holds(self, partitions: int) -> bool:
-        """Whether the members hold all ``partitions`` partitions between them, each at least one."""
+        """Whether together the members hold all ``partitions`` partitions, and each member at least one."""
         held = [self.assigned.get(member, []) for member in self.members]
         return sorted(itertools.chain(*held)) == list(range(partitions)) and all(held)
 
@@ -163,7 +163,7 @@ class Group:
         return all(max(self.processed.get(key, ()), default=-1) >= number for key, number in newest.items())
 
     def has_processed_all(self, load: Load) -> bool:
-        """Whether the group has processed every record that it may not skip, also those that others overtook."""
+        """Whether the group has processed every record that it may not skip, including overtaken records."""
         return all(self._oldest_unprocessed(key, written) is None for key, written in load.written.items())
 
     def hand_out(self, member: int, partition: int, key: str, number: int, load: Load) -> None:
@@ -257,7 +257,7 @@ class Members:
 
 
 class Stuck(Exception):
-    """A group makes no progress; its verdict has the reason."""
+    """A group makes no progress; the group's verdict has the reason."""
 
 
 class Run:
@@ -386,7 +386,7 @@ class Run:
     def resize(self, before: int, count: int, *, overtakes: bool) -> None:
         """Resize while all groups read the losers slowly. Returns when every group has processed the losers.
 
-        ``overtakes``: members stop until each group has got a newer record of a key first.
+        ``overtakes``: members stop until each group has got a newer record of a key before an older one.
         """
         grows = count > before
         losers = range(before) if grows else range(count, before)
@@ -440,7 +440,7 @@ class Run:
 def run_groups(
     bootstrap: str, topic: str, commands: Mapping[str, Sequence[str]], configs: Mapping[str, str], *, overtakes: bool
 ) -> tuple[dict[tuple[str, str], Verdict], Load]:
-    """The verdicts by library and ``auto.offset.reset``. ``overtakes``: whether order is expected to break."""
+    """Return the verdicts by (library, ``auto.offset.reset``). ``overtakes``: whether order is expected to break."""
     create_resizable(bootstrap, topic, INITIAL, configs)
     load = Load(bootstrap, topic)
     with Run(bootstrap, topic, load).started(commands) as run, load:

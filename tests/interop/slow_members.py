@@ -1,6 +1,6 @@
-"""Members of consumer groups, all of one Python library. A test says when a member has processed a record.
+"""Members of consumer groups, all of one Python library. A test decides when a member has processed a record.
 
-    python -m tests.interop.slow_members LIBRARY BOOTSTRAP TOPIC GROUP:RESET[,GROUP:RESET...]
+python -m tests.interop.slow_members LIBRARY BOOTSTRAP TOPIC GROUP:RESET[,GROUP:RESET...]
 
 There is a member for each GROUP:RESET; RESET is its ``auto.offset.reset``. A record that is handed out is printed as a
 JSON line, ``{"m": member, "p": partition, "k": key, "n": value}``. Its processing ends when standard input has a line
@@ -84,7 +84,7 @@ def write_event(**fields: Any) -> None:
 
 
 class Held:
-    """The partitions a member holds."""
+    """The partitions that a member holds."""
 
     def __init__(self, member: int) -> None:
         self._member = member

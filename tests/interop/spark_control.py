@@ -1,7 +1,7 @@
 """``python -m tests.interop.spark_control BOOTSTRAP TOPIC SOURCE DIRECTORY``: a stateful query over one source.
 
-It checks that the numbers of each key are consecutive. It prints as JSON the places where they are not, and the number
-of records. It is a separate process, because the JVM takes its jars when it starts.
+It checks that the numbers of each key are consecutive. It prints as JSON the number of records, and the places where
+the numbers of a key are not consecutive. It is a separate process, because a JVM loads its jars only when it starts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHORT = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""Settings for a run of a few records: to compile its code would take longer than the run."""
+"""Settings for a run of a few records: compiling the query's code would take longer than the run."""
 
 
 def follow(key: tuple[str], pieces: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:

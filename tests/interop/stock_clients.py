@@ -19,7 +19,7 @@ METADATA_MAX_AGE_MS = 1_000
 SEND_DEADLINE_S = 60.0
 COMMIT_EVERY_MS = 200
 SESSION_TIMEOUT_MS = 6_000
-"""A group member that never reports its positions delays a removal by this time."""
+"""The time by which a group member that never reports its positions delays a removal."""
 POLL_MS = 100
 OUTLASTING_POLL_MS = 5_000
 """The poll time for kafka-python 3.0.12, which drops an assignment that completes between two polls.
@@ -241,7 +241,7 @@ class KeyedLoad(_Thread):
 
 
 class GroupReader(_Thread):
-    """The only member of a group, from the earliest offset on. ``seen`` is ``{value: {(partition, offset)}}``."""
+    """A group's only member. It reads from the earliest offset on. ``seen`` is ``{value: {(partition, offset)}}``."""
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.interop
 FIRST_MS = 1_700_000_000_000
 LIMIT_BYTES = 100_000
 OVERHEAD_BYTES = 200
-"""More bytes than a batch of one record adds to the value."""
+"""More bytes than a batch of one record needs besides the value."""
 
 RICH = [
     Rich(b"key", b"value", (), FIRST_MS),

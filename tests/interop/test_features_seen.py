@@ -106,7 +106,7 @@ def exchange(cluster: ProcessCluster, topic: str, libraries: dict[str, ClientLib
 def test_every_client_works_at_each_step_between_two_releases(
     cluster: ProcessCluster, fresh_name: Callable[[str], str]
 ) -> None:
-    """KAFKA-17011: the steps are finalized levels, then brokers of both releases, then only the earlier release."""
+    """KAFKA-17011: first levels are finalized, then brokers of both releases run, then only the earlier release."""
     libraries = clients()
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         wait_for(lambda: levels(admin) == HIGHEST, DEADLINE_S, "every feature is finalized at its highest level")

@@ -38,7 +38,7 @@ MIXED = {
     "roundrobin": ["anabranch", "aiokafka", "kafka-python"],
     "cooperative-sticky": ["confluent-kafka", "kafka-python", "anabranch"],
 }
-"""The members of one group, by assignor: the first leads the group and leaves, the second crashes, the third stays."""
+"""For each assignor, three members: the first leads the group and then leaves, the second crashes, the third stays."""
 
 
 @pytest.mark.parametrize("assignor", MIXED)

@@ -226,7 +226,7 @@ def test_dump_log_reads_our_files(fresh_name: Callable[[str], str]) -> None:
 
 
 def test_features_are_downgraded_and_upgraded(fresh_name: Callable[[str], str]) -> None:
-    """KIP-584, with the tool's names since KRaft. The test has its own cluster: other tests here resize topics."""
+    """KIP-584, with the tool's names since KRaft. The test has its own cluster, because other tests resize topics."""
     with ProcessCluster(brokers=1) as cluster:
         tools = Tools(cluster)
         described = tools("kafka-features", "describe")

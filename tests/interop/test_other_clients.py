@@ -1,4 +1,4 @@
-"""Clients of other languages: franz-go and sarama (Go), kafkajs (Node). Built from their registries, else skipped."""
+"""Clients of other languages: franz-go and sarama (Go), kafkajs (Node). Skipped if they cannot be built."""
 
 from __future__ import annotations
 

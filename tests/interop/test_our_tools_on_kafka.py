@@ -24,7 +24,7 @@ DEADLINE_S = 60.0
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The addresses of a cluster with a topic ``t`` with a record, and a group ``g`` that has not read it."""
+    """The addresses of a cluster with one record in topic ``t``, and a group ``g`` that has not read the record."""
     try:
         with KafkaCluster(tmp_path_factory.mktemp("kafka"), heap="256m", short=True) as cluster:
             run(cluster.bootstrap, "topics", "create", "t", "--partitions", "3")

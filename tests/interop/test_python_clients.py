@@ -1,4 +1,4 @@
-"""Every stock client as producer with every one as consumer, and with every codec."""
+"""Every stock client writes with every codec, and every stock client reads these records."""
 
 from __future__ import annotations
 

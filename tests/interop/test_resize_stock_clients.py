@@ -1,7 +1,7 @@
 """Stock clients before, during and after splits and merges: no record is lost, and no client hangs.
 
-A stock producer places a key by ``hash % partitions``. That is its place in ordered resize while the count is the
-initial one times a power of two. At other counts the place is right only for some keys.
+A stock producer sends a key to partition ``hash % partitions``. Ordered resize assigns the same partition while the
+count is the initial count times a power of two. At other counts the partition is right only for some keys.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def test_stock_clients_continue_through_resizes(
 def test_a_record_for_a_marked_partition_fails_at_once(
     cluster: Cluster, fresh_name: Callable[[str], str], name: str
 ) -> None:
-    """It does not wait for a delivery timeout of minutes: stock clients do not retry the error."""
+    """Stock clients do not retry the error, so the record does not wait for a delivery timeout of minutes."""
     bootstrap, topic = cluster.bootstrap, fresh_name("marked")
     create_topic(bootstrap, topic, INITIAL)
     resize(bootstrap, topic, INITIAL + 1)
@@ -130,7 +130,7 @@ def test_a_record_for_a_marked_partition_fails_at_once(
 def test_an_idempotent_producer_fails_after_a_refusal_and_a_new_one_continues(
     cluster: Cluster, fresh_name: Callable[[str], str], name: str
 ) -> None:
-    """After any permanent refusal, whatever its error, these two producers fail each record at once."""
+    """After a permanent refusal with any error, these two producers fail each record at once."""
     bootstrap, topic = cluster.bootstrap, fresh_name("stranded")
     create_resizable(bootstrap, topic, INITIAL)
     keys = [b"key-%d" % number for number in range(200)]

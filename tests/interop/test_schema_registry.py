@@ -1,7 +1,7 @@
 """The console decodes records of Confluent's serializers by a real schema registry.
 
-The registry is a stock Kafka application: topics of the cluster are its only storage. Skipped with a message without
-Java or Maven.
+The registry is a stock Kafka application: topics of the cluster are its only storage. Without Java or Maven the tests
+are skipped with a message.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Writer:
     def avro(
         self, schema: dict[str, Any], value: dict[str, Any], topic: str = "", references: Sequence[SchemaReference] = ()
     ) -> bytes:
-        """A record for ``topic``, or for this topic. The schema becomes a version of that topic's subject."""
+        """Write a record for ``topic``, or for this topic. The schema becomes a version of the topic's subject."""
         serializer = AvroSerializer(self.schemas, Schema(json.dumps(schema), "AVRO", list(references)))
         return serializer(value, SerializationContext(topic or self.topic, MessageField.VALUE))
 
@@ -94,7 +94,7 @@ def writer(cluster: Cluster, registry: SchemaRegistry, fresh_name: Callable[[str
 
 
 def shown(console: Served, topic: str) -> list[Any]:
-    """The values on the page of a topic's messages, in offset order: decoded ones, and the text of others."""
+    """The values on the page of a topic's messages, in offset order: decoded values, or else the shown text."""
     status, page = console.get(f"/topics/{topic}/messages?from=beginning")
     assert status == 200, page
     values = re.findall(r'class="code data">k</td><td data-label="value" class="code data">(.*?)</td></tr>', page, re.S)
@@ -104,7 +104,7 @@ def shown(console: Served, topic: str) -> list[Any]:
 def proto_messages(directory: str) -> tuple[Any, Any]:
     """Two messages: ``Order.Line``, nested second in the second message of its file, and ``User`` of another file.
 
-    ``directory`` begins the names of the files, which are also their subjects.
+    ``directory`` is the prefix of the file names. A file name is also the file's subject.
     """
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)

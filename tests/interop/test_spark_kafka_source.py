@@ -1,4 +1,4 @@
-"""Anabranch's and Spark's own Kafka source on one resized topic: only Anabranch's keeps every key in order."""
+"""Two sources read one resized topic. Anabranch's source keeps every key in order, Spark's Kafka source does not."""
 
 from __future__ import annotations
 

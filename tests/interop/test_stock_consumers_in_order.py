@@ -1,7 +1,8 @@
-"""Unmodified, deliberately slow consumers through 4 -> 8 -> 16 -> 8 partitions; all libraries read the same topic.
+"""Unmodified, deliberately slow consumers of all libraries read one topic through 4 -> 8 -> 16 -> 8 partitions.
 
 With ``ordered.delivery.legacy.consumers=hold`` every record is processed once and each key in order. ``accept``, the
-default, is the control: newer records overtake, and a group that begins at the latest offset skips some.
+default, is the control: newer records overtake older ones, and a group that begins at the latest offset skips some
+records.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Tried(NamedTuple):
     verdicts: dict[tuple[str, str], Verdict]
     load: Load
     missing: dict[str, str]
-    """The reasons why libraries were not tried, by library."""
+    """By library: the reason why the library was not tried."""
 
     def of(self, library: str, reset: str) -> Verdict:
         if library in self.missing:
@@ -65,7 +66,7 @@ def accepted(cluster: Cluster, fresh_name: Callable[[str], str]) -> Tried:
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_accept_gives_slow_groups_newer_records_first(accepted: Tried, library: str) -> None:
-    """Records overtake in each resize, else the run would not end. No record is lost or read twice."""
+    """In each resize newer records overtake, or the run would not end. No record is lost or read twice."""
     verdict = accepted.of(library, "earliest")
     assert (verdict.stuck, verdict.skipped, verdict.twice) == ("", [], [])
     assert len(verdict.overtaking) >= len(COUNTS)

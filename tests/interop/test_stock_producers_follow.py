@@ -1,4 +1,4 @@
-"""Stock producers at full speed while their topic goes from 4 to 8 to 16 partitions, which their placement can follow.
+"""Stock producers write at full speed while their topic grows 4 -> 8 -> 16. They can follow these counts.
 
 Each library in turn has an idempotent producer and one without idempotence, each with its own process and topic. The
 results are in docs/clients.md. The pauses are printed, not asserted.
@@ -40,7 +40,7 @@ class Library(NamedTuple):
 
     command: Callable[[], list[str]]
     waits_for_leaders: bool = True
-    """False for a library whose records placed by the old count are refused when the layout changes."""
+    """False for a library that partitions some records by the old count, which are refused after a layout change."""
 
 
 def python_command(library: str) -> list[str]:
@@ -112,9 +112,10 @@ class Flood:
 
 
 def written(bootstrap: str, topic: str) -> dict[bytes, list[tuple[int, int]]]:
-    """``{key: [(partition, round)]}`` in the order of a reader that keeps order across splits: parents first.
+    """Return ``{key: [(partition, round)]}`` in the order of a reader that reads parents before children.
 
-    This is also the order of writing: a child takes its first record once its parent takes none of its keys any more.
+    This is also the order of writing: a child gets its first record once its parent accepts no more records of the
+    child's keys.
     """
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
@@ -140,7 +141,7 @@ def written(bootstrap: str, topic: str) -> dict[bytes, list[tuple[int, int]]]:
 
 
 def check(mode: str, report: dict[str, Any], records: dict[bytes, list[tuple[int, int]]]) -> list[str]:
-    """The errors in the records of one producer."""
+    """Return the errors in the records of one producer."""
     wrong = []
     for key, found in records.items():
         if not key.startswith(mode.encode()):

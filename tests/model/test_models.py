@@ -1,4 +1,4 @@
-"""The models of docs/model: the small set that TLC checks, and how its runner reads TLC's output."""
+"""The models of docs/model: TLC checks a small set of them, and the runner reads TLC's output correctly."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONFIGURATIONS = run.load()
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file in which the first TLC leaves its loaded classes for the next ones."""
+    """The file in which the first TLC process leaves its loaded classes for later TLC processes."""
     return tmp_path_factory.mktemp("tlc") / "tlc.jsa"
 
 
@@ -53,7 +53,7 @@ def test_every_rule_is_switched_off_in_some_configuration() -> None:
 
 
 def test_a_rule_that_another_one_covers_fails_together_with_it() -> None:
-    """Each rule whose absence breaks nothing by itself is also switched off together with the rule that covers it.
+    """If a rule's absence alone breaks nothing, the rule is also switched off together with the rule that covers it.
 
     The failing configuration shows the purpose of the rule. The test lists the rules without such a configuration.
     """

@@ -3,12 +3,12 @@
 With three replicas and ``min.insync.replicas`` 2, a cluster must survive these faults without losing an acknowledged
 record:
 
-- ``log.flush=ack``: all of them, in any number and at the same time. Acknowledged records are on the disk of every
+- ``log.flush=ack``: all faults, in any number and at the same time. Acknowledged records are on the disk of every
   member of the ISR, and only members of the ISR are elected.
 - ``log.flush=os``: the same, but a machine loses power only while every replica is in sync, and no other fault happens
   until every replica is in sync again. Acknowledged records are then in the page cache of the two other replicas, which
-  are in the ISR. (Otherwise the machine without power could be the last member of the ISR, and be elected although it
-  lost records.)
+  are in the ISR. (Without this limit, the machine without power could be the last member of the ISR, and be elected
+  although it lost records.)
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Faults:
     """Whether replicas are created during the faults."""
     stop: trio.Event = field(default_factory=trio.Event)
     _troubled: dict[str, None] = field(default_factory=dict)
-    """The machines with a present fault."""
+    """The machines that have a fault now."""
 
     async def run(self) -> None:
         rng = self.cluster.rng
@@ -95,7 +95,7 @@ class Faults:
             await self.cluster.start_controller(int(machine.removeprefix("controller")))
 
     async def _power_alone(self) -> None:
-        """The power failure of ``log.flush=os``: every replica is in sync before it, and again before other faults."""
+        """A power failure with ``log.flush=os``: every replica is in sync before it, and again before other faults."""
         while self._troubled:
             await trio.sleep(0.1)  # polls: the other faults are over
         machine = f"broker{self.cluster.rng.choice(BROKERS)}"
@@ -272,7 +272,7 @@ def partition_states(cluster: SimCluster) -> dict[str, tuple[PartitionState, lis
 
 
 def missing_replicas(cluster: SimCluster) -> dict[str, list[int]]:
-    """The replicas that are not in sync; for a partition without a leader, all of its replicas."""
+    """The replicas that are not in sync. If a partition has no leader, all of its replicas count."""
     missing = {}
     for name, (state, replicas) in partition_states(cluster).items():
         out = [replica for replica in replicas if replica not in state.isr or state.leader < 0]

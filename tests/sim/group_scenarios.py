@@ -1,7 +1,7 @@
 """Scenarios of a group's members and its coordinator: counterexamples of ``docs/model/HandOver.tla`` for each rule.
 
-Each of two members reads one half of the topic. The first record of a key is in the parent, and the second one in the
-child that was split off. The child's owner waits until the parent's owner has delivered, flushed and committed.
+Each of two members reads one half of the topic. The first record of a key is in the parent, and the second record is in
+the child that was split off. The child's owner waits until the parent's owner has delivered, flushed and committed.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ def already() -> trio.Event:
 
 
 class LateError(Exception):
-    """The group has not begun in time."""
+    """The members have not begun to read in time."""
 
 
 class Member:
     """A member that commits after each ``getmany``, also unflushed records.
 
     Its callbacks for assignments, flushes and loads wait until ``begins``, ``flushes`` and ``loads`` are set. While
-    ``belongs`` is not set, the member and its coordinator exchange only requests of the types ``passing``. Keys are
-    loaded when the callback has returned.
+    ``belongs`` is not set, the member and its coordinator exchange only requests of the types ``passing``. Keys count
+    as loaded when the callback has returned.
     """
 
     def __init__(self, scene: GroupScene, name: str) -> None:
@@ -69,7 +69,7 @@ class Member:
         self.keeps = ""
         """The record whose delivery unsets ``flushes``."""
         self.goes_back = False
-        """Whether its user reads the parent from the start after the next assignment."""
+        """Whether the member's user reads the parent from the start after the next assignment."""
 
     @property
     def assignment(self) -> set[TopicPartition]:
@@ -77,21 +77,21 @@ class Member:
 
     @property
     def generation(self) -> int:
-        """The generation of its partitions; -1 when it has none, or another generation begins."""
+        """The generation of the member's partitions; -1 when the member has no generation, or another one begins."""
         assert self.consumer is not None and self.consumer._coordinator is not None
         coordinator = self.consumer._coordinator
         return -1 if coordinator.member.rejoin_needed else coordinator.settled_generation
 
     @property
     def is_asked(self) -> bool:
-        """Whether the coordinator has asked it to report, because another member waits for its partitions."""
+        """Whether the coordinator has asked this member to report, because another member waits for its partitions."""
         assert self.consumer is not None
         ordered = self.consumer._ordered
         return ordered is not None and bool(ordered._reports.asked)
 
     @property
     def is_blocked(self) -> bool:
-        """Whether one of its partitions waits for another partition."""
+        """Whether one of the member's partitions waits for another partition."""
         return self.consumer is not None and bool(self.consumer.explain_blocked())
 
     def go_back(self) -> None:
@@ -213,7 +213,7 @@ class GroupScene(Scene):
         self._tasks.start_soon(run)
 
     async def write(self, key: str) -> str:
-        """Write a record with the present layout, and return its value."""
+        """Write a record with the current layout, and return the record's value."""
         value = self.sends(key)
         error, _ = await self.produce(key, self.layout, value=value)
         assert not error, error
@@ -251,7 +251,7 @@ class GroupScene(Scene):
         return f"broker{leader}" if leader >= 0 else ""
 
     async def replace_coordinator(self) -> str:
-        """Kill the coordinator, wait for another one and for leaders of all partitions; returns the killed broker."""
+        """Kill the coordinator. Wait for the next coordinator and for all leaders. Returns the killed broker."""
         before = self.coordinator
         await self.cluster.kill(before)
         assert await self.until(lambda: self.coordinator not in ("", before))
@@ -266,7 +266,7 @@ class GroupScene(Scene):
 
 
 async def split_unread(scene: GroupScene, partitions: int = 2) -> tuple[str, str]:
-    """Write one record to the parent, split, and write the key's next record to the child."""
+    """Write a key's record to the parent, split, and write the key's next record to the child."""
     key = scene.key(1, partitions)
     older = await scene.write(key)
     await scene.resize(partitions)
@@ -277,7 +277,7 @@ async def split_unread(scene: GroupScene, partitions: int = 2) -> tuple[str, str
 
 
 async def load_for_long(scene: GroupScene) -> None:
-    """The child need not wait any more, but its owner's user still loads the states of its keys."""
+    """The child need not wait any more, but the user of its owner still loads the states of the child's keys."""
     _, newer = await split_unread(scene)
     scene.b.loads = trio.Event()
     await scene.begin()
@@ -289,7 +289,7 @@ async def load_for_long(scene: GroupScene) -> None:
 
 
 async def leave_while_another_waits(scene: GroupScene) -> None:
-    """One member leaves. The other sends few heartbeats: only its parked poll informs it of the rebalance in time."""
+    """One member leaves. The other member sends few heartbeats: only its parked poll reports the rebalance in time."""
     await scene.resize(2)
     await scene.begin(session_timeout_ms=90_000, heartbeat_interval_ms=30_000, request_timeout_ms=120_000)
     await scene.expect_soon(await scene.write(scene.key(1, 2)))
@@ -300,7 +300,7 @@ async def leave_while_another_waits(scene: GroupScene) -> None:
 
 
 async def commit_after_an_eviction(scene: GroupScene) -> None:
-    """An evicted member's last commit arrives after its successor has read further and left."""
+    """An evicted member's last commit arrives after the member's successor has read further and left."""
     await scene.resize(2)
     await scene.begin()
     key = scene.key(0, 2)
@@ -327,7 +327,7 @@ async def commit_after_an_eviction(scene: GroupScene) -> None:
 
 
 async def report_after_an_eviction(scene: GroupScene) -> None:
-    """An evicted member reports a position. Its successor read the records below it again, and has not flushed."""
+    """An evicted member reports a position. Its successor has read records below that position, but not flushed."""
     older, newer = await split_unread(scene)
     scene.a.keeps = scene.b.keeps = older
     scene.b.goes_back = True
@@ -348,7 +348,7 @@ async def report_after_an_eviction(scene: GroupScene) -> None:
 
 
 async def deliver_behind_a_member_that_goes_back(scene: GroupScene) -> None:
-    """After the child was read, the parent's owner reads the parent again, and has not flushed the repeated records."""
+    """After the child is read, the parent's owner reads the parent again, and does not flush the repeated records."""
     older, newer = await split_unread(scene)
     await scene.begin()
     assert await scene.until(lambda: newer in scene.delivered)
@@ -380,7 +380,7 @@ async def deliver_behind_a_member_that_went_back_unseen(scene: GroupScene) -> No
 
 
 async def deliver_behind_an_unflushed_commit(scene: GroupScene) -> None:
-    """An evicted member starts at an offset that its successor has committed without a flush."""
+    """A member is evicted. Then it starts at an offset that its successor has committed without a flush."""
     older, newer = await split_unread(scene, 4)
     scene.a.begins, scene.b.keeps = trio.Event(), older
     await scene.begin()
@@ -397,7 +397,7 @@ async def deliver_behind_an_unflushed_commit(scene: GroupScene) -> None:
 
 
 async def deliver_behind_a_refused_commit(scene: GroupScene) -> None:
-    """An evicted member cannot commit its records. Its successor reads them again, and does not flush them yet."""
+    """An evicted member cannot commit its records. Its successor reads these records again, but does not flush yet."""
     older, newer = await split_unread(scene, 4)
     scene.a.keeps = scene.b.keeps = older
     await scene.begin(enable_auto_commit=False)
@@ -415,7 +415,7 @@ async def deliver_behind_a_refused_commit(scene: GroupScene) -> None:
 
 
 async def wait_while_the_coordinator_dies(scene: GroupScene) -> None:
-    """Only the coordinator has a report, and it dies before it responds to the waiting member."""
+    """Only the coordinator has a report. The coordinator dies before it responds to the waiting member."""
     older, newer = await split_unread(scene)
     scene.a.keeps = older
     await scene.begin()

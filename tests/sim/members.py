@@ -26,7 +26,8 @@ class GroupLoad:
 
     ``ordered``: the members have key listeners, and the order of keys is checked across resizes. ``stateful``: each
     member keeps a state for each key, and commits by hand after flushing. ``crashes`` is the share of members that
-    crash. ``slow`` and ``slow_flushes`` are the shares of the users' loads and flushes that outlast heartbeats.
+    crash. ``slow`` is the share of the users' loads that outlast heartbeats, and ``slow_flushes`` the share of such
+    flushes.
     """
 
     members: tuple[str, ...] = ("one", "two")
@@ -53,7 +54,7 @@ class Group:
     """The flushed states of stateful members."""
     stop: trio.Event = field(default_factory=trio.Event)
     hurries: bool = False
-    """Whether members are no longer slow."""
+    """Set when members must not be slow any more."""
     on_slow_load: Callable[[], None] = lambda: None
 
     async def read(self) -> None:
@@ -129,7 +130,7 @@ class Group:
         self.delivered[value] = None
 
     async def _work(self, *, is_load: bool) -> None:
-        """Sleep for the duration of a flush or a load; it may be so long that the group and the topic change."""
+        """Sleep for the duration of a flush or a load, perhaps so long that the group and the topic change."""
         rng, slow = self.cluster.rng, self.load.slow if is_load else self.load.slow_flushes
         if slow > 0 and not self.hurries and rng.random() < slow:
             if is_load:
@@ -164,7 +165,7 @@ class _Listener:
 
     @property
     def generation(self) -> int:
-        """The consumer's generation. After an eviction it is the last one, until the next assignment."""
+        """The consumer's generation. After an eviction this is the last generation, until the next assignment."""
         known = generation_of(self.consumer)
         return known if known >= 0 else self._assigned_in
 
@@ -189,7 +190,7 @@ class _Listener:
 class _KeyListener:
     """Flushes and loads states when keys move between partitions. ``work`` sleeps for the duration.
 
-    A flush is effective when its ``work`` has returned, not before. A load lacks states that are flushed during its
+    A flush takes effect only when its ``work`` has returned. A load does not include states that are flushed during its
     ``work``.
     """
 

@@ -1,4 +1,4 @@
-"""A simulated cluster whose replicas move all the time, while copies of controllers' requests arrive late (KIP-570)."""
+"""Simulates a cluster whose replicas move all the time, while copies of controllers' requests arrive late (KIP-570)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RECREATED = "churn"
 LATEST_S = 25.0
 """The longest delay of a copy of a request."""
 LOST_WITH_CONTROLLER = 0.08
-"""The share of StopReplica requests before which the controller ends."""
+"""The share of StopReplica requests that are not sent because the controller ends first."""
 FAULTS = ("controller kill", "controller session", "session", "restart", "kill", "cut", "slow", "nothing", "nothing")
 HEAL_LIMIT_S = 120.0
 RECORDS = 150
@@ -50,10 +50,10 @@ class LateRequests:
     cluster: SimCluster
     nursery: trio.Nursery
     stop: trio.Event = field(default_factory=trio.Event)
-    """Set when controllers no longer end before a StopReplica."""
+    """Set when controllers must not end before a StopReplica any more."""
     stops_lost: int = 0
     arrived: dict[str, int] = field(default_factory=dict)
-    """The number of copies with a response, by kind of request."""
+    """By kind of request: the number of copies that got a response."""
 
     def watch(self, patch: pytest.MonkeyPatch) -> None:
         original = Senders.send
@@ -102,7 +102,7 @@ class Moves:
     stop: trio.Event = field(default_factory=trio.Event)
     begun: int = 0
     lost: list[str] = field(default_factory=list)
-    """Acknowledged records of the recreated topic that are not stored."""
+    """Records of the recreated topic that were acknowledged but are not stored."""
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -261,7 +261,7 @@ async def _is_healed(cluster: SimCluster) -> bool:
 
 
 def _replicas_at_the_end(cluster: SimCluster, recorder: Recorder, watch: TopicWatch) -> set[tuple[int, str]]:
-    """Record the logs of all in-sync replicas, and return the replicas that should exist."""
+    """Record the logs of all in-sync replicas. Returns the replicas that should exist."""
     assigned = set()
     for name, (state, replicas) in partition_states(cluster).items():
         assigned |= {(broker, name) for broker in replicas}

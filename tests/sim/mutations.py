@@ -25,8 +25,8 @@ Patch = pytest.MonkeyPatch
 class Mutation:
     """``switch_off`` breaks a rule; one of the checks ``found_by`` must report it within ``seeds`` runs.
 
-    ``first_seed`` found the broken rule when the mutation was written. After changes of the code a later seed may
-    find the rule.
+    ``first_seed`` found the broken rule when the mutation was written. After changes of the code a later seed may find
+    it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A run of a simulated cluster: start, load and faults, healing, and the history of the run."""
+"""Runs a simulated cluster: start, load and faults, healing, and the history of the run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NotHealedError(AssertionError):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The plan of a run. ``of`` draws it from a seed."""
+    """The plan of a run. ``of`` draws a plan from a seed."""
 
     seed: int
     flush: str = "ack"
@@ -57,7 +57,7 @@ class Plan:
 
     @classmethod
     def resizing(cls, seed: int) -> Plan:
-        """A topic that grows and shrinks, read by a group that keeps the order of keys."""
+        """Draw a plan: a topic grows and shrinks, and a group that keeps the order of keys reads it."""
         rng = random.Random(f"resize {seed}")
         impatient = rng.random() < 0.2
         group = GroupLoad(
@@ -81,7 +81,7 @@ class Plan:
         return plan._with_slow_users() if rng.random() < 0.4 else plan
 
     def _with_slow_users(self) -> Plan:
-        """The plan with users that are often slow. Members keep their partitions, because new ones take a load."""
+        """Return the plan with users that are often slow. Members keep their partitions: new ones must be loaded."""
         group = replace(
             self.load.group,
             slow=0.3,
@@ -93,7 +93,7 @@ class Plan:
 
     @classmethod
     def expiring(cls, seed: int) -> Plan:
-        """The plan of ``resizing`` with retention by time or size: some records expire unread, some unflushed."""
+        """Draw a plan like ``resizing``, with retention by time or size: some records expire unread, some unflushed."""
         rng = random.Random(f"expiring {seed}")
         plan = cls.resizing(seed)
         configs = {

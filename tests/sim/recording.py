@@ -1,4 +1,4 @@
-"""Records a simulated cluster as a history: events as they happen, and in the end the logs of every replica."""
+"""Records a simulated cluster as a history: events as they happen, and at the end of the run every replica's log."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Recorder:
         self._cluster.happened(encode_event(event))
 
     def spy_on(self, consumer: Consumer, member: str) -> None:
-        """Record all commits and fetches of committed offsets of a member, including those in the background."""
+        """Record a member's commits and its fetches of committed offsets, including background commits and fetches."""
         link = consumer._link
         assert link is not None
         record_commits(consumer, member, now_ms, self.add)
@@ -110,7 +110,7 @@ def _positions(
 
 
 def _processed(body: OffsetCommitRequest) -> Iterator[tuple[TopicPartition, int, int]]:
-    """The positions that a commit reports, once it is committed."""
+    """The positions that a commit reports, once the commit is accepted."""
     for topic in body.topics:
         for offset in topic.partitions:
             if offset.is_processed:
@@ -121,7 +121,7 @@ def _processed(body: OffsetCommitRequest) -> Iterator[tuple[TopicPartition, int,
 
 
 def stored_batches(storage: SimStorage, tp: TopicPartition) -> Iterator[RecordBatch]:
-    """Every batch in the log files of a replica, with the CRC checked."""
+    """Read every batch in a replica's log files, and check its CRC."""
     directory = f"{LOG_DIR}/{tp}"
     if not storage.exists(directory):
         return
@@ -142,7 +142,7 @@ def log_end(disk: SimDisk, tp: TopicPartition) -> int:
 
 
 def last_segment(disk: SimDisk, tp: TopicPartition) -> int:
-    """The base offset of the last segment, at which a log without records continues."""
+    """The base offset of the last segment. A log without records continues at this offset."""
     storage, directory = disk.mount(), f"{LOG_DIR}/{tp}"
     names = storage.listdir(directory) if storage.exists(directory) else []
     return max((int(name.removesuffix(".log")) for name in names if name.endswith(".log")), default=0)

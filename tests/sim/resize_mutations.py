@@ -68,7 +68,7 @@ def keys_are_not_loaded(patch: Patch) -> None:
 
 
 def a_partition_created_again_begins_at_0(patch: Patch) -> None:
-    """Commits for the previous incarnation are kept, without their leader epoch."""
+    """Commits for the previous incarnation stay valid, without their leader epoch."""
 
     def as_committed(tp: TopicPartition, committed: Any, known: Any) -> Any:
         gone = known.merged_away(*tp)
@@ -82,7 +82,7 @@ def a_partition_created_again_begins_at_0(patch: Patch) -> None:
 
 
 def records_do_not_wait_for_unacknowledged_ones(patch: Patch) -> None:
-    """Records are placed by a new layout while older records of their keys are unacknowledged under the old layout.
+    """The producer sends records by a new layout while older records of their keys are unacknowledged in the old one.
 
     If the older records are refused, they are written behind the newer records.
     """
@@ -209,7 +209,7 @@ def an_unknown_position_counts_as_the_end(patch: Patch) -> None:
 
 
 def the_losers_are_those_of_the_new_count(patch: Patch) -> None:
-    """A new partition takes its keys only from its parent, which may be new as well."""
+    """A new partition gains keys only from its parent, although the parent may be new as well."""
 
     def by_parents(initial: int, before: int, after: int) -> Moves:
         found = moves(initial, before, after)
@@ -271,7 +271,7 @@ def a_removal_is_two_writes(patch: Patch) -> None:
 
 
 def an_empty_partition_is_removed_unflushed(patch: Patch) -> None:
-    """No live owner is asked to flush, and the result of the drain's check does not count."""
+    """No live owner is asked to flush, and the result of the drain's check is ignored."""
     patch.setattr(view, "is_processed", lambda *_: True)
 
 

@@ -1,4 +1,4 @@
-"""Scenarios for the rules of ordered resize that have an effect only after a fault. They do not check the result.
+"""Scenarios for the rules of ordered resize that matter only after a fault. The scenarios do not check the result.
 
 The faults are a leader that gets no requests, a lost response, a controller that dies between two writes, an unclean
 election, and a group that starts late. ``test_resize_scenes.py`` names the rule of each scenario.
@@ -27,7 +27,7 @@ LONG = 60
 
 
 async def split_with_much_to_read(scene: Scene) -> None:
-    """Partition 0 has many unread records of a key, and its child has one record, the newest of the key."""
+    """Partition 0 has many unread records of a key, and its child has one record, the key's newest."""
     key = scene.key(1, 2)
     for _ in range(LONG):
         await scene.produce(key, Layout(1, 0))
@@ -36,7 +36,7 @@ async def split_with_much_to_read(scene: Scene) -> None:
 
 
 async def merge_with_much_to_read(scene: Scene) -> None:
-    """The marked partition has many records of the key, and the survivor has one, which is newer."""
+    """The marked partition has many records of the key, and the survivor has one newer record."""
     await scene.resize(2)
     key = scene.key(1, 2)
     for _ in range(LONG):
@@ -62,7 +62,7 @@ async def write_to_a_marked_partition(scene: Scene) -> None:
 
 
 async def write_late_by_an_earlier_layout_of_the_same_count(scene: Scene) -> None:
-    """1 -> 2 -> 1: a record sent with the first layout arrives after a record with the third (hole 10)."""
+    """1 -> 2 -> 1: a record of the first layout arrives after a record of the third layout (hole 10)."""
     key, first = scene.key(1, 2), Layout(1, 0)
     late = scene.sends(key)
     await scene.resize(2)
@@ -72,7 +72,7 @@ async def write_late_by_an_earlier_layout_of_the_same_count(scene: Scene) -> Non
 
 
 async def merge_two_while_one_gets_no_requests(scene: Scene) -> None:
-    """Partition 1 still takes records when the broker of 0 closes 3: 0 must not take the keys of 1 yet (hole 4)."""
+    """Partition 1 still accepts records when 0's broker closes partition 3: 0 must not gain 1's keys yet (hole 4)."""
     await scene.resize(4)
     key, old, new, gone = scene.key(1, 4), Layout(4, 1), Layout(1, 2), scene.leader(1)
     assert scene.leader(3) == scene.leader(0) != gone
@@ -89,7 +89,7 @@ async def merge_two_while_one_gets_no_requests(scene: Scene) -> None:
 
 
 async def grow_by_several_at_once(scene: Scene) -> None:
-    """1 -> 4: the parent of partition 3 is 1, but 1 is new as well, so the keys of 3 come from 0 (hole 1)."""
+    """1 -> 4: partition 3's parent, 1, is new as well, so the keys of 3 come from partition 0 (hole 1)."""
     key = scene.key(3, 4)
     await scene.produce(key, Layout(1, 0))
     await scene.ask_for(4)
@@ -97,7 +97,7 @@ async def grow_by_several_at_once(scene: Scene) -> None:
 
 
 async def die_when_the_goal_is_written(scene: Scene, leader: str) -> str:
-    """Request the split, and kill controller and leader once its goal is written. Returns the controller."""
+    """Request the split, and kill controller and leader once the new count is written. Returns the controller."""
     controller = await scene.cluster.active_controller()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.ask_for, 2)
@@ -163,7 +163,7 @@ async def queue(scene: Scene, count: int) -> None:
 
 
 async def grow_again_while_a_grow_is_unfinished(scene: Scene) -> None:
-    """The next grow is requested before the loser's leader has responded: its gainers would have other losers."""
+    """The next grow is requested before the loser's leader has responded. The next grow's gainers have other losers."""
     scene.cut_from_controllers(scene.leader(0))
     await begin(scene, 2)
     await scene.ask_for(4)
@@ -174,7 +174,7 @@ async def grow_again_while_a_grow_is_unfinished(scene: Scene) -> None:
 
 
 async def cancel_a_grow(scene: Scene) -> None:
-    """No partition has gained keys yet, so the cancelled grow has no effect."""
+    """A grow is cancelled before any partition has gained keys, so the grow has no effect."""
     key, old = scene.key(1, 2), Layout(1, 0)
     await scene.produce(key, old)
     scene.cut_from_controllers(scene.leader(0))
@@ -187,7 +187,7 @@ async def cancel_a_grow(scene: Scene) -> None:
 
 
 async def cancel_a_grow_after_a_partition_has_gained(scene: Scene) -> None:
-    """Partition 2 has its keys, and 3 waits for 1: the grow must be complete before a shrink begins."""
+    """Partition 2 has gained its keys, partition 3 waits for 1: the grow must be complete before a shrink begins."""
     await scene.resize(2)
     key, old, new, cut = scene.key(2, 4), Layout(2, 1), Layout(4, 2), scene.leader(1)
     assert scene.leader(0) != cut
@@ -208,7 +208,7 @@ async def cancel_a_grow_after_a_partition_has_gained(scene: Scene) -> None:
 
 
 async def grow_while_a_merged_partition_is_unread(scene: Scene) -> None:
-    """1 -> 2 -> 1 -> 2: partition 1 is closed and revived. Between its records of the key there are many in 0."""
+    """1 -> 2 -> 1 -> 2: partition 1 is closed and revived. Meanwhile many records of the key go to partition 0."""
     await scene.resize(2)
     key = scene.key(1, 2)
     await scene.produce(key, scene.layout)
@@ -220,7 +220,7 @@ async def grow_while_a_merged_partition_is_unread(scene: Scene) -> None:
 
 
 async def merge_a_revived_partition(scene: Scene) -> None:
-    """1 -> 2 -> 1 -> 2 -> 1: partition 1 is in use twice, and the last record of 0 waits for both uses."""
+    """1 -> 2 -> 1 -> 2 -> 1: partition 1 is in use twice, and partition 0's last record waits for both uses."""
     await scene.resize(2)
     key = scene.key(1, 2)
     for _ in range(LONG):
@@ -234,7 +234,7 @@ async def merge_a_revived_partition(scene: Scene) -> None:
 
 
 async def queue_a_resize(scene: Scene) -> None:
-    """A resize requested during an unfinished one begins after it; of several requests, the last one counts."""
+    """A resize that is requested during another resize begins after it. Of several requests, the last one counts."""
     key, old = scene.key(1, 2), Layout(1, 0)
     await scene.produce(key, old)
     scene.cut_from_controllers(scene.leader(0))
@@ -264,7 +264,7 @@ async def elect_a_survivor_while_a_marked_partition_gets_no_requests(scene: Scen
 
 
 async def merge_twice_into_one(scene: Scene) -> None:
-    """Partition 2 is merged into 0, then 1 into 0: records of the keys of 2 still wait for 2 after the second merge."""
+    """Partition 2 is merged into 0, then 1 into 0. After that, records of the keys of 2 still wait for partition 2."""
     await scene.resize(3)
     key = scene.key(2, 3)
     for _ in range(LONG):
@@ -275,7 +275,7 @@ async def merge_twice_into_one(scene: Scene) -> None:
 
 
 async def grow_while_a_loser_is_given_up(scene: Scene) -> None:
-    """The loser's broker has lost its session, does not know it, and continues to take records (hole 8)."""
+    """The loser's broker has lost its session without noticing, and continues to accept records (hole 8)."""
     key, old, new = scene.key(1, 2), Layout(1, 0), Layout(2, 1)
     given_up = scene.leader(0)
     await scene.produce(key, old)
@@ -331,7 +331,7 @@ async def lose_records_of_a_closed_partition(scene: Scene) -> None:
 
 
 async def depose(scene: Scene, partition: int) -> str:
-    """Make the last replica leader, cut it off, and let the first one be elected instead. Returns the last replica.
+    """Make the last replica leader, cut it off, and let the first replica be elected. Returns the last replica.
 
     The deposed leader does not know of the election, and is still in the ISR.
     """
@@ -352,7 +352,7 @@ async def depose(scene: Scene, partition: int) -> str:
 
 
 async def elect_again(scene: Scene, partition: int, deposed: str) -> None:
-    """Let the deposed broker be elected again: it is in the ISR, and the others die before it fetches from them."""
+    """Let the deposed broker be elected again: it is in the ISR, and the other brokers die before it fetches."""
     assert deposed in scene.in_sync(partition)
     others = [broker for broker in scene.in_sync(partition) if broker != deposed]
     for broker in others:
@@ -364,7 +364,7 @@ async def elect_again(scene: Scene, partition: int, deposed: str) -> None:
 
 
 async def split_before_all_have_followed(scene: Scene) -> None:
-    """A deposed leader that does not know it takes a record, and leads again once the child is read (hole 30).
+    """A leader does not know that it is deposed, appends a record, and leads again once the child is read (hole 30).
 
     Each partition has two replicas, so the child and the group's offsets may be on brokers without a fault.
     """
@@ -414,7 +414,7 @@ async def die_while_a_partition_is_removed(scene: Scene) -> None:
 
 
 def left_producer(scene: Scene, **config: int) -> Producer:
-    """A producer of Anabranch's client that soon repeats a request without a response."""
+    """A producer of Anabranch's client. It soon repeats a request that got no response."""
     return Producer(
         bootstrap_servers=scene.cluster.bootstrap_servers,
         env=scene.cluster.client_env("left"),
@@ -494,7 +494,7 @@ async def refuse_before_all_have_followed(scene: Scene) -> None:
 
 
 async def create_a_partition_again(scene: Scene) -> None:
-    """The group's commits for the old partition skip no records of the new one (hole 20)."""
+    """The group's commits for the old partition must not skip records of the new partition (hole 20)."""
     await scene.resize(2)
     key = scene.key(1, 2)
     for _ in range(5):

@@ -40,9 +40,9 @@ class Resizer:
     accepted: int = 0
     pause_s: float = 6.0
     keeps: bool = False
-    """Whether marked partitions stay for a while, or until the end, so that no rebalance follows a merge at once."""
+    """Whether marked partitions stay for a while, or until the end, so that no rebalance soon follows a merge."""
     expires: bool = False
-    """Whether retention removes records until the end."""
+    """Whether retention removes records until the end of the run."""
     _pause: trio.CancelScope = field(default_factory=trio.CancelScope)
     _marks_few: bool = False
 
@@ -66,9 +66,9 @@ class Resizer:
                     await self._resize(admin, self._count())
 
     async def let_go(self, over: trio.Event) -> None:
-        """At the end, let marked partitions be removed once they are read, and let no other records expire.
+        """After ``stop``: let marked partitions be removed once they are read, and let no more records expire.
 
-        It sets the configs repeatedly, because an older request with other values may arrive late.
+        The configs are set repeatedly, because an older request with other values may arrive late.
         """
         configs = {DRAIN_KEY: "true"} | ({"retention.ms": "-1", "retention.bytes": "-1"} if self.expires else {})
         await self.stop.wait()
@@ -116,8 +116,8 @@ class Resizer:
 class StaleProducer:
     """Sends records with old and with invented layouts to brokers, until cancelled.
 
-    The records go to the partition of that layout. The producer is not idempotent and keeps no order. It only proves
-    that no leader accepts a record with another layout than its own.
+    Each record goes to its partition in the layout that it is sent with. The producer is not idempotent and keeps no
+    order. It only proves that a leader accepts no record with another layout than the leader's own.
     """
 
     cluster: SimCluster

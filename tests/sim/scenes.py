@@ -1,7 +1,7 @@
-"""Runs short scenarios on a simulated cluster. Each is a counterexample of the resize model without one rule.
+"""Runs short scenarios on a simulated cluster. Each scenario is a counterexample of the resize model without one rule.
 
-A scenario has a producer that places records by a given layout, and a group that reads all records at the end. The
-history checks decide whether it passes.
+A scenario has a producer that sends records by a given layout, and a group that reads all records at the end. The
+history checks decide whether the scenario passes.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Scene:
     # ------------------------------------------------------------ the topic
 
     async def ask_for(self, count: int) -> str:
-        """Request a partition count, without waiting for the resize; returns the refusal, "" when it was accepted."""
+        """Request a partition count, without waiting for the resize. Returns the refusal; "" when it was accepted."""
         self._wanted = 0
         async with self._admin() as admin:
             try:
@@ -105,11 +105,11 @@ class Scene:
         return ""
 
     def expect(self, count: int) -> None:
-        """Expect this accepted count in the end."""
+        """Expect this accepted count at the end of the run."""
         self._wanted = count
 
     async def ask_a_new_controller_for(self, count: int) -> None:
-        """Request a count while a new controller takes over. The resize begins even if the response is too late."""
+        """Request a count while a new controller takes over. The resize begins even if the response comes too late."""
         await self.ask_for(count)
         self._wanted = count
 
@@ -172,7 +172,7 @@ class Scene:
         await self.cluster.start_broker(int(broker.removeprefix("broker")), **self.broker_keys)
 
     async def elect_preferred(self, partition: int) -> None:
-        """Elect its first replica. Requests are repeated, because one may go to a broker without a controller."""
+        """Elect the first replica. The request is repeated, because it may go to a broker without a controller."""
         first = f"broker{self.znode.partitions[partition][0]}"
         with trio.fail_after(LIMIT_S):
             while self.leader(partition) != first:
@@ -181,14 +181,14 @@ class Scene:
                         await admin.elect_leaders()
 
     def cut_from_controllers(self, machine: str) -> None:
-        """Cut a machine off from the controllers' requests; it continues to serve."""
+        """Cut a machine off from the controllers' requests. The machine continues to serve clients."""
         for controller in CONTROLLERS:
             self.cluster.fabric.cut(f"controller{controller}", machine)
 
     # ------------------------------------------------------------ records
 
     def key(self, partition: int, undeleted: int, *, of: int = -1, before: int = -1) -> str:
-        """A key that is in ``partition`` under the count ``undeleted``, and in ``of`` under the count ``before``."""
+        """Find a key that is in ``partition`` at the count ``undeleted``, and in ``of`` at the count ``before``."""
         initial = self.initial
 
         def fits(key: str) -> bool:
@@ -203,7 +203,7 @@ class Scene:
         return self.znode.initial_partition_count
 
     def sends(self, key: str) -> str:
-        """The value of the key's next record, recorded as sent before it is written."""
+        """Record that the key's next record is sent, before it is written. Returns its value."""
         self._count += 1
         value = f"scenario:{self._count}"
         self.recorder.add(Sent(now_ms(), "scenario", TOPIC, key, value))
@@ -222,8 +222,8 @@ class Scene:
     ) -> tuple[str, int]:
         """Write the key's next record by ``layout``; returns the last error's name, "" for none, and the offset.
 
-        Errors are retried until ``limit_s``. A refusal for the layout is retried only with ``insist``, so that the
-        record is written as soon as the leader accepts it. ``value`` is one that ``sends`` returned before.
+        Errors are retried until ``limit_s``. A refusal for the layout is retried only with ``insist``: then the record
+        is written as soon as the leader accepts it. ``value`` was returned by ``sends`` before.
         """
         tp = TopicPartition(TOPIC, place(positive_hash(key.encode()), self.initial, layout[0]))
         value = value or self.sends(key)
@@ -296,7 +296,7 @@ class Scene:
         self.cluster.fabric.heal_all()
         await wait_until_whole(self.cluster, LIMIT_S)
         self.read()
-        # Both conditions at once, because a request whose response was lost may begin a resize only now.
+        # Both conditions must hold at once, because a request whose response was lost may begin a resize only now.
         await self.until(lambda: not self.is_unfinished() and self._group.delivered.keys() >= self._stored(), LIMIT_S)
         for tp in self.watch.tps():
             incarnation = self.watch.incarnation(tp)
@@ -309,7 +309,7 @@ class Scene:
             self.recorder.add(event)
 
     def is_unfinished(self) -> bool:
-        """Whether a resize was never completed."""
+        """Whether a resize is not complete."""
         return bool(self.watch.unfinished()) or self._wanted not in (0, self.layout.undeleted_partition_count)
 
     def _stored(self) -> set[str]:
@@ -322,7 +322,7 @@ Scenario = Callable[[Scene], Awaitable[None]]
 
 
 def stage(scenario: Scenario, partitions: int, seed: int = 0, *, replication_factor: int = 3) -> list[str]:
-    """Run a scenario and return the checks that failed, and ``unfinished`` if a resize did not complete."""
+    """Run a scenario. Returns the failed checks, with ``unfinished`` if a resize did not complete."""
     return run_deterministic(seed, partial(_stage, scenario, partitions, seed, replication_factor))
 
 

@@ -1,6 +1,6 @@
 """A whole cluster in one trio loop: controllers, brokers and clients on a simulated network, disks and ZooKeeper.
 
-Run it by ``runtime.sim_scheduler.run_deterministic``. Everything random follows from the seed, so a run is repeatable.
+Use ``runtime.sim_scheduler.run_deterministic`` for a run. All randomness follows from the seed, so a run is repeatable.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SimProcess:
 
 
 class SimCluster:
-    """The cluster. Machines have names: ``controller1000``, ``broker1`` and so on, and any name for a client's."""
+    """The cluster. Its machines are ``controller1000``, ``broker1`` and so on. A client's machine may have any name."""
 
     def __init__(self, nursery: trio.Nursery, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -95,7 +95,7 @@ class SimCluster:
             del self.clients[name]
 
     async def start_controller(self, controller_id: int, **keys: object) -> None:
-        """Start a controller; returns once its listener is bound. Names of keys have underscores for dots."""
+        """Start a controller; returns once its listener is bound. ``keys`` of the config have underscores for dots."""
         name = f"controller{controller_id}"
         config = ControllerConfig.parse(
             {
@@ -116,7 +116,7 @@ class SimCluster:
         await self._start(process, run_controller, config, env)
 
     async def start_broker(self, broker_id: int, **keys: object) -> None:
-        """Start a broker, on the disk of a previous one with this id; returns once it is registered."""
+        """Start a broker, on the disk of a previous broker with this id; returns once the broker is registered."""
         name = f"broker{broker_id}"
         given = {
             "broker.id": broker_id,
@@ -162,7 +162,7 @@ class SimCluster:
     async def crash(self, name: str, *, silent: bool = False) -> None:
         """The machine loses its power: unsynced bytes are lost, and its session expires by its timeout.
 
-        With ``silent`` its peers get no notice: their connections are silent until it has power again.
+        With ``silent`` its peers get no notice: their connections are silent until the machine has power again.
         """
         process = self.running.pop(name)
         self.happened("crash", name)
@@ -229,7 +229,7 @@ class SimCluster:
     # ------------------------------------------------------------ ZooKeeper
 
     def expire(self, name: str) -> None:
-        """Expire a process's ZooKeeper session; it gets a new one."""
+        """Expire a process's ZooKeeper session; the process gets a new session."""
         self.happened("expire", name)
         self.running[name].session.expire()
 

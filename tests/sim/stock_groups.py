@@ -1,6 +1,6 @@
-"""Consumer groups of stock members in a simulated cluster: members without a gate, whose position is their commit.
+"""Consumer groups of stock members in a simulated cluster. A stock member has no gate, and its position is its commit.
 
-Each partition of a group has a member of its own, which commits its offsets to the group and is in no generation. That
+Each partition of a group has a member of its own, which commits its offsets to the group and is in no generation. This
 is the worst case for order: only the partition leaders keep one member from overtaking another.
 """
 
@@ -54,15 +54,15 @@ class StockGroup:
     delivered: list[Delivered] = field(default_factory=list)
     members: dict[int, trio.CancelScope] = field(default_factory=dict)
     busy: dict[int, trio.Event] = field(default_factory=dict)
-    """While a partition's event is not set, its user still processes the record after the last committed one."""
+    """While a partition's event is not set, its user still processes the first record that is not committed."""
     begun: dict[int, int] = field(default_factory=dict)
     """The first position of each member."""
     has_committed: bool = False
     begins_again: bool = False
-    """Whether a member ended after it had begun, so that its uncommitted records may be delivered twice."""
+    """Whether a member that had begun has ended: uncommitted records may then be delivered twice."""
 
     def read(self, *partitions: int) -> None:
-        """Start members; a member that already reads the partition ends without leaving the group."""
+        """Start a member for each partition. A previous member of the partition ends without leaving the group."""
         for partition in partitions:
             self.begins_again |= self.begun.pop(partition, None) is not None
             self.stop(partition)
@@ -76,7 +76,7 @@ class StockGroup:
                 self.members.pop(partition).cancel()
 
     def make_busy(self, *partitions: int) -> None:
-        """Make their users busy with the next record until ``go_on``."""
+        """Make the users of these partitions busy with the next record until ``go_on``."""
         for partition in partitions:
             self.busy[partition] = trio.Event()
 

@@ -1,4 +1,4 @@
-"""Whole clusters under load and faults, one per seed: they keep every promise of the history checker, and heal.
+"""Whole clusters under load and faults, one per seed, pass all history checks and heal.
 
 ``make sim SEEDS=n FIRST=s`` runs any number of seeds; the default is short enough for every test run.
 """
@@ -25,12 +25,12 @@ SEEDS_RUN_TWICE = 2
 
 @functools.cache
 def first_run(seed: int) -> Run:
-    """The run of a seed, kept because other tests compare a second run with it."""
+    """The first run of a seed. The run is kept, because other tests compare a second run with it."""
     return run_plan(Plan.of(seed))
 
 
 def keeps_its_promises(plan: Plan, directory: Path, run_plan: Callable[[Plan], Run] = run_plan) -> None:
-    """Run the plan by ``run_plan``, and check its history, which is written to ``directory`` if a check fails."""
+    """Run the plan by ``run_plan``, and check its history. If a check fails, write the history to ``directory``."""
     print(f"seed {plan.seed}, commit {commit()}; again: make sim SEEDS=1 FIRST={plan.seed}; {plan}")
     run = run_plan(plan)
     violations = run.violations()

@@ -1,4 +1,4 @@
-"""A compacted topic is resized 3 -> 4 -> 8 -> 3 -> 6, cleaned in between, and read from the beginning in each layout.
+"""A compacted topic is resized 3 -> 4 -> 8 -> 3 -> 6, cleaned between resizes, and read from its start in each layout.
 
 The cluster runs in virtual time, with the real producer, cleaners and consumers. The producer also writes tombstones of
 moved keys. Half of the keys are deleted at some time. A new reader gets each key in order, and ends at the last value.
@@ -42,7 +42,7 @@ CLEANED_SOON = {
 NUMBER = "number"
 CLEANED_S = 3.0
 TRIES = range(1, 11)
-"""Seeds to try with a rule switched off. The first one found each rule when the tests were written."""
+"""Seeds to try with a rule switched off. The first seed found every rule when the tests were written."""
 CHECKS = (
     promise_checks.promise,
     promise_checks.callbacks,
@@ -66,7 +66,7 @@ class Table:
         """The last value of each key that is not deleted."""
         self.found: list[str] = []
         self.kept = 0
-        """The number of tombstones that hide older values in the end."""
+        """The number of tombstones that hide older values at the end of the run."""
 
     async def run(self, scene: Scene, producer: Producer) -> None:
         self.scene = scene
@@ -100,7 +100,7 @@ class Table:
                     self.scene.recorder.add(event)
 
     async def write(self, producer: Producer, keys: Sequence[str], deletes: Sequence[str] = ()) -> None:
-        """Write a value of each key, then tombstones; each is acknowledged before the next."""
+        """Write a value of each key, then tombstones. Each record is acknowledged before the next is sent."""
         for key in keys:
             self.numbers[key] += 1
             value = f"{key}:{self.numbers[key]}"
@@ -213,7 +213,7 @@ def tombstones_go_after_their_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def survivors_keep_no_tombstones(patch: pytest.MonkeyPatch) -> None:
-    """The entries of shrinks do not count; here they name partitions 3 and above."""
+    """The lineage entries of shrinks, which name partitions 3 and above here, keep no tombstones."""
     original = tombstones.first_kept_epoch
 
     def of_grows(entries: Iterable[LineageEntry], as_of: int, over: Mapping[int, int]) -> int:

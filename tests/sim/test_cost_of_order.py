@@ -1,4 +1,4 @@
-"""The cost that ordered delivery adds to the sending of a record, in lines that producer and broker execute.
+"""Measures the cost of ordered delivery for a send, in lines that producer and broker execute.
 
 The lines are counted in simulated clusters that differ only in ``enable.ordered.delivery``. Lines have different costs,
 but on a shared machine times are less reliable. ``bench`` measures times.
@@ -31,13 +31,13 @@ KNOWN_KEYS = [number % 1_024 for number in range(RECORDS)]
 NEW_KEYS = range(1_024, 1_024 + RECORDS)
 LIMIT = 1.03
 SENDS: dict[str, Any] = {"linger_ms": 50, "metadata_max_age_ms": 1_000}
-"""Without order no broker refuses records, so a producer learns of new partitions only when its metadata expires."""
+"""Without ordered delivery no broker refuses records, so a producer sees new partitions only when metadata expires."""
 DEADLINE_S = 60.0
 
 
 @contextmanager
 def counted_lines() -> Iterator[list[int]]:
-    """Count the executed lines of the software during the block; the count is the list's only item."""
+    """Count the lines of producer and broker code that the block executes; the count is the list's only item."""
     found = [0]
 
     def line(_frame: FrameType, event: str, _argument: object) -> Any:
@@ -63,7 +63,7 @@ async def send(producer: Producer, keys: Iterable[int]) -> None:
 
 
 async def lines_of_sends(*, is_ordered: bool, created: int, now: int, keys: Sequence[int]) -> int:
-    """The lines to send ``keys`` to a topic that had ``created`` partitions and has ``now``, with known metadata."""
+    """Count the lines to send ``keys``, with known metadata, after a grow from ``created`` to ``now`` partitions."""
     configs = {"enable.ordered.delivery": "true" if is_ordered else "false"}
     async with trio.open_nursery() as nursery:
         cluster = SimCluster(nursery, seed=0)

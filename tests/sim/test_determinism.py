@@ -109,7 +109,7 @@ def test_time_is_virtual_and_starts_at_a_fixed_moment() -> None:
 
 
 def test_time_jumps_as_that_of_trios_clock() -> None:
-    """The times are equal to the last bit, because the order of tasks depends on the deadlines that have passed."""
+    """The times must be equal to the last bit, because the order of tasks depends on the deadlines that have passed."""
 
     async def times() -> list[float]:
         rng, found = random.Random(5), []

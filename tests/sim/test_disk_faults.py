@@ -90,7 +90,7 @@ Trouble = Callable[[SimCluster, DiskScenario], Awaitable[None]]
 
 
 async def run_with(trouble: Trouble, seed: int) -> None:
-    """Run load on a whole cluster, then ``trouble``; in the end all replicas are in sync and all records are read."""
+    """Run load on a whole cluster, then ``trouble``. At the end all replicas must be in sync and all records read."""
     async with trio.open_nursery() as nursery:
         cluster = SimCluster(nursery, seed)
         await cluster.start_controller(1000)
@@ -128,7 +128,7 @@ async def full_disk(cluster: SimCluster, scenario: DiskScenario) -> None:
 
 
 async def lost_directory(cluster: SimCluster, scenario: DiskScenario) -> None:
-    """One of two log dirs is missing at a restart, and present again at the next one."""
+    """One of two log dirs is missing at a restart, and present again at the next restart."""
     name = f"broker{FAULTY}"
     disk = cluster.disks[name]
     lost = "/logs/b"

@@ -1,4 +1,4 @@
-"""Each file operation of the log fails, once or for good: no acknowledged record is lost or skipped."""
+"""Each file operation of the log fails, once or permanently: no acknowledged record is lost or skipped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def count_calls(scenario: Scenario, number: int) -> int:
 
 
 def broken_promise(scenario: Scenario, number: int, call: int, *, lasting: bool, restart: str) -> list[str]:
-    """A description of the broken promise when the operation number ``call`` fails; empty if none is broken."""
+    """Make the operation number ``call`` fail. Returns a description of the broken promise; empty if all hold."""
     failing = FailingCalls(call, number, lasting=lasting, operations=KINDS[number])
     machine = Machine(failing)
 
@@ -61,9 +61,9 @@ def broken_promise(scenario: Scenario, number: int, call: int, *, lasting: bool,
 @pytest.mark.parametrize("number", KINDS, ids=lambda number: errno.errorcode[number])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_no_fault_loses_an_acknowledged_record(scenario: Scenario, number: int) -> None:
-    """Each operation fails. The duration of the fault and the end of the process alternate, which takes seconds.
+    """Each operation fails once: the combinations of the fault's duration and the process's end take turns.
 
-    ``LOG_FAULTS=all`` runs every combination, which takes minutes.
+    This takes seconds. ``LOG_FAULTS=all`` runs every combination for each operation, which takes minutes.
     """
     calls = count_calls(scenario, number)
     assert calls > 30

@@ -1,4 +1,4 @@
-"""Retention removes records that a partition's owner has delivered but not flushed, and the partition is merged."""
+"""A partition is merged after retention has removed records that its owner has delivered but not flushed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counterexamples of ``docs/model/HandOver.tla`` on the running code: each fails a check without its rule.
+"""Runs counterexamples of ``docs/model/HandOver.tla`` on the real code: without its rule, each fails a check.
 
 ``late`` is not a check of the history. It means that an expected record was not delivered in time.
 """
@@ -34,7 +34,7 @@ Patch = pytest.MonkeyPatch
 Scenario = Callable[[GroupScene], Awaitable[None]]
 SwitchOff = Callable[[Patch], None]
 TRIES = 5
-"""Schedules for a scenario without its rule. The death of a coordinator fails a check in every second schedule."""
+"""Schedules to run for a scenario without its rule: a coordinator's death fails a check in every second schedule."""
 
 
 def deliveries_do_not_wait_for_a_load(patch: Patch) -> None:

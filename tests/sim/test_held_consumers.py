@@ -1,6 +1,6 @@
 """Stock consumers of a topic with ``ordered.delivery.legacy.consumers=hold`` keep the order of keys (Hold.tla).
 
-A scenario returns its fault. With ``accept``, or with a rule switched off, it must have one.
+A scenario returns its fault. With ``accept``, or with a rule switched off, the scenario must have a fault.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Scenario = Callable[[GroupScene, trio.Nursery], Awaitable[str]]
 Patch = pytest.MonkeyPatch
 WELL = ""
 TRIES = 10
-"""The number of seeds. At least one must fail without the rule."""
+"""The number of seeds. Without the rule, at least one seed must fail."""
 SOON_S = 10.0
 """Longer than any response takes, and shorter than any hold lasts."""
 
@@ -61,7 +61,7 @@ def run(
 
 
 async def judged(scene: GroupScene, group: StockGroup, values: Collection[str], limit_s: float = 60.0) -> str:
-    """The first fault in the group's deliveries, after it had time to read all records; empty when there is none."""
+    """Give the group time to read all records. Returns the first fault in its deliveries; empty without a fault."""
     await scene.until(lambda: set(group.values) >= set(values) or not group.is_in_order(), limit_s)
     if not group.is_in_order():
         return f"{group.name}: out of order: {group.delivered}"
@@ -74,7 +74,8 @@ async def judged(scene: GroupScene, group: StockGroup, values: Collection[str], 
 async def split_behind(scene: GroupScene, busy: StockGroup, *others: StockGroup, after_one: bool = False) -> list[str]:
     """Split 0 while a user of ``busy`` processes a key's last record there; returns the key's values.
 
-    The last value is in 1. All groups read both partitions. With ``after_one`` they have read an earlier value in 0.
+    The key's last value is in partition 1. All groups read both partitions. With ``after_one`` they have read an
+    earlier value in partition 0.
     """
     key, groups, values = scene.key(1, 2), (*others, busy), list[str]()
     for group in groups:
@@ -95,7 +96,7 @@ async def split_behind(scene: GroupScene, busy: StockGroup, *others: StockGroup,
 
 
 async def a_slow_reader(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """A user is busy with a key's older record in the loser when the newer one is written to the gainer."""
+    """A user is busy with a key's older record in the loser when the key's newer record is written to the gainer."""
     group = StockGroup(scene, tasks, "slow")
     values = await split_behind(scene, group)
     await scene.until(lambda: values[1] in group.values, SOON_S)
@@ -112,7 +113,7 @@ async def one_of_two_groups_is_slow(scene: GroupScene, tasks: trio.Nursery) -> s
 
 
 async def a_chain(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """1 -> 2 -> 4: the partition in the middle has no record of the key, and itself waits for 0."""
+    """1 -> 2 -> 4: the middle partition of the chain has no record of the key, and itself waits for partition 0."""
     group = StockGroup(scene, tasks, "g")
     key = scene.key(3, 4, of=1, before=2)
     group.read(0)
@@ -243,7 +244,7 @@ def test_the_next_coordinator_continues_to_hold_records() -> None:
 
 
 async def a_group_comes_later(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """The gainer is open to the present group. A later group reads the gainer before the loser."""
+    """The first group may already read the gainer. A later group reads the gainer before the loser."""
     first, later = StockGroup(scene, tasks, "first"), StockGroup(scene, tasks, "later")
     first.read(0)
     key = scene.key(1, 2)
@@ -269,7 +270,7 @@ def test_a_group_that_comes_later_is_counted_before_it_begins(monkeypatch: Patch
 
 
 async def a_group_is_deleted(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """A group that lags is deleted, and its holds end. A new group of its name is held like any other."""
+    """A group that lags is deleted, and its holds end. A new group with the same name is held like any other group."""
     first, second = StockGroup(scene, tasks, "first"), StockGroup(scene, tasks, "second")
     first.read(0)
     second.read(0)
@@ -299,7 +300,7 @@ def test_a_group_that_was_deleted_is_forgotten_and_another_of_its_name_is_counte
 
 
 async def a_group_never_commits(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """The leaders stop waiting for the group after ``max.hold.ms``. The other group still gets all records in order."""
+    """After ``max.hold.ms`` leaders stop waiting for the group. The other group still gets all records in order."""
     mute, other = StockGroup(scene, tasks, "mute", commits=False), StockGroup(scene, tasks, "other")
     for group in (mute, other):
         group.read(0)
@@ -336,7 +337,7 @@ async def a_group_with_latest(scene: GroupScene, tasks: trio.Nursery) -> str:
 
 
 async def a_revived_partition_keeps_its_commits(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """2 -> 1 -> 2: the marked partition's remaining records are not skipped when it is counted again."""
+    """2 -> 1 -> 2: when the marked partition is revived, its remaining records are not skipped."""
     group = StockGroup(scene, tasks, "g")
     key = scene.key(1, 2)
     group.read(0)
@@ -373,7 +374,7 @@ def a_revived_partition_gets_a_beginning(patch: Patch) -> None:
 
 
 def test_a_revived_partition_gets_no_beginning(monkeypatch: Patch) -> None:
-    """The partition's readers have begun, and a commit at its end would skip their uncommitted records."""
+    """The partition's readers have begun. A commit at the partition's end would skip their uncommitted records."""
     assert run(a_revived_partition_keeps_its_commits) == WELL
     a_revived_partition_gets_a_beginning(monkeypatch)
     assert "not delivered" in run(a_revived_partition_keeps_its_commits)
@@ -385,7 +386,7 @@ def test_a_revived_partition_gets_no_beginning(monkeypatch: Patch) -> None:
 async def anything(scene: GroupScene, tasks: trio.Nursery) -> str:
     """Random resizes with two groups of slow users, members that restart, and a third group that starts late.
 
-    The late group may miss records that were removed before its first commit, because the other groups had read them.
+    The late group may miss records that the other groups had read and that were removed before its first commit.
     """
     rng = random.Random(scene.cluster.rng.random())
     groups = [StockGroup(scene, tasks, name) for name in ("a", "b", "c")]

@@ -1,4 +1,4 @@
-"""Late requests, and removals that were not written to ZooKeeper first: each scenario runs with its rule on and off.
+"""Late requests, and removals that are not first written to ZooKeeper. Each scenario runs with its rule on and off.
 
 Late requests bypass the checks of the controller's and the broker's epoch, which refuse most of them. As in the model,
 the other rules must work without these checks.
@@ -33,7 +33,7 @@ SwitchOff = Callable[[Patch], None]
 LITTLE_S = 3.0
 LONG = 60
 TRIES = 5
-"""The number of schedules for a scenario with its rule off. In some schedules no check fails."""
+"""The number of schedules for a scenario with its rule off: in some schedules no check fails."""
 MEMBERS = ("one", "two")
 
 # ---------------------------------------------------------------- late requests
@@ -53,9 +53,9 @@ class Late:
     def __init__(self, patch: Patch) -> None:
         self._orders: list[Order] = []
         self._maps: dict[TopicPartition, Any] = {}
-        """The last responses to 25301."""
+        """By partition: the last response to request 25301."""
         self.maps: dict[TopicPartition, Any] = {}
-        """The responses to 25301 that replace the present ones."""
+        """By partition: an old response to request 25301 that is delivered instead of the current response."""
         for name in ("apply", "stop"):
             self._keep_orders(patch, name)
         self._keep_maps(patch)
@@ -90,7 +90,7 @@ class Late:
         ]
 
     def arrives(self, orders: list[Order]) -> None:
-        """Deliver the requests again, to their brokers."""
+        """Deliver each request again to its broker."""
         assert orders
         for order in orders:
             getattr(order.broker, order.name)(TOPIC, *copy.deepcopy(order.arguments))
@@ -125,7 +125,7 @@ async def lead_again_by_the_previous_layout(scene: Scene, late: Late) -> None:
 async def lead_a_removed_partition_again(scene: Scene, late: Late) -> None:
     """A late request makes a broker lead a removed partition again.
 
-    No consumer would ever read a record that is written to it.
+    No consumer would ever read a record that is written to that partition.
     """
     await scene.resize(2)
     key, leader, before = scene.key(1, 2), scene.leader(1), late.received("apply", 1)
@@ -136,7 +136,7 @@ async def lead_a_removed_partition_again(scene: Scene, late: Late) -> None:
 
 
 async def remove_a_recreated_partition_again(scene: Scene, late: Late) -> None:
-    """2 -> 1 -> 2: the StopReplica of the first incarnation arrives again when the second has a record (hole 20)."""
+    """2 -> 1 -> 2: the first incarnation's StopReplica arrives again once the second one has a record (hole 20)."""
     await scene.resize(2)
     key = scene.key(1, 2)
     await scene.produce(key, scene.layout)
@@ -172,7 +172,7 @@ async def answer_with_the_lineage_of_the_previous_incarnation(scene: Scene, late
 
 
 async def die_while_replicas_are_deleted(scene: Scene, _late: Late) -> None:
-    """One replica's broker is down, the others have deleted their replicas, and the controller ends."""
+    """One replica's broker is down, the other brokers have deleted their replicas, and the controller ends."""
     await scene.resize(2)
     key, leader = scene.key(1, 2), scene.leader(1)
     await scene.produce(key, scene.layout)

@@ -15,7 +15,7 @@ from tests.sim.sim_cluster import SimCluster
 
 NEWCOMERS = "newcomers"
 Written = tuple[list[str], list[str], list[str]]
-"""The records written before the group's start, those written later, and those that its members read."""
+"""The records written before the group's start, the records written later, and the records that its members read."""
 
 
 class Newcomer:
@@ -30,7 +30,7 @@ class Newcomer:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has positions in its assigned partitions."""
+        """Whether the member has positions in its assigned partitions."""
         return self.consumer is not None and len(self.consumer._subscription.positions()) > 0
 
     def has(self, *partitions: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The simulation notices a broken safety rule: each rule is switched off in turn, and the checker must report it."""
+"""Each safety rule is switched off in turn, and the checker must report a violation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.sim.random_run import NotHealedError, Plan, run_plan
 
 
 def missed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch, plan_of: Callable[[int], Plan]) -> None:
-    """Switch a rule off, and run seeds until one of its checks reports a violation."""
+    """Switch a rule off, and run seeds until one of the rule's checks reports a violation."""
     mutation.switch_off(monkeypatch)
     seen: dict[int, list[str]] = {}
     for seed in range(mutation.first_seed, mutation.first_seed + mutation.seeds):

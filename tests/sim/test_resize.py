@@ -1,4 +1,4 @@
-"""Topics that grow and shrink all the time, under load and faults, one per seed: every key keeps its order.
+"""Each seed has a topic that grows and shrinks all the time, under load and faults: every key keeps its order.
 
 At the end of a run, every acknowledged record must be delivered, the last resize complete, and the marked partitions
 removed. ``make sim SEEDS=n FIRST=s`` runs any number of seeds.

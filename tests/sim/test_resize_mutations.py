@@ -1,4 +1,4 @@
-"""The simulation notices a broken rule of ordered resize: each rule is switched off, and a check must report it."""
+"""Each rule of ordered resize is switched off in turn, and a check must report a violation."""
 
 from __future__ import annotations
 

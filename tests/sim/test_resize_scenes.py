@@ -76,7 +76,7 @@ WITHOUT_A_RULE: tuple[Scenario, ...] = (
 """Scenarios that show the behaviour of a resize, without a rule of their own."""
 
 TRIES = 100
-"""The most schedules. Without its rule, almost every scenario fails in the first schedule, and one fails in 1 of 20."""
+"""The most schedules to run. Without its rule, a scenario usually fails in the first. One scenario fails in 1 of 20."""
 
 
 REPLICATION_FACTORS = {
@@ -84,7 +84,7 @@ REPLICATION_FACTORS = {
     scenarios.cancel_a_grow_after_a_partition_has_gained: 1,
     scenarios.split_before_all_have_followed: 2,
 }
-"""With one replica no other broker can lead a partition. With two replicas one broker has none."""
+"""With one replica no other broker can lead a partition. With two replicas one broker has no replica."""
 
 
 def staged(scenario: Scenario, seed: int = 0) -> list[str]:

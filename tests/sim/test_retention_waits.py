@@ -1,7 +1,7 @@
 """``ordered.delivery.retention.waits`` on a whole cluster: unread records of a slow group stay, up to a bound.
 
-A topic is split while a group lags in the partition that loses keys. Then more than the retention time passes. Without
-each rule that keeps the records, they are removed.
+A topic is split while a group lags in the partition that loses keys. Then more than the retention time passes. If any
+rule that keeps the records is switched off, the records are removed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Patch = pytest.MonkeyPatch
 LOSER = TopicPartition(TOPIC, 0)
 GROUP = "slow"
 RECORDS, READ = 6, 2
-"""The number of the loser's records from before the split, and the number that the group has read."""
+"""The number of the loser's records from before the split, and how many of them the group has read."""
 ROUND_S, RETENTION_S, BOUND_S, CHECK_S = 5, 30, 120, 2
 LEASE_S = 3 * ROUND_S
 CONFIGS = {
@@ -72,7 +72,7 @@ class Waiting(Scene):
             return (await admin.list_offsets({LOSER: "earliest"}))[LOSER].offset
 
     async def begins_at(self, offset: int, within_s: float = EXPIRED_S) -> bool:
-        """Wait for this log start. False when the log start passes ``offset`` or does not reach it in time."""
+        """Wait for this log start. Returns False when the log start passes ``offset`` or does not reach it in time."""
         with trio.move_on_after(within_s):
             while (start := await self.log_start()) < offset:
                 await trio.sleep(1)  # polls: virtual time
@@ -134,7 +134,7 @@ Scenario = Callable[[Waiting], AsyncIterator[tuple[str, bool]]]
 
 
 def broken(scenario: Scenario, seed: int = 0) -> str:
-    """The first failed expectation of a scenario; "" when all are met."""
+    """Run a scenario. Returns its first failed expectation; "" when all are met."""
 
     async def run() -> str:
         async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""The counterexamples of the model on the running code: each fails a check of the history without its rule.
+"""Runs the model's counterexamples on the real code: without its rule, each fails a check of the history.
 
 The mutations of the group members' gate are in ``test_resize_mutations.py``.
 """
@@ -23,7 +23,7 @@ Patch = pytest.MonkeyPatch
 LITTLE_S = 3.0
 LONG = 60
 TRIES = 5
-"""The number of schedules for a scenario without its rule. In one or two of eight no check fails."""
+"""The number of schedules for a scenario without its rule: in one or two of eight no check fails."""
 
 
 async def grow_while_a_loser_gets_no_requests(scene: Scene) -> None:
@@ -49,7 +49,7 @@ async def shrink_while_a_loser_gets_no_requests(scene: Scene) -> None:
 
 
 async def retry_a_batch_written_before_the_resize(scene: Scene) -> None:
-    """The response was lost: the producer retries with its old layout, and places the record again if it is refused."""
+    """A response was lost. The producer retries with its old layout. After a refusal it sends by the new layout."""
     key, old = scene.key(1, 2), Layout(1, 0)
     await scene.produce(key, old)
     await scene.resize(2)
@@ -60,7 +60,7 @@ async def retry_a_batch_written_before_the_resize(scene: Scene) -> None:
 
 
 async def split_a_partition_that_is_still_empty(scene: Scene) -> None:
-    """0 -> 1 -> 3: the parent of 3 is empty and waits for partition 0, which has many records to read."""
+    """Partitions 0 -> 1 -> 3: the parent of 3 is empty, and itself waits for partition 0, which has many records."""
     key, other = scene.key(3, 4, of=1, before=2), scene.key(0, 4)
     for _ in range(LONG):
         await scene.produce(other, Layout(1, 0))
@@ -71,7 +71,7 @@ async def split_a_partition_that_is_still_empty(scene: Scene) -> None:
 
 
 async def merge_twice(scene: Scene) -> None:
-    """3 -> 1 -> 0, with many records in 3 and none in 1: partition 0 must wait for 3, although 1 is read at once."""
+    """Partitions 3 -> 1 -> 0: 3 has many records, 1 has none. Partition 0 must wait for 3, although 1 is read."""
     await scene.resize(4)
     key = scene.key(3, 4)
     for _ in range(LONG):
@@ -82,7 +82,7 @@ async def merge_twice(scene: Scene) -> None:
 
 
 async def merge_twice_with_records_between(scene: Scene) -> None:
-    """3 -> 1 -> 0: partition 1 is first a survivor and then marked, and it still waits for 3."""
+    """Partitions 3 -> 1 -> 0: partition 1 is first a survivor and then marked, and still waits for partition 3."""
     await scene.resize(4)
     key = scene.key(3, 4)
     for _ in range(LONG):

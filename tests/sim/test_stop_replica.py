@@ -1,6 +1,6 @@
 """Replicas move while StopReplica and LeaderAndIsr are repeated, late and in any order (KIP-570).
 
-A late StopReplica never deletes a newer replica, a late LeaderAndIsr revives no deleted one, and a replica whose
+A late StopReplica never deletes a newer replica. A late LeaderAndIsr never revives a deleted replica. A replica whose
 StopReplica was lost is stopped later. Each rule for this is switched off in turn.
 """
 

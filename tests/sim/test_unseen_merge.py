@@ -1,11 +1,11 @@
 """Partitions that merge and are removed before the group's members notice: the cases of ``docs/model/Removal.tla``.
 
-A member waits for a partition only if the member knows that the partition is marked, and an offset may be committed
-before the flush callback has run. So the coordinator asks the owner to flush before the partition is removed. The
-removal waits for owners that have not polled yet. The survivor's reader may never see the partition as marked. Its user
-still loads states before the first record of the new layout, and again for records that were flushed during a load. A
-member that read the partition may not know that it was evicted. It flushes the partition's records before it continues
-in the survivor.
+A member waits for a partition only if the member knows that the partition is marked. An offset may be committed before
+the flush callback has run. So the coordinator asks the owner to flush before the partition is removed, and the removal
+waits for owners that have not polled yet. The survivor's reader may never see the partition as marked. The reader's
+user still loads states before the first record of the new layout, and again for records that were flushed during a
+load. A member that read the marked partition may not know of its eviction. That member flushes the partition's records
+before it continues in the survivor.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ Patch = pytest.MonkeyPatch
 SURVIVOR, MARKED = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 LONG_S = 120.0
 LITTLE_S = 4.0
-"""Time for several requests of the controller, and shorter than the members' sessions."""
+"""Long enough for several requests of the controller, and shorter than the members' sessions."""
 
 
 class Reader:
-    """A member that commits offsets by itself, also of unflushed records.
+    """A member that commits offsets automatically, even those of unflushed records.
 
     While ``sees_metadata`` is not set, no broker responds to its metadata requests. While ``belongs`` is not set, its
     coordinator does not respond. Its callbacks for loads and flushes wait until ``loads`` and ``flushes`` are set.
@@ -82,7 +82,7 @@ class Reader:
 
     @property
     def topic(self) -> TopicInfo:
-        """The topic in its metadata."""
+        """The topic in the member's metadata."""
         assert self._consumer is not None
         return self._consumer._metadata.cluster.topics[TOPIC]
 
@@ -171,7 +171,7 @@ class UnseenMerge(Scene):
     def hold_requests(self, patch: Patch) -> None:
         """Make the readers' requests wait for the events of ``Reader``, and let no reader start a rebalance.
 
-        A rebalance would end the difference between the members' metadata, which the scenarios need.
+        The scenarios need members with different metadata, and a rebalance would end the difference.
         """
         refresh, request, readers = Metadata.refresh, CoordinatorLink.request, self.readers
 
@@ -225,7 +225,7 @@ class UnseenMerge(Scene):
         return any((event.member, event.value) == (reader, value) for event in polled)
 
     def has_begun_to_load(self, reader: str, tp: TopicPartition) -> bool:
-        """Whether a reader's load callback was called for a partition with keys of another one."""
+        """Whether a reader has begun to load states for the new keys of a partition."""
         loads = (event for event in self.recorder.events if isinstance(event, KeysLoaded))
         return any(event.member == reader and tp in event.partitions for event in loads)
 
@@ -245,7 +245,7 @@ class UnseenMerge(Scene):
         return value
 
     async def merge_unseen(self) -> None:
-        """2 -> 1, and the child is removed before any member gets new metadata. The survivor's owner gets it first."""
+        """2 -> 1: the child is removed before any member gets new metadata. Then only the survivor's owner gets it."""
         self.leader.stops_metadata()
         self.other.stops_metadata()
         await self.resize(1)
@@ -253,7 +253,7 @@ class UnseenMerge(Scene):
         self.other.sees_metadata.set()
 
     async def see_removed(self) -> None:
-        """Wait until the child is removed. The leader must not know of it."""
+        """Wait until the child is removed. The leader must not know of the removal."""
         assert await self.until(lambda: self.watch.tps() == [SURVIVOR], LONG_S), self.watch.unfinished()
         assert self.leader.topic.layout_version < self.layout.layout_version, "the leader must not know the new layout"
         assert MARKED in self.leader.assignment
@@ -271,7 +271,7 @@ async def merge(scene: UnseenMerge) -> None:
 
 
 async def split_and_merge(scene: UnseenMerge) -> None:
-    """The survivor's owner knows of one partition, and learns neither of the split nor of the merge."""
+    """The survivor's owner knows of one partition. Its metadata shows neither the split nor the merge."""
     await scene.begin()
     scene.other.stops_metadata()
     await scene.resize(2)
@@ -300,7 +300,7 @@ async def merge_while_it_is_loaded(scene: UnseenMerge) -> None:
 
 
 async def merge_while_another_is_loaded(scene: UnseenMerge) -> None:
-    """A survivor's owner loads the states of one merged partition; meanwhile a second one is flushed and merged."""
+    """A survivor's owner loads a merged partition's states. Meanwhile a second partition is flushed and merged."""
     await scene.resize(6)
     await scene.begin()
     first, second, survivor = scene.key(5, 6), scene.key(3, 6), TopicPartition(TOPIC, 1)
@@ -325,7 +325,7 @@ async def merge_while_another_is_loaded(scene: UnseenMerge) -> None:
 
 
 async def split_after_an_unseen_merge(scene: UnseenMerge) -> None:
-    """The survivor's owner reads the records between a merge and a split after both are complete."""
+    """After a merge and a split, the survivor's owner reads the records that were written between the two."""
     await scene.resize(2)
     await scene.begin()
     key = scene.key(1, 2)
@@ -345,7 +345,7 @@ async def split_after_an_unseen_merge(scene: UnseenMerge) -> None:
 
 
 async def merge_while_no_member_polls(scene: UnseenMerge) -> None:
-    """A new coordinator has no polls of the members yet when the controller asks it for their positions."""
+    """The controller asks a new coordinator for positions before any member has polled that coordinator."""
     await scene.resize(2)
     await scene.begin()
     key = scene.key(1, 2)
@@ -372,12 +372,12 @@ async def merge_while_no_member_polls(scene: UnseenMerge) -> None:
 
 
 async def merge_behind_a_member(scene: UnseenMerge) -> None:
-    """The coordinator evicts an unreachable member. Later records of its keys are in the survivor."""
+    """The coordinator evicts an unreachable member. Later records of that member's keys are in the survivor."""
     await removed_behind_a_member(scene, created_again=False)
 
 
 async def merge_and_split_behind_a_member(scene: UnseenMerge) -> None:
-    """The same, but a partition of that number exists again when the member gets metadata."""
+    """Like ``merge_behind_a_member``, but the partition exists again when the member gets metadata."""
     await removed_behind_a_member(scene, created_again=True)
 
 
@@ -458,7 +458,7 @@ def a_removed_partition_needs_no_load(patch: Patch) -> None:
 
 
 def an_assignment_counts_as_a_load(patch: Patch) -> None:
-    """An assignment counts as a load up to the entries that are satisfied at the first look."""
+    """An assignment counts as a load of all lineage entries that are satisfied at the gate's first look."""
     assign, look = Gate.assign, Gate.look
     not_loaded: set[tuple[Gate, int]] = set()
 

@@ -33,7 +33,7 @@ class TopicWatch:
         self._recorder = recorder
         self._incarnations = TopicIncarnations(topic)
         self._kept: dict[_IncarnationKey, dict[int, StoredBatch]] = {}
-        """The batches, by base offset, that a log start has passed, or that existed when the removal began."""
+        """By base offset: batches that a log start has passed, or that existed when the partition's removal began."""
         self._removed: dict[_IncarnationKey, int] = {}
         """The log ends of partitions that are removed or being removed."""
         self._log_starts: dict[_IncarnationKey, int] = {}
@@ -91,7 +91,7 @@ class TopicWatch:
         for broker in sorted(state.isr):
             with suppress(CorruptRecordError):  # the machine has just crashed; the next start repairs its log
                 logs[broker] = list(replica_events(self._cluster.disks[f"broker{broker}"], ARCHIVE, *key, 0))
-        # A follower may still have a tail from its time as leader, and the leader may just have lost its tail.
+        # A follower may still have uncommitted records from its time as leader. The leader may just have lost its tail.
         shortest = min((_end(log) for broker, log in logs.items() if broker != state.leader), default=0)
         led = [log for broker, log in logs.items() if broker == state.leader and _end(log) >= shortest]
         log = (led or sorted(logs.values(), key=_end) or [[]])[0]

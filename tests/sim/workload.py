@@ -52,7 +52,7 @@ class Workload:
     recorder: Recorder
     load: Load
     tps: Callable[[], list[TopicPartition]]
-    """Returns the topic's present partitions."""
+    """Returns the topic's current partitions."""
     acknowledged: int = 0
 
     # ------------------------------------------------------------ producers
@@ -100,7 +100,7 @@ class Workload:
     # ------------------------------------------------------------ watermarks and topics
 
     async def look_at_watermarks(self) -> None:
-        """Request the high watermarks of all led partitions from every broker, as a consumer does, until cancelled."""
+        """Until cancelled, request from every broker the high watermarks of its led partitions, as a consumer does."""
         async with trio.open_nursery() as nursery:
             for broker in (1, 2, 3):
                 nursery.start_soon(self._look_at, broker)
@@ -143,7 +143,7 @@ class Workload:
             await admin.create_topics([NewTopic(load.topic, load.partitions, replication_factor, configs)])
 
     async def make_and_delete_topics(self, replication_factor: int) -> None:
-        """Create, write and delete a topic again and again; it must share nothing with its predecessor."""
+        """Create, write and delete a topic again and again; each topic must share nothing with its predecessor."""
         await self.cluster.run_client("churn", partial(self._churn, replication_factor))
 
     async def _churn(self, replication_factor: int) -> None:
@@ -178,7 +178,7 @@ class Workload:
 
 
 async def insist(ask: Callable[[], Awaitable[object]], done: ErrorCode) -> None:
-    """Repeat a request until it succeeds, or has succeeded by an earlier attempt whose response was lost."""
+    """Repeat a request until it succeeds. The error ``done`` shows that an earlier attempt has succeeded."""
     while True:
         try:
             await ask()

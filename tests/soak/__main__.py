@@ -18,7 +18,7 @@ from tests.soak.run import SoakConfig, SoakResult, remove, soak
 async def _until_a_signal(config: SoakConfig) -> SoakResult | None:
     """Run to the end. Returns the result, or None after SIGINT or SIGTERM.
 
-    After a signal the present fault is undone, then everything is stopped.
+    After a signal the current fault is undone, then everything is stopped.
     """
     result: SoakResult | None = None
     async with trio.open_nursery() as nursery:

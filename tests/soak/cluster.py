@@ -46,12 +46,12 @@ BROKER_KEYS = {
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """One process. After each end it is started again, as soon as ``wanted`` is true."""
+    """One process. Whenever the process has ended, it is started again as soon as ``wanted`` is true."""
 
     child: Child
     wanted: bool = True
     killed: bool = False
-    """Whether its next end is expected. An unexpected end is reported."""
+    """Whether the next end of the process is expected. An unexpected end is reported."""
 
     @property
     def name(self) -> str:

@@ -43,7 +43,7 @@ def _partitions(log_dir: Path) -> Iterator[tuple[TopicPartition, Path]]:
 
 
 def segments_of(directory: Path) -> list[Path]:
-    """The segments of a partition, in order; none when the directory is gone: a running broker removes partitions."""
+    """The segments of a partition, in order; empty when a running broker has removed the partition's directory."""
     try:
         names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -70,9 +70,9 @@ def incarnation_in(directory: Path) -> int:
 
 
 def hide_a_log(log_dirs: Sequence[Path], rng: random.Random) -> Path | None:
-    """Make a segment of one log unreadable: a directory takes its place (EISDIR). Returns its path; None without logs.
+    """Make a segment of one log unreadable: a directory replaces it (EISDIR). Returns its path; None without logs.
 
-    Only while the broker is down. ``unhide`` undoes it.
+    Call this only while the broker is down. ``unhide`` restores the segment.
     """
     found = [path for log_dir in log_dirs for _, directory in _partitions(log_dir) for path in segments_of(directory)]
     if not found:
@@ -84,13 +84,13 @@ def hide_a_log(log_dirs: Sequence[Path], rng: random.Random) -> Path | None:
 
 
 def hide_log_dir(path: Path) -> None:
-    """Lose a log dir: a file takes its place (ENOTDIR). Only while the broker is down."""
+    """Make a log dir unusable: a file replaces it (ENOTDIR). Call this only while the broker is down."""
     path.rename(path.with_name(path.name + HIDDEN_SUFFIX))
     path.write_bytes(b"")
 
 
 def unhide(path: Path) -> None:
-    """Make the segment or log dir readable again. Only while the broker is down."""
+    """Make the segment or log dir readable again. Call this only while the broker is down."""
     if path.is_dir():
         path.rmdir()
     else:
@@ -101,7 +101,7 @@ def unhide(path: Path) -> None:
 def tear_tails(log_dir: Path, rng: random.Random) -> int:
     """Cut each log at a random byte above its recovery point, as a power cut may. Returns how many bytes are removed.
 
-    Only while the broker is down. Data below the recovery point is synced, so no power cut removes it.
+    Call this only while the broker is down. Data below the recovery point is synced, so no power cut removes it.
     """
     torn = 0
     recovery_points = _checkpoint(log_dir, RECOVERY_POINT_CHECKPOINT)
@@ -125,7 +125,7 @@ def tear_tails(log_dir: Path, rng: random.Random) -> int:
 
 
 def fill_disk(pid: int, log_dirs: Iterable[Path]) -> tuple[int, int]:
-    """Limit the size of a broker's files (EFBIG, where a full disk gives ENOSPC). Returns the limit to restore."""
+    """Limit the size of a broker's files. Errors are EFBIG instead of a full disk's ENOSPC. Returns the old limit."""
     partitions = [directory for log_dir in log_dirs for _, directory in _partitions(log_dir)]
     limit = median_size(itertools.chain.from_iterable(map(segments_of, partitions))) + ROOM_BYTES
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
@@ -146,7 +146,7 @@ def read_replicas(
 ) -> Iterator[Event]:
     """``Replica`` and ``StoredBatch`` events of a stopped broker. Raises ``KafkaError`` for damaged files.
 
-    ``incarnations`` returns the present incarnation of a partition, or None. Logs of other incarnations are no
+    ``incarnations`` returns the current incarnation of a partition, or None. Logs of other incarnations do not count as
     replicas: they were in a lost log dir when their partition was removed.
     """
     watermarks = _checkpoint(log_dir, HIGH_WATERMARK_CHECKPOINT)
@@ -169,7 +169,7 @@ def read_replicas(
 def stored_batches(
     segments: Iterable[Path], now_ms: float, broker: int, tp: TopicPartition, incarnation: int = UNKNOWN
 ) -> list[StoredBatch]:
-    """The batches of segment files. Raises ``KafkaError`` for damaged ones."""
+    """Read the batches of segment files. Raises ``KafkaError`` for damaged files."""
     return [
         _stored(now_ms, broker, tp, batch, incarnation)
         for path in segments

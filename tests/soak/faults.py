@@ -2,12 +2,12 @@
 
 The schedule follows from the seed alone. Three replicas with two in sync keep every acknowledged record after **the
 loss of one broker**. So at most one broker at a time has a fault: it is dead, stopped, cut off, without its session,
-without a log or a log dir, or on a full disk. The next broker has a fault only when every partition has its whole ISR
+without a log or a log dir, or on a full disk. The next broker gets a fault only when every partition has its whole ISR
 again. A torn tail (bytes that were never synced) counts as the loss of a broker as well. Faults of controllers, of
-ZooKeeper, and slow or reset connections cost only time, so one of them may come at the same time.
+ZooKeeper, and slow or reset connections cost only time. So one such fault may happen together with a broker's fault.
 
-``kill_schedule`` has a harsher rule for kill -9 alone. kill -9 loses no bytes of the page cache, so the next broker is
-killed even without whole ISRs, as soon as the last one runs again.
+``kill_schedule`` has a harsher rule for kill -9 alone. kill -9 loses no bytes of the page cache. So as soon as the last
+killed broker runs again, the next broker is killed, even if ISRs are not whole.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BROKER_KINDS = {
     "one_way_clients": ((0.5, 5.0), 1),
     "stop_broker": ((0.0, 5.0), 1),
 }
-"""By kind of fault, the range of its duration in seconds, and its weight."""
+"""By kind of fault: the range of the duration in seconds, and the weight."""
 SIDE_KINDS = {
     "kill_controller": ((0.0, 6.0), 3),
     "kill_controllers": ((0.0, 4.0), 1),
@@ -81,7 +81,7 @@ def _plan(rng: random.Random, kinds: dict[str, tuple[tuple[float, float], int]],
 
 
 def mixed_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
-    """One or two faults at a time, without end: one of ``BROKER_KINDS``, one of ``SIDE_KINDS``, or one of each."""
+    """An endless schedule of one or two faults at a time: one of ``BROKER_KINDS``, one of ``SIDE_KINDS``, or both."""
     rng = random.Random(seed)
     while True:
         pause_s, choice = rng.uniform(0.5, 4.0), rng.random()
@@ -94,7 +94,7 @@ def mixed_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
 
 
 def kill_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
-    """kill -9 of a random process every few seconds: a controller in a quarter of the kills, otherwise a broker."""
+    """Every few seconds kill -9 a random process: in a quarter of the kills a controller, otherwise a broker."""
     rng = random.Random(seed)
     while True:
         names, kind = (CONTROLLERS, "kill_controller") if rng.random() < 0.25 else (BROKERS, "kill_broker")
@@ -103,7 +103,7 @@ def kill_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
 
 
 def beyond_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
-    """A single fault beyond the promise: every broker loses its unsynced bytes.
+    """A single fault that the promise does not cover: every broker loses its unsynced bytes.
 
     A cluster survives this only if it syncs before it acknowledges.
     """
@@ -206,7 +206,7 @@ class Faults:
             self._cluster.start(broker)
 
     async def _disk_full(self, plan: Plan) -> None:
-        """Fill a broker's disk: others lead meanwhile, and the broker itself detects the free space afterwards."""
+        """Fill a broker's disk. Other brokers lead meanwhile. Later the broker itself detects the free space."""
         pid = self._cluster.nodes[plan.target].child.pid
         with suppress(ProcessLookupError):
             limit = disks.fill_disk(pid, self._cluster.log_dirs(plan.target))
@@ -227,7 +227,7 @@ class Faults:
         await self._run_without(plan, lost, "log_dir.lost")
 
     async def _run_without(self, plan: Plan, hidden: Path | None, event: str) -> None:
-        """Start the broker without ``hidden``. Some time after it has logged the loss, restart it with ``hidden``."""
+        """Start the broker without ``hidden``. Some time after the broker logs the loss, restart it with ``hidden``."""
         size = self._cluster.log_size(plan.target)
         self._cluster.start(plan.target)
         if hidden is None:

@@ -1,9 +1,9 @@
-"""A TCP proxy: every connection of a cluster on one machine goes through it, and can be broken there.
+"""A TCP proxy: every connection of a cluster on one machine goes through the proxy, which can break it.
 
 A route leads to one listener. The sender of a connection is known from the route (a ZooKeeper route belongs to one
 process), or from the client id in the first request. Rules name a sender and a receiver, so one direction can be broken
-without the other. They hold for open and for new connections. Bytes are never reordered or lost within a connection:
-the bytes of a stalled connection arrive when it is healed, like TCP's retransmissions.
+without the other. Rules apply to open and to new connections. Within a connection, bytes are never reordered or lost:
+the bytes of a stalled connection arrive after ``heal``, like TCP's retransmissions.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class FaultyNetwork:
     # ------------------------------------------------------------ faults
 
     def cut(self, one: str, other: str) -> None:
-        """Reset all connections between the two: the open ones, and new ones until ``heal``."""
+        """Reset all open connections between the two, and each new connection until ``heal``."""
         self._cut.add(frozenset((one, other)))
         self.reset(one, other)
 
@@ -129,7 +129,7 @@ class FaultyNetwork:
         data: bytes | bytearray,
         done: trio.CancelScope,
     ) -> None:
-        """Forward until either end closes; a close is delayed like the bytes before it."""
+        """Forward bytes until either end closes. The close is delayed like the bytes before it."""
         try:
             while True:
                 while (sender, receiver) in self._stalled:
@@ -160,7 +160,7 @@ async def _first_request(stream: trio.SocketStream) -> bytes:
 
 
 def sender_of(request: bytes) -> str:
-    """The sender of a request: ``broker-1``, ``controller-1000`` or the like, and ``clients`` for any other."""
+    """The sender of a request: a name like ``broker-1`` or ``controller-1000``, or ``clients`` for any other sender."""
     if len(request) < _HEADER.size:
         return "clients"
     length = _HEADER.unpack_from(request)[4]

@@ -31,7 +31,7 @@ class Observer:
     def __init__(self, cluster: SoakCluster, recorder: Recorder, resizer: Resizer) -> None:
         self._cluster, self._recorder, self._resizer = cluster, recorder, resizer
         self.deposed: set[str] = set()
-        """Brokers whose session may have ended without their knowledge."""
+        """Brokers that may not know that their session has ended."""
 
     def _admin(self) -> Admin:
         bootstrap = ",".join(f"{HOST}:{port}" for port in self._cluster.direct.values())
@@ -102,7 +102,7 @@ class Observer:
                 await trio.sleep(2 * LOOK_EVERY_S)  # polls: the next observation
 
     async def wait_until_in_sync(self, topics: list[str], replicas: int, limit_s: float) -> str:
-        """Wait until every partition has a leader and its whole ISR. Returns "", or the missing ones at the limit."""
+        """Wait until every partition has a leader and its whole ISR. Returns "", or what is missing at the limit."""
         lacking = "no metadata response"
         with trio.move_on_after(limit_s):
             async with self._admin() as admin:

@@ -23,7 +23,7 @@ class Recorder:
         """How many times a closed partition was revived."""
         self.last_ack_ms = 0.0
         self.longest_silence_ms = 0.0
-        """The longest time without an acknowledgement, between two of them."""
+        """The longest time between two successive acknowledgements."""
         self._file = path.open("wb")
         self._lock = threading.Lock()
         self._start = time.monotonic()
@@ -40,7 +40,7 @@ class Recorder:
                 self.counts[type(event).__name__] += 1
 
     def acknowledged(self, event: Event) -> None:
-        """Record an acknowledgement and measure the silence before it."""
+        """Record an acknowledgement and measure the time since the previous one."""
         self.record(event)
         if self.last_ack_ms:
             self.longest_silence_ms = max(self.longest_silence_ms, event.at_ms - self.last_ack_ms)
@@ -56,7 +56,7 @@ class Recorder:
         self.fault("problem", what, count=False)
 
     def logger(self, name: str) -> logging.Logger:
-        """A logger for a client: its own file beside the history, with times in milliseconds since the start."""
+        """A logger for a client. It writes a file beside the history, with times in milliseconds since the start."""
         logger = logging.Logger(name)
         handler = logging.FileHandler(self.path.with_name(f"{name}.log"))
         handler.setFormatter(_SinceStart(self))

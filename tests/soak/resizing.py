@@ -34,7 +34,7 @@ from tests.support.controller.topic_incarnations import Incarnation, TopicIncarn
 
 EVERY_S = (2.0, 6.0)
 STOCK_REFRESH_S = 6.0
-"""The time that a stock client may take to learn of a removal. Until then no partition with the number is created."""
+"""The time in which stock clients notice a removal. Until then no partition with the same number is created."""
 FINISH_LIMIT_S = 90.0
 _LOOK_EVERY_S = 0.05
 _ADMIN_TIMEOUT_MS = 5_000
@@ -66,13 +66,13 @@ class Resizer:
         return self._incarnations.tps()
 
     def may_vanish(self, tp: TopicPartition) -> bool:
-        """Whether the partition is not an initial one: it may be removed at any time, together with its commits."""
+        """Whether the partition may be removed at any time, with its commits. Initial partitions are never removed."""
         return tp.partition >= self._initial
 
     # ------------------------------------------------------------ asking
 
     async def run(self, bootstrap: str, seed: int) -> None:
-        """Resize until cancelled. A request may fail because of a fault: the znodes show its result anyway."""
+        """Resize until cancelled. If a request fails because of a fault, the znodes show its result anyway."""
         rng = random.Random(seed)
         while True:
             await trio.sleep(rng.uniform(*EVERY_S))  # pause: between two resizes
@@ -87,7 +87,7 @@ class Resizer:
                 self._recorder.fault("resize not answered", f"to {count}: {error}", count=False)
 
     def _next_count(self, rng: random.Random) -> int | None:
-        """Another count, even during the previous resize: the new one cancels it, or follows it."""
+        """Choose another count, even during a resize. The new resize cancels the one in progress, or follows it."""
         if self._znode is None:
             return None
         undeleted = self._znode.undeleted_partition_count
@@ -200,9 +200,9 @@ class Resizer:
                 yield from max(self._kept_logs(part, EXPIRED).values(), key=itemgetter(1), default=(0, 0, []))[2]
 
     def _archived(self, part: Incarnation) -> tuple[int, int, list[StoredBatch]]:
-        """Start, end and batches of a removed partition, from the longest log in sync.
+        """Return the start, end and batches of a removed partition, from the longest in-sync log.
 
-        The end in the topic's znode may be that of a replica out of sync, with records that were never committed.
+        The end in the topic's znode may come from an out-of-sync replica, with records that were never committed.
         """
         highest, logs = self._ends[part.tp, part.incarnation], self._kept_logs(part, ARCHIVE)
         if max((end for _, end, _ in logs.values()), default=0) < highest:
@@ -212,7 +212,7 @@ class Resizer:
         return max(in_sync or logs.values(), key=itemgetter(1), default=(highest, highest, []))
 
     def _kept_logs(self, part: Incarnation, source: int) -> dict[int, tuple[int, int, list[StoredBatch]]]:
-        """Start, end and batches of each broker's kept log; ``source`` is the broker id in the batches."""
+        """Return the start, end and batches of each broker's kept log; ``source`` is the broker id in the batches."""
         now_ms, logs = self._recorder.now_ms(), dict[int, tuple[int, int, list[StoredBatch]]]()
         for broker in sorted((self._archive / f"{part.tp}-{part.incarnation}").glob("broker-*")):
             if segments := disks.segments_of(broker):
@@ -223,13 +223,13 @@ class Resizer:
         return logs
 
     def incarnation(self, tp: TopicPartition) -> int | None:
-        """The incarnation of the existing partition; None when it is removed."""
+        """The incarnation of a partition; None when the partition is removed."""
         present = self._incarnations.present.get(tp.partition)
         return None if present is None else present.incarnation
 
 
 def _link(source: Path, target: Path) -> None:
-    """Link a file, also if it has replaced an older one. A file that no longer exists was linked earlier."""
+    """Link a file, even if it has replaced an older file. A file that does not exist any more is already linked."""
     with suppress(OSError):
         if target.exists() and target.samefile(source):
             return

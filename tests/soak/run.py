@@ -1,4 +1,4 @@
-"""A run: cluster, workload, faults, and the final logs, which the history checker judges."""
+"""A run: cluster, workload and faults. At the end the history checker gets the final logs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CHECK_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class SoakConfig:
-    """The settings of a run. ``per_s``: records a second in all, a third of them from Anabranch's producer."""
+    """The settings of a run. ``per_s``: the total of records a second; Anabranch's producer writes a third of them."""
 
     directory: Path
     seconds: float
@@ -45,7 +45,7 @@ class SoakConfig:
     per_s: float = 1500.0
     schedule: Callable[[int], Iterator[tuple[Plan, ...]]] = mixed_schedule
     only: tuple[str, ...] = ()
-    """The kinds of faults to keep, all if empty. A few kinds help to search for one bug."""
+    """The kinds of faults in the schedule; empty for all kinds. A few kinds help to search for one bug."""
     overrides: Mapping[str, str] = field(default_factory=dict)
     resize: bool = True
     """Whether the topic grows and shrinks every few seconds."""
@@ -202,7 +202,7 @@ async def _break_and_heal(
 
 
 async def _drain(observer: Observer, recorder: Recorder, progress: dict[str, Progress]) -> None:
-    """Wait until each group has read everything. After the time limit the checker names the missing records."""
+    """Wait until each group has read everything, or the time limit. Then the checker names the missing records."""
     ends = await observer.end_offsets()
     with trio.move_on_after(DRAIN_LIMIT_S):
         while any(group.positions.get(tp, 0) < end for group in progress.values() for tp, end in ends.items()):

@@ -1,4 +1,4 @@
-"""The tools of the fault runs: the proxy, the schedule, torn tails, the pace."""
+"""Tests the tools of the fault runs: the proxy, the schedule, torn tails, the pace."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_replicas_are_read_batch_by_batch(tmp_path: Path) -> None:
 
 
 class Watched:
-    """A topic in a fake ZooKeeper with the watcher of its resizes. Partition 1 is not an initial one."""
+    """A topic in a fake ZooKeeper with the watcher of its resizes. Partition 1 is not an initial partition."""
 
     def __init__(self, directory: Path) -> None:
         self._zk = FakeZk().session()
@@ -202,7 +202,7 @@ class Watched:
         self.archive = directory / "archive"
 
     async def create(self, *, base: int) -> int:
-        """Grow to two partitions. Returns the incarnation of the new one."""
+        """Grow to two partitions. Returns the incarnation of the new partition."""
         zk, znode = self._zk, TopicZnode(uuid.UUID(int=7), {0: [1], 1: [1]}, 1, 2, 1, {1: 3}, {1: base})
         await zk.create(TopicZnode.path("t"), znode.encode(), make_parents=True)
         for number in znode.partitions:
@@ -211,7 +211,7 @@ class Watched:
         return (await zk.get(PartitionState.path("t", 1))).czxid
 
     async def close(self) -> None:
-        """Shrink to one partition; the other one still exists."""
+        """Shrink to one partition. The other partition still exists."""
         znode = TopicZnode(uuid.UUID(int=7), {0: [1], 1: [1]}, 1, 1, 2, {1: 3})
         await self._zk.set(TopicZnode.path("t"), znode.encode(), -1)
 
@@ -263,7 +263,7 @@ async def test_a_removed_partition_ends_where_its_in_sync_replicas_end(tmp_path:
 @pytest.mark.trio
 @pytest.mark.parametrize(("base", "problems"), [(5, 0), (3, 1)], ids=["its log was empty", "its log was not kept"])
 async def test_a_log_that_never_held_a_record_ends_where_it_begins(tmp_path: Path, base: int, problems: int) -> None:
-    """A partition that is created again begins at the end of the old one."""
+    """A partition that is created again begins at the old log's end."""
     watched = Watched(tmp_path)
     watched.keep(await watched.create(base=base), base)
     await watched.look()
@@ -313,7 +313,7 @@ def test_a_closed_stock_member_records_its_revocation_and_no_later_assignment(tm
 
 @pytest.mark.trio
 async def test_commits_that_a_consumer_makes_by_itself_are_recorded_too() -> None:
-    """The consumer itself commits at a flush. A member that is lost at that time has not called ``commit``."""
+    """The consumer itself commits at a flush. If the member is lost at that time, it has not called ``commit``."""
 
     async def answered(offsets: Any, timeout_ms: float, **of_member: Any) -> set[TopicPartition]:
         if timeout_ms < 0:

@@ -27,9 +27,9 @@ def test_a_cluster_keeps_its_promises_under_faults(tmp_path: Path) -> None:
 
 
 def test_the_checker_finds_the_loss_of_unsynced_bytes_on_every_broker(tmp_path: Path) -> None:
-    """Every broker loses its unsynced bytes, and the checker must find it.
+    """Every broker loses its unsynced bytes, and the checker must find the loss.
 
-    It finds missing records, or other records at their offsets if as many were written afterwards.
+    The checker finds missing records, or other records at their offsets if as many were written afterwards.
     """
     result = trio.run(soak, SoakConfig(tmp_path / "soak", SECONDS, SEED, RATE, beyond_schedule, resize=False))
     assert {"lost_acknowledged", "inconsistent_offsets"} & {violation.check for violation in result.violations}

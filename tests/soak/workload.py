@@ -1,4 +1,4 @@
-"""Producers and groups of librdkafka and of Anabranch's client, which record their actions and the responses."""
+"""Producers and groups of librdkafka and of Anabranch's client record their actions and the responses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def value_id(value: bytes) -> str:
 
 @dataclass(slots=True)
 class Pace:
-    """Counts the records that are due, at ``per_s`` a second."""
+    """Counts the records that are due, at a rate of ``per_s`` a second."""
 
     per_s: float
     started: float = 0.0
@@ -67,7 +67,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Progress:
-    """The positions of a group, for tasks that wait for it: the next offset by partition."""
+    """The positions of a group, for tasks that wait for the group: the next offset of each partition."""
 
     positions: dict[TopicPartition, int] = field(default_factory=dict)
 
@@ -76,7 +76,7 @@ class Progress:
 
 
 class Stop:
-    """Makes threads and tasks end; with ``abandoned`` they do not wait for responses either."""
+    """Makes threads and tasks end. With ``abandoned`` the threads and tasks do not even wait for responses."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -99,9 +99,9 @@ class Stop:
 class StockWriter:
     """An idempotent librdkafka producer; ``run`` is for a thread.
 
-    ``is_refused``: the topic is resized, so batches are refused if the producer learns too late of the new places of
-    their keys. The producer then continues with a new epoch. With that epoch it also repeats batches that were written
-    but not acknowledged, so the records of these batches are written twice.
+    ``is_refused``: the topic is resized, so a batch is refused if the producer still sends its keys to their old
+    partition. After a refusal the producer continues with a new epoch. With the new epoch it also repeats batches that
+    were written but not acknowledged, so the records of these batches are written twice.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class StockWriter:
         recorder.acknowledged(Acked(recorder.now_ms(), self._name, tp, known, value))
 
     def run(self, stop: Stop) -> None:
-        """Write until ``stop`` or a fatal error. Records without an outcome may or may not be written then."""
+        """Write until ``stop`` or a fatal error. Records that have no outcome then may or may not be written."""
         try:
             self._write(stop)
         except (KafkaException, SystemError) as error:
@@ -181,7 +181,7 @@ class StockWriter:
 
 
 class StockMember:
-    """A member of a group that commits explicitly each second and before partitions are revoked; for a thread."""
+    """A group member that commits explicitly, each second and before partitions are revoked. It runs in a thread."""
 
     def __init__(self, name: str, group: str, bootstrap: str, recorder: Recorder, progress: Progress) -> None:
         self._name, self._group, self._recorder, self._progress = name, group, recorder, progress
@@ -355,7 +355,7 @@ async def write(name: str, bootstrap: str, topic: str, per_s: float, recorder: R
 
 
 class OwnMember:
-    """Anabranch's consumer in a group; it commits as the stock one does."""
+    """Anabranch's consumer in a group. It commits at the same moments as ``StockMember``."""
 
     def __init__(self, name: str, group: str, bootstrap: str, recorder: Recorder, progress: Progress) -> None:
         self._name, self._group, self._recorder, self._progress = name, group, recorder, progress

@@ -1,4 +1,4 @@
-"""The consumer protocol's bytes, written once from Kafka's schemas (ConsumerProtocolSubscription, -Assignment)."""
+"""Compares the consumer protocol with bytes after Kafka's schemas ConsumerProtocolSubscription and -Assignment."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Golden scripts: after each step (``> ...``) come the controller's znode writes and its requests to each broker.
+"""Golden scripts: each step (``> ...``) is followed by the controller's znode writes and its requests to brokers.
 
-A script is the expectation: the test runs its steps and compares the whole text. Czxids and topic ids are left out.
+The test runs the steps of a script and compares the whole text. Czxids and topic ids are left out.
 """
 
 from __future__ import annotations

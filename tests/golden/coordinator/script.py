@@ -2,7 +2,7 @@
 
 An event line is ``verb argument... name=value...``; indented lines below it are outcomes: ``-> token response`` for a
 response, ``=> record`` for a committed record, ``.. state`` when the group's state changed. ``run`` keeps comments and
-events, and replaces the outcomes by the present ones. A script is right if ``run`` returns it unchanged.
+events, and replaces the outcomes by the actual ones. A script is right if ``run`` returns it unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.unit.coordinator.driver import GROUP, Driver
 
 
 def run(text: str) -> str:
-    """Return the script with its present outcomes."""
+    """Return the script with its actual outcomes."""
     runner = _Runner()
     lines: list[str] = []
     for line in text.splitlines():

@@ -45,7 +45,7 @@ def test_kip_915_a_transaction_without_partitions_stores_null_for_them(version: 
 
 
 def test_kip_915_tagged_fields_of_a_later_transaction_are_ignored() -> None:
-    """Kafka 4 writes a previous producer id (tag 0) and a next one (tag 1) without a new version."""
+    """Kafka 4 writes a previous producer id (tag 0) and a next producer id (tag 1) without a new version."""
     tags = b"\x02" + b"\x00\x08" + (11).to_bytes(8, "big") + b"\x01\x08" + (12).to_bytes(8, "big")
     assert FLEXIBLE.endswith(b"\x00")
     assert decode_tolerantly(TransactionLogValue, FLEXIBLE[:-1] + tags) == (1, VALUE)

@@ -85,7 +85,7 @@ def segment(parts: list[tuple], gap: int) -> bytes:
 def test_reading_with_arrays_agrees_with_reading_row_by_row(
     parts, gap, history, spec, damage, cut, few, read, run
 ) -> None:
-    """``damage`` changes bytes. Where it also corrects the CRC, both readers must find the batch malformed."""
+    """``damage`` changes bytes. If ``damage`` also corrects the CRC, both readers must find the batch malformed."""
     data = bytearray(segment(parts, gap))
     for at, change, mend in damage:
         if data:

@@ -26,7 +26,7 @@ batches = st.lists(st.tuples(st.lists(records, min_size=1, max_size=6), st.integ
 @settings(max_examples=200, deadline=None)
 @given(parts=batches, ascending=st.booleans(), run=st.sampled_from([1, 100, segment_scan.RUN_BYTES]))
 def test_summaries_show_the_keys_out_of_order_and_the_offending_records(parts, ascending: bool, run: int) -> None:
-    """Each key and layout of a part has one row, which shows whether the key's records ascend in that layout."""
+    """A part has one row for each key and layout. The row shows whether the key's records ascend in the layout."""
     data, offset = b"", 0
     for found, epoch in parts:
         values = [b"x" if n is None else b"%d" % (n + (31 * (offset + at) if ascending else 0)) for at, (_, n) in

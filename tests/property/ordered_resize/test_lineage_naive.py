@@ -1,4 +1,4 @@
-"""The package is compared with the plain recursion of the design, on random resizes' lineages and arbitrary facts."""
+"""Compares the package with the plain recursion of the design, on lineages of random resizes and arbitrary facts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Data = st.DataObject
 
 
 class Naive:
-    """Facts in plain dictionaries. Every decision is computed anew."""
+    """Facts in plain dictionaries. Every decision is computed from scratch."""
 
     def __init__(self) -> None:
         self.lineage: dict[int, tuple[int, list[tuple[int, dict[int, int]]]]] = {}
@@ -43,7 +43,7 @@ class Naive:
 
 
 def read(naive: Naive, facts: Facts, history: History, p: int) -> None:
-    """Pass the response to PartitionLeaderEpochsForPartitions (25301) for a partition, from this state of the topic."""
+    """Give both implementations the response to request 25301 for a partition in this state of the topic."""
     over, part = history.over.get(p, -1), history.parts.get(p)
     naive.over[p] = max(over, naive.over.get(p, -1))
     answer = None

@@ -26,7 +26,7 @@ LIMIT = 1500
 
 
 def histories(first: int, count: int, *, is_edited: bool = False, seen: set[VerdictKind] | None = None) -> list[str]:
-    """Return the first failure in histories with these seeds. ``seen`` collects the judgements of edits by hand."""
+    """Return the first failure in histories with these seeds. ``seen`` collects the results of edits by hand."""
     for seed in range(first, first + count):
         model = LineageModel(seed)
         model.is_edited = is_edited
@@ -89,7 +89,7 @@ def newest(model: LineageModel, key: int) -> None:
 
 
 def put(model: LineageModel, key: int) -> None:
-    """Write the key's next record, placed by its producer's metadata."""
+    """Write the key's next record, to the partition that its producer's metadata gives."""
     model.send(key)
     model.send(key)
     assert model.producers[key].batch is None
@@ -125,7 +125,7 @@ def an_election_between_goal_and_bump(model: LineageModel) -> None:
 
 
 def an_empty_loser_in_between(model: LineageModel) -> None:
-    """1 -> 2 -> 4, key 3: partition 1 had the key without a record of it, and partition 0 is unread."""
+    """1 -> 2 -> 4, key 3: the key was in partition 1, which got no record of the key. Partition 0 is unread."""
     put(model, 3)
     for count in (2, 4):
         resized(model, count)
@@ -136,7 +136,7 @@ def an_empty_loser_in_between(model: LineageModel) -> None:
 
 
 def an_answer_older_than_the_required_epoch(model: LineageModel) -> None:
-    """2 -> 1 -> 2 -> 4, key 3: the reader of 3 has a lineage of 1 from before 1 gained the key from 0."""
+    """2 -> 1 -> 2 -> 4, key 3: partition 1 gained the key from 0, but the reader of 3 has an older lineage of 1."""
     resized(model, 1)
     newest(model, 3)
     put(model, 3)
@@ -150,7 +150,7 @@ def an_answer_older_than_the_required_epoch(model: LineageModel) -> None:
 
 
 def a_batch_of_the_first_layout_under_the_third(model: LineageModel) -> None:
-    """2 -> 1 -> 2, key 1: a copy of a batch of the first layout arrives under the third."""
+    """2 -> 1 -> 2, key 1: a batch that was sent by the first layout arrives under the third layout."""
     model.send(1)
     late = model.producers[1].batch
     assert late is not None
@@ -163,7 +163,7 @@ def a_batch_of_the_first_layout_under_the_third(model: LineageModel) -> None:
 
 
 def a_leader_two_layouts_behind(model: LineageModel) -> None:
-    """2 -> 1, then 2 again before partition 0 has answered; key 1 moves to 0 and back."""
+    """2 -> 1, then 2 again before partition 0 has responded: key 1 moves to partition 0 and back."""
     model.request(1)
     model.advance()
     model.order_one(1)
@@ -214,7 +214,7 @@ def test_each_history_by_hand_fails_without_its_rule(
 # ---------------------------------------------------------------- a controller that stops at any moment
 
 ASKED = {0: 5, 2: 2, 4: 6, 8: 3, 9: 9, 10: 4, 20: 8, 24: 3, 30: 7, 31: 3}
-"""Requested counts by number of writes: grown, cancelled, queued (the latest wins), grown while draining."""
+"""By number of writes, the count to request then: grown, cancelled, queued (the latest wins), grown while draining."""
 
 
 def carried_out(crash_after: int) -> tuple[object, list[str]]:

@@ -50,7 +50,7 @@ def tombstones_go_after_their_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def entries_of_shrinks_keep_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Only children keep tombstones. The entries of survivors name descendants, and do not count."""
+    """Only entries of children keep tombstones. Entries of survivors name descendants, and are ignored here."""
     patch.setattr(CompactedModel, "counts", lambda _, p, entry: max(entry.losers) < p)
 
 

@@ -1,4 +1,4 @@
-"""The generated codec equals the reference codec for every message and version, on values from the field tables."""
+"""The generated codec agrees with the reference codec for every message and version, on values by the field tables."""
 
 from __future__ import annotations
 

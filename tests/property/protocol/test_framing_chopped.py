@@ -1,4 +1,4 @@
-"""A byte stream gives the same requests for any sizes of its chunks, and a returned request never changes."""
+"""A byte stream gives the same requests whatever the sizes of its chunks, and a returned request never changes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """kafka-python's own codec reads our messages and writes messages that we read, for every API and version it has.
 
-Its classes are found by name and driven from our field tables; it has no inter-broker APIs. It is known to differ:
+Its classes are found by name, and filled by our field tables. kafka-python has no inter-broker APIs. Known differences:
 
 - all fields of authorised operations are called ``authorized_operations``, and are sets of bits; bit 31 alone is None;
 - a field that Kafka renamed after 3.0 has the later name;

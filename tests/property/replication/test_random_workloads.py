@@ -2,7 +2,7 @@
 
 A simple controller keeps the ISR in ZooKeeper, raises the leader epoch for each change, and elects only members of the
 ISR. Responses to AlterPartition may be lost, and LeaderAndIsr may reach replicas late. Any broker's process may die. A
-machine dies only while its replica is out of the ISR.
+whole machine dies only while its replica is out of the ISR.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ class RandomWorkload:
             self._new_epoch(candidates[which % len(candidates)], self.isr)
 
     def deliver(self, which: int) -> None:
-        """Deliver the present LeaderAndIsr to a replica."""
+        """Deliver the newest LeaderAndIsr to a replica."""
         self._deliver(REPLICAS[which % 3])
 
     async def kill(self, which: int) -> None:
-        """Kill a process, sometimes with its machine; the machine only if the replica is not in the ISR."""
+        """Kill a process. If its replica is not in the ISR, sometimes the machine fails too."""
         broker = REPLICAS[which % 3]
         if self.down:
             return

@@ -1,4 +1,4 @@
-"""Micro-batches over random histories of resizes read keys in order, and a history fails for each switched-off rule."""
+"""Micro-batches over random histories of resizes read keys in order. With any rule switched off, a history fails."""
 
 from __future__ import annotations
 
