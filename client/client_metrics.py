@@ -39,7 +39,7 @@ class Durations:
         self._recent_ms.append(took_ms)
 
     def percentile_ms(self, share: float) -> float:
-        """The smallest recent time for which at least ``share`` of the recent times are not longer; NaN without any."""
+        """The smallest recent time t so that ``share`` of the recent times are at most t. NaN without recent times."""
         ascending = sorted(self._recent_ms)
         if not ascending:
             return float("nan")

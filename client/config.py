@@ -142,7 +142,7 @@ class ClientConfig:
     request_timeout_ms: int = _int(30_000, 1)
     metadata_max_age_ms: int = _int(300_000)
     layout_backoff_ms: int = _int(5, 1)
-    """The first pause after a broker refused a batch's layout or a fetch's leader epoch, without newer metadata.
+    """The first pause after a broker refused a batch's layout or a fetch's leader epoch, if no newer metadata is known.
 
     It is also the pause before the next metadata request if a new layout has partitions without a leader.
     """

@@ -39,7 +39,7 @@ __all__ = [
 
 
 class IllegalStateError(RuntimeError):
-    """A call that does not fit the state of the client: the caller's mistake, never worth a retry."""
+    """A call that does not fit the state of the client. The caller is at fault, so a retry never helps."""
 
 
 class ClientClosedError(IllegalStateError):
@@ -47,10 +47,10 @@ class ClientClosedError(IllegalStateError):
 
 
 class UnassignedParentError(IllegalStateError):
-    """An assigned partition must wait for one that is not assigned and that has no known reader.
+    """An assigned partition must wait for an unassigned partition without a known reader.
 
-    Its keys came from that partition, or are merged with that partition's keys. The error is raised with
-    ``ordered_delivery_unassigned_parent="fail"`` only.
+    Its keys came from the unassigned partition, or are merged with the unassigned partition's keys. The error is raised
+    with ``ordered_delivery_unassigned_parent="fail"`` only.
     """
 
     def __init__(self, partition: TopicPartition, parent: TopicPartition) -> None:
@@ -74,7 +74,7 @@ class BufferExhaustedError(KafkaTimeoutError):
 
 
 class CommitFailedError(KafkaError):
-    """The group has rebalanced without this member. Its partitions may belong to another, so the commit was refused."""
+    """The group has rebalanced without this member. The commit was refused, because another may own its partitions."""
 
 
 class OutcomeUnknownError(KafkaError):
@@ -92,9 +92,9 @@ class OutcomeUnknownError(KafkaError):
 
 
 class RefusedWithBatchError(KafkaError):
-    """The record was not written because other records of its batch are at fault; nothing is wrong with this one.
+    """The record was not written because other records of its batch are at fault.
 
-    It may be sent again. ``code`` is that of the records at fault.
+    This record may be sent again. ``code`` is the error code of the records at fault.
     """
 
 
@@ -138,7 +138,7 @@ class OffsetOutOfRangeError(KafkaError):
 class LogTruncationError(KafkaError):
     """Records that this consumer has read were truncated by an unclean election, and ``auto_offset_reset="none"``.
 
-    ``divergent`` maps each partition to the offset up to which the log still has the records read.
+    ``divergent`` has an offset for each partition: the log still has the records read before this offset.
     """
 
     def __init__(self, divergent: Mapping[TopicPartition, int]) -> None:

@@ -25,7 +25,7 @@ Config = TypeVar("Config", bound=ClientConfig)
 
 
 class Client(ABC, Generic[Config]):
-    """Base of the clients. ``_start`` and ``_stop`` are the subclass's; both run inside ``async with``."""
+    """Base of the clients. Subclasses define ``_start`` and ``_stop``, which run inside ``async with``."""
 
     def __init__(self, config: Config, env: Env) -> None:
         self._env = env
@@ -123,7 +123,7 @@ class Client(ABC, Generic[Config]):
             await self._close(clean=exc is None)
         finally:
             self._tasks.cancel_scope.cancel()
-            # The exception of the block is raised by Python itself: the group must not wrap it.
+            # Python itself raises the exception of the block: the task group must not wrap it.
             await self._block.__aexit__(None, None, None)
 
     async def start(self) -> Self:
@@ -131,7 +131,7 @@ class Client(ABC, Generic[Config]):
         return await self.__aenter__()
 
     async def stop(self) -> None:
-        """Stop the client, as leaving ``async with`` does. Does nothing if it was not started or is stopped."""
+        """Stop the client, as leaving ``async with`` does. Does nothing if the client is not running."""
         if self._tasks is not None and not self._tasks.cancel_scope.cancel_called:
             await self.__aexit__(None, None, None)
 
@@ -155,7 +155,7 @@ class Client(ABC, Generic[Config]):
 
 
 async def _host_tasks(*, task_status: TaskStatus[TaskGroup]) -> None:
-    """A task group that only its own scope cancels, not the scope of its caller."""
+    """A task group that is cancelled only by its own scope, not by the scope of its caller."""
     with anyio.CancelScope(shield=True):
         async with anyio.create_task_group() as tasks:
             task_status.started(tasks)

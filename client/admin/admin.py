@@ -93,7 +93,7 @@ class Admin(Client[AdminConfig]):
         tasks.start_soon(self._metadata.run)
 
     def outage(self, least_s: float) -> str | None:
-        """The problem if no broker has answered for ``least_s`` seconds; None if one has, or if no response is due."""
+        """The problem if no broker has answered for ``least_s`` seconds. Otherwise, or if no response is due: None."""
         return self._metadata.silence_of(least_s)
 
     # ------------------------------------------------------------ asking
@@ -240,10 +240,10 @@ class Admin(Client[AdminConfig]):
     ) -> dict[str, str]:
         """Set the partition count of each topic; a lower count merges partitions (KIP-253).
 
-        Returns once every leader has the new layout, or at once if the count is queued behind another resize.
+        If the count is queued behind another resize, returns at once; otherwise once every leader has the new layout.
         POLICY_VIOLATION means that the resize is not possible now. INVALID_PARTITIONS means that it is never possible.
         ``validate_only`` checks this and changes nothing. A count cannot be below the count at the topic's creation. If
-        a response is lost, the request is repeated. If the topic already has the count then, that is no error.
+        a response is lost, the request is repeated. If the topic already has the count by then, no error is raised.
 
         Returns advice by topic, such as a warning that recent stock producers cannot follow the count.
         """
@@ -320,7 +320,7 @@ class Admin(Client[AdminConfig]):
         """Finalize, downgrade or delete feature levels (KIP-584). Returns each feature's error, or None.
 
         INVALID_REQUEST means that the request is wrong, FEATURE_UPDATE_FAILED that the cluster does not allow the
-        update. If a response is lost, the request is repeated. If the feature already has the level then, that is no
+        update. If a response is lost, the request is repeated. If the feature already has the level by then, this is no
         error.
         """
         request = features.update_request(updates, self._timeout_ms(timeout_ms), validate_only=validate_only)
@@ -344,7 +344,7 @@ class Admin(Client[AdminConfig]):
         return await self._retry("UpdateFeatures", once, unless_answered="" if validate_only else _STILL)
 
     async def _is_carried_out(self, result: CreatePartitionsTopicResult, counts: Mapping[str, int]) -> bool:
-        """Whether a count was refused because the topic has it already."""
+        """Whether a count was refused because the topic already has this count."""
         if result.error_code != ErrorCode.INVALID_PARTITIONS:
             return False
         return (await self.describe_topics([result.name]))[result.name].partition_count == counts[result.name]
@@ -352,10 +352,10 @@ class Admin(Client[AdminConfig]):
     async def lineages(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, PartitionLineage]:
-        """The lineages of partitions: the partitions that had their keys before (KIP-253).
+        """Returns the lineage of each partition: the partitions that had its keys before (KIP-253).
 
-        A partition is missing if no broker answers for it within ``timeout_ms``, for example because its topic was just
-        deleted.
+        The result lacks a partition if no broker answers for the partition within ``timeout_ms``, for example because
+        its topic was just deleted.
         """
         asked = list(partitions)
         found: dict[TopicPartition, PartitionLineage] = {}
@@ -379,7 +379,7 @@ class Admin(Client[AdminConfig]):
         return found
 
     async def consumer_holds(self, topic: TopicDescription) -> dict[int, PartitionHold]:
-        """By partition, the leader epochs that the leader serves to stock consumers, and the groups it waits for."""
+        """Returns each partition's leader epochs served to stock consumers, and the groups its leader waits for."""
         asked = DescribeHoldsRequestTopic(name=topic.name, partition_indexes=[p.partition for p in topic.partitions])
         found: dict[int, PartitionHold] = {}
         for leader in sorted({p.leader for p in topic.partitions if p.leader >= 0}):
@@ -389,9 +389,9 @@ class Admin(Client[AdminConfig]):
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], *, within_ms: int | None = None
     ) -> dict[TopicPartition, EpochEnd]:
-        """The end offset (exclusive) of a leader epoch in each partition, from its leader; see ``EpochEnd``.
+        """Asks each partition's leader for the end offset (exclusive) of a leader epoch; see ``EpochEnd``.
 
-        With ``within_ms`` a partition whose leader does not answer in that time is left out of the result.
+        With ``within_ms``, the result leaves out each partition whose leader does not answer in that time.
         """
         await self._retry("Metadata", lambda: self._know({tp.topic for tp in epochs}))
         timeout_ms, partial = self._patience(within_ms)
@@ -432,7 +432,7 @@ class Admin(Client[AdminConfig]):
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """The partitions that move to other replicas; ``partitions`` limits them."""
+        """Returns the partitions that are moving to other replicas; if ``partitions`` is given, only those of them."""
         request = codec.list_partition_reassignments(partitions, self._timeout_ms(timeout_ms))
         what = "ListPartitionReassignments"
         response = await self._change(
@@ -608,7 +608,7 @@ class Admin(Client[AdminConfig]):
         return await self._retry(what, once)
 
     async def list_groups(self, *, states: Iterable[str] = ()) -> list[GroupListing]:
-        """The groups of all coordinators, sorted by id; ``states`` (such as "Stable") limits them."""
+        """Returns all coordinators' groups, sorted by id; if ``states`` are given, only groups in these states."""
         found: dict[str, GroupListing] = {}
         for node in (await self.describe_cluster()).nodes:
             body = ListGroupsRequest(states_filter=list(states))
@@ -626,7 +626,7 @@ class Admin(Client[AdminConfig]):
         return [found[group_id] for group_id in sorted(found)]
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
-        """Groups by id; one that does not exist has state "Dead"."""
+        """Groups by id. A group that does not exist has state "Dead"."""
         found: dict[str, GroupDescription] = {}
         for group_id in group_ids:
             response, node = await self._ask_coordinator(
@@ -673,7 +673,7 @@ class Admin(Client[AdminConfig]):
     async def alter_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:
-        """Set committed offsets of a group without members. Raises UNKNOWN_MEMBER_ID if it has members."""
+        """Set committed offsets of a group without members. Raises UNKNOWN_MEMBER_ID if the group has members."""
         chosen = {tp: OffsetAndMetadata(o) if isinstance(o, int) else o for tp, o in offsets.items()}
         await self._link(group_id).commit_offsets(chosen, self._config.default_api_timeout_ms)
 

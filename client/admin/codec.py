@@ -99,7 +99,7 @@ class Resource(NamedTuple):
 
 
 def code_error(code: int, what: str | None = None, message: str | None = None) -> KafkaError | None:
-    """The error for a code; None for no error. Its message begins with ``what``, if that is given."""
+    """The error for a code; None for no error. The error's message begins with ``what``, if ``what`` is given."""
     if not code:
         return None
     detail = message or ErrorCode.of(code).message

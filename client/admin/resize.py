@@ -22,7 +22,7 @@ from anabranch.protocol.sentinels import NO_GENERATION
 from anabranch.protocol.types import TopicPartition
 
 ASK_AGAIN = frozenset({ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""Errors of a broker that lags, or that gets no response from ZooKeeper. Such an error may also be correct."""
+"""Errors after which another broker is asked. The first broker may lag, may not reach ZooKeeper, or may be right."""
 
 
 def read_lineages(

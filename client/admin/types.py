@@ -68,7 +68,7 @@ class TopicDescription:
 
 
 class HeldBy(NamedTuple):
-    """A group that has not processed partition ``on`` up to the end of a leader epoch yet. Unknown numbers are -1."""
+    """A group that has not yet processed partition ``on`` up to the end of a leader epoch. Unknown numbers are -1."""
 
     group: str
     on: int
@@ -99,15 +99,15 @@ class PartitionLineage(NamedTuple):
     lineage: Lineage | None
     """None if the partition does not exist."""
     over: int = NO_EPOCH
-    """The last leader epoch of the last removed partition of this number; -1 if none was removed."""
+    """The last leader epoch of the latest removed partition with this number; -1 if no such partition was removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPosition:
-    """A group's position in a partition. ``is_waited_for``: some member needs it to go on in another partition."""
+    """A group's position in a partition. ``is_waited_for``: a member of the group waits for it."""
 
     position: int
-    """The next offset that is not processed; -1 if the coordinator does not know it."""
+    """The first offset that is not processed; -1 if the coordinator does not know the position."""
     is_waited_for: bool
 
 
@@ -136,7 +136,7 @@ class ClusterDescription:
 
     @property
     def active_controller_id(self) -> int:
-        """The id of the active controller; -1 if there is none. If brokers do not report it: ``controller_id``."""
+        """The active controller's id, -1 if none is active. ``controller_id`` if brokers do not report the process."""
         if not self.reports_controller:
             return self.controller_id
         return NO_NODE if self.controller is None else self.controller.id
@@ -183,9 +183,9 @@ class ConfigEntry:
     sensitive: bool
     documentation: str | None = None
     synonyms: tuple[ConfigSynonym, ...] = ()
-    """The values from which this value was chosen, by priority. Deleting one brings the next into force.
+    """The values from which this value was chosen, by priority. Deleting a value brings the next into force.
 
-    The last is the default.
+    The last value is the default.
     """
 
     @property
@@ -229,7 +229,7 @@ class ReplicaSize:
 
 @dataclass(frozen=True, slots=True)
 class LogDirDescription:
-    """A log directory of a broker; ``error`` is set when it is out of use."""
+    """A log directory of a broker; ``error`` is set when the directory is out of use."""
 
     path: str
     partitions: Mapping[TopicPartition, ReplicaSize]
@@ -245,7 +245,7 @@ class GroupListing:
     group_id: str
     protocol_type: str
     state: str
-    """Empty if the coordinator is too old to send it."""
+    """Empty if the coordinator is too old to send the state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,9 +204,9 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         """Read exactly ``partitions``, outside of any group's rebalances.
 
         Keys keep their order among the assigned partitions. If a partition's keys come from a partition that is not
-        assigned, the assigned partition waits until ``group_id`` has committed a high enough offset in the other one.
-        If the group has no offset there, ``ordered_delivery_unassigned_parent`` decides. ``partition_key_listener`` is
-        as in ``subscribe``.
+        assigned (the parent), the assigned partition waits until ``group_id`` has committed a high enough offset in the
+        parent. If the group has no offset in the parent, ``ordered_delivery_unassigned_parent`` decides.
+        ``partition_key_listener`` is as in ``subscribe``.
         """
         self._ensure_open()
         self._ordered.listener = PartitionKeyListener(partition_key_listener)
@@ -253,8 +253,8 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
     ) -> dict[TopicPartition, Records[Key, Value]]:
         """Buffered records of ``partitions`` or all, at most ``max_records`` (default ``max_poll_records``).
 
-        Waits up to ``timeout_ms`` for the first record. The result is empty if none came. Records are decoded while
-        they are read.
+        Waits up to ``timeout_ms`` for the first record. The result is empty if no record arrives. Records are decoded
+        while they are read.
         """
         return await self._take(partitions, timeout_ms, max_records)
 
@@ -371,12 +371,12 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
                 yield records
 
     def explain_blocked(self) -> tuple[BlockedPartition, ...]:
-        """The assigned partitions that are held back so that keys keep their order, with the waits of each."""
+        """Returns each assigned partition that is held back so that its keys keep their order, with its waits."""
         self._ensure_open()
         return self._ordered.explain_blocked()
 
     def metrics(self) -> Metrics:
-        """Metrics of this consumer's records and of the costs of resizes, by group and name.
+        """Metrics of this consumer's records and of resizes, by group and name.
 
         docs/operations.md describes each metric; ``anabranch.prometheus`` exports them to Prometheus.
         """
@@ -398,15 +398,15 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._on_moved()
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Deliver from the first existing record; for all assigned partitions if none is named."""
+        """Deliver from the first existing record. If no partition is named, this applies to all assigned partitions."""
         await self._reset(partitions, EARLIEST_TIMESTAMP)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Deliver records written from now on; for all assigned partitions if none is named."""
+        """Deliver records written from now on. If no partition is named, this applies to all assigned partitions."""
         await self._reset(partitions, LATEST_TIMESTAMP)
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> None:
-        """Go back to the committed offsets; for all assigned partitions if none is named."""
+        """Go back to the committed offsets. If no partition is named, this applies to all assigned partitions."""
         chosen = partitions or tuple(self._subscription.partitions)
         committed = await self._need_link().fetch_offsets(chosen, self._config.default_api_timeout_ms)
         for tp, offset in committed.items():
@@ -423,7 +423,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             await self.position(tp)
 
     async def position(self, partition: TopicPartition) -> int:
-        """The offset of the record delivered next. Waits for it to be known, at most ``default_api_timeout_ms``."""
+        """The offset of the next record to deliver. Waits until it is known, at most ``default_api_timeout_ms``."""
         deadline = self._env.clock.monotonic() + self._config.default_api_timeout_ms / 1000
         while True:
             self._ensure_open()
@@ -462,7 +462,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each timestamp (ms since the Unix epoch); None where there is none."""
+        """The first record at or after each timestamp (ms since the Unix epoch); None if there is no such record."""
         for tp, timestamp in timestamps.items():
             if timestamp < 0:
                 raise ValueError(f"{tp}: timestamp {timestamp} is negative")
@@ -492,7 +492,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
 
         Raises CommitFailedError if the group has rebalanced without this member. Other retriable errors are tried again
         for ``default_api_timeout_ms``. An offset for a partition that a merge has removed is dropped without an error,
-        because a member may learn of the removal too late.
+        because a member may be told of the removal too late.
         """
         self._need_link()
         assert self._coordinator is not None
@@ -511,7 +511,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         await self._coordinator.commit(chosen)
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """The offset that the group has committed for ``partition``; None if there is none."""
+        """The offset that the group has committed for ``partition``; None without a commit."""
         found = await self._need_link().fetch_offsets([partition], self._config.default_api_timeout_ms)
         return found[partition].offset if partition in found else None
 

@@ -36,13 +36,14 @@ class SessionRequest:
     number: int
     """The number of the client's session. A response may come after the next session began."""
     is_urgent: bool = False
-    """Whether the broker should answer at once. While it holds the request, no partition can be added."""
+    """Whether the broker should answer at once. While the broker holds the request, no partition can be added."""
 
 
 class ConsumerFetchSession:
-    """The session with one broker. Call ``on_response`` for each ``next_request``, in order; ``reset`` drops them all.
+    """The session with one broker. Call ``on_response`` for each ``next_request``, in order.
 
-    Once the session exists, a second request may leave before the first is answered.
+    After ``reset``, responses to earlier requests are ignored. Once the session exists, a second request may be sent
+    before the first is answered.
     """
 
     __slots__ = ("_number", "_was_refused", "epoch", "partitions", "session_id")
@@ -52,14 +53,14 @@ class ConsumerFetchSession:
         self.epoch = INITIAL_SESSION_EPOCH
         """The session epoch of the next request."""
         self.partitions: dict[TopicPartition, FetchPosition | None] = {}
-        """The broker's partitions after the last built request; None if the next request must name or forget it."""
+        """The session's partitions after the last built request. None: the next request must name or forget it."""
         self._number = 0
         self._was_refused = False
-        """Whether the broker kept no session the last time, or lost it. Then the next request is not urgent."""
+        """Whether the broker kept no session or lost the session last time. Then the next request is not urgent."""
 
     @property
     def takes_more(self) -> bool:
-        """Whether another request may leave before the last one is answered."""
+        """Whether another request may be sent before the last one is answered."""
         return self.epoch != INITIAL_SESSION_EPOCH
 
     def next_request(self, wanted: Mapping[TopicPartition, FetchPosition]) -> SessionRequest:
@@ -78,7 +79,7 @@ class ConsumerFetchSession:
         return request
 
     def on_response(self, request: SessionRequest, error: ErrorCode, session_id: int) -> bool:
-        """Take in a response. Returns False if the session is over and the fetch must be sent again."""
+        """Process a response. Returns False if the session is over and the fetch must be sent again."""
         if request.number != self._number:
             return error is ErrorCode.NONE  # the response belongs to a session that was given up
         if error is not ErrorCode.NONE:
@@ -97,13 +98,14 @@ class ConsumerFetchSession:
         """Note an error for a partition, so that the next request names or forgets the partition.
 
         The partition stays in the broker's session. If the next request does not name it, the broker may hold the
-        request until the partition changes. If an unwanted partition is not forgotten, each response has its error.
+        request until the partition changes. If an unwanted partition is not forgotten, each response repeats the
+        partition's error.
         """
         if tp in self.partitions:
             self.partitions[tp] = None
 
     def reset(self) -> None:
-        """Begin anew with a full fetch: the connection broke or the broker lost the session."""
+        """Begin again with a full fetch, because the connection broke or the broker lost the session."""
         self._number += 1
         self.session_id, self.epoch = INVALID_SESSION_ID, INITIAL_SESSION_EPOCH
         self.partitions = {}

@@ -72,13 +72,13 @@ _BACK_OFF = frozenset(
 
 
 class _Plan(NamedTuple):
-    """The partitions to fetch from a broker, and the reasons for which others were left out."""
+    """The partitions to fetch from a broker, and the reasons why other partitions were left out."""
 
     positions: dict[TopicPartition, FetchPosition]
     full: bool
-    """Whether a partition was left out whose buffer is full and may be read by the user at any moment."""
+    """Whether some left-out partition has a full buffer, which the user may read at any moment."""
     held_back: bool
-    """Whether a partition was left out whose buffer is full and must wait for another partition."""
+    """Whether some left-out partition has a full buffer and must wait for another partition."""
     retry_at: float
     """The earliest end of a partition's backoff."""
 
@@ -149,7 +149,7 @@ class Fetcher:
             broker.wake.set()
 
     def reports_divergence(self, tp: TopicPartition) -> bool:
-        """Whether the next fetch response reports a leader's log that differs from the records read (KIP-595)."""
+        """Whether the next fetch response reports if the leader's log differs from the records read (KIP-595)."""
         node = self._metadata.leader(tp)
         connection = None if node is None else self._connections.existing(node, FETCH)
         return connection is not None and _reports_divergence(connection)
@@ -273,7 +273,7 @@ class Fetcher:
         return _Plan(plan, full, held_back, retry_at)
 
     def _source(self, state: AssignedPartition, now: float) -> int:
-        """The broker to fetch a partition from: the leader, or the replica that it named for this client's rack."""
+        """The broker to fetch from: the leader, or the replica that the leader named for this client's rack."""
         if state.read_replica >= 0:
             if now < state.read_replica_until and self._metadata.node(state.read_replica) is not None:
                 return state.read_replica
@@ -284,7 +284,7 @@ class Fetcher:
         """Send one request."""
         tps = plan.positions
         part = session.next_request(tps)
-        # With a full buffer the broker must not hold the request: the user may read it at any moment.
+        # With a full buffer the broker must not hold the request: the user may read the buffer at any moment.
         wait_ms = 0 if plan.full or part.is_urgent else self._config.fetch_max_wait_ms
         request = self._request(part, wait_ms, names_epochs=_reports_divergence(connection))
         pending = connection.post(request, held_s=wait_ms / 1000)
@@ -294,7 +294,7 @@ class Fetcher:
         return _Asked(pending, part, plan, versions, timeout_s, self._env.clock.monotonic() + timeout_s)
 
     def _take_answer(self, node_id: int, session: ConsumerFetchSession, asked: _Asked) -> bool:
-        """Take a response, or raise the error that came instead. Returns True if it has nothing for the user."""
+        """Process a response, or raise its error. Returns True if the response has nothing for the user."""
         response: FetchResponse = asked.pending.result(asked.timeout_s)
         if not session.on_response(asked.part, ErrorCode.of(response.error_code), response.session_id):
             return False
@@ -346,7 +346,7 @@ class Fetcher:
     # ------------------------------------------------------------ taking answers
 
     def _take(self, node_id: int, state: AssignedPartition, asked: FetchPosition, data: PartitionData) -> bool:
-        """Take one partition's response. Returns True if it has something for the user."""
+        """Process one partition's response. Returns True if the response has something for the user."""
         error = ErrorCode.of(data.error_code)
         if error is not ErrorCode.NONE:
             return self._take_error(node_id, state, asked, error)
@@ -427,7 +427,9 @@ class Fetcher:
         return True
 
     def _take_refusal(self, state: AssignedPartition) -> None:
-        """Request newer metadata, because the broker knows a newer leader epoch; pause longer each time (hole 28).
+        """Request newer metadata, because the broker knows a newer leader epoch (hole 28).
+
+        Each further refusal makes the pause longer.
 
         The partition is fetched again as soon as the metadata differs from the refused leader epoch.
         """

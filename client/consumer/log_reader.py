@@ -58,19 +58,19 @@ class LineageAnswer(NamedTuple):
     lineage: Lineage | None
     """None if the partition does not exist."""
     over: int
-    """The last leader epoch of the last removed partition of this number; -1 if none was removed."""
+    """The last leader epoch of the latest removed partition with this number; -1 if no such partition was removed."""
     over_end_offset: int
-    """The end offset of that removed partition; -1 if the broker does not send it."""
+    """The end offset of that removed partition; -1 if the broker does not send this offset."""
 
 
 class Fetched(NamedTuple):
-    """Batches from an offset on."""
+    """The batches of a partition from an offset on."""
 
     batches: list[tuple[RecordBatch, bool]]
-    """Each batch, and whether readers get its records. They get no control batches and no aborted transactions."""
+    """Each batch, and whether readers get its records. Readers get no control batches and no aborted transactions."""
     next_offset: int
     is_end: bool
-    """Whether the log has no batch from the offset up to ``next_offset``, which is then the end for readers."""
+    """Whether the log has no batch before ``next_offset``. If so, ``next_offset`` is the end for readers."""
 
 
 class LogReader(Client[ConsumerConfig]):
@@ -93,7 +93,7 @@ class LogReader(Client[ConsumerConfig]):
     # ------------------------------------------------------------ requests
 
     async def cluster(self, topics: Iterable[str] | None) -> Cluster:
-        """The cluster with these topics, or all for None, as a broker describes it now."""
+        """The cluster with these topics (None: all topics), as a broker describes the cluster now."""
         self._ensure_open()
         self._metadata.all_topics = topics is None
         self._metadata.want_only(topics or ())
@@ -120,7 +120,7 @@ class LogReader(Client[ConsumerConfig]):
         )
 
     async def lineages(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LineageAnswer]:
-        """Lineages (25301) as a broker knows them now. A partition without an answer is missing."""
+        """Returns the lineages (25301) that a broker knows now, except for partitions without an answer."""
         self._ensure_open()
         cluster = self._metadata.cluster
         found: dict[TopicPartition, LineageAnswer] = {}
@@ -151,7 +151,7 @@ class LogReader(Client[ConsumerConfig]):
     async def epoch_ends(
         self, epochs: Iterable[tuple[TopicPartition, int]]
     ) -> dict[tuple[TopicPartition, int], EpochEnd]:
-        """The ends of leader epochs, as far as a leader of a later epoch answers now."""
+        """Returns the ends of leader epochs, except for partitions where no leader of a later epoch answers now."""
         self._ensure_open()
         found: dict[tuple[TopicPartition, int], EpochEnd] = {}
         cluster = self._metadata.cluster
@@ -171,7 +171,7 @@ class LogReader(Client[ConsumerConfig]):
     # ------------------------------------------------------------ records
 
     async def fetch(self, tp: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> Fetched:
-        """The batches from ``offset`` on, perhaps none, as a leader of at least ``leader_epoch`` has them.
+        """Fetches the batches from ``offset`` on, perhaps none, from a leader of epoch ``leader_epoch`` or later.
 
         Tries for at most ``default_api_timeout_ms``. Raises ``OffsetOutOfRangeError``, and UNKNOWN_TOPIC_OR_PARTITION
         for a partition that was removed.
@@ -201,7 +201,7 @@ class LogReader(Client[ConsumerConfig]):
             await self._pause(attempt, deadline, f"fetch of {tp} from offset {offset}", error)
 
     async def is_removed(self, tp: TopicPartition, leader_epoch: int) -> bool:
-        """Whether the partition that had this leader epoch was removed, as far as a broker knows."""
+        """Whether a broker knows that the partition with this leader epoch was removed."""
         try:
             await self._metadata.refresh()
             answer = (await self.lineages([tp])).get(tp)

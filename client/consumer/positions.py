@@ -28,7 +28,7 @@ _WARN_AFTER_ATTEMPTS = 5
 
 
 class PositionResolver:
-    """Finds positions for partitions that wait, in a task of its own, so that no response is lost to a timeout."""
+    """Finds positions for waiting partitions, in a task of its own. So a user's timeout loses no response."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class PositionResolver:
         """The leader and leader epoch of each partition that waits for the end of the pause after a round."""
         self._again = Signal()
         self.settled = Signal()
-        """Set when a round has asked, and at its end."""
+        """Set when a round has sent its requests, and at the end of the round."""
         self.failure: KafkaError | None = None
         """The error of the last round that failed or left a partition waiting; else None."""
         self._first_seen: dict[str, TopicInfo] = {}
 
     def on_metadata(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Remember each topic as this client first saw it. Partitions that come later are new to the client.
+        """Remember each topic as this client first saw it. Partitions that appear later are new to the client.
 
         If a waiting partition has a new leader, the leader is asked at once.
         """
@@ -86,7 +86,7 @@ class PositionResolver:
             self._again.set()
 
     def _leave_to_fetches(self) -> None:
-        """Skip validation if the next fetch response validates, because the fetch would wait for the validation."""
+        """Skip validation if the next fetch response validates: a separate validation would delay the fetch."""
         for state in self._subscription.partitions.values():
             if state.state is FetchState.AWAIT_VALIDATION and self._reports_divergence(state.tp):
                 state.validated()
@@ -131,7 +131,7 @@ class PositionResolver:
             self._on_change()
 
     async def _pause(self, asked: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Let partitions with a position go on. Ask for the others after a pause, or once their leader changes.
+        """Let partitions with a position go on. Ask for the others after a pause, or once a leader changes.
 
         ``asked`` has the leaders that the round meant to ask.
         """
@@ -208,9 +208,9 @@ class PositionResolver:
     def _is_created_later(self, tp: TopicPartition, groups_topics: Container[str]) -> bool:
         """Whether a partition without a committed offset was created after the group began to read its topic.
 
-        All its records are then new to the group. With ``auto_offset_reset="latest"`` the first of them would be lost
+        Then all records of the partition are new to the group, and ``auto_offset_reset="latest"`` would lose the first
         (KAFKA-12261). The group began to read the topic when this member first saw it, or when the group first
-        committed an offset of it.
+        committed an offset of the topic.
         """
         if self._config.auto_offset_reset != "latest":
             return False
@@ -241,7 +241,7 @@ class PositionResolver:
                 state.uncommitted_start = answer.offset if is_start else None
 
     async def _validate(self, states: list[AssignedPartition]) -> None:
-        """Check that the new leader has the records read: its log may end earlier in their epoch (KIP-320)."""
+        """Check that the new leader has the records read. Its log may end earlier in their epoch (KIP-320)."""
         if not states:
             return
         versions = {state.tp: state.version for state in states}

@@ -32,14 +32,14 @@ _FIND_COORDINATOR_VERSION = 3
 """The last version for a single group: higher versions ask for several groups at once."""
 _OFFSET_FETCH_VERSION = 7
 _UNKNOWN_PARTITION_TRIES = 5
-"""The number of tries for a partition that the coordinator does not know. It may be too new, or removed for good."""
+"""The number of tries for a partition unknown to the coordinator. The partition may be too new, or removed for good."""
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: the next record to read. ``leader_epoch`` is that of the record before it, -1 for none.
+    """A committed offset: the next record to read. ``leader_epoch`` is the epoch of the record before, or -1.
 
-    ``incarnation`` is the incarnation of the partition for which the offset was committed (KIP-253). -1 is the broker's
-    present incarnation, or unknown.
+    ``incarnation`` is the incarnation of the partition for which the offset was committed (KIP-253). -1 in a request
+    means the broker's present incarnation, and in a response that it is unknown.
     """
 
     offset: int
@@ -70,7 +70,7 @@ class CoordinatorLink:
         self._node: Node | None = None
 
     def moved(self) -> None:
-        """Forget the coordinator: it does not answer, or is not the coordinator any more."""
+        """Forget the coordinator, because the broker does not answer or is not the coordinator any more."""
         self._node = None
 
     async def find(self) -> Node:
@@ -106,7 +106,7 @@ class CoordinatorLink:
             raise
 
     async def pause(self, attempt: int, until: Signal | None = None) -> None:
-        """The backoff before try number ``attempt`` + 1; ``until`` ends it early."""
+        """Wait for the backoff before try number ``attempt`` + 1. ``until`` ends the backoff early."""
         if until is None:
             await anyio.sleep(self._backoff_s(attempt))
         else:
@@ -118,7 +118,7 @@ class CoordinatorLink:
     async def fetch_offsets(
         self, partitions: Iterable[TopicPartition] | None, timeout_ms: float, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Committed offsets; partitions without one are missing. None asks for all offsets of the group."""
+        """Committed offsets, except for partitions without one. None asks for all offsets of the group."""
         topics: list[OffsetFetchRequestTopic] | None = None
         if partitions is not None:
             indexes: dict[str, list[int]] = {}
@@ -157,8 +157,8 @@ class CoordinatorLink:
         """Commit offsets. Retriable errors are tried again until ``timeout_ms``; any other error is raised at once.
 
         An offset of an incarnation that was removed meanwhile is dropped. With ``is_processed`` the coordinator also
-        reports the positions to members that wait for them. Returns the partitions for which the coordinator that
-        answered last confirms this. The caller must report the others by ConsumerGroupPosition.
+        reports the positions to members that wait for them. Returns the partitions whose reports are confirmed by the
+        coordinator that answered last. The caller must report the other partitions by ConsumerGroupPosition.
         """
         reported: set[TopicPartition] = set()
         deadline = self._env.clock.monotonic() + timeout_ms / 1000
@@ -175,7 +175,7 @@ class CoordinatorLink:
             try:
                 response = await self.request(request)
                 errors = _commit_errors(response)
-                reported = _reported(response)  # an earlier response may be of another coordinator
+                reported = _reported(response)  # an earlier response may come from another coordinator
                 error = next(iter(errors.values()), None)
                 offsets = {tp: offset for tp, offset in offsets.items() if tp in errors}
             except KafkaError as failed:

@@ -15,7 +15,7 @@ UNKNOWN_MEMBER = ""
 
 
 class MemberState(enum.Enum):
-    """The states of a member. ``VALID_PREVIOUS_STATES`` has the states from which each may be entered."""
+    """The states of a member. ``VALID_PREVIOUS_STATES`` has each state's possible previous states."""
 
     UNJOINED = "unjoined"
     JOINING = "joining"
@@ -77,7 +77,7 @@ class GroupMember:
         self.state = enter("a member", self.state, state, VALID_PREVIOUS_STATES)
 
     def joined(self, generation_id: int, member_id: str, protocol_name: str | None, leader: bool) -> None:
-        """Take in the response to JoinGroup."""
+        """Process the response to JoinGroup."""
         self.generation_id = generation_id
         self.member_id = member_id
         self.protocol_name = protocol_name
@@ -85,12 +85,12 @@ class GroupMember:
         self.become(MemberState.SYNCING)
 
     def synced(self) -> None:
-        """Take in the response to SyncGroup: the assignment is this generation's."""
+        """Process the response to SyncGroup: the assignment belongs to this generation."""
         self.become(MemberState.STABLE)
         self.rejoin_needed = False
 
     def forget(self, *, keep_member_id: bool = False) -> None:
-        """Leave the generation: the group no longer counts this member in it."""
+        """Note that this client is not in the group's generation any more."""
         self.become(MemberState.UNJOINED)
         self.generation_id = NO_GENERATION
         if not keep_member_id:

@@ -18,11 +18,11 @@ _HIGHEST_SUBSCRIPTION = 3
 _HIGHEST_ASSIGNMENT = 3
 _WRITTEN_ASSIGNMENT = 1
 _LAYOUTS = b"anabranch.assigned"
-"""The prefix of the user data in an assignment by a leader of this project. Other clients do not read it."""
+"""The user data in an assignment by a leader of this project begins with this. Other clients do not read it."""
 
 
 class AssignedLayout(NamedTuple):
-    """The layout of a topic by which a leader assigned its partitions, those below ``total``."""
+    """The layout of a topic by which a leader assigned the topic's partitions, which are those below ``total``."""
 
     version: int
     total: int
@@ -63,7 +63,7 @@ def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Me
 def encode_assignment(
     partitions: Iterable[TopicPartition], layouts: Mapping[str, AssignedLayout] | None = None
 ) -> bytes:
-    """Encode an assignment. ``layouts`` has the layouts of resized topics by which it was made."""
+    """Encode an assignment. ``layouts`` has the layouts of resized topics on which the assignment is based."""
     user_data = None
     if layouts is not None:
         named = [f"{topic}:{layout.version}:{layout.total}".encode() for topic, layout in sorted(layouts.items())]
@@ -73,7 +73,7 @@ def encode_assignment(
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions of an assignment. Empty bytes have none: a broker sends them to a member without assignment."""
+    """The partitions of an assignment. A broker sends empty bytes to a member without an assignment."""
     if not data:
         return ()
     version = _read_version(data, _HIGHEST_ASSIGNMENT)
@@ -84,7 +84,7 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
 def read_layouts(data: bytes) -> dict[str, AssignedLayout] | None:
     """The layouts by which an assignment was made. A topic without a layout was never resized.
 
-    None if the assignment has no layouts: its leader is another client, or of another version.
+    Returns None if the assignment has no layouts, because the leader is another client or has another version.
     """
     if not data:
         return None

@@ -15,9 +15,9 @@ _NO_PARTITIONS = PartitionSpan(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class LedAssignment:
-    """The ``partitions`` of each member, and the input by which they were assigned.
+    """The ``partitions`` of each member, and the input of the assignor.
 
-    ``spans`` has every topic of a member. A topic that is not known has no partitions.
+    ``spans`` has every topic that some member subscribes to. An unknown topic has no partitions.
     """
 
     assignor: Assignor
@@ -38,7 +38,7 @@ class LedAssignment:
         return any(span.undeleted < span.total for span in self.spans.values())
 
     def for_spans(self, spans: Mapping[str, PartitionSpan]) -> Self | None:
-        """This assignment, if it is also right for ``spans``; None if a rebalance has to make another assignment.
+        """Return this assignment if it also fits ``spans``, or None if a rebalance has to make another assignment.
 
         A cooperative assignor often keeps all partitions at a merge and when marked partitions open again. With another
         assignor, members give up all partitions at a rebalance, and the assignor does not know their owners.
@@ -54,7 +54,7 @@ class LedAssignment:
         try:
             again = self.make(self.assignor, owning, spans).partitions
         except ValueError:
-            return None  # in the rebalance, the user gets the error of their assignor
+            return None  # in the rebalance, the user gets their assignor's error
         same = all(sorted(again.get(m, ())) == sorted(self.partitions.get(m, ())) for m in self.members)
         return replace(self, spans=spans) if same else None
 

@@ -25,7 +25,7 @@ class RebalanceListener:
         await self._call("on_partitions_revoked", partitions)
 
     async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """The partitions are this member's from now on; empty when a rebalance brought none."""
+        """The partitions belong to this member from now on. Empty if a rebalance assigned no new partitions."""
         await self._call("on_partitions_assigned", partitions)
 
     async def lost(self, partitions: Sequence[TopicPartition]) -> None:
@@ -51,7 +51,7 @@ class PartitionKeyListener:
         self._listener = listener
 
     async def maybe_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """Flush the state of these partitions' keys: another member may go on with some of the keys."""
+        """Flush the state of these partitions' keys: another member may process some of the keys next."""
         await _call(self._listener, "on_partition_key_maybe_revoked", partitions)
 
     async def assigned(self, partitions: Sequence[TopicPartition]) -> None:

@@ -1,8 +1,8 @@
 """A consumer's membership in its group: joins, heartbeats, commits (classic protocol, KIP-429 and KIP-345).
 
 Rebalance callbacks and changes of the assignment happen in the user's task, inside ``poll``, which ``getmany`` calls.
-The next call of ``getmany`` means that the delivered records are processed. Only the requests run in tasks of their
-own, so that a user's timeout on ``getmany`` never loses a response.
+The next call of ``getmany`` means that the delivered records are processed. Only the requests run in separate tasks, so
+that a user's timeout on ``getmany`` never loses a response.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class GroupMembership:
         self.polls_positions: Callable[[], bool] = lambda: False
         """Whether this member polls for positions in every generation, so the coordinator may wait for its polls."""
         self.on_taken: Callable[[], None] = lambda: None
-        """Called when an assignment was taken, before the user's callback."""
+        """Called after a new assignment is in force, before the user's callback."""
         self.member = GroupMember()
         self._cooperative = all(a.cooperative for a in assignors)
         self._joining = False
@@ -97,25 +97,25 @@ class GroupMembership:
         self._lost = False
         self._fatal: KafkaError | None = None
         self._led: LedAssignment | None = None
-        """The assignment of all members, if this one is the leader and no other assignment is needed."""
+        """The assignment of all members, if this member is the leader and no other assignment is needed."""
         self._led_owners: dict[TopicPartition, str] = {}
         self._assigned_layouts: dict[str, AssignedLayout] | None = None
-        """The layouts by which the leader, another member, made the assignment; None if it sent none."""
+        """If another member is the leader: the layouts on which its assignment is based; None if it sent no layouts."""
         self._taken_generation = NO_GENERATION
         self._own_commits: dict[TopicPartition, object] = {}
-        """Offsets that this member committed, of partitions where no other member can have committed since."""
+        """Offsets that this member committed, for partitions where no other member can have committed since."""
         self._last_poll = env.clock.monotonic()
         self._next_auto_commit = self._last_poll + config.auto_commit_interval_ms / 1000
         self._background_commit: anyio.CancelScope | None = None
         self._starts_settled: anyio.Event | None = None
-        """Set at the end of the running commit of the group's start offsets; None while none is running."""
+        """Set when the running commit of the group's start offsets ends; None while no such commit is running."""
         metadata.on_update(self._on_metadata)
 
     # ------------------------------------------------------------ this member
 
     @property
     def settled_generation(self) -> int:
-        """The present generation, once its assignment was taken and its revoked partitions were given up; else -1."""
+        """The present generation, once its assignment is in force and the revoked partitions are given up; else -1."""
         member = self.member
         settled = member.state is MemberState.STABLE and self._taken_generation == member.generation_id
         return member.generation_id if settled else NO_GENERATION
@@ -125,7 +125,7 @@ class GroupMembership:
         return self.member.member_id
 
     def owner_of(self, tp: TopicPartition) -> str | None:
-        """The member that reads a partition, as far as this one knows. Only the leader knows all owners."""
+        """The member that reads a partition, as far as this member knows. Only the leader knows all owners."""
         return self.member.member_id if tp in self._subscription.partitions else self._led_owners.get(tp)
 
     def on_position_error(self, error: KafkaError, generation_id: int) -> None:
@@ -160,7 +160,7 @@ class GroupMembership:
 
     @property
     def has_lost(self) -> bool:
-        """Whether the partitions may belong to another member by now, and ``poll`` has yet to give them up."""
+        """Whether the partitions may already belong to another member while ``poll`` has not given them up yet."""
         return self._lost and self._subscription.is_group_managed
 
     def needs_poll(self) -> bool:
@@ -190,10 +190,10 @@ class GroupMembership:
             await self.listener.lost(held)
 
     async def _prepare_join(self) -> None:
-        """Give up partitions that must not be kept over the rebalance, after a commit of the processed records.
+        """Commit the processed records. Then give up the partitions that must not be kept over the rebalance.
 
-        If all partitions are kept, only the offsets where the group began are committed now, because a member that gets
-        a new partition in the rebalance looks for commits of the group. Other commits come after the rebalance.
+        If all partitions are kept, only the offsets where the group began are committed now: a member that gets a new
+        partition in the rebalance looks for commits of the group. Other offsets are committed after the rebalance.
         """
         held = self._subscription.partitions
         if self.member.generation_id < 0 and not held:
@@ -223,7 +223,7 @@ class GroupMembership:
         if gone:
             await self._commit_before_rebalance()
             await self.listener.revoked(gone)
-        # Not before: a call that is cancelled while it commits or revokes leaves the assignment to the next one.
+        # Only here: if a call is cancelled while it commits or revokes, the next call still finds the assignment.
         self._joined = None
         self._remember_commits(joined)
         self._subscription.set_assignment(sorted(assigned))
@@ -299,7 +299,7 @@ class GroupMembership:
                     return
                 if self._lost and self._subscription.partitions:
                     self.member.rejoin_needed = True
-                    return  # the user's task must learn of the loss before the next join
+                    return  # the user's task must see the loss before the next join
                 if reaction in (Reaction.REJOIN, Reaction.REJOIN_AS_NEW) and attempt == 1:
                     continue
             await self.link.pause(attempt)
@@ -319,7 +319,7 @@ class GroupMembership:
         return reaction
 
     def _fail(self, error: KafkaError) -> None:
-        """Let the user's next call raise the error, with the group's name, which a coordinator's response lacks."""
+        """Let the user's next call raise the error. Add the group's name, which a coordinator's response lacks."""
         self._fatal = error_for(error.code, f"group {self.link.group_id}: {error.message}")
 
     def _lose(self) -> None:
@@ -331,7 +331,7 @@ class GroupMembership:
         member, config = self.member, self._config
         member.become(MemberState.JOINING)
         topics = self._subscription.topics
-        member.rejoin_needed = False  # a rejoin requested from here on needs another join
+        member.rejoin_needed = False  # a rejoin requested after this line needs another join
         request = JoinGroupRequest(
             group_id=self.link.group_id,
             session_timeout_ms=config.session_timeout_ms,
@@ -372,7 +372,7 @@ class GroupMembership:
 
     async def _ask(self, request: Message, timeout_ms: float) -> Any:
         response = await self.link.request(request, timeout_ms=timeout_ms)
-        await anyio.lowlevel.checkpoint_if_cancelled()  # the member may have left since the answer came
+        await anyio.lowlevel.checkpoint_if_cancelled()  # the member may have left since the answer arrived
         return response
 
     def _protocols(self, topics: Iterable[str]) -> list[JoinGroupRequestProtocol]:
@@ -395,7 +395,7 @@ class GroupMembership:
     async def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
         """Assign partitions to all members, as the group's leader.
 
-        Metadata is refreshed first: another member may know a layout that this one does not.
+        Metadata is refreshed first: another member may know a newer layout than this member.
         """
         assignor = next((a for a in self._assignors if a.name == joined.protocol_name), None)
         if assignor is None:
@@ -430,11 +430,11 @@ class GroupMembership:
         return topic is not None and topic.layout_version > 0
 
     def needs_assignment(self) -> bool:
-        """Whether the leader assigned partitions by an older layout than this member knows, and should do so again.
+        """Whether the leader should assign partitions again, because this member knows a newer layout.
 
-        At a merge a cooperative leader keeps the assignment if it can. So its members ask only if partitions are new or
-        removed. They do not rely on the leader alone: it may read no partition of the topic, or be a static member that
-        came back and does not know that it leads.
+        At a merge a cooperative leader keeps the assignment if it can. So the other members ask only if partitions are
+        new or removed. They do not rely on the leader alone: the leader may read no partition of the topic, or be a
+        restarted static member that does not know that it leads.
         """
         used = self._assigned_layouts
         if used is None:
@@ -470,7 +470,7 @@ class GroupMembership:
     # ------------------------------------------------------------ heartbeats
 
     async def run_heartbeats(self) -> None:
-        """Keep the membership alive, and give it up when the user does not poll for ``max_poll_interval_ms``."""
+        """Keep the membership alive. Give it up when the user has not polled for ``max_poll_interval_ms``."""
         interval_s = self._config.heartbeat_interval_ms / 1000
         while True:
             await anyio.sleep(interval_s)
@@ -482,7 +482,7 @@ class GroupMembership:
                 continue
             await self._heartbeat()
             if self._led is not None and self._led.has_marked():
-                self._metadata.request_update()  # only metadata shows that assigned marked partitions are gone
+                self._metadata.request_update()  # only metadata shows that assigned marked partitions were removed
 
     async def _heartbeat(self) -> None:
         member = self.member
@@ -502,7 +502,7 @@ class GroupMembership:
         except KafkaError as failed:
             error = failed
         if error is None or member.state is not MemberState.STABLE or member.generation_id != generation_id:
-            return  # an error of an earlier generation does not concern this one
+            return  # an error of an earlier generation does not concern the present generation
         if self.note_error(error) is Reaction.FAIL:
             self._fail(error)
         self._on_change()
@@ -530,20 +530,20 @@ class GroupMembership:
         purpose = GROUP
         if self._join_scope is not None:
             self._join_scope.cancel()
-            # On the connection GROUP the coordinator may hold the JoinGroup and all requests behind it.
+            # On the connection GROUP the coordinator may hold back the JoinGroup and all requests behind it.
             purpose = GENERAL
         self.member.forget()
         if member_id and self._config.group_instance_id is None:
             _log.info("group %s: %s leaves", self.link.group_id, member_id)
             identity = MemberIdentity(member_id=member_id, group_instance_id=None)
             request = LeaveGroupRequest(group_id=self.link.group_id, members=[identity])
-            with contextlib.suppress(KafkaError):  # then the session timeout ends the membership
+            with contextlib.suppress(KafkaError):  # if the request fails, the session timeout ends the membership
                 await self.link.request(request, purpose=purpose)
 
     # ------------------------------------------------------------ commits
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The position of each partition that has one and was not removed since."""
+        """The position of each partition that has a position and still exists."""
         cluster, states = self._metadata.cluster, self._subscription.partitions
         return {
             tp: OffsetAndMetadata(offset, "", epoch, states[tp].incarnation)
@@ -556,8 +556,8 @@ class GroupMembership:
     ) -> set[TopicPartition]:
         """Commit as this member. Raises CommitFailedError if the group has rebalanced without it.
 
-        A running commit in the background is cancelled first, because its older offsets must not come after these.
-        ``is_processed`` and the result are as in ``CoordinatorLink.commit_offsets``.
+        A running commit in the background is cancelled first, because its older offsets must not arrive after the new
+        offsets. ``is_processed`` and the result are as in ``CoordinatorLink.commit_offsets``.
         """
         if not offsets:
             return set()
@@ -569,9 +569,9 @@ class GroupMembership:
     def _starts(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The uncommitted offsets where the group begins in partitions of resized topics.
 
-        Until they are committed, a later member may find offsets in one partition and none in another. The member takes
-        a partition without an offset for one that a split created since, and reads it from the start. Without
-        ``ordered_delivery_commit_before_report`` there are none, because the program keeps offsets elsewhere.
+        Until they are committed, a later member may find offsets in one partition and none in another. Such a member
+        assumes that a partition without an offset was created by a split, and reads it from the start. Without
+        ``ordered_delivery_commit_before_report`` the result is empty, because the program keeps offsets elsewhere.
         """
         if not self._config.ordered_delivery_commit_before_report:
             return {}
@@ -582,7 +582,7 @@ class GroupMembership:
         }
 
     async def _commit_starts(self, but: Container[TopicPartition] = ()) -> None:
-        """Commit the offsets where the group begins before any other commit, except for the partitions in ``but``."""
+        """Before any other commit, commit the offsets where the group begins, except for the partitions in ``but``."""
         if self._starts_settled is not None:
             await self._starts_settled.wait()
         starts = {tp: start for tp, start in self._starts().items() if tp not in but}
@@ -590,7 +590,7 @@ class GroupMembership:
             await self._commit(starts)
 
     def _commit_known_starts(self) -> None:
-        """Commit the offsets where the group begins once they are known: if the member crashes, it is too late."""
+        """Commit the offsets where the group begins as soon as they are known: after a crash it would be too late."""
         starts = self._starts()
         if starts and self._starts_settled is None and not self._joining and self.member.generation_id >= 0:
             self._starts_settled = anyio.Event()
@@ -607,12 +607,12 @@ class GroupMembership:
             settled.set()
 
     async def commit_news(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Commit the consumed offsets of these partitions, unless this member has committed all of them already.
+        """Unless this member has committed all consumed offsets of these partitions already, commit them.
 
-        An offset that was fetched from the coordinator does not count as committed by this member, because it does not
-        prove that this is still a member. All these records are processed. Returns the partitions whose positions the
-        coordinator has reported with the commit. The request also has the partitions that were committed before,
-        because otherwise their positions would need a separate report.
+        An offset that was fetched from the coordinator does not count as committed by this member, because the fetch
+        does not prove that this client is still a member. All records before the offsets are processed. Returns the
+        partitions whose positions the coordinator has reported with the commit. The request also repeats partitions
+        that were committed before: otherwise their positions would need a separate report.
         """
         consumed, known = self.consumed(), self._own_commits if self._subscription.is_group_managed else {}
         found = {tp: consumed[tp] for tp in partitions if tp in consumed}
@@ -633,7 +633,7 @@ class GroupMembership:
             return reported
         finally:
             for tp, offset in offsets.items():
-                # Another running commit may have come before this one or after it.
+                # Another running commit may have been carried out before this commit or after it.
                 was_alone = self._own_commits.pop(tp, None) is under_way
                 if taken and was_alone and tp in held:
                     self._own_commits[tp] = offset
@@ -661,7 +661,7 @@ class GroupMembership:
             reaction = react(error.code)
             if reaction not in (Reaction.REJOIN, Reaction.REJOIN_AS_NEW):
                 raise
-            # During a join the response to JoinGroup decides whether this is still a member.
+            # During a join the response to JoinGroup decides whether this client is still a member.
             if managed and member.state is MemberState.STABLE and member.generation_id == generation_id:
                 self.note_error(error)
             raise CommitFailedError(
@@ -689,6 +689,6 @@ class GroupMembership:
                     await self._starts_settled.wait()
                 await self._commit(offsets)
         except (KafkaError, ClientClosedError):
-            pass  # the next one commits more
+            pass  # the next commit has newer offsets
         finally:
             self._background_commit = None

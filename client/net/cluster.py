@@ -15,7 +15,7 @@ from anabranch.protocol.types import ZERO_UUID, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker's address. Bootstrap servers whose id is not known yet have ids below -1."""
+    """A broker's address. A bootstrap server whose id is not known yet has an id below -1."""
 
     id: int
     host: str
@@ -41,15 +41,15 @@ class PartitionInfo:
     offline_replicas: tuple[int, ...] = ()
     error: ErrorCode = ErrorCode.NONE
     incarnation: int = NO_INCARNATION
-    """Distinguishes the partition from earlier and later ones of its number. Higher is newer, -1 is unknown."""
+    """Distinguishes the partition from earlier and later partitions with its number. Higher is newer, -1 is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as last described. Layout counts and version are -1 when the broker sent none (a plain Kafka broker).
+    """A topic as last described. Layout counts and version are -1 if the broker sent none.
 
-    The topic id changes whenever partitions are removed. So only the incarnation distinguishes a topic from one created
-    again under its name.
+    A plain Kafka broker sends none. The topic id changes whenever partitions are removed. So only the incarnation
+    distinguishes a topic from one created again under its name.
     """
 
     name: str
@@ -61,9 +61,9 @@ class TopicInfo:
     undeleted_partition_count: int = NO_COUNT
     layout_version: int = NO_LAYOUT_VERSION
     ordered_delivery: bool = False
-    """Whether keys keep their order across resizes; if not they go to ``hash % count`` (enable.ordered.delivery)."""
+    """``enable.ordered.delivery``: whether keys keep their order across resizes. If not: ``hash % count``."""
     incarnation: int = NO_INCARNATION
-    """Distinguishes the topic from earlier and later ones of its name. Higher is newer, -1 is unknown."""
+    """Distinguishes the topic from earlier and later topics of its name. Higher is newer, -1 is unknown."""
 
     @property
     def layout(self) -> tuple[int, int]:
@@ -75,11 +75,11 @@ class TopicInfo:
         return count, count
 
     def is_older_than(self, other: TopicInfo) -> bool:
-        """Whether this description of the topic, or of an earlier one of its name, is older than ``other``.
+        """Whether this description of the topic, or of an earlier topic of its name, is older than ``other``.
 
         A broker that lags answers with metadata from before a resize. With this metadata, newer records of a key would
-        go to the key's old partition. Within one layout, partitions below the count are created and never removed. The
-        other partitions are removed and never created.
+        go to the key's old partition. Within one layout, partitions below the count are only created, and the other
+        partitions are only removed.
         """
         if 0 <= self.incarnation != other.incarnation >= 0:
             return self.incarnation < other.incarnation
@@ -90,14 +90,14 @@ class TopicInfo:
         return self.layout_version >= 0 and bool(other.partitions) and self._is_before(other)
 
     def _is_before(self, other: TopicInfo) -> bool:
-        """Whether fewer counted partitions are created here than in ``other``, or fewer marked ones are removed."""
+        """Whether here fewer counted partitions are created, or fewer marked partitions removed, than in ``other``."""
         counted = [sum(p < self.undeleted_partition_count for p in info.partitions) for info in (self, other)]
         return counted[0] < counted[1] or len(self.partitions) - counted[0] > len(other.partitions) - counted[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Brokers and topics. ``merge`` returns the next one; nothing is changed in place."""
+    """Brokers and topics. ``merge`` returns a new cluster; nothing is changed in place."""
 
     nodes: Mapping[int, Node] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
@@ -116,8 +116,8 @@ class Cluster:
     def knows_removed(self, tp: TopicPartition, incarnation: int) -> bool:
         """Whether the topic exists without that incarnation of the partition (-1: without any).
 
-        It then has no partition of that number, or a newer one. A topic that was deleted and created again has other
-        incarnations too.
+        If so, the topic has no partition of that number, or a newer partition. A topic that was deleted and created
+        again has other incarnations too.
         """
         topic = self.topics.get(tp.topic)
         if topic is None or not topic.partitions:
@@ -132,10 +132,10 @@ class Cluster:
     def merge(self, response: MetadataResponse, wanted: Iterable[str] | None) -> Cluster:
         """The cluster after ``response``.
 
-        ``wanted`` are the topics that the client still needs. Other known topics are dropped. None means that the
-        response is for all topics and replaces all. A topic that does not exist any more keeps its layout and loses its
-        partitions. A broker may answer from stale metadata. So a partition never goes back to an older leader epoch
-        (KIP-320), and a topic never to an older layout.
+        ``wanted`` are the topics that the client still needs. Other known topics are dropped. ``wanted`` None means
+        that the response is for all topics and replaces all. A topic that does not exist any more keeps its layout and
+        loses its partitions. A broker may answer from stale metadata. So a partition never goes back to an older leader
+        epoch (KIP-320), and a topic never to an older layout.
         """
         nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
         topics: dict[str, TopicInfo] = {}
@@ -197,7 +197,7 @@ def _same_topic(a: TopicInfo, b: TopicInfo) -> bool:
 
 
 def _newer(part: PartitionInfo, other: PartitionInfo | None) -> PartitionInfo:
-    """The newer of two descriptions of a partition: ``part``, unless the other has a higher leader epoch."""
+    """The newer of two descriptions of a partition: ``part``, unless the leader epoch of the other is higher."""
     if other is None or other.incarnation != part.incarnation or not 0 <= part.leader_epoch < other.leader_epoch:
         return part
     return other

@@ -2,7 +2,7 @@
 
 A broker answers in order. So requests that a broker may hold back have connections of their own: ``FETCH`` for fetches,
 ``GROUP`` for the coordinator, ``POSITIONS`` for the long poll to the coordinator, ``CHANGES`` for an administrator's
-changes, which are answered once they are carried out. All other requests share ``GENERAL``.
+changes, to which the response follows once they are carried out. All other requests share ``GENERAL``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SILENT_S = 0.4
 CONNECTED, UNTRIED, FAILING, SILENT = range(4)
 """The ranks in ``Connections.load``. A silent broker is last, because a request to it takes its whole time limit."""
 _FORGIVEN_S = 30.0
-"""Seconds for which a failure counts. Afterwards the broker may be back."""
+"""A failure counts for this many seconds. After that the broker may be available again."""
 _JITTER = 0.2
 _FAILURES = Failures(
     closed=lambda peer, why: error_for(ErrorCode.NETWORK_EXCEPTION, f"{peer}: {why}"),
@@ -109,9 +109,9 @@ class Connections:
         return slot.connection
 
     async def get(self, node: Node, purpose: str = GENERAL) -> Channel:
-        """The connection to ``node``, opened if there is none. Raises NETWORK_EXCEPTION if it cannot be opened.
+        """The connection to ``node``, opened if needed. Raises NETWORK_EXCEPTION if the connection cannot be opened.
 
-        Waits for the end of the reconnect backoff first. Tasks that need the same connection wait for one try together.
+        Waits for the end of the reconnect backoff first. Tasks that need the same connection wait for the same try.
         """
         slot = self._slots.setdefault((node.id, purpose), _Slot(node))
         clock = self._env.clock
@@ -228,10 +228,10 @@ class Connections:
         return Unanswered(pending.due_at, f"{slot.node} has not answered {ApiKey(pending.api_key).name}{hint}")
 
     def load(self, node: Node, purpose: str = GENERAL) -> tuple[int, int]:
-        """The load of a broker, for choosing the least: (rank, requests in flight or failures).
+        """The load of a broker as (rank, requests in flight or failures). The broker with the least load is chosen.
 
-        A broker is silent if a response on any connection to its address is overdue. It is failing for a while after
-        its connection for ``purpose`` or its general one failed, or had no response in time.
+        A broker is silent if a response on any connection to its address is overdue. A broker counts as failing for a
+        while after its connection for ``purpose`` or its general connection failed, or had no response in time.
         """
         now = self._env.clock.monotonic()
         of_broker = [slot for slot in self._slots.values() if slot.node.address == node.address]

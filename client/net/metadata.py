@@ -32,10 +32,10 @@ _TOPIC_FATAL = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUT
 
 
 class Metadata:
-    """The cluster as last described, and the one task that requests its metadata.
+    """The cluster as last described, and the one task that requests metadata.
 
-    It requests a producer's topics until they are idle, a consumer's topics as long as the subscription lasts, or all
-    topics (``all_topics``) for a pattern.
+    The task requests a producer's topics until they are idle, a consumer's topics as long as the subscription lasts, or
+    all topics (``all_topics``) for a pattern.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class Metadata:
         self._updated = anyio.Event()
         self._closed = False
         self._asking_since: float | None = None
-        """The start of the first refresh without a response; None if the last refresh had one."""
+        """The start of the first refresh without a response; None if the last refresh had a response."""
         self._silent_since: float | None = None
-        """The time since which no broker has answered; None if a broker answers."""
+        """The time since when no broker has answered; None if a broker answers."""
         self._changed = Signal()
         self._troubles = Troubles()
         self._listeners: list[Callable[[], None]] = []
@@ -90,16 +90,16 @@ class Metadata:
         self._topics[topic] = self._env.clock.monotonic()
 
     def ensure(self, topic: str) -> None:
-        """Include ``topic`` in every refresh from now on, unless it or all topics are included already."""
+        """Include ``topic`` in every refresh from now on, unless ``topic`` or all topics are included already."""
         if not self.all_topics and topic not in self._topics:
             self.want(topic)
 
     def touch(self, topic: str, now: float) -> None:
-        """Note that a topic was used at ``now``. It is requested until it has been idle for long enough."""
+        """Note that a topic was used at ``now``. A topic is requested until it has been idle for long enough."""
         self._topics[topic] = now
 
     def want_only(self, topics: Iterable[str]) -> None:
-        """Request exactly ``topics`` from now on, and at once if there are new ones."""
+        """Request exactly ``topics`` from now on, and at once if some of them are new."""
         now = self._env.clock.monotonic()
         wanted = dict.fromkeys(topics, now)
         new = wanted.keys() - self._topics.keys()
@@ -112,7 +112,7 @@ class Metadata:
         self._listeners.append(listener)
 
     def request_update(self) -> None:
-        """Request a refresh soon. Calls until then count as one."""
+        """Request a refresh soon. All calls before the refresh count as one call."""
         self._asked.set()
 
     def hurry_update(self) -> None:
@@ -126,7 +126,7 @@ class Metadata:
         return self.cluster.nodes.get(node_id)
 
     def leader(self, tp: TopicPartition) -> Node | None:
-        """The leader of a partition; None if there is none or it is unknown."""
+        """The leader of a partition; None if there is no leader or the leader is unknown."""
         return self.cluster.nodes.get(self.cluster.leader(tp))
 
     def any_node(self, purpose: str = GENERAL) -> Node:
@@ -220,11 +220,11 @@ class Metadata:
 
     @property
     def silence(self) -> str | None:
-        """The problem if no broker answers, for an error message; None if one does."""
+        """The problem if no broker answers, for an error message; None if a broker answers."""
         return None if self._asking_since is None else self._silence()
 
     def silence_of(self, least_s: float) -> str | None:
-        """The problem if no broker has answered for ``least_s``; None if one has, or if no response is due."""
+        """The problem if no broker has answered for ``least_s``. Otherwise, or if no response is due: None."""
         since = self._look_for_silence()
         if since is None or self._env.clock.monotonic() - since < least_s:
             return None
@@ -239,7 +239,7 @@ class Metadata:
         return f"{_NO_BROKER} at {', '.join(nodes)}" + (f" ({why})" if why else "")
 
     async def _watch(self) -> None:
-        """Log problems that last for longer than a moment, again while they last, and their end."""
+        """Log problems that last for longer than a moment: at first, repeatedly while they last, and at their end."""
         while True:
             now = self._env.clock.monotonic()
             present = self._present_troubles()
@@ -252,7 +252,7 @@ class Metadata:
             await self._changed.wait(min(max(self._troubles.next_at() - now, 0.01), _LOOK_EVERY_S))
 
     def _present_troubles(self) -> dict[str, float | None]:
-        """The present problems, each with the time when it began. None: it began when this method first found it."""
+        """The present problems, each with its start. None: the problem began when this method first found it."""
         found: dict[str, float | None] = {}
         silent_since = self._look_for_silence()
         if silent_since is not None:
@@ -271,7 +271,7 @@ class Metadata:
         return found
 
     def _look_for_silence(self) -> float | None:
-        """The time since which no broker has answered.
+        """The time since when no broker has answered.
 
         None if no response is due, or if a response has been due for a moment only.
         """
@@ -281,7 +281,7 @@ class Metadata:
         if self._silent_since is None:
             unanswered = self._connections.unanswered()
             owed = [self._asking_since, None if unanswered is None else unanswered.since + SILENT_S]
-            # A time in the future does not count: a response that comes before that time would not end the silence.
+            # A time in the future does not count: a response that arrives before that time would not end the silence.
             begun = [since for since in owed if since is not None and since <= self._env.clock.monotonic()]
             if begun:
                 self._silent_since = max(min(begun), answered_at)
@@ -298,14 +298,14 @@ class Metadata:
     # ------------------------------------------------------------ waiting
 
     def close(self) -> None:
-        """Stop updates, and wake the tasks that wait for one."""
+        """Stop updates, and wake the tasks that wait for an update."""
         self._closed = True
         self._updated.set()
 
     async def wait_update(self, timeout_s: float | None = None) -> None:
         """Return after the next refresh, successful or not, or after ``timeout_s``.
 
-        Raises ClientClosedError if the client is closed before or meanwhile.
+        Raises ClientClosedError if the client is already closed, or is closed during the wait.
         """
         updated = self._updated
         with anyio.move_on_after(timeout_s):
@@ -314,7 +314,7 @@ class Metadata:
             raise ClientClosedError("the client is closed")
 
     async def topic(self, name: str, timeout_ms: float) -> TopicInfo:
-        """A topic with its partitions. Raises KafkaTimeoutError if it is not known after ``timeout_ms``."""
+        """A topic with its partitions. Raises KafkaTimeoutError if the topic is not known after ``timeout_ms``."""
         deadline = self._env.clock.monotonic() + timeout_ms / 1000
         self.want(name)
         while True:

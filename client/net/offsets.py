@@ -40,14 +40,14 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The end of a leader epoch: ``end_offset`` is exclusive, -1 if the leader does not know it."""
+    """The end of a leader epoch. ``end_offset`` is exclusive, and -1 if the leader does not know the epoch's end."""
 
     leader_epoch: int
     end_offset: int
 
 
 class OffsetQueries:
-    """Requests to the leaders of partitions, repeated until all are answered."""
+    """Sends requests to the leaders of partitions, and repeats them until all partitions have an answer."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class OffsetQueries:
         self._retry_backoff_ms = retry_backoff_ms
         self._retry_backoff_max_ms = retry_backoff_max_ms
         self.unanswered: KafkaError | None = None
-        """The last error of a partition without an answer, in the last call; None if all were answered."""
+        """The last error of a partition without an answer in the last call; None if all had an answer."""
 
     async def list_offsets(
         self,
@@ -77,8 +77,8 @@ class OffsetQueries:
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """The first offset at or after each timestamp (ms); -1 asks for the end, -2 the start, -3 the newest record.
 
-        A partition without a record at or after its timestamp is missing from the result. With ``once`` a partition is
-        also missing if the first try brings no answer. With ``partial`` it is also missing if no answer comes in time.
+        The result lacks partitions without a record at or after the timestamp. With ``once`` it also lacks partitions
+        without an answer to the first try. With ``partial`` it also lacks partitions without an answer in time.
         """
 
         def build(tps: Iterable[TopicPartition]) -> Message:
@@ -113,9 +113,9 @@ class OffsetQueries:
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], timeout_ms: float, *, once: bool = False, partial: bool = False
     ) -> dict[TopicPartition, EpochEnd]:
-        """The largest epoch that the leader knows, up to the given one, and its end offset.
+        """The largest epoch known to the leader that is not above the given epoch, and its end offset.
 
-        With ``once`` a partition without an answer to the first try is missing; ``partial`` is as in ``list_offsets``.
+        ``once`` and ``partial`` are as in ``list_offsets``.
         """
 
         def build(tps: Iterable[TopicPartition]) -> Message:
@@ -149,10 +149,10 @@ class OffsetQueries:
         once: bool,
         partial: bool,
     ) -> dict[TopicPartition, T]:
-        """Ask each partition's leader until all have answered; the last error is raised after ``timeout_ms``.
+        """Ask each partition's leader until all have answered. After ``timeout_ms`` the last error is raised.
 
-        With ``once`` there is one try. With ``partial`` nothing is raised after ``timeout_ms``. If partitions
-        stay without an answer, ``self.unanswered`` is the last error.
+        With ``once`` there is one try. With ``partial`` nothing is raised after ``timeout_ms``. If partitions stay
+        without an answer, ``self.unanswered`` is the last error.
         """
         deadline = self._env.clock.monotonic() + timeout_ms / 1000
         open_questions = set(partitions)

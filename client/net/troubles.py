@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 FIRST_S = 1.0
-"""A shorter problem is not reported. It may be a restart of a broker, or a topic that is being created."""
+"""A problem that is shorter is not reported: a broker may be restarting, or a topic may just be being created."""
 _NEXT_S = (10.0, 30.0)
 _EVERY_S = 30.0
 
@@ -24,7 +24,7 @@ class Troubles:
         self._reported: dict[str, int] = {}
 
     def look(self, now: float, present: Mapping[str, float | None]) -> list[Report]:
-        """The problems to report now. ``present`` has the start of each; None: the first call with this problem."""
+        """The problems to report now. ``present`` has the start of each problem; None: this is the start."""
         for subject, since in present.items():
             if since is None:
                 self._since.setdefault(subject, now)
@@ -42,7 +42,7 @@ class Troubles:
         return due
 
     def end(self, now: float, present: Iterable[str]) -> list[Report]:
-        """The reported problems that are not among ``present`` any more."""
+        """The reported problems that are over, because ``present`` does not have them."""
         over = self._since.keys() - set(present)
         ended = [Report(subject, now - self._since[subject]) for subject in sorted(over) if subject in self._reported]
         for subject in over:
@@ -57,6 +57,6 @@ class Troubles:
 
 
 def _due_after(reported: int) -> float:
-    """Seconds that a problem must last for its report number ``reported`` + 1."""
+    """After ``reported`` reports of a problem: the seconds that the problem must last before the next report."""
     due = (FIRST_S, *_NEXT_S)
     return due[reported] if reported < len(due) else due[-1] + _EVERY_S * (reported - len(due) + 1)

@@ -48,7 +48,7 @@ _PASSED = 2**63 - 1
 def awaited_offsets(
     blocked: Iterable[BlockedPartition], held_back: Container[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """The highest known offset that the group must reach, by partition, so that records held back are delivered."""
+    """By partition, the highest known offset that the group must reach before records held back are delivered."""
     awaited: dict[TopicPartition, int] = {}
     for wait in (wait for one in blocked if one.partition in held_back for wait in one.waits_for):
         if wait.position < wait.until:
@@ -92,11 +92,11 @@ class OrderedDelivery:
             coordinator.polls_positions = self._exchange.is_understood
         self._partitions: Mapping[TopicPartition, AssignedPartition] = {}
         self._version = -1
-        """The version of the gates that the limits of the partitions come from."""
+        """The version of the gates from which the partitions' limits were computed."""
         self._held_back: dict[TopicPartition, int] = {}
         """Partitions whose next batch may be above the limit, and the version of their position."""
         self._revoked: dict[TopicPartition, None] = {}
-        """Partitions whose keys the user has yet to flush."""
+        """Partitions whose keys the user has not flushed yet."""
         self._wants: dict[TopicPartition, int] = {}
         self._awaited: dict[TopicPartition, int] = {}
         """By awaited partition, the offset that the group must reach."""
@@ -107,7 +107,7 @@ class OrderedDelivery:
         metadata.on_update(self._on_metadata)
 
     def start(self, tasks: TaskGroup) -> None:
-        """Start the tasks that send questions. They sleep until there is something to wait for."""
+        """Start the tasks that send questions. The tasks sleep until there is something to wait for."""
         tasks.start_soon(self._queries.run)
         if self._exchange is not None:
             tasks.start_soon(self._exchange.run_news)
@@ -119,7 +119,7 @@ class OrderedDelivery:
     # ------------------------------------------------------------ events from elsewhere
 
     def on_held_back(self, state: AssignedPartition) -> None:
-        """Note that a batch above the limit of its partition was fetched."""
+        """Note that a fetched batch is above the limit of its partition."""
         if state.tp not in self._held_back:
             self._held_back[state.tp] = state.version
             self._version = -1  # the records wait from now on
@@ -147,18 +147,18 @@ class OrderedDelivery:
         self._on_change()
 
     def _is_present(self, tp: TopicPartition, incarnation: int) -> bool:
-        """Whether an answer is about the present incarnation: the topic may have been created again since the poll."""
+        """Whether an answer is about the present incarnation. The topic may have been created again since the poll."""
         known = self._gates.incarnation(tp)
         return incarnation == known or NO_INCARNATION in (incarnation, known)
 
     def _on_position(self, tp: TopicPartition, position: Position) -> None:
-        """Take in the group's position from the coordinator.
+        """Store the group's position that the coordinator sent.
 
-        For a partition of this member, the position only repeats a report that this member has made.
+        For a partition of this member, the position only repeats a report of this member.
         """
         self._gates.on_rewinds(tp, position.rewinds)
         if tp in self._partitions and self._knows_own_positions:
-            return  # known since it was reported, and perhaps higher by now
+            return  # this member has known the position since its report, and the position may be higher by now
         if position.position != self._gates.position(tp):
             self.hand_overs.processed(tp, self._clock.monotonic())
         self._gates.on_position(tp, position.position)
@@ -192,7 +192,7 @@ class OrderedDelivery:
             self._check_policy()
 
     async def _call_back(self) -> None:
-        """Run the callbacks that are due; one that is cancelled runs again in the next round."""
+        """Run the callbacks that are due. A callback that is cancelled runs again in the next round."""
         while True:
             self._bring_up_to_date()
             if self._revoked:
@@ -211,7 +211,7 @@ class OrderedDelivery:
                 return
 
     def _to_load(self) -> list[TopicPartition]:
-        """Check the batches that are held back. Returns the partitions that wait for the user's load callback."""
+        """Check the batches held back. Returns the partitions that wait for the user's load callback."""
         due = []
         for tp, version in list(self._held_back.items()):
             state = self._partitions.get(tp)
@@ -234,7 +234,7 @@ class OrderedDelivery:
         return flushed
 
     def _note_released(self) -> None:
-        """Release the partitions that nothing holds back any more and whose load callback has returned."""
+        """Release the partitions whose load callback has returned and that nothing else holds back."""
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         for tp in list(self.hand_overs.passed):
             state = self._partitions[tp]
@@ -274,7 +274,7 @@ class OrderedDelivery:
         unreached = {tp: until for tp, until in self._awaited.items() if self._gates.position(tp) < until}
         wanted_before, self._wants = self._wants, questions.positions
         self._awaited = awaited_offsets(waits, self._fronts())
-        # The coordinator sees by itself that an awaited offset is reached.
+        # The coordinator itself notices that an awaited offset is reached.
         if self._wants != wanted_before or self._awaited != unreached or is_assigned_anew:
             self._want()
         self._queries.ask()
@@ -294,7 +294,7 @@ class OrderedDelivery:
     def _knows_own_positions(self) -> bool:
         """Whether a reported position counts here at once: it was committed first, or there is no group to ask.
 
-        Otherwise only the coordinator's response to the report proves that this is still a member.
+        Otherwise only the coordinator's response to the report proves that this client is still a member.
         """
         return self.config.ordered_delivery_commit_before_report or not self._is_managed
 
@@ -323,7 +323,7 @@ class OrderedDelivery:
     # ------------------------------------------------------------ reports
 
     def _due(self) -> dict[TopicPartition, Progress]:
-        """The positions to report now. Outside of a settled generation the coordinator would not take them."""
+        """The positions to report now. Without a settled generation there are none: the coordinator refuses them."""
         asked = self._reports.asked
         if not asked:
             return {}
@@ -380,7 +380,7 @@ class OrderedDelivery:
                 self.hand_overs.acknowledged(self._reports.number, self._clock.monotonic())
 
     def _is_at(self, tp: TopicPartition, progress: Progress) -> bool:
-        """Whether the position is still that of ``progress``: the callback, or another task, may have changed it."""
+        """Whether the position still equals that of ``progress``. The callback or another task may have changed it."""
         state = self._subscription.partitions.get(tp)
         if state is None or not state.has_position:
             return False
@@ -389,7 +389,7 @@ class OrderedDelivery:
     # ------------------------------------------------------------ partitions assigned by hand
 
     async def _ask_group(self) -> None:
-        """Ask regularly for the group's positions in partitions that others read, because no event reports them."""
+        """Regularly ask for the group's positions in partitions of other readers, because no event reports them."""
         link = self._link
         assert link is not None
         while True:
@@ -416,7 +416,7 @@ class OrderedDelivery:
             await anyio.sleep(self.config.retry_backoff_max_ms / 1000)
 
     def _check_policy(self) -> None:
-        """Apply ``ordered_delivery_unassigned_parent`` to partitions that wait for one without a known reader."""
+        """Apply ``ordered_delivery_unassigned_parent`` to partitions whose awaited partition has no known reader."""
         nobody = [tp for tp in self._unassigned if self._link is None or tp in self._unknown_to_group]
         if not nobody:
             return
@@ -436,7 +436,7 @@ class OrderedDelivery:
     # ------------------------------------------------------------ for people
 
     def explain_blocked(self) -> tuple[BlockedPartition, ...]:
-        """The partitions that are held back, with the waits of each."""
+        """Returns each partition that is held back, with its waits."""
         self._bring_up_to_date()
         return tuple(self._blocked())
 

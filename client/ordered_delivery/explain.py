@@ -15,7 +15,7 @@ class WaitsFor:
     """One thing a partition waits for."""
 
     from_epoch: int
-    """The partition's records of this leader epoch and above wait."""
+    """The partition's records of this and later leader epochs wait."""
     on: TopicPartition
     """The partition that must be processed first."""
     epoch: int
@@ -23,11 +23,11 @@ class WaitsFor:
     until: int
     """The offset of that end, which the group must reach; -1 if it is not known yet."""
     position: int
-    """The group's position in ``on``, as its owner last reported it; -1 if not known."""
+    """The group's position in ``on``, as last reported by the owner of ``on``; -1 if not known."""
     member: str | None
     """The owner of ``on``; None if not known.
 
-    The leader of a group knows all owners. Another member learns this owner after it has waited for a while.
+    The leader of a group knows all owners. Another member asks for the owner after a while of waiting.
     """
     committed: int = NO_OFFSET
     """The group's committed offset in ``on``, looked up regularly during the wait; -1 if not known."""
@@ -40,12 +40,12 @@ class WaitsFor:
         owner_of: Callable[[TopicPartition], str | None],
         committed: Callable[[TopicPartition], int],
     ) -> WaitsFor:
-        """The wait of a gate, with the member that can end it, and the group's committed offset."""
+        """Return the wait of a gate, with the member that can end the wait and the group's committed offset."""
         on = TopicPartition(topic, wait.on)
         return cls(wait.from_epoch, on, wait.epoch, wait.offset, wait.position, owner_of(on), committed(on))
 
     def sentence(self, partition: int) -> str:
-        """In words, for the partition that waits."""
+        """Describe the wait of ``partition`` in words."""
         wait = Wait(partition, self.from_epoch, self.on.partition, self.epoch, self.until, self.position, self.member)
         return f"{wait} ({self.committed} committed)" if self.committed > self.position else str(wait)
 
@@ -58,7 +58,7 @@ class BlockedPartition:
     max_leader_epoch: int
     """Records up to this leader epoch are delivered; -2: none."""
     waits_for: tuple[WaitsFor, ...]
-    """Empty while no broker has answered with the lineage for the next record."""
+    """The waits. Empty as long as no broker has answered with the lineage for the next record."""
 
     def __str__(self) -> str:
         topic, partition = self.partition

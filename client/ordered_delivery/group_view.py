@@ -1,4 +1,4 @@
-"""Finds the readers of awaited partitions, and the committed offsets there. It informs people and decides nothing.
+"""Finds the readers of awaited partitions and the committed offsets there: information for people, not for decisions.
 
 A member does not know the owners of other partitions: only the leader of a group does. So when a partition waits for
 longer than a hand-over takes, this module asks the coordinator, and asks again until the wait is over.
@@ -46,7 +46,7 @@ class GroupView:
         return self._owners.get(tp)
 
     def committed(self, tp: TopicPartition) -> int:
-        """The offset that the group has committed for a partition; -1 if none, or not known."""
+        """The group's committed offset of a partition; -1 if there is none, or it is not known."""
         return self._committed.get(tp, NO_OFFSET)
 
     async def run(self) -> None:

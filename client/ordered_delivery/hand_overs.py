@@ -1,15 +1,16 @@
-"""Measures how long keys wait that move between partitions, for one consumer: metrics, log lines. No IO, no clock.
+"""Measures how long moving keys wait in one consumer, for metrics and log lines. No IO, no clock.
 
 A partition is **blocked** from the round in which the gate names it. It is **released** once nothing holds it back and
 the load callback has returned. A **hand-over** begins when the last awaited partition is processed. For a partition
 that this consumer reads, this is the return of its flush callback. For any other, it is the arrival of the
 coordinator's response. If the waiting partition is blocked later, the hand-over begins then. A hand-over ends when the
 user gets the first record that was held back. If nothing was held back in a partition, its release is no hand-over. If
-the partition was not fetched before its release, the first record's timestamp shows whether the record existed then.
+the partition was not fetched before its release, the first record's timestamp shows whether the record already existed
+at the release.
 
-In a hand-over between two members each knows one half. The giving member measures a **report**, from the flush
-callback's return until the coordinator has the position, including the commit. The taking member measures the hand-over
-from the coordinator's response on.
+In a hand-over between two members, each member knows one half. The member that gives the keys measures a **report**:
+from the flush callback's return, through the commit, until the coordinator has the position. The member that gets the
+keys measures the hand-over from the coordinator's response on.
 
 Times are seconds of one monotonic clock, ``released_ms`` is wall-clock time in milliseconds.
 """
@@ -48,7 +49,7 @@ class Released(NamedTuple):
 
     begun: float
     max_leader_epoch: int
-    """The limit of delivery while it was blocked: only batches of newer leader epochs were held back."""
+    """The limit of delivery during the block: only batches of newer leader epochs were held back."""
     released_ms: int
 
 
@@ -61,7 +62,7 @@ class HandOvers:
         self._unacknowledged: list[tuple[int, float]] = []
         """The number of each report, and the time when the flush callback before it returned; ascending."""
         self.passed: dict[TopicPartition, None] = {}
-        """Blocked partitions that the gate does not name any more. They are released after the load callback."""
+        """Blocked partitions that the gate does not hold back any more. They are released after the load callback."""
         self.undelivered: dict[TopicPartition, Released] = {}
         self._blocked_total = 0
         self._blocked = Durations()
@@ -73,7 +74,7 @@ class HandOvers:
     # ------------------------------------------------------------ the partitions that wait
 
     def evaluated(self, blocked: Iterable[BlockedPartition], held: Container[TopicPartition], now: float) -> None:
-        """Take in the gate's decision: it holds back exactly ``blocked`` of the partitions ``held``."""
+        """Note the gate's decision: of the partitions ``held``, the gate holds back exactly ``blocked``."""
         found = {one.partition: one for one in blocked}
         for tp, one in found.items():
             self.passed.pop(tp, None)
@@ -95,7 +96,7 @@ class HandOvers:
             del self.undelivered[tp]
 
     def released(self, tp: TopicPartition, now: float, now_ms: int, *, is_read: bool) -> None:
-        """Release one of ``passed``; ``is_read`` means that it has nothing to deliver."""
+        """Release a partition of ``passed``. ``is_read`` means that the partition has nothing to deliver."""
         block = self._blocks[tp]
         processed = [self._processed[on] for on in block.waited_for if on in self._processed]
         self._blocked.add(now - block.since)
@@ -106,9 +107,9 @@ class HandOvers:
         self._forget(tp)
 
     def delivered(self, tp: TopicPartition, leader_epoch: int, timestamp_ms: int, now: float) -> None:
-        """Take in the first delivered batch of one of ``undelivered``: its leader epoch, and its first timestamp.
+        """Note the leader epoch and first timestamp of the first delivered batch of a partition in ``undelivered``.
 
-        Records that could be delivered before the release, or were written after it, were not held back.
+        Records that could be delivered before the release, or were written after the release, were not held back.
         """
         released = self.undelivered.pop(tp)
         if leader_epoch > released.max_leader_epoch and timestamp_ms <= released.released_ms:
@@ -151,12 +152,12 @@ class HandOvers:
         self._unacknowledged.append((number, flushed))
 
     def acknowledged(self, number: int, now: float) -> None:
-        """Note that the coordinator has taken the reports up to ``number``."""
+        """Note that the coordinator has stored the reports up to ``number``."""
         while self._unacknowledged and self._unacknowledged[0][0] <= number:
             self._reports.add(now - self._unacknowledged.pop(0)[1])
 
     def new_generation(self) -> None:
-        """Forget the reports of the previous generation: they are not answered any more."""
+        """Forget the reports of the previous generation, because no response to them will arrive."""
         self._unacknowledged.clear()
 
     # ------------------------------------------------------------ for people
@@ -175,5 +176,5 @@ class HandOvers:
 
 
 def _is_known(blocked: BlockedPartition) -> bool:
-    """Whether all awaited ends are known, so that only other consumers are waited for."""
+    """Whether all awaited ends are known. Then the partition waits only for other consumers."""
     return all(wait.until >= 0 for wait in blocked.waits_for)

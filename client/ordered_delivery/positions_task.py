@@ -1,11 +1,11 @@
 """Exchanges positions between the members of a group: the client side of ConsumerGroupPosition (25300).
 
-One poll is parked at the coordinator. It has a connection of its own, because the coordinator reads no other request
-from this connection until it answers. News (a position, other wanted partitions) goes at once over the group's
-connection, in a poll that is not parked. The coordinator then answers the parked poll too, and the next one is parked
-with the present wanted partitions. Polls on two connections may be taken and answered out of order. So an answer is
-dropped if the coordinator made it before an answer that was taken in. News is repeated while an older poll stays
-parked.
+One poll is parked at the coordinator. The poll has a connection of its own, because the coordinator reads no other
+request from this connection until it answers the poll. News (a position, or a change of the wanted partitions) goes at
+once over the group's connection, in a poll that is not parked. The coordinator then answers the parked poll too, and
+the next one is parked with the present wanted partitions. Polls on two connections may be processed out of order. So an
+answer is dropped if the coordinator made it before an answer that this member already used. News is repeated while an
+older poll stays parked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Membership(Protocol):
 
     @property
     def settled_generation(self) -> int:
-        """The generation whose assignment the user's task has taken; -1 if none, or if it is over."""
+        """The generation whose assignment the user's task has put into force; -1 without such a generation."""
 
     @property
     def member_id(self) -> str:
@@ -53,7 +53,7 @@ class Position(NamedTuple):
 
 
 class AnswerTime(NamedTuple):
-    """When an answer was made: a later answer of the group's coordinators has a greater one."""
+    """The time of an answer. A later answer of the group's coordinators has a greater time."""
 
     coordinator_epoch: int
     answer_number: int
@@ -65,13 +65,13 @@ class PositionAnswer(NamedTuple):
     wanted: dict[TopicPartition, Position]
     """The group's positions in the wanted partitions; -1 if not known."""
     owned: set[TopicPartition]
-    """The wanted partitions whose position only a live member knows."""
+    """The wanted partitions whose position is known to a live member only."""
     to_report: dict[TopicPartition, Position]
     """This member's partitions that another member waits for, with the positions that the coordinator knows."""
     report_number: int
     """How many reports this member had made when the poll was sent."""
     made: AnswerTime | None
-    """None if the coordinator's release does not send it."""
+    """The time of the answer. None if the coordinator's release does not send the time."""
 
 
 def build_request(
@@ -86,9 +86,9 @@ def build_request(
     max_wait_ms: int = 0,
     poll_number: int = -1,
 ) -> ConsumerGroupPositionRequest:
-    """A request for positions. ``wants`` are incarnations, and ``awaited`` the offsets to reach, by partition.
+    """A request for positions. By partition, ``wants`` has incarnations and ``awaited`` the offsets to reach.
 
-    Without member and generation it is the request of a client that is no member.
+    Without a member id and generation, the request is that of a client outside the group.
     """
     topics: dict[str, ConsumerGroupPositionRequestTopic] = {}
     for tp in sorted({**wants, **reports}):
@@ -136,7 +136,7 @@ def read_answer(
 
 
 class PositionExchange:
-    """The polls of one member. ``run_news`` and ``run_parked`` are tasks; the rest is called by the user's task."""
+    """The polls of one member. ``run_news`` and ``run_parked`` are tasks; the user's task calls the other methods."""
 
     def __init__(
         self,
@@ -158,15 +158,15 @@ class PositionExchange:
         self._report_number = 0
         self._number = 0
         self._taken = 0
-        """The poll of the answer that was taken in last."""
+        """The poll whose answer was used last."""
         self._taken_made: AnswerTime | None = None
         self._on_its_way: dict[int, dict[TopicPartition, Position]] = {}
-        """The reports of each poll that is not answered, by its number."""
+        """The reports of each unanswered poll, by the poll's number."""
         self._parked_number = 0
-        """The poll that is parked or on its way there, 0 for none."""
+        """The poll that is parked, or sent to be parked; 0 for none."""
         self._is_understood = True
         self._began = Signal()
-        """Set when a generation begins, which ends the pauses after refusals in the one before."""
+        """Set when a generation begins. This ends the pauses after refusals in the previous generation."""
         self._news = Signal()
         self._park = Signal()
         self._unparked = Signal()
@@ -174,7 +174,7 @@ class PositionExchange:
     # ------------------------------------------------------------ the user's task
 
     def settle(self) -> None:
-        """Begin the polls of a generation whose assignment was taken and whose revoked partitions were given up."""
+        """Begin the polls of a generation whose assignment is in force and whose revoked partitions are given up."""
         generation = self._membership.settled_generation
         if generation == self._generation:
             return
@@ -204,8 +204,8 @@ class PositionExchange:
     ) -> None:
         """Report these positions, except those in ``known_to_coordinator``. ``report_number`` counts the reports.
 
-        A position that the coordinator knows is reported again if an older report of the partition is on its way,
-        perhaps on another connection: otherwise the older report could arrive last.
+        Exception: a known position is reported again if an older report of the partition is on its way, perhaps on
+        another connection, because the older report could arrive last.
         """
         self._report_number = report_number
         for tp, position in positions.items():
@@ -217,13 +217,13 @@ class PositionExchange:
             self._news.set()
 
     def is_understood(self) -> bool:
-        """Whether the coordinator takes polls, as far as this member knows."""
+        """Whether the coordinator accepts polls, as far as this member knows."""
         return self._is_understood
 
     # ------------------------------------------------------------ tasks
 
     async def run_news(self) -> None:
-        """Send news at once; then have a poll parked."""
+        """Send news at once. Afterwards a poll is parked."""
         while True:
             await self._news.wait()
             try:
@@ -239,11 +239,11 @@ class PositionExchange:
                 number = await self._poll(generation, GROUP, 0)
             except KafkaError as error:
                 if not self._is_member_error(error, generation) and not self._wants:
-                    return  # this member waits for nothing, and no other can wait for it
+                    return  # this member waits for nothing, and no other member can wait for this one
                 await self._pause(generation, attempt)
                 if generation == self._generation:
                     continue
-                return  # the start of the next generation has set ``_news``
+                return  # the start of the next generation sets ``_news``
             self._park.set()
             if not 0 < self._parked_number < number:
                 return
@@ -265,16 +265,16 @@ class PositionExchange:
                         break
                     await self._pause(generation, 1)
                     if generation == self._generation:
-                        self._news.set()  # asks for everything at once, then parks again
+                        self._news.set()  # the other task asks for everything at once, then a poll is parked again
                     break
                 except ClientClosedError:
                     return
 
     def _is_member_error(self, error: KafkaError, generation: int) -> bool:
-        """Let the member react to a poll's error; False for UNSUPPORTED_VERSION, which needs no reaction.
+        """Let the member react to a poll's error. Returns False for UNSUPPORTED_VERSION, which needs no reaction.
 
-        UNSUPPORTED_VERSION means that the release does not know resizes, or that ``group_coordinator`` is below level 2
-        (KIP-584). A member that waits for positions polls until the level is raised again.
+        UNSUPPORTED_VERSION means that the coordinator's release does not know resizes, or that ``group_coordinator`` is
+        below level 2 (KIP-584). A member that waits for positions polls until the level is raised again.
         """
         if error.code is ErrorCode.UNSUPPORTED_VERSION:
             self._is_understood = False
@@ -336,7 +336,7 @@ class PositionExchange:
         return number
 
     def _is_newer(self, number: int, made: AnswerTime | None) -> bool:
-        """Whether an answer was made after the last answer that was taken in.
+        """Whether an answer was made after the answer that was used last.
 
         If ``made`` is None, the number of the poll decides.
         """

@@ -39,7 +39,7 @@ class GateQueries:
 
     A new question is asked at once. A question without a useful answer is asked again after a pause. While anything
     waits, facts that may change without notice are asked for again every ``heartbeat_interval_ms``. Metadata that turns
-    out to be too old is refreshed without a further pause: the pauses here are the only ones.
+    out to be too old is refreshed without a further pause, so the only pauses are those here.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class GateQueries:
         }
 
     async def _next(self, open_keys: set[object], attempt: int) -> Questions:
-        """Wait for questions: new ones are asked at once, those asked before after a pause."""
+        """Wait for questions. New questions are asked at once, repeated questions after a pause."""
         config, clock = self._config, self._env.clock
         started = clock.monotonic()
         pause_ms = backoff_ms(
@@ -128,7 +128,7 @@ class GateQueries:
                 tasks.start_soon(self._guarded, self._ask_starts, (node, tps))
 
     def _that_ended(self, epochs: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """Partitions whose leader epoch is above the epoch asked about: the end of the present epoch still moves."""
+        """Partitions whose leader epoch is above the epoch asked about. The end of the present epoch still moves."""
         cluster = self._metadata.cluster
         for tp in epochs:
             if cluster.knows_removed(tp, NO_INCARNATION):
@@ -171,7 +171,7 @@ class GateQueries:
         response = await self._connections.request(self._metadata.any_node(), request, min_version=LINEAGE_VERSION)
         for answer in response.topics:
             if answer.topic_incarnation != self._gates.topic_incarnation(answer.name):
-                self._metadata.hurry_update()  # another topic has the name
+                self._metadata.hurry_update()  # another topic has this name now
                 continue
             for p in answer.partitions:
                 tp = TopicPartition(answer.name, p.partition_index)

@@ -1,10 +1,10 @@
 """Decides when a member reports a position that other members wait for (KIP-253, Proposed Changes 7).
 
-Each report costs the user's flush callback and a commit. So a position is reported only if another member may stop
-waiting because of it. The first position is reported. Later a higher one is reported if it is the partition's end, or
-is in a newer leader epoch. Members wait for the end of a past leader epoch, or for the end of a partition that is
-marked for deletion. Once a position in the present leader epoch was reported, no further one is needed. So a partition
-that was split long ago costs nothing. A position that went back is always reported. No IO.
+Each report costs the user's flush callback and a commit. So a position is reported only if it may end another member's
+wait. The first position is reported. After that a higher position is reported if it is the partition's end, or is in a
+newer leader epoch. Members wait for the end of a past leader epoch, or for the end of a partition that is marked for
+deletion. Once a position in the present leader epoch was reported, no further report is needed. So a partition that was
+split long ago costs nothing. A position that went back is always reported. No IO.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Progress(NamedTuple):
     leader_epoch: int
     """All records of older leader epochs are below ``position``; -1: not known."""
     at_end: bool
-    """Whether ``position`` is the last that readers reach: high watermark, or last stable offset (read_committed)."""
+    """Whether ``position`` is the end for readers: the high watermark, or last stable offset (read_committed)."""
     is_marked: bool
     """Whether the partition is marked for deletion."""
     current_leader_epoch: int
@@ -55,7 +55,7 @@ class Reports:
         self._reported = {}
 
     def on_asked(self, known: Mapping[TopicPartition, tuple[int, int]], number: int) -> None:
-        """Take in the partitions that other members wait for: (incarnation, the coordinator's position or -1 for each).
+        """Note the partitions that other members wait for: (incarnation, the coordinator's position or -1) of each.
 
         ``number`` was the value of ``self.number`` when the poll was sent. Later reports stay, because the coordinator
         did not have them when it made the answer.
@@ -69,7 +69,7 @@ class Reports:
                 del self._reported[tp]  # the coordinator lost the report, or an older one arrived after it
 
     def is_due(self, tp: TopicPartition, now: Progress) -> bool:
-        """Whether a member that does not know this position may go on because of it."""
+        """Whether this position may end the wait of a member that does not know it yet."""
         if tp not in self._asked:
             return False
         reported = self._reported.get(tp)

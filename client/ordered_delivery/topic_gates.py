@@ -1,6 +1,6 @@
 """The delivery gates of a consumer, one for each topic, by topic and partition: which records may be delivered now.
 
-``ordered_resize.gate`` decides. This module hands facts to the gate of their topic and collects the gates' questions.
+``ordered_resize.gate`` decides. This module gives facts to the gate of their topic and collects the gates' questions.
 It turns metadata into facts: a leader changed, a partition or the topic was removed, or a topic was never resized
 (layout version 0). In the last case no partition has a lineage entry up to the leader epoch in the metadata. No IO, no
 clock.
@@ -28,13 +28,13 @@ class Questions:
     """The questions of the gates. An answer may lead to further questions."""
 
     lineages: dict[TopicPartition, int] = field(default_factory=dict)
-    """API 25301: the lineage as of at least this leader epoch."""
+    """API 25301: the lineage in this leader epoch or a later one."""
     ends: dict[tuple[TopicPartition, int], None] = field(default_factory=dict)
     """OffsetForLeaderEpoch: the end of this leader epoch of the partition."""
     log_starts: dict[TopicPartition, None] = field(default_factory=dict)
     """ListOffsets: the start of the log."""
     positions: dict[TopicPartition, int] = field(default_factory=dict)
-    """API 25300, with the incarnation in the metadata: kept up to date for as long as they are wanted."""
+    """API 25300: group positions, with incarnations from the metadata. Positions are updated while they are wanted."""
 
     @property
     def any_to_ask(self) -> bool:
@@ -43,7 +43,7 @@ class Questions:
 
 
 class _Topic:
-    """One topic, of which at least one partition is held."""
+    """One topic with at least one held partition."""
 
     __slots__ = ("asked_of", "gate", "info")
 
@@ -70,7 +70,7 @@ class TopicGates:
     # ------------------------------------------------------------ events
 
     def assign(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> None:
-        """Hold exactly ``partitions``. Those held before keep their known loads."""
+        """Hold exactly ``partitions``. Partitions that were already held keep their known loads."""
         held: dict[str, list[int]] = {}
         for tp in partitions:
             held.setdefault(tp.topic, []).append(tp.partition)
@@ -84,10 +84,10 @@ class TopicGates:
         self.on_metadata(topics)
 
     def on_metadata(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Take in the cluster's topics as last described. The same object means that nothing changed."""
+        """Process the cluster's topics as last described. If a topic is the same object as before, nothing changed."""
         for name, topic in self._topics.items():
             info = topics.get(name)
-            # A topic without partitions means an error or a lagging broker: the known facts stay until partitions come.
+            # A topic without partitions means an error or a lagging broker: the known facts stay.
             if info is None or not info.partitions or info is topic.info:
                 continue
             before, topic.info = topic.info, info
@@ -150,7 +150,7 @@ class TopicGates:
             topic.gate.facts.on_missing(tp.partition)
 
     def on_end(self, tp: TopicPartition, epoch: int, leader_epoch: int, end_offset: int) -> None:
-        """Take in the end of ``epoch`` from the leader of ``leader_epoch``: ``end_offset`` is exclusive, -1 unknown."""
+        """Store the end of ``epoch`` that the leader of ``leader_epoch`` sent: ``end_offset`` (exclusive), or -1."""
         topic = self._topics.get(tp.topic)
         # A later leader may have fewer records, and the end of the present epoch still moves.
         if topic is not None and end_offset >= 0 and epoch < leader_epoch == topic.leader_epoch(tp.partition):
@@ -164,7 +164,7 @@ class TopicGates:
             topic.gate.facts.on_log_start(tp.partition, offset)
 
     def on_position(self, tp: TopicPartition, position: int) -> None:
-        """Take in the group's position; -1 if it is not known (any more)."""
+        """Store the group's position; -1 if it is not known (any more)."""
         topic = self._topics.get(tp.topic)
         if topic is None or self.position(tp) == position:
             return
@@ -172,7 +172,7 @@ class TopicGates:
         topic.gate.facts.on_position(tp.partition, position)
 
     def on_rewinds(self, tp: TopicPartition, rewinds: int) -> None:
-        """Take in the number of commits that lowered the group's offset."""
+        """Store the number of commits that lowered the group's offset."""
         topic = self._topics.get(tp.topic)
         if topic is None:
             return
@@ -181,7 +181,7 @@ class TopicGates:
         self.version += facts.version != before
 
     def on_owner(self, tp: TopicPartition, *, is_owned: bool) -> None:
-        """Take in whether only a live member knows the position. Then the start of the log does not count as one."""
+        """Store whether only a live member knows the position. If so, the start of the log is no position."""
         topic = self._topics.get(tp.topic)
         if topic is None or is_owned == (tp.partition not in topic.gate.facts.unowned):
             return
@@ -189,7 +189,7 @@ class TopicGates:
         topic.gate.facts.on_owner(tp.partition, is_owned=is_owned)
 
     def on_new_generation(self) -> None:
-        """Forget the members' positions and owners: those of the new generation are not known yet."""
+        """Forget the members' positions and owners, because those of the new generation are not known yet."""
         self.version += 1
         for topic in self._topics.values():
             topic.gate.facts.on_new_generation()
@@ -221,14 +221,14 @@ class TopicGates:
         return topic.gate.limit(tp.partition) if tp.partition in topic.info.partitions else BELOW_EVERY_EPOCH
 
     def look(self, tp: TopicPartition, epoch: int) -> GateState:
-        """The state of the gate for the next batch, which has this leader epoch."""
+        """The state of the gate for a next batch of this leader epoch."""
         topic = self._topics[tp.topic]
         if topic.info is None or tp.partition not in topic.info.partitions:
             return GateState.UNKNOWN
         return topic.gate.look(tp.partition, epoch)
 
     def take_revoked(self) -> list[TopicPartition]:
-        """Take the partitions whose keys the user must flush: they wait again after a load, or were removed."""
+        """Take the partitions whose keys the user must flush, because they wait again after a load or were removed."""
         revoked = dict(self.removed)
         self.removed = {}
         for name, topic in self._topics.items():
@@ -241,7 +241,7 @@ class TopicGates:
         return topic.gate.facts.positions.get(tp.partition, NO_OFFSET) if topic is not None else NO_OFFSET
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The group's positions as last reported, where they are known."""
+        """The known positions of the group, as last reported."""
         return {
             TopicPartition(name, q): position
             for name, topic in self._topics.items()
@@ -269,7 +269,7 @@ class TopicGates:
         owner_of: Callable[[TopicPartition], str | None],
         committed: Callable[[TopicPartition], int] = lambda _: NO_OFFSET,
     ) -> list[BlockedPartition]:
-        """The partitions that wait for others, in order, and those whose next batch is newer than the known lineage.
+        """The partitions that wait for others, and those whose next batch is newer than the known lineage, in order.
 
         ``fronts`` has the leader epochs of the batches that are held back.
         """
@@ -286,7 +286,7 @@ class TopicGates:
         return found
 
     def questions(self, fronts: Mapping[TopicPartition, int], *, recheck: bool = False) -> Questions:
-        """All questions that help to deliver the next batches, and those of the newest known leader epochs.
+        """All questions that help to deliver the next batches, and all questions about the newest known leader epochs.
 
         With ``recheck`` also questions whose answers may change without a leader change known to this client.
         """

@@ -1,10 +1,10 @@
-"""Holds the records that wait to be sent, per partition, and takes in the outcomes of batches. No IO, no clock.
+"""Holds the records that wait to be sent, per partition, and processes the outcomes of batches. No IO, no clock.
 
-A ``PartitionQueue`` holds the batches of one partition in order. ``waiting`` has those not sent; the last of them may
-still take records. ``outstanding`` has those sent and not answered, in sequence order. A batch whose outcome is unknown
-is sent again unchanged, so that the broker can recognize a duplicate. It goes back to the front of ``waiting``, and
-nothing newer leaves before it. All times are milliseconds of one monotonic clock given by the caller.
-``client.producer.topic_placement`` describes the effects of a resize.
+A ``PartitionQueue`` holds the batches of one partition in order. ``waiting`` has unsent batches; the last of them may
+still take records. ``outstanding`` has batches that are sent and not answered, in sequence order. A batch whose outcome
+is unknown is sent again unchanged, so that the broker can recognize a duplicate. Such a batch goes back to the front of
+``waiting``, and no newer batch is sent before it. All times are milliseconds of one monotonic clock given by the
+caller. ``client.producer.topic_placement`` describes the effects of a resize.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Accumulator:
         self._queues_of: dict[str, list[PartitionQueue]] = {}
         self.buffered_bytes = 0
         self.flushing = 0
-        """Number of running calls of flush and close. While there is one, no batch lingers."""
+        """Number of running calls of flush and close. While it is above 0, no batch lingers."""
 
     def placement(self, info: TopicInfo) -> TopicPlacement:
-        """The placement of a topic's records, created with ``info`` if there is none."""
+        """The placement of a topic's records; if there is none yet, it is created with ``info``."""
         topic = self.topics.get(info.name)
         if topic is None:
             topic = self.topics[info.name] = TopicPlacement(info)
@@ -93,9 +93,9 @@ class Accumulator:
         *,
         pinned: bool = False,
     ) -> RecordHandle | None:
-        """Add a record to the partition's open batch; None when there is none or the record does not fit.
+        """Add a record to the partition's open batch. Returns None if no batch is open or the record does not fit.
 
-        ``pinned``: the user chose the partition, so a resize does not move the record to another.
+        ``pinned``: the user chose the partition, so a resize does not move the record.
         """
         queue = self.queues.get((topic, partition))
         if queue is None or not queue.waiting:
@@ -140,7 +140,7 @@ class Accumulator:
         return RecordHandle(batch, 0, timestamp)
 
     def has_waiting(self, topic: str, partition: int) -> bool:
-        """Whether a partition has batches that have not left."""
+        """Whether a partition has batches that were not sent."""
         queue = self.queues.get((topic, partition))
         return queue is not None and bool(queue.waiting)
 
@@ -151,9 +151,9 @@ class Accumulator:
     # ------------------------------------------------------------ giving batches
 
     def sendable(self, queue: PartitionQueue, now_ms: float, *, memory_short: bool) -> tuple[bool, float]:
-        """Whether the head of ``queue`` may leave now, and else the milliseconds until it may.
+        """Whether the first batch of ``queue`` may be sent now; if not, also the milliseconds until it may.
 
-        The time is ``inf`` if only a response can change this. The rules are those of Kafka's
+        The time is ``inf`` if the batch waits for a response. The rules are those of Kafka's
         ``RecordAccumulator.batchReady`` and ``shouldStopDrainBatchesForPartition``.
         """
         head = queue.candidate()
@@ -172,7 +172,7 @@ class Accumulator:
         return False, self.linger_ms - lingered
 
     def take(self, queue: PartitionQueue) -> ProducerBatch:
-        """Take the candidate of ``queue`` for sending: it gets a sequence, if it has none, and becomes outstanding."""
+        """Take the candidate of ``queue`` for sending: it gets a sequence if needed, and becomes outstanding."""
         batch = queue.candidate()
         assert batch is not None
         queue.waiting.remove(batch)
@@ -192,7 +192,7 @@ class Accumulator:
     # ------------------------------------------------------------ outcomes
 
     def complete(self, batch: ProducerBatch, result: BatchResult) -> None:
-        """Complete a batch that the broker has."""
+        """Complete a batch that the broker has stored."""
         queue = self.queues[batch.tp]
         queue.establish(batch)
         queue.forget(batch)
@@ -201,7 +201,7 @@ class Accumulator:
         batch.resolve(result=result)
 
     def fail(self, batch: ProducerBatch, error: KafkaError) -> None:
-        """Give the batch up. If it had a sequence, the next ones leave a gap: the partition needs a new epoch."""
+        """Give the batch up. If the batch had a sequence, a gap follows, so the partition needs a new epoch."""
         queue = self.queues[batch.tp]
         queue.forget(batch)
         batch.in_flight = False
@@ -216,7 +216,7 @@ class Accumulator:
         self.queues[batch.tp].requeue(batch)
 
     def renumber(self, batch: ProducerBatch, retry_at_ms: float) -> None:
-        """Send the batch again with a new sequence: the broker refused the one it had."""
+        """Send the batch again with a new sequence, because the broker refused its sequence."""
         batch.refused = True
         self.queues[batch.tp].bump_needed = True
         self.retry(batch, retry_at_ms)
@@ -261,7 +261,7 @@ class Accumulator:
         batch.in_flight = False
         if had_sequence:
             queue.bump_needed = True
-            # Kept in order with the other outstanding batches; ``adopt`` numbers them all anew.
+            # Kept in order with the other outstanding batches; ``adopt`` numbers them all again.
             queue.outstanding[at:at] = halves
             for half in halves:
                 half.refused = True
@@ -294,7 +294,7 @@ class Accumulator:
     def replace(self, topic: TopicPlacement, placing: Placing) -> Replaced | None:
         """Do one step of placing the topic's remaining records by its next layout.
 
-        None while the outcome of a sent batch is open, and while there is more to do. In the second case
+        Returns None while the outcome of a sent batch is open or more steps are needed. If more steps are needed,
         ``topic.replacement`` is set.
         """
         work = topic.replacement
@@ -326,7 +326,7 @@ class Accumulator:
     def expire(self, now_ms: float, why: Callable[[ProducerBatch], str] = lambda _: "") -> list[ProducerBatch]:
         """Fail every batch older than ``delivery_timeout_ms`` and return them; ``why`` gives the end of the message.
 
-        A batch in flight stays outstanding until its response comes, so that no newer one overtakes it.
+        A batch in flight stays outstanding until its response arrives, so that no newer batch overtakes it.
         """
         expired: list[ProducerBatch] = []
         for queue in self.queues.values():
@@ -348,7 +348,7 @@ class Accumulator:
         return expired
 
     def settle_expired(self, batch: ProducerBatch) -> None:
-        """Remove an expired batch whose response has come."""
+        """Remove an expired batch whose response has arrived."""
         batch.in_flight = False
         self.queues[batch.tp].forget(batch)
 
@@ -372,7 +372,7 @@ class Accumulator:
         return found
 
     def oldest_deadline_ms(self) -> float:
-        """The time when the oldest batch expires; ``inf`` if there is none. Batches that have expired do not count."""
+        """The time when the oldest batch expires, except for already expired batches; ``inf`` if there is no batch."""
         oldest = float("inf")
         for queue in self.queues.values():
             for batches in (queue.outstanding, queue.waiting):

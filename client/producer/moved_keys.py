@@ -1,14 +1,15 @@
 """Tombstones for keys of compacted topics that a resize moved to another partition (KIP-253, section 9).
 
-Without them a key's last value would stay for ever in the partition that it came from. So once a record of the key is
-acknowledged in a partition that a resize created, a tombstone goes to that partition's ancestor. This is done while the
-ancestor may still hold older records: its log start is below the end of the recorded leader epoch there. The KIP has
-this condition the wrong way round. Also, a consumer would take the KIP's tombstone for a deletion that is newer than
-the value. So this tombstone has the header ``MOVED_HEADER``, and consumers skip it. Each producer writes one tombstone
-for each key and split.
+Without tombstones, a key's last value would stay for ever in the key's previous partition. So once a record of the key
+is acknowledged in a partition that a resize created, a tombstone goes to that partition's ancestor. The ancestor must
+still be able to hold older records: its log start must be below the end of its recorded leader epoch. The KIP has this
+condition the wrong way round. Also, a consumer would take the KIP's tombstone for a deletion that is newer than the
+value. So this tombstone has the header ``MOVED_HEADER``, and consumers skip it. Each producer writes one tombstone for
+each key and split.
 
-A tombstone is sent only while the layout is still the one by which the key's record was placed. A topic may shrink and
-grow again, and another producer may write the key to the ancestor meanwhile. A tombstone would delete that value.
+A tombstone is sent only while the layout by which the key's record was placed is still in force. A topic may shrink and
+grow again, and another producer may write a newer value to the ancestor meanwhile. A late tombstone would delete this
+value.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ class _NewPartition:
     layout: Layout
     """The layout by which the records of the pending keys were placed."""
     ancestor: int = -1
-    """The partition that the keys came from; -1 until it is known for this layout."""
+    """The previous partition of the keys; -1 until the partition is known for this layout."""
     origin: tuple[int, int] = (-1, -1)
-    """The ancestor that has the tombstones of ``tombstoned``, and its leader epoch that ended with the split."""
+    """The ancestor with the tombstones of ``tombstoned``, and its leader epoch that ended with the split."""
     needed: bool = True
     """Whether the ancestor may hold records from before the split."""
     asked_s: float = float("-inf")
@@ -94,7 +95,7 @@ class MovedKeys:
         self._sent: dict[TopicPartition, deque[tuple[bytes, RecordHandle]]] = {}
         self._new_partitions: dict[TopicPartition, _NewPartition] = {}
         self._compacted: dict[str, tuple[bool, float]] = {}
-        """Whether a topic is compacted, and when a broker answered that (s)."""
+        """Whether a topic is compacted, and the time (s) when a broker answered this."""
         self._wake = Signal()
         self._idle = anyio.Event()
         self.on_tombstones: Callable[[], None] = lambda: None
@@ -148,7 +149,7 @@ class MovedKeys:
         if not new.needed or new.layout != topic.layout:
             return
         for key in pending:
-            # A key sent with ``partition=`` may belong elsewhere, even to the ancestor.
+            # A key sent with ``partition=`` may belong to another partition, even to the ancestor.
             if key in new.tombstoned or cached_place(key, *topic.info.layout) != new.partition:
                 continue
             self.append_tombstone(topic.name, new.ancestor, key)
@@ -240,7 +241,7 @@ class MovedKeys:
         return any("compact" in (config.value or "") for config in result.configs)
 
     async def _ask_about(self, new: _NewPartition) -> None:
-        """Find the origin of the partition's keys, and whether older records may still be there."""
+        """Find the origin of the partition's keys, and whether older records may still be in the origin."""
         name = new.topic.name
         request = lineages_request([TopicPartition(name, new.partition)], lambda _: new.topic.info.incarnation)
         response: PartitionLeaderEpochsForPartitionsResponse = await self._connections.request(

@@ -19,7 +19,7 @@ class Outcome(enum.Enum):
     RENUMBER = "renumber"
     """The broker has lost or never had this producer's state: retry under a new epoch."""
     REPLACE = "replace"
-    """The broker's layout of the topic is not the one by which the batch was placed."""
+    """The broker's layout of the topic differs from the layout by which the batch was placed."""
     FAIL = "fail"
 
 
@@ -35,7 +35,7 @@ def decide(error: ErrorCode, batch: ProducerBatch, queue: PartitionQueue, *, ret
         return Outcome.FAIL
     if batch.base_sequence != NO_SEQUENCE:
         if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # After a batch of unknown outcome the gap is expected. It closes when that batch is sent again.
+            # After a batch of unknown outcome a gap is expected. The gap closes when that batch is sent again.
             unknown = next((b for b in queue.outstanding if not b.refused), batch)
             return Outcome.RENUMBER if unknown is batch else Outcome.RETRY
         if error in (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH):
@@ -46,8 +46,8 @@ def decide(error: ErrorCode, batch: ProducerBatch, queue: PartitionQueue, *, ret
 def may_have_written(error: ErrorCode) -> bool:
     """Whether the batch may have been written, or may be written later, although the broker answered ``error``.
 
-    UNKNOWN_TOPIC_OR_PARTITION can come after an append only while the partition still exists somewhere. Before a resize
-    removes a partition, the partition takes no records any more, and all its records are acknowledged.
+    UNKNOWN_TOPIC_OR_PARTITION can follow an append only while the partition still exists on some broker. Before a
+    resize removes a partition, the partition takes no records any more, and all its records are acknowledged.
     """
     return error not in _NOT_WRITTEN
 

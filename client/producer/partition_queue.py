@@ -33,9 +33,9 @@ class PartitionQueue:
         self.waiting: deque[ProducerBatch] = deque()
         self.outstanding: list[ProducerBatch] = []
         self.overtook = 0
-        """Batches acknowledged ahead of an older outstanding one, by a leader that never received the older.
+        """Batches acknowledged ahead of an older outstanding batch, by a leader that never received the older one.
 
-        A broker recognizes only a limited number of the last batches, and these count among them.
+        They count among the limited number of last batches that a broker recognizes.
         """
         self.producer_id: int = NO_PRODUCER_ID
         self.producer_epoch: int = NO_EPOCH
@@ -45,20 +45,20 @@ class PartitionQueue:
         self.is_established = False
         """Whether the broker has acknowledged a batch under the present id and epoch.
 
-        Before that, the broker takes any sequence as the first, even the sequence of a batch that follows refused ones.
-        So until then batches are sent one by one.
+        Before that, the broker accepts any sequence as the first, even that of a batch after refused batches. So until
+        then batches are sent one by one.
         """
 
     @property
     def may_adopt(self) -> bool:
-        """Whether no batch is in flight, or may have been written, under the present id and epoch."""
+        """Whether under the present id and epoch no batch is in flight and no open batch may have been written."""
         return all(batch.refused for batch in self.outstanding)
 
     def candidate(self) -> ProducerBatch | None:
         """The batch to send next, or None.
 
-        While a new epoch or layout is due, only a batch of unknown outcome is sent. Of the outstanding batches only the
-        oldest is sent again, because the others would be out of order.
+        While a new epoch or layout is due, only a batch of unknown outcome is sent. Only the oldest of the outstanding
+        batches is sent again, because the others would be out of order.
         """
         topic = self.topic
         placed_anew = self.bump_needed or topic.next is not None
@@ -76,9 +76,9 @@ class PartitionQueue:
         return head
 
     def adopt(self, producer_id: int, producer_epoch: int) -> None:
-        """Start again from sequence 0 under a new id or epoch; only when ``may_adopt``.
+        """Start again from sequence 0 under a new id or epoch. Call it only when ``may_adopt``.
 
-        Batches that were refused under the old one are numbered anew, in order.
+        Batches that were refused under the old id or epoch are numbered again, in order.
         """
         assert self.may_adopt
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
@@ -91,7 +91,7 @@ class PartitionQueue:
             self.next_sequence = increment_sequence(self.next_sequence, batch.count)
 
     def requeue(self, batch: ProducerBatch) -> None:
-        """Put a sent batch back to be sent again, in sequence order before everything that was never sent."""
+        """Put a sent batch back to be sent again: in sequence order, before all batches that were never sent."""
         batch.in_flight = False
         later = [b for b in self.waiting if b in self.outstanding]
         position = sum(1 for b in later if self.outstanding.index(b) < self.outstanding.index(batch))
@@ -117,7 +117,7 @@ class PartitionQueue:
         """Let ``batch`` wait again, because a broker refused its layout. Returns as ``TopicPlacement.refuse`` does."""
         pause = self.topic.refuse(batch, now_ms)
         if batch.base_sequence != NO_SEQUENCE and not self._is_oldest_unanswered(batch):
-            # An older batch has no outcome yet, so the sequence cannot go back to this one's.
+            # An older batch has no outcome yet, so the sequence cannot go back to this batch's sequence.
             self.bump_needed = True
         self.requeue(batch)
         return pause
@@ -128,7 +128,7 @@ class PartitionQueue:
     def drain(self) -> list[ProducerBatch]:
         """Take every batch out, in order, and go back to the sequence after the last acknowledged one.
 
-        Only when ``may_adopt``: every sent batch is written or certainly not.
+        Call it only when ``may_adopt``: every sent batch is either written or certainly not written.
         """
         assert self.may_adopt
         if self.outstanding and self.outstanding[0].base_sequence != NO_SEQUENCE:

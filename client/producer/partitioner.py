@@ -1,7 +1,8 @@
 """Chooses the partition of a record. No IO.
 
 Linear hashing places a key. Until the first resize it is ``murmur2(key) % n``, as in Kafka's Java client. Records
-without a key stick to one random partition per batch (KIP-480): full batches are cheaper than even spreading.
+without a key go to one random partition until a batch is complete (KIP-480): full batches cost less than even
+spreading.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from anabranch.protocol.key_placement import place, positive_hash
 _CACHED_KEYS = 65_536
 
 cached_hash = lru_cache(_CACHED_KEYS)(positive_hash)
-"""Keys repeat; hashing one in Python costs more than all the rest of a send."""
+"""Keys repeat, and hashing a key in Python takes longer than the rest of a send."""
 
 
 @lru_cache(_CACHED_KEYS)

@@ -127,12 +127,12 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
     ) -> RecordHandle:
         """Take one record into the buffer and return the handle to await for its ``RecordMetadata``.
 
-        With ``partition`` the record goes there, whatever its key. The caller is then responsible for the order of the
-        key. The call waits only for the topic's first metadata and for room in ``buffer_memory``, together at most
-        ``max_block_ms``. Without ``linger_ms`` the record leaves as soon as the caller waits for anything. A loop that
-        only sends lets the sender run when a batch is full, and every 2 ms. So its records go in few requests. Raises
-        ``KafkaTimeoutError`` (``BufferExhaustedError``) when there was no room in time, and MESSAGE_TOO_LARGE for a
-        record that can never be sent.
+        With ``partition`` the record goes to this partition, whatever its key. Then the caller is responsible for the
+        order of the key. The call waits only for the topic's first metadata and for room in ``buffer_memory``, together
+        at most ``max_block_ms``. Without ``linger_ms`` the record is sent as soon as the caller waits for anything. In
+        a loop that only sends, the sender runs when a batch is full, and every 2 ms. So the records go in few requests.
+        Raises ``KafkaTimeoutError`` (``BufferExhaustedError``) when there was no room in time, and MESSAGE_TOO_LARGE
+        for a record that can never be sent.
         """
         if self._tasks is None or self._closed:
             self._ensure_open()
@@ -211,7 +211,8 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
     ) -> list[RecordMetadata]:
         """Send (key, value) pairs and wait until every one is acknowledged. Returns their metadata in order.
 
-        The records share requests as far as their partitions allow. The first error is raised when all have settled.
+        The records share requests as far as their partitions allow. Once all records have an outcome, the first error
+        is raised.
         """
         handles = [await self.send(topic, value, key, partition) for key, value in records]
         self._sender.wake()
@@ -249,7 +250,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
             await self._metadata.wait_update(left)
 
     async def _partition_appears(self, placement: TopicPlacement, partition: int) -> None:
-        """Wait at most ``max_block_ms`` for a partition the metadata does not list (yet)."""
+        """Wait at most ``max_block_ms`` for a partition that the metadata does not list (yet)."""
         if partition < 0:
             raise ValueError(f"topic {placement.name}: partition {partition} is negative")
         deadline = self._env.clock.monotonic() + self._config.max_block_ms / 1000
@@ -303,7 +304,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
             accumulator.flushing -= 1
 
     def metrics(self) -> Metrics:
-        """Metrics of this producer's traffic and of the costs of resizes, by group and name.
+        """Metrics of this producer's traffic and of resizes, by group and name.
 
         docs/operations.md describes each metric; ``anabranch.prometheus`` exports them to Prometheus.
         """
@@ -337,7 +338,7 @@ def _header_pairs(headers: Sequence[Header] | Mapping[str, bytes | None]) -> Seq
 
 
 async def _settled(batch: ProducerBatch) -> None:
-    """Wait for a batch and, if its records moved on, for the batches they are in."""
+    """Wait for a batch. If its records moved, also wait for the batches that have them now."""
     await batch.wait()
     for part in dict.fromkeys(part for part, _ in batch.moved or ()):
         await _settled(part)

@@ -23,7 +23,7 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp: int
-    """Milliseconds: the record's own, or the broker's when the topic has message.timestamp.type=LogAppendTime."""
+    """Milliseconds: the record's own time. With message.timestamp.type=LogAppendTime: the broker's time."""
     timestamp_type: int
     """0 CreateTime, 1 LogAppendTime."""
     log_start_offset: int
@@ -81,7 +81,7 @@ class ProducerBatch:
         self.builder = builder
         self.created_ms = created_ms
         self.layout = layout
-        """The layout its records were placed by; every attempt carries it."""
+        """The layout by which its records were placed. Every attempt names this layout."""
         self.pinned: set[int] | None = None
         """Indices of the records whose partition the user chose."""
         self.charged_bytes = 0
@@ -107,9 +107,9 @@ class ProducerBatch:
         self.result: BatchResult | None = None
         self.error: KafkaError | None = None
         self.record_errors: Mapping[int, str] = {}
-        """The faulty records that the broker named when it refused the batch, by index; empty if it named none."""
+        """The faulty records that the broker named when it refused the batch, by index; empty if none was named."""
         self.moved: list[tuple[ProducerBatch, int]] | None = None
-        """For each record, the batch that has it now, and its index there."""
+        """For each record, the batch that has the record now, and the record's index in that batch."""
         self._event: anyio.Event | None = None
 
     @property
@@ -130,13 +130,13 @@ class ProducerBatch:
         return self.data
 
     def pin(self, index: int) -> None:
-        """Pin the record at ``index`` to the partition that the user chose: it goes there or nowhere."""
+        """Pin the record at ``index`` to the partition that the user chose. It goes to no other partition."""
         if self.pinned is None:
             self.pinned = set()
         self.pinned.add(index)
 
     def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Give the batch its place in the producer's sequence; bytes built for another place are dropped."""
+        """Give the batch its place in the producer's sequence. Bytes that were built for another place are dropped."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
@@ -197,12 +197,12 @@ class RecordHandle:
 
     @property
     def partition(self) -> int:
-        """The partition that the record is in, or is meant for. A resize of the topic may change it."""
+        """The partition of the record: where it was written or will be sent. A resize of the topic may change this."""
         return self._locate()[0].tp.partition
 
     @property
     def layout(self) -> Layout:
-        """The layout by which the record is placed there."""
+        """The layout by which the record's partition was chosen."""
         return self._locate()[0].layout
 
     def done(self) -> bool:
@@ -226,7 +226,7 @@ class RecordHandle:
         return self.wait().__await__()
 
     async def wait(self) -> RecordMetadata:
-        """Wait for the outcome, as ``await handle`` does."""
+        """Wait for the outcome; the same as ``await handle``."""
         batch, index = self._locate()
         while not batch.resolved:
             await batch.wait()

@@ -1,12 +1,12 @@
 """Takes a topic's unsent batches apart and places each record again, for a new layout. No IO, no clock.
 
 The records of a key are in one queue, in order. They are taken out in that order, and appended in that order to the
-key's new partition. No batch of the topic is in flight meanwhile (``topic_placement``). The broker of a
-partition that gains keys takes its first record only after the partitions that lose keys have stopped.
+key's new partition. No batch of the topic is in flight meanwhile (``topic_placement``). A partition that gains keys
+takes its first record only after the partitions that lose keys have stopped.
 
-A full buffer is seconds of work, so it is done in steps. Between the steps other tasks run. The user goes on sending,
-and these records go into the same queues by the old layout. They are taken next, until no more have come. Only then is
-any record sent.
+A full buffer is seconds of work, so the work is done in steps. Between the steps other tasks run. The user goes on
+sending, and the new records go into the same queues by the old layout. They are placed next, until there are no new
+records. Only then is any record sent.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class Placing:
 
 
 class Replaced(NamedTuple):
-    """The result for the batches taken apart: the batches to send, by partition, in order, and counts for the log."""
+    """The result: by partition, the batches to send in order; and counts for the log."""
 
     batches: dict[int, list[ProducerBatch]]
     sources: list[tuple[ProducerBatch, list[tuple[ProducerBatch, int]]]]
-    """Batches whose records moved, and the new place of each record."""
+    """The batches whose records moved, and each record's new batch."""
     moved: int
     """Records in another partition than before."""
     failed: int
 
 
 def _oldest_first(queues: list[list[ProducerBatch]]) -> list[ProducerBatch]:
-    """All batches by age; batches of one queue stay in order. Records placed first are sent first and expire first."""
+    """All batches by age; batches of one queue stay in order. Whatever is placed first is sent and expires first."""
     dated: list[tuple[float, int, ProducerBatch]] = []
     for batches in queues:
         oldest = 0.0
@@ -74,7 +74,7 @@ def _oldest_first(queues: list[list[ProducerBatch]]) -> list[ProducerBatch]:
 
 
 def _partitions_losing_keys(before: TopicInfo, after: TopicInfo) -> frozenset[int] | None:
-    """The partitions whose keys may be in another partition under ``after``; None for all partitions."""
+    """The partitions whose keys may belong to another partition under ``after``; None for all partitions."""
     (initial, undeleted), (initial_after, undeleted_after) = before.layout, after.layout
     if before.incarnation != after.incarnation or initial != initial_after or not after.ordered_delivery:
         return None
@@ -84,10 +84,10 @@ def _partitions_losing_keys(before: TopicInfo, after: TopicInfo) -> frozenset[in
 
 
 class Replacement:
-    """Places the records of batches that were placed by ``before`` again, by ``after``, in steps.
+    """Places records again in steps: they were placed by the layout ``before``, and are placed by ``after``.
 
     A batch without moving records is kept as it is, with the new layout. ``take`` may be called again for batches that
-    came to the queues meanwhile.
+    were added to the queues meanwhile.
     """
 
     __slots__ = (
@@ -126,7 +126,7 @@ class Replacement:
         return self._after
 
     def take(self, queues: list[list[ProducerBatch]]) -> None:
-        """Add batches to place, behind all that were taken before. ``queues`` has each queue's batches, in order."""
+        """Add batches to place, behind all batches taken before. ``queues`` has each queue's batches, in order."""
         batches = _oldest_first(queues)
         self._taken += batches
         self._pending += batches
@@ -149,7 +149,7 @@ class Replacement:
             left -= 1
 
     def unresolved(self) -> list[ProducerBatch]:
-        """The taken batches without an outcome: their records are in no queue at the moment."""
+        """The taken batches without an outcome. Their records are in no queue at the moment."""
         return [batch for batch in self._taken if not batch.resolved]
 
     def result(self) -> Replaced:
@@ -182,12 +182,12 @@ class Replacement:
         self.sources.append((batch, moved))
 
     def _target(self, batch: ProducerBatch, index: int, record: Record) -> int | KafkaError:
-        """The partition that a record goes to, or the error if it goes nowhere."""
+        """The new partition of a record, or the error if the record can go to no partition."""
         after, partition = self._after, batch.tp.partition
         pinned = batch.pinned is not None and index in batch.pinned
         stays = partition < after.layout[1]
         if pinned and _is_moved_tombstone(record):
-            # Between the two layouts the key may have been placed here again. The tombstone would delete newer values.
+            # Between the two layouts the key may have been back here. The tombstone would delete newer values.
             return KafkaError(ErrorCode.POLICY_VIOLATION, "the tombstone belongs to the layout before")
         if pinned:
             return partition if stays else PartitionMarkedError(batch.tp, after.layout[1])
@@ -205,7 +205,7 @@ class Replacement:
         return target
 
     def _keep(self, batch: ProducerBatch) -> None:
-        """Keep the batch whole. It was not written, so it takes a new sequence as if it were new."""
+        """Keep the batch whole. It was not written, so it gets a new sequence like a new batch."""
         batch.layout = self._layout
         batch.refused = batch.lost = False
         batch.attempts = 0

@@ -1,4 +1,4 @@
-"""Metrics of the costs of resizes for a producer. No IO."""
+"""A producer's metrics of resizes. No IO."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from anabranch.client.producer.replacement import Replaced
 
 
 class ProducerMetrics:
-    """The costs of resizes for one producer. Times are seconds of one monotonic clock."""
+    """Measures what resizes cost one producer. Times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self.layout_refusals = 0
@@ -25,15 +25,15 @@ class ProducerMetrics:
         return bool(self._held_since)
 
     def holding(self, topic: str, now: float) -> None:
-        """Note that a topic is held: a newer layout is known, or the one in force was refused."""
+        """Note that a topic is held, because a newer layout is known or the layout in force was refused."""
         self._held_since.setdefault(topic, now)
 
     def let_go(self, topic: str) -> None:
-        """Note that the topic goes on by the layout it had, if it was held."""
+        """If the topic was held, note that it continues with its old layout."""
         self._held_since.pop(topic, None)
 
     def replaced(self, topic: str, replaced: Replaced, now: float) -> None:
-        """Note that the topic goes on by a newer layout."""
+        """Note that the topic continues with a newer layout."""
         self._layout_changes += 1
         self._batches_taken_apart += len(replaced.sources)
         self._records_moved += replaced.moved

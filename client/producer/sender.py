@@ -1,4 +1,4 @@
-"""Moves batches from the accumulator to the brokers: one task decides, one per request waits for its response."""
+"""Moves batches from the accumulator to the brokers. One task decides; a task per request waits for the response."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Sender:
         self.memory_short = False
         """Whether a task waits for room in the buffer. Then no batch lingers."""
         self.on_progress: Callable[[], None] = lambda: None
-        """Called when batches are resolved, that is, when memory is free again or a flush may be over."""
+        """Called when batches are resolved: memory is free again, or a flush may be over."""
         metadata.on_update(self._on_metadata)
 
     def wake(self) -> None:
@@ -85,7 +85,7 @@ class Sender:
         self._wake.set()
 
     def all_metrics(self) -> Metrics:
-        """Metrics of the traffic and of the costs of resizes."""
+        """Metrics of the traffic and of resizes."""
         accumulator = self.accumulator
         in_flight = sum(list(self._in_flight.values()))
         available_bytes = max(0, accumulator.buffer_memory - accumulator.buffered_bytes)
@@ -113,7 +113,7 @@ class Sender:
     # ------------------------------------------------------------ sending
 
     def _send_ready(self, now_ms: float) -> float:
-        """Start a request to every broker that can take one. Returns the milliseconds until the next look."""
+        """Start a request to every broker that can take a request. Returns the milliseconds until the next call."""
         accumulator = self.accumulator
         if expired := accumulator.expire(now_ms, self._why_late):
             for batch in expired:
@@ -129,7 +129,7 @@ class Sender:
                 self.metrics.let_go(topic.name)
         wait_ms = accumulator.oldest_deadline_ms() - now_ms
         if any(topic.replacement is not None for topic in accumulator.topics.values()):
-            wait_ms = 0.0  # the replacement goes on after other tasks have run
+            wait_ms = 0.0  # the replacement continues after other tasks have run
         ready: dict[int, list[PartitionQueue]] = {}
         for queue in accumulator.queues.values():
             if not queue.waiting or not self._has_producer_id(queue):
@@ -163,11 +163,11 @@ class Sender:
         return ": they waited in the buffer"
 
     def _has_producer_id(self, queue: PartitionQueue) -> bool:
-        """Whether batches of ``queue`` may take sequences; starts a new id or epoch where one is needed."""
+        """Whether batches of ``queue`` may get sequences. Starts a new id or epoch if needed."""
         if not self.accumulator.idempotent:
             return True
         if queue.topic.next is not None:
-            return True  # batches are placed again before they take a sequence
+            return True  # batches are placed again before they get a sequence
         if queue.bump_needed and queue.may_adopt:
             current = (self._producer_id, self._producer_epoch)
             if (queue.producer_id, queue.producer_epoch) == current:
@@ -182,7 +182,7 @@ class Sender:
         return True
 
     def _place_again(self, topic: TopicPlacement) -> None:
-        """Go on to the next layout if no batch sent under the old one is open any more."""
+        """Go on to the next layout if every batch sent under the old layout has its outcome."""
         assert topic.next is not None
         unknown = self.accumulator.give_up_gone(topic)
         if unknown:
@@ -202,7 +202,7 @@ class Sender:
                 replaced.moved,
                 replaced.failed,
             )
-            if topic.next is not None:  # a newer layout came meanwhile, and no response will wake the sender
+            if topic.next is not None:  # a newer layout arrived meanwhile, and no response will wake the sender
                 self._wake.set()
         elif not topic.confirmed:
             self._metadata.request_update()
@@ -240,7 +240,7 @@ class Sender:
             self._wake.set()
 
     def _drain(self, queues: list[PartitionQueue], now_ms: float) -> tuple[list[ProducerBatch], bool]:
-        """One batch of each partition, at most ``max_request_size`` together (one at least); and whether more wait."""
+        """One batch of each partition, up to ``max_request_size`` but at least one batch; and whether more wait."""
         accumulator = self.accumulator
         batches: list[ProducerBatch] = []
         size = 0
@@ -266,7 +266,7 @@ class Sender:
             topic, partition = batch.tp
             data = by_topic.get(topic)
             if data is None:
-                # All batches of a topic have one layout: a new one is taken up when none is outstanding.
+                # All batches of a topic have one layout, because a new layout begins only when no batch is outstanding.
                 undeleted, version = batch.layout
                 data = by_topic[topic] = TopicProduceData(
                     name=topic, undeleted_partition_count=undeleted, layout_version=version
@@ -388,9 +388,9 @@ class Sender:
             self._tasks.start_soon(self._init_producer_id)
 
     async def _init_producer_id(self) -> None:
-        """Get a producer id, or a higher epoch for the one held; retriable errors are tried again for ever.
+        """Get a producer id, or a higher epoch for the present id. Retriable errors are tried again for ever.
 
-        The batches that wait for it have their own deadline.
+        The waiting batches have their own deadlines.
         """
         attempt = 0
         try:

@@ -1,11 +1,12 @@
 """Places the records of one topic while the topic is resized (KIP-253). No IO, no clock.
 
 One layout, ``TopicPlacement.layout``, has placed every record of a topic that waits or is in flight. When a newer
-layout is known (``next``), or a broker refuses the present one, the topic is **held**. Batches that were never sent
-stay. Batches in flight are waited for. A batch of unknown outcome is sent again to its partition with its layout,
-because only there can it be recognized as a duplicate. Once every sent batch is either written or certainly not,
-``replacement`` places all remaining records again. Until then new records are placed by the old layout, so a
-key's records are in one queue, in order. The whole topic is held, which is more than a key needs, but simple.
+layout is known (``next``), or a broker refuses the present layout, the topic is **held**. Batches that were never sent
+stay in their queues. The producer waits for the batches in flight. A batch of unknown outcome is sent again to its
+partition with its layout, because only that partition can recognize a duplicate. Once every sent batch is either
+written or certainly not written, ``replacement`` places all remaining records again. Until then new records are placed
+by the old layout, so a key's records are in one queue, in order. To hold the whole topic is more than a key needs, but
+it is simple.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from anabranch.client.producer.replacement import Replacement
 
 
 class TopicPlacement:
-    """The layout in force for a topic's records, the next one, and the reason why the topic is held."""
+    """The layout in force for a topic's records, the next layout, and the reason why the topic is held."""
 
     __slots__ = (
         "_confirm_after",
@@ -47,16 +48,16 @@ class TopicPlacement:
         self.replacement: Replacement | None = None
         """The replacement in progress, with the batches taken out of the queues for the next layout."""
         self.refusals = 0
-        """Pauses taken since a broker first refused the layout in force and the metadata had no newer one."""
+        """Number of pauses since a broker first refused the layout in force while the metadata had no newer layout."""
         self.retry_at_ms = 0.0
         self.watches_keys = info.ordered_delivery
-        """Whether ``moved_keys`` watches records with a key: if the topic is, or may be, compacted."""
+        """Whether ``moved_keys`` watches records with a key, because the topic is or may be compacted."""
         self._refused: set[ProducerBatch] = set()
         self._metadata_seen = 0
         self._confirm_after = 0
 
     def see(self, info: TopicInfo | None) -> None:
-        """Take in metadata. None, or metadata without partitions, means that the topic is not in it."""
+        """Process metadata. ``info`` is None or has no partitions if the topic is not in the metadata."""
         self._metadata_seen += 1
         latest = self.next or self.info
         if info is None or not info.partitions:
@@ -79,7 +80,7 @@ class TopicPlacement:
         """Note that a broker refused the layout of ``batch``. Returns whether to pause once more for newer metadata.
 
         The refusal is final if a newer layout is known, or if no response to the batch was ever lost. Otherwise the
-        broker may be the one that lags, and an earlier copy of the batch may still reach it.
+        broker may lag, and an earlier copy of the batch may still reach it.
         """
         self.held = True
         self._refused.add(batch)
@@ -98,25 +99,25 @@ class TopicPlacement:
 
     @property
     def confirmed(self) -> bool:
-        """Whether metadata was seen that is newer than the last refusal of a batch that may have been written."""
+        """Whether there was newer metadata since the last refusal of a batch that may have been written."""
         return self._metadata_seen >= self._confirm_after
 
     def forget(self, batch: ProducerBatch) -> None:
-        """Note that the outcome of ``batch`` is decided. Without a refused batch or a newer layout, the hold ends."""
+        """Note that the outcome of ``batch`` is decided. The hold ends if it was for refused batches only."""
         self._refused.discard(batch)
         if not self._refused and self.next is None:
             self.held = False
             self.refusals = 0
 
     def is_gone(self, partition: int, incarnation: int) -> bool:
-        """Whether the newest metadata lacks the partition, or has another one of its number."""
+        """Whether the newest metadata lacks the partition, or has another partition with its number."""
         if self.next is None:
             return False
         part = self.next.partitions.get(partition)
         return part is None or (0 <= incarnation != part.incarnation >= 0)
 
     def advance(self, after: TopicInfo) -> None:
-        """Place by ``after`` from now on. If metadata of a newer layout has come since, that is the next one."""
+        """Place by ``after`` from now on. If metadata of an even newer layout has arrived since, it is ``next``."""
         newest = self.next
         assert newest is not None
         if (newest.layout_version, newest.incarnation) == (after.layout_version, after.incarnation):

@@ -17,7 +17,7 @@ from anabranch.protocol.types import Buffer, TopicPartition
 
 _MOVED = MOVED_HEADER.encode()
 COPIED_BYTES: Final = 16 << 10
-"""Fewer records than this are copied out of their response."""
+"""Fewer bytes of records than this are copied out of their response."""
 
 
 class ConsumerRecord(NamedTuple, Generic[KeyOut, ValueOut]):
@@ -38,7 +38,7 @@ class ConsumerRecord(NamedTuple, Generic[KeyOut, ValueOut]):
 
 @dataclass(frozen=True, slots=True)
 class Deserializers:
-    """The functions that turn the bytes of key and value into the user's objects; None leaves bytes."""
+    """The functions that turn the bytes of key and value into the user's objects. None: the user gets the bytes."""
 
     key: Deserializer | None = None
     value: Deserializer | None = None
@@ -50,7 +50,7 @@ def without_response(records: Buffer) -> Buffer:
 
 
 def names_moved(records: Buffer) -> bool:
-    """Whether an uncompressed batch in ``records`` may hold tombstones of moved keys. One search covers all."""
+    """Whether an uncompressed batch in ``records`` may hold tombstones of moved keys. One search covers all batches."""
     return _MOVED in bytes(records)
 
 
@@ -90,8 +90,8 @@ class FetchedBatch:
     def leave_out_moved(self) -> bool:
         """Leave out tombstones of keys that moved to another partition. Returns True if there were any.
 
-        They let compaction remove the key's old values here. A reader would get them after the newer value in the other
-        partition.
+        These tombstones let compaction remove the key's old values here. A reader would get a tombstone after the newer
+        value in the other partition.
         """
         if self.batch.compression is CompressionType.NONE and _MOVED not in self.batch.body():
             return False
@@ -114,7 +114,7 @@ class FetchedBatch:
         return self.batch.length
 
     def position(self) -> int:
-        """The offset to go on from after the records given out."""
+        """The offset at which reading continues after the records given out."""
         if self.taken == self.count:
             return self.batch.next_offset
         if not self._has_holes:
@@ -122,7 +122,7 @@ class FetchedBatch:
         return self.decoded()[self._skipped + self.taken].offset
 
     def take(self, limit: int) -> tuple[FetchedBatch, int, int]:
-        """Give out at most ``limit`` records: this batch and the range of indexes for ``decoded``."""
+        """Give out at most ``limit`` records. Returns this batch and a range of indexes into ``decoded``."""
         start = self._skipped + self.taken
         count = min(limit, self.left)
         self.taken += count

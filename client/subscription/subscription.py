@@ -16,10 +16,10 @@ from anabranch.protocol.types import TopicPartition
 
 
 class FetchState(enum.Enum):
-    """The states of an assigned partition. It is fetched in ``FETCHING`` only.
+    """The states of an assigned partition. A partition is fetched in ``FETCHING`` only.
 
-    There is no table of transitions, because each state may follow each: at any time the user may seek, the position
-    may be reset, and the partition may be removed and created again.
+    There is no table of transitions, because each state may follow any state: at any time the user may seek, the
+    position may be reset, and the partition may be removed and created again.
     """
 
     INITIALIZING = "initializing"
@@ -27,7 +27,7 @@ class FetchState(enum.Enum):
     AWAIT_RESET = "await reset"
     """The position comes from the partition's start, end or a time."""
     AWAIT_VALIDATION = "await validation"
-    """The leader changed, and it is not known yet whether the records read are still in the log."""
+    """The leader changed. It is not known yet whether the records read are still in the log."""
     FETCHING = "fetching"
 
 
@@ -80,19 +80,19 @@ class AssignedPartition:
         self.retry_at = 0.0
         self.error: KafkaError | None = None
         self.version = 0
-        """Rises when the position jumps, so that a response to an older request is dropped."""
+        """Rises when the position jumps. Then a response to an older request is dropped."""
         self.read_replica = NO_NODE
         self.read_replica_until = 0.0
         self.incarnation = NO_INCARNATION
-        """The incarnation of the partition that the position is in (KIP-253); -1 if not known."""
+        """The incarnation of the partition in which the position lies (KIP-253); -1 if not known."""
         self.max_leader_epoch = EVERY_EPOCH
-        """Batches of newer leader epochs are not delivered yet."""
+        """Batches of leader epochs above this limit are not delivered yet."""
         self.refusals = 0
-        """How often in a row the broker refused the leader epoch that this client knows of the partition."""
+        """How often in a row the broker refused the leader epoch that this client knows."""
         self.uncommitted_start: int | None = None
         """The uncommitted offset where the group begins in a resized topic, by ``auto_offset_reset="latest"``.
 
-        It is -1 until the offset is known, and None if there is none to commit.
+        It is -1 until the offset is known, and None if there is no offset to commit.
         """
         self.refused_epoch: int | None = None
         """The leader epoch that was refused."""
@@ -106,14 +106,14 @@ class AssignedPartition:
         self.state = FetchState.FETCHING if epoch < 0 else FetchState.AWAIT_VALIDATION
 
     def reset(self, timestamp: int) -> None:
-        """Take the position from the partition's start, end or a time once it is known."""
+        """Take the position from the partition's start, end or a time once that offset is known."""
         self._drop()
         self.uncommitted_start = None
         self.state = FetchState.AWAIT_RESET
         self.reset_timestamp = timestamp
 
     def restart(self, incarnation: int) -> None:
-        """Find the position again, because the partition was removed and another one of its number created."""
+        """Find the position again, because the partition was removed and another with its number was created."""
         self._drop()
         self.uncommitted_start = None
         self.state = FetchState.INITIALIZING
@@ -124,7 +124,7 @@ class AssignedPartition:
         self.incarnation = incarnation
 
     def validate(self) -> None:
-        """Stop fetching until it is known whether the log was truncated below what was fetched."""
+        """Stop fetching until it is known whether records that were fetched have been truncated from the log."""
         if self.state is FetchState.FETCHING and self.last_fetched_epoch >= 0:
             self.state = FetchState.AWAIT_VALIDATION
 
@@ -140,7 +140,7 @@ class AssignedPartition:
         self.retry_at = 0.0
 
     def add(self, fetched: FetchedBatch) -> None:
-        """Buffer a batch that begins at or holds ``fetch_offset``."""
+        """Buffer a batch that begins at ``fetch_offset`` or contains it."""
         self.buffer.append(fetched)
         self._pass_gap()
         self.buffered_bytes += fetched.size_bytes
@@ -169,7 +169,7 @@ class AssignedPartition:
         return spans
 
     def pass_start(self, log_start_offset: int) -> None:
-        """Move the position to the start of the log, if it lies before that and nothing is buffered.
+        """Move the position to the start of the log, if the position is before the start and nothing is buffered.
 
         Other partitions then do not wait for records that do not exist.
         """
@@ -180,8 +180,9 @@ class AssignedPartition:
     def _pass_gap(self) -> None:
         """Move the position over a gap that compaction left before the first buffered batch.
 
-        The batch may wait for other partitions, whose readers would wait for the removed records. The leader epoch read
-        before may have ended in the gap, so the position's epoch is then not known.
+        The batch may wait for other partitions. Without the move, readers of those partitions would wait for the
+        removed records. The last leader epoch read may end in the gap, so the position's epoch is not known after the
+        move.
         """
         if self.buffer and self.buffer[0].batch.base_offset > self.position:
             self.position, self.position_epoch = self.buffer[0].batch.base_offset, NO_EPOCH
@@ -193,7 +194,7 @@ class AssignedPartition:
 
     @property
     def has_held_back(self) -> bool:
-        """Whether some buffered batch must wait. Leader epochs ascend in a log, so the last one decides."""
+        """Whether some buffered batch must wait. Leader epochs ascend in a log, so the last batch decides."""
         return bool(self.buffer) and self.buffer[-1].leader_epoch > self.max_leader_epoch
 
     @property
@@ -231,7 +232,7 @@ class Subscription:
         self.topics = frozenset()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly ``partitions``; those assigned before keep their position."""
+        """Read exactly ``partitions``. Partitions that were already assigned keep their position."""
         self._become(Mode.MANUAL)
         self.set_assignment(partitions)
 
@@ -274,11 +275,11 @@ class Subscription:
     # ------------------------------------------------------------ partitions
 
     def set_assignment(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hold exactly ``partitions``; those held before keep their state."""
+        """Hold exactly ``partitions``. Partitions that were already held keep their state."""
         self.partitions = {tp: self.partitions.get(tp) or AssignedPartition(tp) for tp in partitions}
 
     def follow(self, cluster: Cluster, *, exclude_internal: bool) -> bool:
-        """Without a group: hold every present partition of the topics. Returns True if that changed something.
+        """Without a group: hold every present partition of the topics. Returns True if the held partitions changed.
 
         A removed partition stays until its fetched records are delivered. Partitions of a topic without known metadata
         stay too.
@@ -294,7 +295,7 @@ class Subscription:
         return True
 
     def state(self, tp: TopicPartition) -> AssignedPartition:
-        """The state of an assigned partition. Raises IllegalStateError for another."""
+        """The state of an assigned partition. Raises IllegalStateError for any other partition."""
         state = self.partitions.get(tp)
         if state is None:
             raise IllegalStateError(f"{tp} is not assigned to this consumer")
@@ -308,7 +309,7 @@ class Subscription:
         return [s for s in self.partitions.values() if s.state is state and s.error is None]
 
     def on_metadata(self, cluster: Cluster) -> None:
-        """Validate positions where the leader epoch grew (KIP-320), and find them anew for another incarnation."""
+        """Validate positions where the leader epoch grew (KIP-320). Find the position again for another incarnation."""
         for tp, state in self.partitions.items():
             info = cluster.partition(tp)
             if info is not None and info.incarnation != state.incarnation and info.incarnation >= 0:
@@ -328,8 +329,8 @@ class Subscription:
     ) -> dict[TopicPartition, Records]:
         """Take at most ``max_records`` buffered records, of at most ``most`` partitions, which take turns.
 
-        The result is empty if nothing is deliverable. The error of a partition is raised once, if no records were taken
-        before it.
+        The result is empty if nothing is deliverable. The error of a partition is raised once, and only if no records
+        were taken before the error.
         """
         found: dict[TopicPartition, Records] = {}
         for state in self._in_turn(frozenset(only)):
@@ -347,7 +348,7 @@ class Subscription:
         return found
 
     def _in_turn(self, only: frozenset[TopicPartition]) -> Iterator[AssignedPartition]:
-        """Partitions that may deliver, beginning with another one each time."""
+        """Partitions that may deliver, beginning with a different partition each time."""
         states = list(self.partitions.values())
         if not states:
             return

@@ -1,4 +1,4 @@
-"""Assignors, by which a group's leader assigns partitions: pure functions with the results of Kafka's assignors."""
+"""Assignors: pure functions by which a group's leader assigns partitions. Their results are those of Kafka's."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Cooperative sticky assignment (KIP-429): balanced, with as few moves as possible.
 
-A partition that moves is left out until its present owner has revoked it. The owner then joins again, and the second
-rebalance assigns it to the new owner. The user data is what Kafka's CooperativeStickyAssignor sends: the generation as
-int32.
+A partition that moves is left out until its present owner has revoked it. The present owner then joins again, and the
+second rebalance assigns the partition to the new owner. The user data is what Kafka's CooperativeStickyAssignor sends:
+the generation as int32.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CooperativeStickyAssignor(Assignor):
 
 
 def _generation(member: MemberSubscription) -> int:
-    """The generation of a member's claims: a field since subscription version 2 (KIP-792), before that user data."""
+    """The generation of a member's claims: in the user data, or since subscription version 2 in a field (KIP-792)."""
     if member.generation_id >= 0:
         return member.generation_id
     if member.user_data is not None and len(member.user_data) >= _GENERATION.size:
@@ -45,9 +45,9 @@ def _generation(member: MemberSubscription) -> int:
 
 
 def valid_owners(partition_counts: PartitionCounts, members: Members) -> dict[TopicPartition, str]:
-    """The owner of each partition. If several members claim it, the claim of the newest generation counts.
+    """The owner of each partition. If several members claim a partition, the newest generation's claim counts.
 
-    If several claims are of the newest generation, none counts.
+    If several claims are of the newest generation, no claim counts.
     """
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id in sorted(members):
@@ -95,9 +95,9 @@ def sticky_assign(
 def _move_one(
     held: dict[str, set[TopicPartition]], candidates: dict[str, list[str]], owners: dict[TopicPartition, str]
 ) -> bool:
-    """Move one partition from the most loaded member that can give one away; False when loads are even.
+    """Move a partition from the most loaded member that can give one away. Returns False when loads are even.
 
-    One call moves only one partition, because the next one may have to come from another member.
+    One call moves only one partition, because the next partition may have to come from another member.
     """
     for member_id in sorted(held, key=lambda m: -len(held[m])):
         # Partitions that this member owned before are the last to leave it.

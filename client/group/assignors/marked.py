@@ -1,7 +1,7 @@
 """Assigns partitions marked for deletion apart from the others (KIP-253, Proposed Changes 6).
 
-No new records come to a marked partition. If both kinds were assigned together, one member could get almost only
-marked partitions.
+No new records come to a marked partition. If marked and other partitions were assigned together, one member could get
+almost only marked partitions.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class PartitionSpan(NamedTuple):
     def of(cls, partitions: Iterable[int], undeleted: int) -> PartitionSpan:
         """The span of a topic in the metadata: ``partitions`` exist; ``undeleted`` is -1 if the metadata has no count.
 
-        A resize may create a partition before another one of a lower number. The lower one is then assigned as well.
+        A resize may create a partition before another partition with a lower number exists. Both are assigned then.
         """
         total = max(partitions) + 1
         return cls(total, min(undeleted, total) if undeleted > 0 else total)
 
 
 def spread(assignor: Assignor, topics: Mapping[str, PartitionSpan], members: Members) -> Assignment:
-    """The assignor's results for both kinds of partitions, joined. Topics without an entry do not exist."""
+    """Joins the assignor's results for marked and other partitions. Topics without an entry do not exist."""
     result = assignor.assign({name: span.undeleted for name, span in topics.items()}, members)
     marked = {name: span.total - span.undeleted for name, span in topics.items() if span.total > span.undeleted}
     if not marked:

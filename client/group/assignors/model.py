@@ -19,7 +19,7 @@ class MemberSubscription:
     owned: tuple[TopicPartition, ...] = ()
     """Partitions that the member still holds (cooperative protocol)."""
     generation_id: int = NO_GENERATION
-    """The generation in which the member got ``owned``; -1 if it sent none."""
+    """The generation in which the member got ``owned``; -1 if the member sent no generation."""
     group_instance_id: str | None = None
     rack_id: str | None = None
     user_data: bytes | None = field(default=None, repr=False)
@@ -31,7 +31,7 @@ Assignment: TypeAlias = dict[str, list[TopicPartition]]
 
 
 class Assignor(ABC):
-    """An assignment strategy. All members of a group must have one with the same name."""
+    """An assignment strategy. All members of a group must have a strategy with the same name."""
 
     name: ClassVar[str]
     cooperative: ClassVar[bool] = False

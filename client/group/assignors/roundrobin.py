@@ -1,4 +1,4 @@
-"""Kafka's RoundRobinAssignor: members get all partitions in turn, one by one, if they subscribe to their topic."""
+"""Kafka's RoundRobinAssignor: assigns partitions one by one to the members in turn, if they subscribe to the topic."""
 
 from __future__ import annotations
 
