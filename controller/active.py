@@ -1,4 +1,4 @@
-"""The active controller: one queue of events, one task of decisions, one batch of requests to brokers per drain."""
+"""The active controller: one queue of events, one task that decides, and one batch of requests to brokers per drain."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ REFUSED_RETRY_S = 1.0
 RESIZE_RETRY_S = 0.005
 """Pause before the controller asks a leader again for the start or end offset of its log."""
 RESIZE_RETRY_GROWTH = 1.5
-"""The factor by which each pause is longer than the pause before."""
+"""Each pause is longer than the previous pause by this factor."""
 STEADY_RETRY_S = 0.05
 """Pause before brokers are asked again whether stock producers have followed an announced split."""
 MAX_RESIZE_RETRY_S = 0.5
@@ -69,7 +69,7 @@ If no leader is asked for this time, the next pause is the shortest again.
 RELOAD_BACKOFF_S = 0.1
 """Pause before the controller reads the cluster again because another process changed a znode."""
 READ_AGAIN_S = 30.0
-"""Pause before the controller reads the cluster again because it gave up a step that may succeed later."""
+"""Pause before the controller reads the cluster again because it gave up a step. The step may succeed later."""
 
 
 class ActiveController:
@@ -142,7 +142,7 @@ class ActiveController:
         raise ending[0]
 
     def submit(self, api_key: int, body: Any, version: int) -> AdminCall:
-        """Queue a request behind everything that came before it; ``answer`` waits for its response."""
+        """Queue a request behind all earlier events. ``answer`` waits for the response."""
         call = AdminCall(api_key, body, version)
         if self._over:
             call.decided.set()
@@ -338,7 +338,7 @@ class ActiveController:
     def _new_context(self, before: ClusterImage | None = None) -> Context:
         """A context with an empty image.
 
-        The image keeps ``suspects`` and ``configs`` of the image ``before``, and has the number after its number.
+        The image keeps ``suspects`` and ``configs`` of the image ``before``, and its number is one higher.
         """
         config = self._config
         image = ClusterImage(config.controller_id, self._office.controller_epoch)

@@ -32,7 +32,7 @@ class AppendWindow:
         self.is_current = False
         """Whether every broker has answered the last request for its counter."""
         self.refusal = ""
-        """The reason for which the last resize was refused; empty if it was not."""
+        """The reason why the last resize was refused; empty if it was not refused."""
         self._layout_version = -1
         self._unchanged_since = now
         self._asked_at = -math.inf
@@ -45,9 +45,9 @@ class AppendWindow:
     def begin_round(self, layout_version: int | None, brokers: Collection[int], window_s: float, now: float) -> bool:
         """Begin a round. Returns whether ``brokers`` are to be asked again.
 
-        They are asked again once all have answered; then ``is_current`` is true. They are also asked again if a broker
-        has not answered for the whole window. In that case the measurement starts anew. The measurement also starts
-        anew if ``layout_version`` has changed, or is None because a resize is in progress.
+        The brokers are asked again once all have answered; then ``is_current`` is true. They are also asked again if a
+        broker has not answered for the whole window. In that case the measurement starts again from nothing. It also
+        starts again if ``layout_version`` has changed, or is None because a resize is in progress.
         """
         self._window_s = window_s
         if layout_version != self._layout_version or layout_version is None:
@@ -63,7 +63,7 @@ class AppendWindow:
         return True
 
     def report(self, broker: int, counter: int, now: float) -> None:
-        """Take in the bytes that a broker has appended as a leader since its start.
+        """Store the bytes that a broker has appended as a leader since the broker's start.
 
         If ``counter`` is lower than the broker's previous counter, the broker restarted and counted from 0.
         """

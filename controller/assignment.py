@@ -1,4 +1,4 @@
-"""Assigns replicas of new partitions to brokers, as Kafka's ``AdminUtils``, with the random numbers as arguments."""
+"""Assigns replicas of new partitions to brokers, as Kafka's ``AdminUtils`` does. The random numbers are arguments."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _with_racks(
 
 
 def _fits(broker: int, replicas: Sequence[int], racks: Mapping[int, str], rack_count: int, broker_count: int) -> bool:
-    """Whether the broker has no replica yet, and its rack has none unless every rack has one."""
+    """Whether the broker has no replica yet, and either its rack has no replica or every rack has one."""
     used_racks = {racks[replica] for replica in replicas}
     rack_is_free = racks[broker] not in used_racks or len(used_racks) == rack_count
     broker_is_free = broker not in replicas or len(set(replicas)) == broker_count

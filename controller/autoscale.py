@@ -1,7 +1,7 @@
 """The controller's choice of partition counts: topics with ``autoscale.enable`` are measured, judged and resized.
 
-``ordered_resize.autoscale`` decides. A resize begins like a CreatePartitions request, and may be refused like one. A
-refused resize is tried again in the next round.
+``ordered_resize.autoscale`` decides. A resize is decided like a CreatePartitions request, and may be refused. A refused
+resize is tried again in the next round.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ASKED_FOR_S = 600.0
 
 
 def has_work(image: ClusterImage) -> bool:
-    """Whether some topic is measured or should be."""
+    """Whether some topic is measured or should be measured."""
     return any(topic.append_window is not None or is_autoscaled(image, name) for name, topic in image.topics.items())
 
 
@@ -55,7 +55,7 @@ async def look(context: Context) -> None:
 
 
 def _switch(image: ClusterImage, now: float) -> None:
-    """Begin to measure topics with ``autoscale.enable``, and note in each window whether its topic has it."""
+    """Begin to measure topics with ``autoscale.enable``. Note in each window whether its topic has this config."""
     for name, topic in image.topics.items():
         is_on = is_autoscaled(image, name)
         if topic.append_window is None and is_on:

@@ -33,10 +33,10 @@ class Difference(NamedTuple):
     """Brokers that do not support a finalized feature level, with the reason.
 
     They count as gone: they lead nothing (KIP-584, Feature versioning and guarantees). A broker of a release without
-    features registers in any case, and would break rules that the others rely on.
+    features registers in any case, and would break rules that the other brokers rely on.
     """
     gone: list[int]
-    """Brokers that are not registered any more, or registered again with another broker epoch."""
+    """Brokers that are not registered any more, or have registered again with another broker epoch."""
     joined: list[LiveBroker]
     changed: list[LiveBroker]
     """Brokers that only changed their registration (KIP-226). They stay, and every broker gets their new addresses."""
@@ -107,7 +107,7 @@ def _partitions_on(context: Context, brokers: set[int]) -> list[TopicPartition]:
 
 
 async def read_registrations(context: Context) -> dict[int, LiveBroker]:
-    """The brokers that are registered now; the watches on them are set."""
+    """Return the brokers that are registered now, and set watches on the registrations."""
     present = {}
     for name in await context.store.children(paths.BROKER_IDS, context.events.watch(BrokersChanged())):
         path = f"{paths.BROKER_IDS}/{name}"
@@ -126,7 +126,7 @@ async def read_registrations(context: Context) -> dict[int, LiveBroker]:
 
 
 async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) -> None:
-    """Take in a response to LeaderAndIsr. Only the error NONE counts as done.
+    """Process a response to LeaderAndIsr. Only replicas with the error NONE count as done.
 
     A replica whose disk failed counts as gone until its broker serves it again or registers again.
     """
@@ -140,7 +140,7 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
             request="LeaderAndIsr",
             error=ErrorCode.of(event.response.error_code).name,
         )
-        # After STALE_BROKER_EPOCH nothing is repeated: the broker's new registration gets all requests.
+        # After STALE_BROKER_EPOCH no request is repeated: the broker's new registration gets all requests.
         if event.response.error_code != ErrorCode.STALE_BROKER_EPOCH:
             refused += [
                 TopicPartition(topic.topic_name, state.partition_index)
@@ -174,7 +174,7 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
 
 
 def _acknowledge(context: Context, broker: int, request: LeaderAndIsrRequest, not_done: set[TopicPartition]) -> None:
-    """Record the partitions that this broker has acknowledged as leader. It then also has their layouts."""
+    """Record the partitions that this broker has acknowledged as leader. The broker then also has their layouts."""
     for topic in request.topic_states:
         for state in topic.partition_states:
             tp = TopicPartition(topic.topic_name, state.partition_index)

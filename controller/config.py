@@ -18,7 +18,7 @@ __all__ = ["CONTROLLER_CONFIGS", "FIRST_CONTROLLER_ID", "ControllerConfig"]
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """A controller's values. Attribute names are the keys with underscores; times in milliseconds."""
+    """A controller's values. Attribute names are the keys with underscores. Times are in milliseconds."""
 
     controller_id: int
     host: str

@@ -1,4 +1,4 @@
-"""Configs of topics and brokers in the image: read with the cluster, and again when a notification names them.
+"""Configs of topics and brokers in the image. They are read with the cluster, and again when a notification names them.
 
 This controller's own writes are in the image before the response to the request is sent. An edit by hand is seen when a
 notification under ``/config/changes`` names its config, or when the cluster is read again. Brokers follow the same
@@ -107,7 +107,7 @@ def is_followed(change: ConfigChange) -> bool:
 
 
 async def keep_ordered_delivery(context: Context, topic: str, settled: bool | None) -> None:
-    """Undo an edit by hand of ``enable.ordered.delivery`` after the first resize; brokers ignore such an edit.
+    """Undo a manual edit of ``enable.ordered.delivery`` after the first resize. Brokers ignore such an edit.
 
     Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``.
     """
@@ -119,10 +119,10 @@ async def keep_ordered_delivery(context: Context, topic: str, settled: bool | No
 
 
 def restoring(image: ClusterImage, topic: str, settled: bool | None) -> Effects:
-    """The effects that give a topic's config its ``settled`` value of ``enable.ordered.delivery`` again.
+    """The effects that restore the ``settled`` value of ``enable.ordered.delivery`` in a topic's config.
 
-    The first resize settles the value. There are no effects when the config has that value, when no value is settled,
-    or when the config cannot be used.
+    The value is settled by the first resize. There are no effects if the config has that value, if no value is settled,
+    or if the config cannot be used.
     """
     path, config = paths.topic_config(topic), of_topic(image, topic)
     try:
@@ -137,7 +137,7 @@ def restoring(image: ClusterImage, topic: str, settled: bool | None) -> Effects:
 
 
 def with_ordered_delivery(config: ConfigZnode, settled: bool | None) -> ConfigZnode | None:
-    """The config with the ``settled`` value; None when it has that value or none is settled. Raises ``ConfigError``."""
+    """The config with the ``settled`` value; None if there is nothing to change. Raises ``ConfigError``."""
     key = TOPIC_CONFIGS[ORDERED_KEY]
     if settled is None or key.parse(config.config.get(key.name, key.default)) == settled:
         return None

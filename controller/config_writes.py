@@ -14,12 +14,12 @@ from anabranch.zk_schemas.config import ConfigChange
 
 logger = structlog.get_logger(__name__)
 CHANGES_KEPT = 1000
-"""How many notifications are kept for brokers to read; a broker that starts reads all configs anyway."""
+"""Number of notifications that are kept for brokers to read. A broker that starts reads all configs anyway."""
 _PURGE_EVERY = 100
 
 
 def take(image: ClusterImage, path: str, data: bytes, version: int) -> None:
-    """Take a config znode that was read or written into the image. A problem with it is logged once."""
+    """Put a config znode that was read or written into the image. A problem with it is logged once."""
     known = image.configs.get(path)
     config = image.configs[path] = StoredConfig.decode(path, data, version)
     if config.problem and (known is None or known.problem != config.problem):
@@ -35,7 +35,7 @@ async def notify(context: Context, entity: str) -> None:
 
 
 async def _purge_changes(context: Context) -> None:
-    """Delete old notifications. The last one that this controller has read stays: the next read continues from it."""
+    """Delete old notifications. The last one read by this controller stays: the next read continues from it."""
     names = await context.store.children(paths.CONFIG_CHANGES)
     old = [name for name in names[:-CHANGES_KEPT] if name < context.image.config_changes_seen]
     for ops in chunks([[DeleteOp(f"{paths.CONFIG_CHANGES}/{name}")] for name in old]):

@@ -44,7 +44,7 @@ async def ensure_paths(zk: ZkStore) -> None:
 async def stand(zk: ZkStore, znode: ControllerZnode) -> Office | None:
     """Try to become the controller. Returns None if another controller was elected.
 
-    A ``/controller`` left by an earlier session of this process counts as another controller's, even with this id. It
+    A ``/controller`` of an earlier session of this process counts as another controller's, even with this id. The znode
     disappears when that session expires. Raises ``ZkSessionExpiredError``, ``MalformedZnodeError``.
     """
     epoch, version = await _current_epoch(zk)
@@ -71,7 +71,7 @@ async def wait_for_vacancy(zk: ZkStore) -> None:
 
 
 async def wait_until_deposed(zk: ZkStore) -> None:
-    """Return when ``/controller`` is gone or another session's.
+    """Return when ``/controller`` is gone or belongs to another session.
 
     Raises ``ControllerMovedError`` when the session is lost.
     """
@@ -126,7 +126,7 @@ async def _is_mine(zk: ZkStore) -> bool:
 
 
 async def _current_epoch(zk: ZkStore) -> tuple[int, int]:
-    """The controller epoch and its zkVersion. A missing znode is created with epoch 0."""
+    """The controller epoch and the zkVersion of its znode. If the znode is missing, it is created with epoch 0."""
     while True:
         try:
             found = await zk.get(paths.CONTROLLER_EPOCH)

@@ -1,7 +1,7 @@
 """Deletes topics: informs all brokers, waits until every replica is deleted, then removes the znodes.
 
 ``/admin/delete_topics`` names the topics to delete, so a new controller can continue. While a broker with a replica is
-away, the deletion waits for it.
+away, the deletion waits for the broker.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def on_deletions_changed(context: Context) -> None:
 
 
 def on_brokers_gone(context: Context, gone: Collection[int]) -> None:
-    """Stop waiting for deletions on brokers that are gone: their replicas cannot be deleted now."""
+    """Stop waiting for deletions on brokers that are gone, because their replicas cannot be deleted now."""
     for replicas in context.image.deletions.values():
         for key, status in replicas.items():
             if key[1] in gone and status is ReplicaStatus.DELETION_STARTED:
@@ -70,9 +70,9 @@ def on_broker_joined(context: Context, broker: int) -> None:
 
 
 def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
-    """Take in a response to StopReplica. A topic whose replicas are all deleted loses its znodes.
+    """Process a response to StopReplica. A topic whose replicas are all deleted loses its znodes.
 
-    A response for a replica that a reassignment dropped is ignored here: the replica may have been added again since.
+    A response about a replica that a reassignment dropped is ignored: the replica may have been added again since.
     """
     touched: dict[str, None] = {}
     for tp, broker, leader_epoch, _, error, _ in deletions(event):
@@ -133,7 +133,7 @@ async def remove_znodes(context: Context, name: str) -> None:
     image = context.image
     replicas = image.deletions.get(name)
     if replicas is None or any(status is not ReplicaStatus.DELETION_SUCCESSFUL for status in replicas.values()):
-        return  # the cluster was read again, and the deletion began anew
+        return  # the cluster was read again, and the deletion began again
     indexes = await context.store.children(paths.partitions(name))
     now, later = indexes[:REMOVED_AT_ONCE], indexes[REMOVED_AT_ONCE:]
     groups: dict[str, list[ZkOp]] = {}

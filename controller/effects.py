@@ -1,7 +1,7 @@
 """The effects of a decision, and the one function that carries them out.
 
-A decision is a plain function of the image: it awaits nothing and changes nothing. Its effects are written first, then
-taken into the image, then sent to brokers.
+A decision is a plain function of the image: it awaits nothing and changes nothing. The decision's effects are first
+written, then stored in the image, then sent to brokers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from anabranch.zk_schemas.topic import TopicZnode
 
 
 class Ask(enum.Enum):
-    """A report about the topic that brokers are asked for."""
+    """A report about the topic for which brokers are asked."""
 
     STOCK_PRODUCERS = enum.auto()
     APPENDED_BYTES = enum.auto()
@@ -50,13 +50,13 @@ class Effects:
     """The effects of one decision. By default nothing happens."""
 
     topic: str = ""
-    """The topic that the decision is about; empty when it is about a config."""
+    """The topic of the decision; empty if the decision is about a config."""
     znode: TopicZnode | None = None
-    """The topic's new znode in the image; None when the image keeps the old one."""
+    """The topic's new znode in the image; None if the image keeps the old znode."""
     version: int = -1
-    """The zkVersion of ``znode`` when it is stored already."""
+    """The zkVersion of ``znode``, if ``znode`` is stored already."""
     created: int = 0
-    """How many partitions a new topic has. A new topic is in the image once its znode is read."""
+    """Number of partitions of a new topic. A new topic gets into the image when its znode is read."""
     writes: Sequence[CreateOp | SetOp | DeleteOp] = ()
     """The operations of one multi: ``znode`` and then others, a config, or a new topic's config and znode."""
     states: Sequence[Sequence[StateChange]] = ()
@@ -67,7 +67,7 @@ class Effects:
     independent: Sequence[StateChange] = ()
     """Partition states, each written even if ZooKeeper refuses others. ``writes`` and ``states`` are then empty."""
     confirms_office: bool = False
-    """Whether the epoch of the controller is checked even if none of ``independent`` is written."""
+    """Whether the controller epoch is checked even if no state of ``independent`` is written."""
     removed: Sequence[int] = ()
     """Partitions whose state znodes ``writes`` deletes. A partition that stays assigned then has status NEW."""
     deletion: TopicDeletion | None = None
@@ -92,15 +92,15 @@ class Effects:
     """The partitions in the log line of ``step``."""
     response: Any = None
     waits: Sequence[ResponseWait] = ()
-    """Parts of ``response`` that must be complete, or time out, before it is sent."""
+    """Parts of ``response`` that must be complete, or time out, before ``response`` is sent."""
 
 
 async def carry_out(context: Context, effects: Effects) -> set[TopicPartition]:
     """Write, then change the image and the batch. Returns the partitions of ``independent`` that ZooKeeper refused.
 
     Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``. After an error nothing is written, and the image
-    and the batch are unchanged. Only states without ``writes`` may be written in part: those of the multis before the
-    failed one are then also in the image.
+    and the batch are unchanged. Exception: states without ``writes`` may be written in part. Then the states of the
+    multis before the failed multi are also in the image.
     """
     version, refused = effects.version, set[TopicPartition]()
     versions: Sequence[int] = ()
@@ -123,7 +123,7 @@ async def carry_out(context: Context, effects: Effects) -> set[TopicPartition]:
 
 
 def _take_topic(context: Context, effects: Effects, version: int) -> None:
-    """Take the topic's znode or its deletion into the image. ``version`` is the znode's zkVersion."""
+    """Store the topic's znode or its deletion in the image. ``version`` is the znode's zkVersion."""
     if effects.created:
         context.image.created[effects.topic] = effects.created
     topic = context.image.topics.get(effects.topic)
@@ -145,7 +145,7 @@ def _take_topic(context: Context, effects: Effects, version: int) -> None:
 
 
 def _take_written(context: Context, effects: Effects, versions: Sequence[int]) -> None:
-    """Take the written configs, states and features; the requests about a state use the topic's new znode."""
+    """Store the written configs, states and features. The requests about a state use the topic's new znode."""
     states = {paths.partition_state(*change.tp): change for group in effects.states for change in group}
     for op, version in zip(effects.writes, versions):
         if isinstance(op, DeleteOp):
@@ -173,7 +173,7 @@ def _mark(context: Context, effects: Effects) -> None:
 
 
 def adopt(topic: TopicImage, znode: TopicZnode, version: int) -> None:
-    """Take a znode into the image of its topic, and add or remove partitions to match its assignment."""
+    """Store a znode in the image of its topic. Add or remove partitions to match the znode's assignment."""
     topic.znode, topic.version = znode, version
     for p in sorted(znode.partitions.keys() - topic.partitions.keys() - topic.unreadable):
         topic.partitions[p] = PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))

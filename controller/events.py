@@ -36,14 +36,14 @@ class TopicChanged:
 
 @dataclass(frozen=True, slots=True)
 class WatchedStateChanged:
-    """A watched state znode changed. It was malformed or its topic is frozen, and it may be repaired now."""
+    """A watched state znode changed. The state was malformed or its topic is frozen, and this may be repaired now."""
 
     tp: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class FirstLeadersDue:
-    """Some new partitions have no leaders yet. The next of them are to get their first leaders."""
+    """Some new partitions have no leaders yet. A limited number of them are to get their first leaders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ _URGENT = (BrokersChanged, LogDirsFailed)
 class EventQueue:
     """A queue that is first in, first out, except for urgent events.
 
-    Plain calls fill it, so a watch callback can do so.
+    Plain calls fill the queue, so a watch callback can add events.
     """
 
     def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
@@ -196,7 +196,7 @@ class EventQueue:
         self._soon = trio.Event()
         self._given_up = trio.Event()
         self.is_steady = False
-        """Whether the next reminders come at a fixed pause instead of growing pauses. The reminding task resets it."""
+        """Whether the pauses between reminders are fixed instead of growing. The reminding task resets this value."""
 
     def put(self, event: Event) -> None:
         if not isinstance(event, BrokerAnswered | AdminCall):
@@ -213,7 +213,7 @@ class EventQueue:
         return len(self._events) + len(self._urgent)
 
     def waited_s(self, event: Event) -> float:
-        """Seconds that an event waited in the queue. Call it once, after the event was taken out."""
+        """Seconds that an event waited in the queue. Call this once, after the event was taken out."""
         now = self._now()
         return now - self._put_at.pop(event, now)
 
@@ -231,7 +231,7 @@ class EventQueue:
         self._soon = trio.Event()
 
     def read_again_later(self) -> None:
-        """Have the cluster read again later, because a step that was given up may succeed then."""
+        """Ask for the cluster to be read again later, because a step that was given up may succeed then."""
         self._given_up.set()
 
     async def wait_given_up(self) -> None:
@@ -240,7 +240,7 @@ class EventQueue:
         self._given_up = trio.Event()
 
     def watch(self, mark: Mark) -> Callable[[], None]:
-        """A callback that puts ``mark``, the same one each time. So setting a watch again adds no second watch."""
+        """The one callback that puts ``mark``. It is always the same, so no watch is set twice."""
         return self._watches.setdefault(mark, lambda: self.put(mark))
 
     def forget_watch(self, mark: Mark) -> None:

@@ -32,10 +32,10 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The facts that updates are judged by: supported ranges of the controller and the live brokers, and losses.
+    """The facts by which updates are judged: the levels that the controller and the live brokers support, and losses.
 
-    ``lost(feature, level)`` describes the loss when the feature goes down to this level; empty if nothing is lost.
-    ``blocked(feature, level)`` describes an obstacle even to an unsafe downgrade; empty if there is none.
+    ``lost(feature, level)`` describes the loss if the feature goes down to this level; empty if nothing is lost.
+    ``blocked(feature, level)`` describes an obstacle even to an unsafe downgrade; empty if there is no obstacle.
     """
 
     supported: Ranges
@@ -47,7 +47,7 @@ class Cluster:
 def judge(
     finalized: Features, updates: Sequence[Update], cluster: Cluster
 ) -> tuple[Features, dict[str, KafkaError | None]]:
-    """The finalized features after the updates, and each feature's error, None if its update was applied.
+    """The finalized features after the updates, and each feature's error. The error is None if the update was applied.
 
     Valid updates are applied even if others are refused. An update is refused if it takes away a level that a finalized
     feature requires (``REQUIRED``).
@@ -78,8 +78,8 @@ def judge(
 def with_risen_minimums(finalized: Features, brokers: Iterable[Ranges]) -> Features:
     """The features with each minimum level raised to the lowest minimum of the live brokers.
 
-    No live broker supports levels below it. A minimum level never passes the level in force, and never falls. Without
-    brokers nothing is raised.
+    No live broker supports levels below that minimum. A minimum level never passes the level in force, and never falls.
+    Without brokers nothing is raised.
     """
     ranges = list(brokers)
     features = dict(finalized.features)
@@ -100,7 +100,7 @@ def for_new_cluster(supported: Ranges) -> Features:
 
 
 def _check(finalized: Features, update: Update, cluster: Cluster) -> None:
-    """Check one update by itself. Raises ``KafkaError``."""
+    """Check one update independently of the others. Raises ``KafkaError``."""
     name, level = update.feature, update.level
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A feature needs a name.")

@@ -1,8 +1,9 @@
 """Reads, watches and writes ``/features`` for the active controller (KIP-584); ``feature_updates`` judges.
 
-A write of ``/features`` and the registration of a broker both set ``/brokers/registrations``, at a version that they
-read first. After the version, the controller reads the registered brokers, and a broker reads ``/features``. If both
-happen at once, one fails and reads again. So every live broker supports the finalized features at any moment.
+A write of ``/features`` and the registration of a broker both set ``/brokers/registrations``, at a version that the
+writer reads first. After reading the version, the controller reads the registered brokers, and a broker reads
+``/features``. If a write of ``/features`` and a registration happen at once, one of the two fails and reads again. So
+every live broker supports the finalized features at any moment.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _LOST = {
         " their partition.",
     ),
 }
-"""For each feature: the lowest level at which nothing is lost, and the loss for resized topics below this level."""
+"""For each feature: the lowest level without a loss, and what resized topics lose below this level."""
 
 
 async def load(context: Context) -> None:
@@ -109,7 +110,7 @@ def decide_settled(image: ClusterImage, config: ControllerConfig, brokers: Locke
 
 
 async def on_features_changed(context: Context) -> None:
-    """Take in a change of ``/features``, perhaps by hand.
+    """Process a change of ``/features``, perhaps a manual edit.
 
     Raises ``ImageStaleError`` when partition states that an earlier release wrote can be converted now.
     """
@@ -119,13 +120,13 @@ async def on_features_changed(context: Context) -> None:
     old = [topic.name for topic in image.topics.values() if any(map(is_old, topic.states()))]
     if old and image.features.level(ORDERED_RESIZE) >= LINEAGE_LEVEL:
         raise ImageStaleError(f"states of topics {listed(sorted(old))} that an earlier release wrote can be converted")
-    context.events.put(BrokersChanged())  # a refused broker may support the levels now, and a live one may not
+    context.events.put(BrokersChanged())  # refused brokers may support the levels now, and live ones may not
     context.events.put(ResizesDue())
 
 
 @dataclass(frozen=True, slots=True)
 class LockedBrokers:
-    """The live brokers, and the earlier read version of the znode ``/brokers/registrations``; -1 if it is missing."""
+    """The live brokers, and the version of ``/brokers/registrations`` that was read before them; -1 if missing."""
 
     live: Mapping[int, LiveBroker]
     version: int

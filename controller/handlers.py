@@ -1,8 +1,8 @@
 """The handler of each kind of event.
 
-A decision is a plain function of the image, and the active controller carries its effects out. Nothing is written for
-an update: it changes the image and the batch at once. A procedure reads ZooKeeper, or makes several decisions, each
-from the image after the one before.
+A decision is a plain function of the image, and the active controller carries the decision's effects out. An update
+writes nothing: it changes the image and the batch at once. A procedure reads ZooKeeper, or makes several decisions,
+each from the image after the previous decision.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _on_read_again_due(_context: Context, _event: ReadAgainDue) -> None:
 
 
 async def _on_broker_answered(context: Context, event: BrokerAnswered) -> None:
-    """Take in a response, unless the broker has registered again since. Raises ``ControllerMovedError``."""
+    """Process a response, unless the broker has registered again since. Raises ``ControllerMovedError``."""
     broker = context.image.brokers.get(event.broker.id)
     if getattr(event.response, "error_code", ErrorCode.NONE) == ErrorCode.STALE_CONTROLLER_EPOCH:
         raise ControllerMovedError(f"broker {event.broker.id} knows a later controller epoch")
@@ -176,4 +176,4 @@ ANSWERS: Mapping[type[BrokerRequest], Update[BrokerAnswered]] = {
     ListOffsetsRequest: ends.on_offsets_answered,
     UpdateMetadataRequest: _on_metadata_answered,
 }
-"""The handler of the response to each request but LeaderAndIsr, whose response may be followed by elections."""
+"""The handler of each request's response, except LeaderAndIsr, whose response may be followed by elections."""

@@ -1,4 +1,4 @@
-"""The active controller's image of the cluster: a copy of the znodes. A znode changes before its copy."""
+"""The active controller's image of the cluster: a copy of the znodes. A znode is written before its copy changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LiveBroker:
 
 @dataclass(slots=True)
 class PartitionImage:
-    """One partition. ``epoch`` is the zkVersion of its state znode, ``incarnation`` the czxid; -1 while there is none.
+    """One partition. ``epoch`` is the zkVersion of its state znode, ``incarnation`` the czxid; -1 without a state.
 
     ``mzxid`` is the zxid of the last write of the state before this controller took office; -1 once this controller
     wrote it.
@@ -45,7 +45,7 @@ class PartitionImage:
     acknowledged_epoch: int = NO_EPOCH
     """The leader epoch that the partition's leader has acknowledged to this controller."""
     ending: Ending | None = None
-    """The reports of the leader, for a partition marked for deletion."""
+    """The leader's reports, if the partition is marked for deletion."""
 
     def ending_of_leader(self) -> Ending:
         """The reports of the present leader, blank after a leader change. The partition has a state."""
@@ -62,12 +62,12 @@ class Ending:
     leader_epoch: int
     asked: set[OffsetQuestion] = field(default_factory=set)
     end_offset: int = NO_OFFSET
-    """The log end offset after the leader stopped taking records. Transaction markers may follow it."""
+    """The log end offset after the leader stopped taking records. Transaction markers may still be appended."""
     log_start_offset: int = NO_OFFSET
     is_processed: bool = False
     """Whether every live member of every group has processed the whole partition."""
     stop_sent: dict[int, int] = field(default_factory=dict)
-    """``{broker: broker epoch}`` of the registrations to which StopReplica was sent."""
+    """The registrations to which StopReplica was sent: ``{broker: broker epoch}``."""
     stopped: set[int] = field(default_factory=set)
     """Brokers that deleted their replica."""
     deleted_end_offset: int = NO_OFFSET
@@ -75,7 +75,7 @@ class Ending:
 
 
 class Hold(NamedTuple):
-    """A partition's records from ``offset`` on are held for ``group``, which is empty if unknown."""
+    """A partition's records from ``offset`` on are held for ``group``; ``group`` is empty if unknown."""
 
     tp: TopicPartition
     leader_epoch: int
@@ -88,7 +88,7 @@ class StockReport(NamedTuple):
 
     written_at: float
     misplaced_at: float | None
-    """The time of the last batch that the announced count places in another partition; None if there was none."""
+    """The time of the last batch that the announced count would place in another partition; None if none."""
 
 
 @dataclass(slots=True)
@@ -122,13 +122,13 @@ class TopicImage:
     czxid: int
     partitions: dict[int, PartitionImage] = field(default_factory=dict)
     unreadable: set[int] = field(default_factory=set)
-    """Partitions whose state znode is malformed or was removed. They are left alone until the topic is read again."""
+    """Partitions whose state znode is malformed or was removed. They are ignored until the topic is read again."""
     frozen: str = ""
     """The contradiction in the topic's znodes; empty if there is none. The topic is served, but not resized."""
     end_is_unlogged: bool = False
-    """Whether a step of the last resize was logged, but not the end of the resize."""
+    """Whether a step of the last resize was logged while the end of the resize was not."""
     wait_logged: str = ""
-    """The last logged reason why the resize cannot go on; empty once it has gone on."""
+    """The last logged reason why the resize cannot go on; empty after the next step of the resize."""
     flush: int = 0
     deletion_zxid: int = -1
     """The czxid of the deletion request.
@@ -137,11 +137,11 @@ class TopicImage:
     """
     announcement: Announcement | None = None
     stock_reports: dict[int, StockReport] = field(default_factory=dict)
-    """Reports of the brokers that a stock producer wrote to, by broker."""
+    """The reports of the brokers to which a stock producer wrote, by broker."""
     stock_unreported: set[int] = field(default_factory=set)
     """Brokers that were asked for a report and have not answered."""
     append_window: AppendWindow | None = None
-    """The measurement of the bytes appended to the topic; None if it is not measured."""
+    """The measurement of the bytes appended to the topic; None if the topic is not measured."""
 
     def replicas(self, partition: int) -> list[int]:
         return self.znode.partitions[partition]
@@ -173,14 +173,14 @@ class TopicImage:
         return moves_of(self.znode)
 
     def layout(self, partition: int) -> Layout:
-        """The layout in force at a partition: the stored one, or the topic's first layout if there is none."""
+        """The layout in force at a partition: the stored layout, or without one the topic's first layout."""
         state = self.state(partition)
         if state is not None and state.layout is not None:
             return state.layout
         return Layout(self.znode.initial_partition_count, 0)
 
     def has_acknowledged(self, partition: int) -> bool:
-        """Whether the leader of the partition has acknowledged its present epoch, and with it its layout."""
+        """Whether the partition's leader has acknowledged the present leader epoch, and so also the layout."""
         found = self.partitions.get(partition)
         state = found.state if found is not None else None
         return (
@@ -197,19 +197,19 @@ Led: TypeAlias = tuple[TopicPartition, TopicImage, PartitionImage, PartitionStat
 
 @dataclass(slots=True)
 class ClusterImage:
-    """The whole cluster as the controller sees it."""
+    """The whole cluster, as this controller knows it."""
 
     controller_id: int
     controller_epoch: int
     number: int = 0
-    """How often this controller has read the cluster in its term."""
+    """How often this controller has read the cluster in its term of office."""
     brokers: dict[int, LiveBroker] = field(default_factory=dict)
     shutting_down: set[int] = field(default_factory=set)
     failed: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Replicas whose disk failed, by broker, until the broker serves them again or registers again."""
     topics: dict[str, TopicImage] = field(default_factory=dict)
     refused: dict[TopicPartition, None] = field(default_factory=dict)
-    """Partitions for which a broker refused a request, for a reason that may pass."""
+    """Partitions for which a broker refused a request, if the reason may be temporary."""
     deletions: dict[str, dict[tuple[int, int], ReplicaStatus]] = field(default_factory=dict)
     """Topics being deleted: ``{(partition, broker): status}``."""
     config_changes_seen: str = ""
@@ -217,7 +217,7 @@ class ClusterImage:
     configs: dict[str, StoredConfig] = field(default_factory=dict)
     """Config znodes of topics and brokers, by path."""
     suspects: set[str] = field(default_factory=set)
-    """Paths of the states that this controller could not read, or set aside, at some time of its term."""
+    """Paths of the states that this controller could not read, or set aside, at some time of its term of office."""
     awaiting_first_leaders: dict[str, None] = field(default_factory=dict)
     """Topics with new partitions that get their first leaders next."""
     features: Features = field(default_factory=lambda: Features(FeaturesStatus.DISABLED))
@@ -225,11 +225,11 @@ class ClusterImage:
     features_epoch: int = NO_EPOCH
     """The zkVersion of ``/features``; -1 if there is none."""
     features_problem: str = ""
-    """The reason why ``/features`` cannot be read; empty if it can."""
+    """The reason why ``/features`` cannot be read; empty if ``/features`` can be read."""
     refused_brokers: dict[int, int] = field(default_factory=dict)
     """Registered brokers that do not support a finalized feature level, with their broker epochs."""
     malformed: dict[str, int] = field(default_factory=dict)
-    """Topics whose znode cannot be read, with its mzxid. Their partitions are not known."""
+    """Topics whose znode cannot be read, with the znode's mzxid. The partitions of these topics are not known."""
     created: dict[str, int] = field(default_factory=dict)
     """Partition counts of topics that were created by request and are not read yet."""
 
@@ -243,7 +243,7 @@ class ClusterImage:
         return topic in self.topics or topic in self.malformed or topic in self.created
 
     def config(self, path: str) -> StoredConfig:
-        """A config znode; an empty one where there is none."""
+        """The config znode; if it is missing, an empty one."""
         return self.configs.get(path, NO_CONFIG)
 
     def live_ids(self) -> set[int]:
@@ -279,13 +279,13 @@ class ClusterImage:
                 yield TopicPartition(name, index), topic, topic.partitions[index]
 
     def led_partitions(self) -> Iterator[Led]:
-        """Partitions that have had a leader, except those that are being removed, alone or with their topic."""
+        """Partitions that have had a leader, except partitions that are being removed, alone or with their topic."""
         for tp, topic, partition in self.all_partitions():
             if (led := self._led(tp, topic, partition)) is not None:
                 yield led
 
     def led(self, tp: TopicPartition) -> Led | None:
-        """The partition if it is one of ``led_partitions``."""
+        """The partition if it is among ``led_partitions``."""
         topic = self.topics.get(tp.topic)
         partition = topic.partitions.get(tp.partition) if topic is not None else None
         return None if topic is None or partition is None else self._led(tp, topic, partition)

@@ -1,7 +1,7 @@
 """Selects leaders: pure decisions from a partition's state, its assignment and the brokers that may lead.
 
 Every change raises the leader epoch by one and keeps the layout, which only a resize changes. ``replicas`` is the
-assignment, preferred leader first. None as a result means that nothing changes.
+assignment, preferred leader first. The result None means that nothing changes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from anabranch.zk_schemas.partition_state import PartitionState
 
 
 def first_state(replicas: Sequence[int], live: Collection[int], controller_epoch: int) -> PartitionState | None:
-    """The first state of a partition: its live replicas are in sync, and the first leads. None if none is live."""
+    """The first state of a partition: its live replicas are in sync, and the first of them leads. None without any."""
     in_sync = [replica for replica in replicas if replica in live]
     if not in_sync:
         return None
@@ -31,11 +31,11 @@ def after_broker_change(
 ) -> PartitionState | None:
     """The state after brokers came or went (Kafka's ``OfflinePartitionLeaderElection``).
 
-    ``live`` are the brokers that serve their replica. ``electable`` are those of them that are not shutting down.
+    ``live`` are the brokers that serve their replica. ``electable`` are the live brokers that are not shutting down.
 
-    The first electable replica of the ISR replaces a leader that is gone. If there is none, the partition is offline
-    and keeps its ISR, because every member of the ISR has all committed records. With ``unclean``, another replica may
-    lead instead, and is then the whole ISR.
+    The first electable replica of the ISR replaces a leader that is gone. If no replica of the ISR is electable, the
+    partition is offline and keeps its ISR, because every member of the ISR has all committed records. With ``unclean``,
+    another replica may lead instead, and is then the whole ISR.
     """
     in_sync = [replica for replica in state.isr if replica in live]
     if state.leader in live:
@@ -62,8 +62,8 @@ def after_unseen_restart(
 ) -> PartitionState | None:
     """The state after brokers restarted unnoticed: they leave the ISR, and lead only if no other broker can.
 
-    A restarted process may lack records that it had not synced. So it must not go on in the epoch it led, nor count as
-    in sync. When all of the ISR restarted, its first electable member leads.
+    A restarted broker may lack records that it had not synced. So the broker must not go on as leader in its old epoch,
+    and must not count as in sync. If all of the ISR restarted, the first electable member of the ISR leads.
     """
     left = after_broker_change(
         state,
@@ -122,9 +122,10 @@ def reassigned(
 def before_shutdown(
     state: PartitionState, replicas: Sequence[int], live: Collection[int], broker: int, controller_epoch: int
 ) -> PartitionState | None:
-    """The state before ``broker`` stops: another replica leads, and ``broker`` leaves the ISR, if others are in sync.
+    """The state before ``broker`` stops.
 
-    A partition with one replica stays as it is until the broker is gone.
+    If other replicas are in sync, one of them leads, and ``broker`` leaves the ISR. A partition with one replica stays
+    as it is until the broker is gone.
     """
     if broker not in state.isr or len(replicas) == 1 or state.leader == NO_LEADER:
         return None
@@ -144,8 +145,8 @@ def resigned(
 ) -> PartitionState | None:
     """The state after the leader resigned because its disk is full.
 
-    The first electable replica of ``isr`` leads. ``isr`` is the ISR without the leader. None if no such replica is
-    electable.
+    ``isr`` is the ISR without the leader. The first electable replica of ``isr`` leads. None if no replica of ``isr``
+    is electable.
     """
     leader = _first(replicas, isr, electable)
     return None if leader is None else _changed(state, controller_epoch, leader=leader, isr=list(isr))

@@ -1,4 +1,4 @@
-"""Elections without a broker change: by ElectLeaders, and by ``auto.leader.rebalance.enable``."""
+"""Elections that no broker change causes: those of ElectLeaders and of ``auto.leader.rebalance.enable``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anabranch.protocol.types import TopicPartition
 
 logger = structlog.get_logger(__name__)
 ELECTED_AT_ONCE = MAX_OPERATIONS - 1
-"""Number of elections that are decided before other events are handled: one multi takes as many states."""
+"""Number of elections that are decided before other events are handled. One multi can write this many states."""
 
 
 def chosen(image: ClusterImage, led: Led, election_type: ElectionType) -> StateChange:
@@ -55,7 +55,7 @@ def chosen(image: ClusterImage, led: Led, election_type: ElectionType) -> StateC
 def decide_rebalance(image: ClusterImage, percentage: int) -> Effects:
     """The effects of letting first replicas lead again, for each broker that leads too few partitions.
 
-    Of the partitions that list a broker first, other brokers may lead ``percentage`` percent.
+    Other brokers may lead ``percentage`` percent of the partitions that list a broker first.
     """
     due = imbalanced(image, percentage)
     if due:
@@ -66,8 +66,8 @@ def decide_rebalance(image: ClusterImage, percentage: int) -> Effects:
 def imbalanced(image: ClusterImage, percentage: int) -> list[TopicPartition]:
     """The partitions whose first replica is to lead again.
 
-    A partition is returned if its first replica may lead, and if other brokers lead more than ``percentage`` percent of
-    the partitions with the same first replica.
+    Returns partitions whose first replica may lead. Other brokers lead more than ``percentage`` percent of the
+    partitions with this first replica.
     """
     by_preferred: dict[int, list[Led]] = {}
     for led in image.led_partitions():
@@ -92,9 +92,9 @@ def decide_first_replicas(image: ClusterImage, tps: Sequence[TopicPartition]) ->
 
 
 def _led_by_first(image: ClusterImage, led: Led) -> StateChange | None:
-    """The change that makes the first replica lead; None if it leads already or may not lead.
+    """The change that makes the first replica lead; None if this replica leads already or may not lead.
 
-    It is also None while the partition is being reassigned, as in Kafka.
+    The result is also None while the partition is being reassigned, as in Kafka.
     """
     tp, topic, _, state = led
     replicas = topic.replicas(tp.partition)

@@ -1,4 +1,4 @@
-"""Handles failed disks: a broker gets all its partitions again, and reports the replicas it cannot serve (KIP-112)."""
+"""Handles failed disks: a broker gets all its partitions again, and reports replicas that it cannot serve (KIP-112)."""
 
 from __future__ import annotations
 

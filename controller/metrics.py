@@ -83,7 +83,7 @@ class ControllerMetrics(Metrics):
         )
         self.histograms += [self.election_ms, *self.event_times, self.resize_s]
         self.resizes: dict[str, float] = {}
-        """By topic, the time when the resize in progress began or when this controller first saw the resize."""
+        """By topic, the time when the resize in progress began, or when this controller first saw it."""
 
     def note_leader(self, before: PartitionState | None, now: PartitionState) -> None:
         """Count an election, if the written state ``now`` has a new leader."""

@@ -22,7 +22,7 @@ class UnreadTopicError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ResponseWait:
-    """One part of a response, complete once ``condition`` holds. Until then a time-out turns it into an error."""
+    """One part of a response, complete once ``condition`` holds. Until then a time-out turns the part into an error."""
 
     condition: Callable[[Context], bool]
     result: Any

@@ -1,7 +1,7 @@
 """The limit on the cluster's partitions: ``max.partitions`` (the name is KIP-578's, which Kafka did not merge).
 
-The limit applies to every request. It does not apply to internal topics, because groups and transactions could not
-begin without them. As in the KIP, it does not apply to edits of a topic's znode by hand.
+The limit applies to every request, except for internal topics, because groups and transactions could not begin without
+them. As in the KIP, the limit does not apply to manual edits of a topic's znode.
 """
 
 from __future__ import annotations

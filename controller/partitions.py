@@ -33,15 +33,15 @@ async def elect_after_broker_change(context: Context) -> None:
 
 
 async def elect_offline(context: Context) -> None:
-    """Elect leaders for the partitions that have none, because one of their replicas may be electable now."""
+    """Elect leaders for the partitions without a leader, because one of their replicas may be electable now."""
     await elect(context, [led for led in context.image.led_partitions() if led[3].leader == NO_LEADER])
 
 
 async def elect(context: Context, partitions: Sequence[Led]) -> None:
     """Update the leaders and ISRs of these partitions for the live brokers.
 
-    A leader that is gone is replaced, and a replica that is gone leaves the ISR. An unclean leader is the last resort,
-    where the topic allows it.
+    A leader that is gone is replaced, and a replica that is gone leaves the ISR. If no clean election is possible and
+    the topic allows it, an unclean leader is elected.
     """
     began = context.clock.monotonic()
     effects = decide_elections(context.image, context.config, partitions)
@@ -102,7 +102,7 @@ def unclean_order(topic: TopicImage, partition: int) -> list[int]:
 async def lead_first(context: Context, topics: Iterable[str]) -> None:
     """Write first states for new partitions of ``topics`` that have an electable replica.
 
-    One call writes a limited number, and ``FirstLeadersDue`` continues with the rest, so other events wait less.
+    One call writes a limited number, so that other events wait less. ``FirstLeadersDue`` continues with the rest.
     """
     image = context.image
     image.awaiting_first_leaders.update(dict.fromkeys(topics))
@@ -115,7 +115,7 @@ async def lead_first(context: Context, topics: Iterable[str]) -> None:
 
 
 def decide_first_leaders(image: ClusterImage) -> Effects:
-    """The effects of a limited number of first elections. ``response`` has the topics with more of them."""
+    """The effects of a limited number of first elections. ``response`` has the topics that need further ones."""
     names = sorted(image.awaiting_first_leaders.keys() & image.topics.keys())
     found = list(itertools.islice(first_elections(image, names), FIRST_LEADERS_AT_ONCE + 1))
     following = found[FIRST_LEADERS_AT_ONCE:]

@@ -1,4 +1,4 @@
-"""A controller process: it always stands for election again, and serves its listener in and out of office."""
+"""A controller process: stands for election again and again, and serves its listener in and out of office."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def _check_features(config: ControllerConfig, zk: ZkStore) -> None:
 
 
 async def _wait_for_session(zk: ZkStore) -> None:
-    """Return once a session is connected. After an expiry this is a new session."""
+    """Return once a session is connected. After an expiry, this is a new session."""
     changed = trio.Event()
 
     def on_state(_state: SessionState) -> None:

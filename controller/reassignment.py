@@ -1,8 +1,8 @@
-"""Moves partitions to other replicas (KIP-455): a request begins a move, and the ISR decides when it ends.
+"""Moves partitions to other replicas (KIP-455): a request begins a move, and the ISR decides when the move ends.
 
-A reassignment is two writes, each one multi over the topic znode and the states. The first write names all replicas,
-old and new. The second write leaves only the target replicas, once all of them are in sync. Both writes raise the
-leader epoch, so that every replica takes over the new assignment. The znodes have the whole progress, so a new
+A reassignment is two writes. Each write is one multi over the topic znode and the states. The first write names all
+replicas, old and new. The second write leaves only the target replicas, once all of them are in sync. Both writes raise
+the leader epoch, so that every replica takes over the new assignment. The znodes have the whole progress, so a new
 controller can go on. If a StopReplica was lost, the broker finds the replica as a stray when it next gets a full
 LeaderAndIsr.
 
@@ -35,7 +35,7 @@ from anabranch.zk_schemas.partition_state import PartitionState
 
 logger = structlog.get_logger(__name__)
 PARTITIONS_PER_WRITE = MAX_OPERATIONS // 2
-"""One multi has the topic znode and a state for each partition."""
+"""Limit for one multi, which has the topic znode and a state for each partition."""
 TOPICS_AT_ONCE = 16
 """Topics whose reassignments begin or finish before other events are handled: each takes a multi of its own."""
 
@@ -99,7 +99,7 @@ def decide(image: ClusterImage, topic: str, targets: Mapping[int, Sequence[int] 
 
 
 def decide_due(image: ClusterImage) -> tuple[list[Effects], bool]:
-    """The effects that finish reassignments, by topic, and whether these are all that are due."""
+    """The effects that finish reassignments, by topic, and whether they finish all reassignments that are due."""
     found = (_last_step(image, tp, assignment, assignment) for tp, assignment in in_progress(image))
     by_topic: dict[str, list[_Step]] = {}
     is_all = True
@@ -165,7 +165,7 @@ def _first_step(image: ClusterImage, tp: TopicPartition, target: Sequence[int] |
 def _last_step(
     image: ClusterImage, tp: TopicPartition, before: ReplicaAssignment, assignment: ReplicaAssignment
 ) -> _Step | None:
-    """The step that leaves only the target of ``assignment``; None while it has to wait."""
+    """The step that leaves only the target of ``assignment``; None while this step has to wait."""
     partition = image.partition(tp)
     assert partition is not None
     state = partition.state
@@ -179,7 +179,7 @@ def _last_step(
 
 
 def _together(image: ClusterImage, name: str, steps: Sequence[_Step]) -> Effects:
-    """The effects of steps of one topic, at most ``PARTITIONS_PER_WRITE``: one multi over its znode and the states."""
+    """The effects of at most ``PARTITIONS_PER_WRITE`` steps of a topic: one multi over its znode and the states."""
     if not steps:
         return Effects(name)
     topic = image.topics[name]

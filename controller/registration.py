@@ -20,9 +20,9 @@ logger = structlog.get_logger(__name__)
 class Registration:
     """Keeps ``/controllers/<id>`` while the session lasts, and creates it again in the next session.
 
-    If another session owns the znode, it is replaced, but only once in each session of this process. The owner is
-    usually an earlier session of this process, or a process with this id that ended. Because of the limit, two running
-    controllers with one id do not replace each other's znode again and again.
+    If another session owns the znode, the znode is replaced, but only once in each session of this process. The owner
+    is usually an earlier session of this process, or an ended process with this id. Because of the limit, two running
+    controllers with the same id do not replace each other's znode again and again.
     """
 
     def __init__(self, zk: ZkStore, znode: ControllerZnode) -> None:

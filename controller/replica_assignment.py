@@ -11,7 +11,7 @@ from anabranch.zk_schemas.topic import TopicZnode
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAssignment:
-    """All of a partition's replicas, the preferred first; some are being added, some removed."""
+    """All of a partition's replicas, the preferred first. Some may be being added, and some removed."""
 
     replicas: list[int]
     adding: list[int]
@@ -40,7 +40,7 @@ class ReplicaAssignment:
         return bool(self.adding or self.removing)
 
     def reassign_to(self, target: Sequence[int]) -> ReplicaAssignment:
-        """The assignment during a move from the origin to ``target``. An earlier target does not matter."""
+        """The assignment during a move from the origin to ``target``. An earlier target is replaced."""
         origin = self.origin
         replicas = list(dict.fromkeys([*target, *origin]))
         return ReplicaAssignment(
@@ -77,7 +77,7 @@ def check_target(assignment: ReplicaAssignment, target: Sequence[int], live: Col
 
 
 def into(znode: TopicZnode, assignments: Mapping[int, ReplicaAssignment]) -> TopicZnode:
-    """The topic with these assignments, by partition."""
+    """Return the topic with these assignments, given by partition."""
     return znode.replace(
         partitions=znode.partitions | {index: found.replicas for index, found in assignments.items()},
         adding_replicas=_with(znode.adding_replicas, {index: found.adding for index, found in assignments.items()}),

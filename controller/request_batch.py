@@ -91,7 +91,7 @@ class RequestBatch:
         self.metadata([tp])
 
     def everything_to(self, broker: int) -> None:
-        """Send all metadata, and the state of every partition assigned to the broker, to a broker that registered."""
+        """Send a newly registered broker all metadata, and the state of every partition assigned to the broker."""
         batch = self._of(broker)
         batch.full_leader_and_isr = True
         batch.wants_metadata = True
@@ -119,7 +119,7 @@ class RequestBatch:
         batch.held[tp] = held
 
     def stop_replica(self, broker: int, tp: TopicPartition, *, delete: bool) -> None:
-        """Have a broker stop its replica. The last call for a broker and a partition counts."""
+        """Ask a broker to stop its replica. Of several calls for a broker and a partition, the last counts."""
         batch = self._of(broker)
         batch.stop[tp] = delete
         batch.leader_and_isr.pop(tp, None)
@@ -239,7 +239,7 @@ class RequestBatch:
         """The expected leaders of the announced partitions, in order; -1 where no replica can lead."""
         leaders = []
         for index in range(view.client_layout(topic).undeleted_partition_count, view.announced_count(topic)):
-            if (state := topic.state(index)) is not None:  # the grow counts a draining partition again
+            if (state := topic.state(index)) is not None:  # a draining partition that the grow counts again
                 leaders.append(max(state.leader, NO_LEADER))
                 continue
             electable = self._image.electable(TopicPartition(topic.name, index))
@@ -312,9 +312,9 @@ class RequestBatch:
     def _stopped_epoch(self, tp: TopicPartition) -> tuple[int, int] | None:
         """The leader epoch and incarnation of a StopReplica; None if they are not known. It is then not sent.
 
-        A StopReplica without them would delete any replica that is there when it arrives, even a successor's. If the
-        state of a partition cannot be read, the zxid of the request to delete its topic stands for the last
-        incarnation.
+        Without them, a StopReplica would delete any replica that exists when the request arrives, even a replica of a
+        later incarnation. If a partition's state cannot be read, the zxid of the request to delete the topic is sent as
+        the last incarnation.
         """
         topic, partition = self._image.topics.get(tp.topic), self._image.partition(tp)
         incarnation = partition.incarnation if partition is not None else NO_INCARNATION
@@ -327,7 +327,7 @@ class RequestBatch:
     def _offsets_request(self, question: OffsetQuestion, tps: Iterable[TopicPartition]) -> ListOffsetsRequest:
         """A request for one kind of offset.
 
-        Leaders answer with the log end only to replicas, so a request for it has the controller's id as replica id.
+        Leaders send the log end only to replicas, so a request for the log end has the controller's id as replica id.
         """
         asked = {
             name: [(index, partition.state.leader_epoch) for index, _, partition in partitions if partition.state]
@@ -354,7 +354,7 @@ class RequestBatch:
         )
 
     def inter_broker_endpoint(self, broker: LiveBroker) -> Endpoint:
-        """The endpoint where brokers and the controller reach a broker: the named listener, or the first plain one."""
+        """The endpoint where brokers and the controller reach a broker: ``listener``, or the first plain listener."""
         return inter_broker_endpoint(broker, self._listener)
 
 
@@ -395,7 +395,7 @@ def leader_and_isr_state(
 
 
 def _merged_away(topic: TopicImage) -> list[UpdateMetadataPartitionState]:
-    """The removed partitions, for a broker that may have missed their removal and would take them for new ones."""
+    """The removed partitions, for a broker that may have missed the removal and would treat them as new."""
     return [
         UpdateMetadataPartitionState(partition_index=index, leader=LEADER_DURING_DELETE, leader_epoch=epoch)
         for index, epoch in topic.znode.last_leader_epochs.items()

@@ -1,7 +1,7 @@
-"""One sender per registered broker: it sends in order over one connection, and repeats a request until it is answered.
+"""One sender per registered broker.
 
-A sender ends when its registration is gone. Its undelivered requests are then dropped, because the broker gets
-everything when it registers again.
+A sender sends in order over one connection, and repeats each request until it is answered. A sender ends when its
+registration is gone. Its undelivered requests are dropped, because the broker gets everything when it registers again.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Senders:
         return flush <= self.last_flush and all(answered)
 
     def suspend(self) -> None:
-        """Send nothing: the session may be over, and another controller in office."""
+        """Send nothing any more: the session may be over, and another controller may be in office."""
         if self._connected.is_set():
             self._connected = trio.Event()
 
@@ -147,7 +147,7 @@ class Senders:
             self._answered(sender.broker, request, response)
 
     async def _next(self, sender: _Sender) -> BrokerRequest:
-        """The oldest request without a response. It stays in the queue until it has one."""
+        """The oldest request without a response. The request stays in the queue until its response arrives."""
         while not sender.queue:
             sender.arrived = trio.Event()
             await sender.arrived.wait()

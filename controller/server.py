@@ -1,7 +1,7 @@
 """The controller's listener: brokers forward admin requests to it and ask for controlled shutdown.
 
-Requests of a connection are queued in order of arrival. Each is answered once it is done, with its correlation id. So a
-topic creation that takes long holds up no other request.
+Requests of a connection are queued in order of arrival. Each request is answered when it is done, with its correlation
+id. So a slow topic creation does not delay the responses to other requests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Active = Callable[[], ActiveController | None]
 
 
 async def serve(listener: Listener, active: Active, config: ControllerConfig, background: Background) -> None:
-    """Accept connections until cancelled. ``active`` returns the controller in office; None if this one is not."""
+    """Accept connections until cancelled. ``active`` returns this controller if it is in office, else None."""
     async with trio.open_nursery() as nursery:
 
         def take(stream: Stream) -> None:

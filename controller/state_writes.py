@@ -19,9 +19,10 @@ from anabranch.zk_schemas.partition_state import PartitionState
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """The new state of a partition. ``create``: it has no znode yet. ``isr_only``: the leader requested the change.
+    """The new state of a partition. ``create``: the state has no znode yet.
 
-    ``completes``: with the change, all target replicas of a reassignment are in sync.
+    ``isr_only``: the leader requested the change. ``completes``: with the change, all target replicas of a reassignment
+    are in sync.
     """
 
     tp: TopicPartition
@@ -51,8 +52,8 @@ async def write_states(context: Context, changes: Sequence[StateChange]) -> set[
 async def write_together(context: Context, groups: Sequence[Sequence[StateChange]]) -> None:
     """Write groups of changes in order; a group is never split between multis.
 
-    Raises ``ControllerMovedError``, ``ImageStaleError``, and ``ZkError`` for a multi that cannot be written. The multis
-    before it are then written.
+    Raises ``ControllerMovedError``, ``ImageStaleError``, and ``ZkError`` for a multi that cannot be written. Then the
+    multis before that multi are written.
     """
     by_path = _by_path([change for group in groups for change in group])
     for ops in chunks(await _operations(context, groups)):
@@ -110,7 +111,7 @@ async def _present_parents(context: Context, topics: Iterable[str]) -> set[str]:
 
 
 async def _incarnation(context: Context, changes: Sequence[StateChange]) -> int:
-    """The czxid of the znodes that a multi created, the same for all of them; -1 when it created none."""
+    """The czxid that all znodes created by a multi have in common; -1 if the multi created none."""
     created = next((change for change in changes if change.create), None)
     if created is None:
         return NO_INCARNATION
@@ -122,7 +123,7 @@ async def _incarnation(context: Context, changes: Sequence[StateChange]) -> int:
 
 
 def take_state(context: Context, change: StateChange, version: int, incarnation: int = NO_INCARNATION) -> None:
-    """Take a written change into the image, the batch and the events."""
+    """Apply a written change to the image, the batch and the events."""
     partition = context.image.partition(change.tp)
     assert partition is not None
     is_new = change.create or (partition.state is not None and partition.state.never_led)

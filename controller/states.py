@@ -1,4 +1,4 @@
-"""The state machines of partitions and replicas: each state and the states it may be entered from (Kafka's tables)."""
+"""The state machines of partitions and replicas: each state and its possible previous states (Kafka's tables)."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class ReplicaStatus(enum.Enum):
 
     ONLINE = "online"
     OFFLINE = "offline"
-    """Its broker is gone, or it was ordered to stop."""
+    """The broker is gone, or the replica was ordered to stop."""
     DELETION_STARTED = "deletion started"
-    """StopReplica with delete is on its way."""
+    """StopReplica with delete was sent, and has no response yet."""
     DELETION_SUCCESSFUL = "deletion successful"
     DELETION_INELIGIBLE = "deletion ineligible"
     """The broker is gone or could not delete. The deletion is tried again when the broker comes back."""

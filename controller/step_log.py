@@ -35,7 +35,7 @@ def log_end(context: Context, topic: TopicImage) -> None:
     """Log the end of a resize once: every leader has acknowledged the layout. Marked partitions may still drain.
 
     The end is not logged when the controller changes between the last step and the last acknowledgement. No znode
-    stores acknowledgements, so a new controller does not know which of them were missing.
+    stores acknowledgements, so a new controller does not know which acknowledgements were missing.
     """
     if topic.end_is_unlogged and view.is_settled(topic):
         topic.end_is_unlogged = False

@@ -1,7 +1,7 @@
 """Brokers' reports about stock producers, and the warnings about resizes that stock producers cannot follow.
 
-A stock producer names no layout. A broker's response to UpdateMetadata names the topics of the request to which a stock
-producer wrote.
+A stock producer names no layout. A broker's response to UpdateMetadata names those topics of the request to which a
+stock producer wrote.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 def on_metadata_answered(context: Context, event: BrokerAnswered) -> None:
-    """Take in a broker's reports about the topics in its UpdateMetadata request."""
+    """Store a broker's reports about the topics in an UpdateMetadata request."""
     request = cast(UpdateMetadataRequest, event.request)
     now = context.clock.monotonic()
     reports = {report.topic_name: report for report in event.response.stock_producers}
@@ -41,7 +41,7 @@ def ask(context: Context, topic: TopicImage) -> None:
 
 
 def have_reported(context: Context, topic: TopicImage) -> bool:
-    """Whether every live broker has acknowledged the request of the last ``ask``, and its report is here."""
+    """Whether every live broker has acknowledged the request of the last ``ask``, and so has reported."""
     return context.senders.acknowledged(topic.flush) and topic.stock_unreported.isdisjoint(context.image.brokers)
 
 
@@ -57,7 +57,7 @@ def concerned_by(topic: TopicImage, count: int) -> bool:
 
 
 def warning(context: Context, topic: TopicImage, count: int) -> str | None:
-    """The warning for a request of ``count`` partitions; None when no stock producer is concerned."""
+    """The warning for a request of ``count`` partitions; None if no stock producer is concerned."""
     if not concerned_by(topic, count) or not written_lately(context, topic):
         return None
     initial, minutes = topic.znode.initial_partition_count, context.config.stock_producer_window_ms / 60_000
@@ -76,7 +76,7 @@ def listed_counts(initial: int, count: int) -> str:
 
 
 def _doublings(initial: int, count: int) -> Iterator[int]:
-    """The initial count times powers of two, up to the first above ``count``."""
+    """The initial count times powers of two, up to the first product above ``count``."""
     found = initial
     yield found
     while found <= count:

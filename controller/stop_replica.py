@@ -11,9 +11,9 @@ from anabranch.protocol.types import TopicPartition
 
 
 class Deletion(NamedTuple):
-    """The response of ``broker`` about a replica that it was to delete in ``leader_epoch``.
+    """The response of ``broker`` about a replica that the broker had to delete in ``leader_epoch``.
 
-    ``error`` 0 means that the replica is gone. ``log_end_offset`` is -1 if it is not known.
+    ``error`` 0 means that the replica is gone. ``log_end_offset`` is -1 if the log end is not known.
     """
 
     tp: TopicPartition
@@ -25,7 +25,7 @@ class Deletion(NamedTuple):
 
 
 def deletions(event: BrokerAnswered) -> list[Deletion]:
-    """The replicas that a request was to delete, in order of the request."""
+    """The replicas that a request asked to delete, in order of the request."""
     request = cast(StopReplicaRequest, event.request)
     answers = {(e.topic_name, e.partition_index): e for e in event.response.partition_errors}
     return [

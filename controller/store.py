@@ -1,7 +1,7 @@
 """The active controller's writes: every write is a multi that checks the controller epoch's version (KAFKA-6082).
 
-A controller that was replaced fails on this check, even if it has not noticed. If the response to a write is lost, the
-store reads the znodes before it does anything else.
+A replaced controller fails on this check, even if it has not noticed that it was replaced. If the response to a write
+is lost, the store reads the znodes before it does anything else.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ T = TypeVar("T")
 
 
 class ControllerMovedError(Exception):
-    """Another controller took over, or the session is gone. This one may not decide anything any more."""
+    """Another controller took over, or the session is gone. This controller may not decide anything any more."""
 
 
 class WriteGivenUpError(ZkError):
     """A write was sent ``MAX_ATTEMPTS`` times, and each time the connection was lost and nothing was written.
 
-    The server may refuse the write by closing the connection, or may not be up yet. Only the second cause passes.
+    The server may refuse the write by closing the connection, or may not be up yet. Only the second cause is temporary.
     """
 
     def __init__(self, ops: Sequence[ZkOp], error: ZkError) -> None:
@@ -93,7 +93,7 @@ def chunks(groups: Sequence[Sequence[ZkOp]]) -> list[list[ZkOp]]:
 
 
 async def read_each(items: Iterable[T], read: Callable[[T], Awaitable[None]]) -> None:
-    """Call ``read`` for all items, a number of them at a time. Raises the first error, once the others are done."""
+    """Call ``read`` for all items, a limited number at a time. Raises the first error once the other calls are done."""
     left = iter(items)
     failures: list[Exception] = []
 
@@ -136,7 +136,7 @@ class GuardedStore:
             return []
 
     def check_fits(self, ops: Sequence[ZkOp]) -> None:
-        """Raises ``ZkRequestTooLargeError`` when ``write`` would."""
+        """Raises ``ZkRequestTooLargeError`` if ``write`` would."""
         check_fits([*ops, self._guard], self._zk.max_request_bytes)
 
     async def write(self, ops: Sequence[ZkOp]) -> list[int]:
@@ -164,7 +164,7 @@ class GuardedStore:
                 raise ImageStaleError(str(error)) from error
 
     async def confirm_office(self) -> None:
-        """Return when this controller was still in office after the call began. Raises ``ControllerMovedError``."""
+        """Confirm that this controller was still in office after the call began. Raises ``ControllerMovedError``."""
         await self.write([])
 
     async def notify(self, prefix: str, data: bytes) -> str:
@@ -181,7 +181,7 @@ class GuardedStore:
                 raise ControllerMovedError(str(error)) from error
 
     async def _read_back(self, ops: Sequence[ZkOp]) -> list[int] | None:
-        """Versions as ``write`` returns them when the multi was applied, None when it was not."""
+        """If the multi was applied, the versions as ``write`` returns them; otherwise None."""
         versions = []
         for op in ops:
             found = await self.get(op.path)

@@ -23,7 +23,7 @@ class StoredConfig:
     znode: ConfigZnode | None
     version: int
     values: Mapping[str, Any] = field(default_factory=dict)
-    """The parsed overrides; empty if one of them cannot be used."""
+    """The parsed overrides; empty if some override cannot be used."""
     unclean: bool | None = None
     """``unclean.leader.election.enable``; None if it is not set, false if it cannot be read."""
     problem: str = ""

@@ -21,7 +21,7 @@ def of_topic(image: ClusterImage, name: str) -> StoredConfig:
 def unclean_election_allowed(image: ClusterImage, name: str, default: bool) -> bool:
     """Whether the topic may have a leader that was not in sync.
 
-    The first value that is set counts: the topic's, the brokers' default, ``default``.
+    The first of these values that is set counts: the topic's value, the brokers' default, ``default``.
     """
     for path in (paths.topic_config(name), paths.broker_config(None)):
         if (allowed := image.config(path).unclean) is not None:
@@ -35,7 +35,7 @@ def is_autoscaled(image: ClusterImage, name: str) -> bool:
 
 
 def topic_values(image: ClusterImage, name: str) -> dict[str, Any]:
-    """Every topic key with its value in force in ZooKeeper. Defaults in brokers' files are not known.
+    """Every topic key with its value in force according to ZooKeeper. Defaults in brokers' files are not known here.
 
     A config znode that cannot be used counts as empty.
     """

@@ -1,4 +1,4 @@
-"""Checks topic names: valid ones, and ones that collide in metrics (Kafka's ``Topic``)."""
+"""Checks that topic names are valid and do not collide in metrics (Kafka's ``Topic``)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def name_problem(name: str) -> str | None:
 
 
 def colliding(name: str, existing: Iterable[str]) -> str | None:
-    """An existing topic whose name becomes equal to ``name`` if both have ``_`` for ``.``; None if there is none."""
+    """An existing topic whose name equals ``name`` after each ``.`` is replaced by ``_``; None if there is none."""
     folded = name.replace(".", "_")
     if folded == name and "_" not in name:
         return None

@@ -1,4 +1,4 @@
-"""Topics that appear, change and vanish in ZooKeeper, by this controller or by an edit."""
+"""Handles topics that appear, change or disappear in ZooKeeper because of this controller or of an edit."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ logger = structlog.get_logger(__name__)
 
 
 async def on_topic_list_changed(context: Context) -> None:
-    """Read the list of topics: load the new ones, and forget the deleted ones.
+    """Read the list of topics: load the new topics, and forget the deleted topics.
 
-    Raises ``ImageStaleError`` when a malformed topic is gone: every broker then gets the full list of its replicas.
+    Raises ``ImageStaleError`` if a malformed topic is gone. Every broker then gets the full list of its replicas.
     """
     image = context.image
     names = await context.store.children(paths.TOPICS, context.events.watch(TopicListChanged()))
@@ -66,7 +66,7 @@ def _forget(context: Context, name: str) -> None:
 async def load_topics(context: Context, names: list[str]) -> None:
     """Read topics with all their partition states into the image. A malformed znode is logged and left out.
 
-    Raises ``ImageStaleError`` when a malformed znode is readable again. Reading the cluster handles such a topic.
+    Raises ``ImageStaleError`` if a malformed znode is readable again. Such a topic is handled when the cluster is read.
     """
     unread = [name for name in names if name in context.image.malformed]
     await read_each(names, functools.partial(_load_topic, context))
@@ -75,7 +75,7 @@ async def load_topics(context: Context, names: list[str]) -> None:
 
 
 async def on_topic_changed(context: Context, name: str) -> None:
-    """Read one topic again. Another partition count begins a resize or is queued; a refused edit is undone.
+    """Read one topic again. A new partition count begins a resize or is queued. A refused edit is undone.
 
     A znode that was created again is a new topic of the same name, whoever deleted the old topic (KAFKA-12257).
     """
@@ -107,9 +107,9 @@ async def on_topic_changed(context: Context, name: str) -> None:
 
 
 async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, version: int) -> None:
-    """Accept an edit of the topic's znode, or undo one that the rules refuse.
+    """Accept an edit of the topic's znode, or undo an edit that the rules refuse.
 
-    Raises ``ImageStaleError`` for a frozen topic: the whole topic is then judged again.
+    Raises ``ImageStaleError`` for a frozen topic. Then the whole topic is judged again.
     """
     path = paths.topic(topic.name)
     if topic.frozen:
@@ -126,7 +126,7 @@ async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, ve
 def decide_edit(
     image: ClusterImage, config: ControllerConfig, topic: TopicImage, edited: TopicZnode, version: int
 ) -> Effects:
-    """The effects of an edit that is stored as zkVersion ``version``. ``response`` is the verdict."""
+    """The effects of an edit, which is stored as zkVersion ``version``. ``response`` is the verdict."""
     try:
         verdict = judge_edit(view.snapshot_of(image, topic), edited, goal.setting_of(image, config, topic))
     except KafkaError as error:
@@ -246,7 +246,7 @@ async def _load_partition(context: Context, topic: TopicImage, index: int) -> Pa
         await _await_repair(context, TopicPartition(topic.name, index), found.version)
         return None
     status = PartitionStatus.ONLINE if state.leader >= 0 else PartitionStatus.OFFLINE
-    # 0 counts every broker as restarted, because the mzxid of an edit by hand hides restarts before the edit.
+    # 0 counts every broker as restarted, because the mzxid of a manual edit hides restarts before the edit.
     mzxid = 0 if path in context.image.suspects else found.mzxid
     return PartitionImage(status, state, found.version, found.czxid, mzxid)
 
@@ -276,7 +276,7 @@ async def on_watched_state_changed(context: Context, tp: TopicPartition) -> None
 
 
 async def _await_repair(context: Context, tp: TopicPartition, version: int) -> None:
-    """Watch a state that was read at ``version``: once it changes, everything is read again."""
+    """Watch a state that was read at ``version``. If the state changes, everything is read again."""
     path = paths.partition_state(*tp)
     context.image.suspects.add(path)
     watched = await context.store.get(path, context.events.watch(WatchedStateChanged(tp)))

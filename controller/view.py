@@ -19,7 +19,7 @@ from anabranch.zk_schemas.znode import NO_ID
 
 
 def snapshot_of(image: ClusterImage, topic: TopicImage, new_topic_id: uuid.UUID = NO_ID) -> Snapshot:
-    """The topic at this moment. ``new_topic_id`` is the id that it gets when a removal of partitions ends."""
+    """The topic at this moment. ``new_topic_id`` is the id that the topic gets when a removal of partitions ends."""
     states = {p: found.state for p, found in sorted(topic.partitions.items()) if found.state is not None}
     counted = 0 if topic.frozen else topic.znode.undeleted_partition_count
     drained = {
@@ -58,7 +58,7 @@ def _is_deleted(topic: TopicImage, partition: int, found: PartitionImage) -> boo
 
 
 def was_resized(topic: TopicImage) -> bool:
-    """Whether the topic was ever resized, or is to be."""
+    """Whether the topic was ever resized, or a resize is planned."""
     znode = topic.znode
     return znode.layout_version > 0 or znode.previous_undeleted_partition_count is not None or znode.wanted is not None
 
@@ -75,12 +75,12 @@ def is_settled(topic: TopicImage) -> bool:
 
 
 def is_resizing(topic: TopicImage) -> bool:
-    """Whether anything of a resize is left to do, draining and a queued count included."""
+    """Whether any part of a resize is left to do, including draining and a queued count."""
     return was_resized(topic) and bool(topic.znode.wanted is not None or marked(topic) or not is_settled(topic))
 
 
 def drainable(topic: TopicImage, partitions: Container[int] | None = None) -> list[int]:
-    """Marked partitions that only wait to be drained, and that no queued resize counts again.
+    """Marked partitions that only wait to be drained, except those that a queued resize counts again.
 
     ``partitions`` limits them.
     """
@@ -140,7 +140,7 @@ def unfinished(topic: TopicImage) -> str:
 
 
 def dry_run(topic: TopicImage, asked: TopicZnode, count: int) -> str:
-    """A description of the resizes in progress and queued, and of the one that ``count`` would replace, if any."""
+    """Describes the resize in progress, the queued resize, and the resize that ``count`` would replace, if any."""
     effect, znode = request_effect(topic.znode, asked, count), topic.znode
     if not effect and count != znode.undeleted_partition_count:
         return ""
@@ -151,7 +151,7 @@ def dry_run(topic: TopicImage, asked: TopicZnode, count: int) -> str:
 
 
 def _known(topic: TopicImage) -> Snapshot:
-    """A snapshot without the facts that only the next steps need."""
+    """A snapshot without the facts needed only for the next steps."""
     states = {p: found.state for p, found in topic.partitions.items() if found.state is not None}
     answered = {p for p in states if topic.has_acknowledged(p)}
     return Snapshot(topic.znode, states, unreadable=topic.unreadable, frozen=topic.frozen, answered=answered)
@@ -161,9 +161,9 @@ def _known(topic: TopicImage) -> Snapshot:
 
 
 def client_layout(topic: TopicImage) -> StoredLayout:
-    """The layout by which clients place records: the goal once some partition has it, before that the old layout.
+    """The layout by which clients place records: the old layout until some partition has the goal, then the goal.
 
-    A leader takes no batch placed by the goal until the batch's partition has the goal.
+    A leader accepts no batch placed by the goal until the batch's partition has the goal.
     """
     znode, goal = topic.znode, Layout.goal(topic.znode).stored
     before = znode.previous_undeleted_partition_count
@@ -175,10 +175,10 @@ def client_layout(topic: TopicImage) -> StoredLayout:
 
 
 def announced_count(topic: TopicImage) -> int:
-    """The count that producers without a layout may place by before the first bump of a grow; -1 if none.
+    """The count by which producers without a layout may place before the first bump of a grow; -1 if none.
 
     Until a partition has the goal, ``hash % count`` must place each key in its old partition, or in a new partition,
-    which takes no records yet. It does so if the counts before and after are the initial count times powers of two.
+    which takes no records yet. This is so if the old and the new count are the initial count times powers of two.
     """
     znode, has_acknowledged = topic.znode, client_layout(topic)
     counts = (has_acknowledged.undeleted_partition_count, znode.undeleted_partition_count)

@@ -51,7 +51,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """The config of a topic, a broker or all brokers. ``entity`` names it as change notifications do."""
+    """The config of a topic, a broker or all brokers. ``entity`` is its name in change notifications."""
 
     entity: str
     path: str
@@ -238,9 +238,9 @@ def _check_listeners(image: ClusterImage, resource: Resource, name: str, config:
 
 
 def _check_ordered_delivery(topic: TopicImage, config: dict[str, str]) -> None:
-    """Refuse another value of ``enable.ordered.delivery`` after the topic's first resize.
+    """Refuse to change ``enable.ordered.delivery`` after the topic's first resize.
 
-    Before the first resize, both values place each key in the same partition.
+    Before the first resize, a key's partition is the same under both values.
     """
     if with_ordered_delivery(ConfigZnode(config), topic.znode.ordered_delivery) is not None:
         raise KafkaError(

@@ -1,13 +1,13 @@
-"""AlterPartition (56): a leader asks for another ISR of partitions it leads (KIP-497).
+"""AlterPartition (56): a leader asks for another ISR of partitions that it leads (KIP-497).
 
-The request changes the ISR and keeps the leader epoch. The leader learns the new partition epoch from the response, all
-other brokers from UpdateMetadata. The controller responds after the write. If there is nothing to write, it first
-confirms that it is still in office: a controller that was replaced without noticing may only answer NOT_CONTROLLER
-(KAFKA-14154). The controller compares the epochs before it judges the ISR. So INVALID_REQUEST or INELIGIBLE_REPLICA
-proves to the leader that the stored state is still the state that the leader knows.
+The request changes the ISR and keeps the leader epoch. The response has the new partition epoch for the leader;
+UpdateMetadata has it for all other brokers. The controller responds after the write. If there is nothing to write, the
+controller first confirms that it is still in office: a controller that was replaced without noticing may only answer
+NOT_CONTROLLER (KAFKA-14154). The controller compares the epochs before it judges the ISR. So INVALID_REQUEST or
+INELIGIBLE_REPLICA proves to the leader that it knows the stored state.
 
-A leader whose disk is full resigns: it asks for an ISR of all members but itself (docs/adr/0025). The controller elects
-one of them, and every replica gets the new leader epoch by LeaderAndIsr.
+A leader whose disk is full resigns: it asks for an ISR without itself (docs/adr/0025). The controller elects a member
+of that ISR, and every replica gets the new leader epoch by LeaderAndIsr.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def decide(image: ClusterImage, request: AlterPartitionRequest) -> Effects:
 def _judged(
     image: ClusterImage, tp: TopicPartition, sender: int, asked: PartitionData
 ) -> tuple[ErrorCode, StateChange | None]:
-    """The error code, and the change to write; None if the request is refused or the ISR is stored already."""
+    """The error code, and the change to write: None if the request is refused or the ISR is stored already."""
     found = None if tp.topic in image.deletions else image.partition(tp)
     if found is None or found.state is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
@@ -108,8 +108,8 @@ def judge(
 ) -> ErrorCode:
     """NONE if the ISR may be written, or if it is stored already and the same leader repeats the request.
 
-    ``eligible`` maps the brokers that may join to their broker epochs. A replica that registered again since its fetch
-    may not join, because its log may have lost records (KIP-903).
+    ``eligible`` maps the brokers that may join the ISR to their broker epochs. A replica that registered again since
+    its fetch may not join, because its log may have lost records (KIP-903).
     """
     state = partition.state
     assert state is not None
@@ -142,7 +142,7 @@ def resigns(state: PartitionState, sender: int, asked: PartitionData) -> bool:
 def _answer(
     image: ClusterImage, tp: TopicPartition, error: ErrorCode, change: StateChange | None
 ) -> AlterPartitionResponsePartitionData:
-    """The answer for a partition once ``change``, if there is one, is written."""
+    """The answer for a partition after ``change``, if there is a change, is written."""
     answer = AlterPartitionResponsePartitionData(partition_index=tp.partition, error_code=error)
     found = image.partition(tp)
     if error == ErrorCode.NONE and found is not None and found.state is not None:

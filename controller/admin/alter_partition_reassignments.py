@@ -1,6 +1,6 @@
 """AlterPartitionReassignments (45): move partitions to other replicas (KIP-455).
 
-A request begins a move, gives a move in progress another target, or with null replicas cancels it. The controller
+A request begins a move, changes the target of a move in progress, or with null replicas cancels a move. The controller
 responds once the change is written, before any data has moved. Every partition has its own error.
 """
 

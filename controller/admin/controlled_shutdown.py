@@ -33,7 +33,7 @@ async def controlled_shutdown(context: Context, request: ControlledShutdownReque
 
 
 def decide(image: ClusterImage, request: ControlledShutdownRequest) -> Effects:
-    """The effects of a request. ``response`` lists the partitions that stay with the broker, once all is written."""
+    """The effects of a request. ``response`` lists the partitions that stay with the broker after the writes."""
     broker = image.brokers.get(request.broker_id)
     if broker is None:
         return Effects(response=ControlledShutdownResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE))

@@ -1,14 +1,14 @@
 """CreatePartitions (37): resize a topic to more or fewer partitions (KIP-253, Proposed Changes 2 and 3).
 
 A larger count splits partitions. A smaller count marks the highest partitions for deletion. The count cannot be below
-the count at the topic's creation. While no partition has gained keys yet, a request for the previous count cancels the
+the count at the topic's creation. As long as no partition has gained keys, a request for the previous count cancels the
 resize. While a resize is unfinished, the controller queues another count and accepts the request at once; the latest
-count wins. The controller answers any other request once every leader has the layout. A client that lost the response
-can repeat the request, and gets the same response.
+count wins. The controller answers any other request once every leader has the layout. A client that did not get the
+response can repeat the request, and gets the same response.
 
-The message of a response without error is advice, one line for each piece: the reason why a queued count waits, the
-latest values that a compacted topic loses in marked partitions, and recent producers that cannot follow the count. A
-dry run lists the resizes in progress and queued, and the resize that the request would replace. A request that only
+The message of a response without error is advice, with one line each for: the reason why a queued count waits; the
+latest values that a compacted topic loses in marked partitions; recent producers that cannot follow the count. A dry
+run lists the resize in progress, the queued resizes, and the resize that the request would replace. A request that only
 validates may ask for the measured bytes appended to the topic instead.
 """
 
@@ -158,7 +158,7 @@ def _existing(image: ClusterImage, demand: Demand) -> TopicImage:
 def _given(
     image: ClusterImage, config: ControllerConfig, topic: TopicImage, wanted: CreatePartitionsTopic
 ) -> dict[int, list[int]] | None:
-    """The replicas that the request names for new partitions; None if the controller is to choose them.
+    """The replicas that the request names for new partitions; None if the controller chooses them.
 
     Raises ``KafkaError``.
     """

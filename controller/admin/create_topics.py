@@ -80,7 +80,7 @@ class Demand:
     is_repeated: bool = False
     """Whether the request names the topic more than once."""
     planned: int = 0
-    """Number of partitions of the valid topics before this one in the request, if the request only validates."""
+    """If the request only validates: the number of partitions of the valid topics before this topic in the request."""
 
 
 def decide(
@@ -179,7 +179,7 @@ def checked_config(given: dict[str, str | None], count: int) -> dict[str, str]:
 
 
 def check_autoscale(topic: str, config: Mapping[str, str], initial: int) -> None:
-    """Raise ``KafkaError`` when a topic created with ``initial`` partitions cannot have ``autoscale.enable``."""
+    """Raise ``KafkaError`` if a topic created with ``initial`` partitions cannot have ``autoscale.enable``."""
     given = TOPIC_CONFIGS.parse_given(config)
     if not given.get(AUTOSCALE_KEY):
         return
@@ -226,7 +226,7 @@ def _assignment(
 
 
 def check_assignment(image: ClusterImage, assignment: dict[int, list[int]], first: int = 0) -> None:
-    """Raise ``KafkaError`` INVALID_REPLICA_ASSIGNMENT when an assignment given by hand is invalid."""
+    """Raise ``KafkaError`` INVALID_REPLICA_ASSIGNMENT if the request's assignment is invalid."""
     if sorted(assignment) != list(range(first, first + len(assignment))):
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions should be a consecutive 0-based sequence.")
     factors = {len(replicas) for replicas in assignment.values()}
@@ -256,8 +256,8 @@ def _writes(
 ) -> list[CreateOp | SetOp]:
     """The writes of the config znode and the topic znode.
 
-    An earlier topic of the name may have left a config, which is then overwritten. Raises ``KafkaError``
-    INVALID_PARTITIONS or INVALID_CONFIG for a znode that is too large.
+    If an earlier topic of the name left a config, it is overwritten. Raises ``KafkaError`` INVALID_PARTITIONS or
+    INVALID_CONFIG for a znode that is too large.
     """
     data, path = znode.encode(), paths.topic_config(name)
     if len(data) > MAX_BYTES:

@@ -1,7 +1,7 @@
 """DeleteTopics (20): record a request under ``/admin/delete_topics``, whose watch starts the deletion.
 
-Version 6 names topics by name or by id. The controller responds once the znodes are gone and every live broker has
-acknowledged that.
+Version 6 names topics by name or by id. The controller responds once the znodes are removed and every live broker has
+acknowledged the removal.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def delete_topics(context: Context, request: DeleteTopicsRequest, version:
 def check_read(image: ClusterImage, topics: Collection[str]) -> None:
     """Raise ``UnreadTopicError`` for topics that have a znode but are not in the image yet.
 
-    The image lacks their ids. It is also unknown whether their znodes can be read.
+    The image lacks the topics' ids. It is also unknown whether the znodes can be read.
     """
     if unread := topics - image.topics.keys() - image.malformed.keys():
         raise UnreadTopicError(min(unread))
@@ -79,8 +79,8 @@ def decide(
 ) -> Effects:
     """The effects of a request for one topic.
 
-    ``existing`` are the topics that have a znode. If the request names one of them, the controller has read its znode,
-    which may be malformed. ``requested`` are the topics whose deletion is recorded.
+    ``existing`` are the topics that have a znode. The controller has read the znodes of the existing topics that the
+    request names; a znode may be malformed. ``requested`` are the topics whose deletion is recorded.
     """
     result = DeletableTopicResult(name=demand.name, topic_id=demand.topic_id)
     try:
@@ -124,7 +124,7 @@ def _find(image: ClusterImage, existing: Collection[str], demand: Demand) -> str
 
 
 def _gone(name: str) -> Callable[[Context], bool]:
-    """A condition that holds once the topic has left the image and brokers have answered all requests sent before."""
+    """A condition that holds once the topic is not in the image and brokers have answered all earlier requests."""
     last_flush: int | None = None
 
     def condition(context: Context) -> bool:

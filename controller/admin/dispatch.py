@@ -1,6 +1,6 @@
-"""The requests that the controller serves, their handlers, and the responses that are errors.
+"""The requests that the controller serves, their handlers, and the error responses.
 
-A request is decided in slices. Each slice takes its turn in the queue of events.
+A request is decided in slices. Each slice waits in the queue of events like any other event.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _TOP_LEVEL_ERROR: dict[int, Callable[..., Any]] = {
     ApiKey.ALTER_PARTITION: AlterPartitionResponse,
     ApiKey.ELECT_LEADERS: ElectLeadersResponse,
 }
-"""Responses with an error code for the whole request. ElectLeaders has none in version 0, which no broker sends."""
+"""Responses with an error code for the whole request. Version 0 of ElectLeaders, which no broker sends, has none."""
 _TOP_LEVEL_MESSAGE: dict[int, Callable[..., Any]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignmentsResponse,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignmentsResponse,

@@ -1,8 +1,8 @@
 """ElectLeaders (43): elect the first replica or, since version 1, any live replica (KIP-460).
 
-An unclean election by request needs no config. Every partition has its own error. ``slices`` makes a request for all
-partitions name each of them. Its response leaves out the partitions that need no election. The controller responds once
-every live broker has acknowledged the new leaders.
+An unclean election by request needs no config. Every partition has its own error. ``slices`` turns a request for all
+partitions into a request that names each partition. Its response leaves out the partitions that need no election. The
+controller responds once every live broker has acknowledged the new leaders.
 """
 
 from __future__ import annotations

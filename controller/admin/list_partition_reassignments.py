@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (46): the reassignments in progress, of all partitions or of the named ones (KIP-455)."""
+"""ListPartitionReassignments (46): the reassignments in progress of all or the named partitions (KIP-455)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The process answers these requests whether or not its controller is active.
 
-All other resources of these APIs belong to the cluster. Only the active controller answers for them.
+All other resources of these APIs belong to the cluster. Requests for them are answered by the active controller only.
 """
 
 from __future__ import annotations

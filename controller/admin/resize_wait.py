@@ -1,4 +1,4 @@
-"""The conditions that a response of CreatePartitions waits for, and the result's message once they hold."""
+"""The conditions that a response of CreatePartitions waits for, and the message that the result then gets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ResizeState(enum.Enum):
     SETTLED = enum.auto()
     """Every leader of the image has the requested layout."""
     FOLLOWED = enum.auto()
-    """A later layout was written. The requested resize is done, or is not wanted any more."""
+    """A later layout was written. The requested resize is done, or was replaced."""
     TAKEN_BACK = enum.auto()
     DELETED = enum.auto()
 
@@ -47,7 +47,7 @@ def state_of_resize(image: ClusterImage, asked: TopicImage, version: int, count:
 def resized(
     asked: TopicImage, version: int, count: int, advice: str, result: CreatePartitionsTopicResult
 ) -> Callable[[Context], bool]:
-    """A condition that holds once every leader has the requested layout, or once the resize cannot complete any more.
+    """A condition that holds once every leader has the requested layout, or once the resize can no longer complete.
 
     ``version`` is the version of the requested layout. If the topic is deleted or the resize is taken back, the result
     gets an error.

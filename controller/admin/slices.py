@@ -1,6 +1,6 @@
 """Decides large requests in slices, so that other decisions wait for one slice at most.
 
-A slice is a request of the same kind with some of the entries. Entries that name the same thing stay in one slice,
+A slice is a request of the same kind with some of the entries. Entries that name the same item stay in one slice,
 because they are refused together. The answers of all slices are joined.
 """
 
@@ -83,9 +83,9 @@ _OF_PARTITIONS = {
 
 
 def sliced(api_key: int, body: Any, image: ClusterImage) -> Slices:
-    """The slices of a request, in order. A small request, or one of another kind, is one slice.
+    """The slices of a request, in order. A small request, or a request of another kind, is one slice.
 
-    An ElectLeaders request for all partitions becomes one that names the partitions of the image.
+    An ElectLeaders request for all partitions becomes a request that names the partitions of the image.
     """
     if of_partitions := _OF_PARTITIONS.get(ApiKey(api_key)):
         if api_key == ApiKey.ELECT_LEADERS:
@@ -163,7 +163,7 @@ def _by_topic(answers: list[Any], named: _OfPartitions) -> list[Any]:
 
 
 def _each_once(body: ElectLeadersRequest, image: ClusterImage) -> list[TopicPartitions]:
-    """The partitions that an ElectLeaders request names, or all. Each partition appears once, thus in one slice."""
+    """The partitions that an ElectLeaders request names, or all. Each partition appears once, so it is in one slice."""
     if body.topic_partitions is None:
         asked = (led[0] for led in image.led_partitions())
     else:

@@ -1,7 +1,7 @@
 """UpdateFeatures (57): upgrade, downgrade or delete finalized features (KIP-584, Proposed Changes).
 
 Each feature has its own error, and the valid updates are written together. In version 0, ``allow_downgrade`` means the
-safe downgrade of version 1, a downgrade that loses nothing. An invalid request is refused as a whole.
+safe downgrade of version 1, which loses nothing. An invalid request is refused as a whole.
 """
 
 from __future__ import annotations

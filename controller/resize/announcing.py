@@ -1,10 +1,10 @@
-"""Announces a split to stock producers, which name no layout, and waits for them if their placement can follow it.
+"""Announces a split to stock producers, which name no layout. Waits for them if their placement can follow the split.
 
 A stock producer places by the count in its metadata. A record stays in the partition where the producer placed it. If
-the count doubles, the producer can go on in order. Metadata shows it the new partitions while the old partitions still
-take all keys. The producer writes the records that it placed by the old count. Records that it places by the new count
-wait until the new partitions have leaders. When the old records are written, the partitions that lose keys get the new
-layout. From then on they refuse records placed by the old count.
+the count doubles, the producer can go on in order. Metadata shows the producer the new partitions while the old
+partitions still take all keys. The producer writes the records that it placed by the old count. Records that the
+producer places by the new count wait until the new partitions have leaders. When the old records are written, the
+partitions that lose keys get the new layout. From then on they refuse records placed by the old count.
 
 The znodes determine the announced count. They do not store the progress of an announcement, so a new controller
 announces again.
@@ -28,7 +28,7 @@ It is longer than the pause before a retry.
 """
 ASK_EVERY_S = 0.04
 UNANSWERED_S = 0.5
-"""After this time a split does not wait for a silent broker, if the other brokers report no stock producer."""
+"""If the other brokers report no stock producer, a split waits only this long for a silent broker."""
 
 
 class Next(enum.Enum):

@@ -2,11 +2,12 @@
 
 Such a state has a layout and no ``initial_partition_count``. It names the partitions from which its partition was
 split, or into which it was merged. A bump (a write with leader epoch + 1) converts the state, so that a client that has
-read it asks again.
+read the old state asks again.
 
 A resize in progress goes on. Its goal and its previous count follow from the stored layouts. The last epochs of the
-previous layout follow from the maps in the old states. The old release wrote the states of a grow's new partitions
-first and counted them later. This release writes the goal first, and creates a partition with its first leader.
+previous layout follow from the maps in the old states. The old release first wrote the states of a grow's new
+partitions, and counted the partitions later. This release writes the goal first, and creates a partition with its first
+leader.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from anabranch.zk_schemas.topic import TopicZnode
 class Converted:
     """A converted topic. Its znode is written first, then its states; the states of ``never_led`` are deleted last.
 
-    The states of ``never_led`` have facts that the conversion of the others needs. So a successor can convert the rest
-    if a controller dies in between.
+    The conversion of the other states needs facts from the states of ``never_led``. Because of this order, the next
+    controller can convert the rest if a controller dies in between.
     """
 
     topic: TopicZnode
@@ -49,7 +50,7 @@ def is_old(state: PartitionState) -> bool:
 
 
 def judged(snapshot: Snapshot) -> tuple[Converted | None, str]:
-    """The converted topic, or None and the reason why it cannot be converted, such as a contradiction in the result."""
+    """The converted topic; or None and the reason why the topic cannot be converted, such as a contradiction."""
     try:
         found = converted(snapshot.topic, snapshot.states, snapshot.controller_epoch)
     except UnfinishedError as error:
@@ -61,7 +62,7 @@ def judged(snapshot: Snapshot) -> tuple[Converted | None, str]:
 
 
 def held(snapshot: Snapshot) -> str:
-    """The reason why a topic with unconverted states is not resized; empty if no resize of it is in progress."""
+    """The reason why a topic with unconverted states is not resized; empty if no resize is in progress."""
     found, why = judged(snapshot)
     if found is None or found.topic == snapshot.topic:
         return why
@@ -103,9 +104,9 @@ def _goal(topic: TopicZnode) -> Layout:
 def _of_grow(topic: TopicZnode, states: Mapping[int, PartitionState], never_led: tuple[int, ...]) -> TopicZnode:
     """The topic znode with the goal of a grow in progress.
 
-    A znode that has the goal, but no previous count, gets the highest count that fits. Under it, each new partition has
-    the ancestor that its state names. New partitions with a leader may lie below this count, because they have gained
-    keys already.
+    A znode that has the goal, but no previous count, gets the highest previous count that fits. A count fits if each
+    new partition then has the ancestor that its state names. New partitions with a leader may lie below this count,
+    because they have gained keys already.
     """
     goals = {layout for p in never_led if (layout := states[p].layout) is not None}
     goal = max(goals)
@@ -150,8 +151,9 @@ def _of_shrink(topic: TopicZnode, states: Mapping[int, PartitionState]) -> Topic
 def _before(topic: TopicZnode, states: Mapping[int, PartitionState], partition: int) -> Before | None:
     """The layout that the bump of the resize in progress replaced, with the last epoch of this layout.
 
-    If another partition waits for this one, the other partition's map has the last epoch. If none waits, any later
-    epoch is right. For a marked partition any later epoch is right too, because it has taken no records since.
+    If another partition waits for this partition, the waiting partition's map has the last epoch. If no partition
+    waits, any later epoch is right. For a marked partition any later epoch is right too, because the partition has
+    taken no records since.
     """
     previous, state = topic.previous_undeleted_partition_count, states[partition]
     if previous is None or partition >= previous or state.layout != _goal(topic):
@@ -168,7 +170,7 @@ def _lineage(topic: TopicZnode, states: Mapping[int, PartitionState], partition:
 
     The ancestor's entry begins with the partition's first epoch. The entry of a merged partition begins after the last
     epoch before the merge. A marked partition takes no records after its seal, so all its later epochs end at the seal.
-    If a shrink in progress merges partitions, their entry comes with the bump that is not written yet.
+    If a shrink in progress merges partitions, their entry is part of the bump that is not written yet.
     """
     found: dict[int, dict[int, int]] = {}
     layout, created = states[partition].layout, states[partition].leader_epoch_after_creation

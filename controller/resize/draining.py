@@ -1,10 +1,10 @@
 """Empties partitions marked for deletion once every group has read them, if the topic's configs allow it (``Marked``).
 
-Without this, topics whose records never expire could not shrink (hole 23). A compacted topic keeps its marked
-partitions, unless ``delete.latest.values.when.drained`` is true. A group counts when it has committed an offset of the
-topic or has a member that subscribes to it. There must be at least one such group. If a fact is missing, the deletion
-waits for the next round. While a coordinator is loading or away, all partitions wait. While a group is in a rebalance
-and its topics are unknown, every partition waits unless the group has committed its end.
+Without draining, topics whose records never expire could not shrink (hole 23). A compacted topic keeps its marked
+partitions, unless ``delete.latest.values.when.drained`` is true. A group counts if it has committed an offset of the
+topic or has a member that subscribes to the topic. There must be at least one such group. If a fact is missing, the
+deletion waits for the next round. While a coordinator is loading or away, all partitions wait. While a group is in a
+rebalance and its topics are unknown, every partition waits, except where the group has committed the partition's end.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def leftovers(topic: TopicImage, partitions: Container[int] | None = None) -> li
 
 
 def standing(image: ClusterImage, topic: TopicImage) -> dict[int, DrainWait]:
-    """The waits of marked partitions that do not depend on groups: for a merge, a leader, or brokers with replicas."""
+    """The waits of marked partitions for anything but groups: for a merge, a leader, or brokers with replicas."""
     found = {}
     merge = None if is_stored(view.snapshot_of(image, topic)) else DrainWait(f"the merge: {view.unfinished(topic)}")
     for index in view.marked(topic):
@@ -91,7 +91,7 @@ def standing(image: ClusterImage, topic: TopicImage) -> dict[int, DrainWait]:
 def waits_after(
     image: ClusterImage, before: Mapping[TopicPartition, DrainWait], found: Mapping[TopicPartition, DrainWait]
 ) -> dict[TopicPartition, DrainWait]:
-    """The waits of marked partitions after a round: the waits it ``found``, and waits from ``before`` that may go on.
+    """The waits of marked partitions after a round: those ``found`` in it, and those from ``before`` that may go on.
 
     A wait for a group ends when every group has processed the partition, even before the partition is removed.
     """
@@ -105,7 +105,7 @@ def waits_after(
 
 
 class Holders:
-    """The group that each partition waits for. While the partition waits for this group, no other group is asked."""
+    """The group for which each partition waits. While the partition waits for this group, no other group is asked."""
 
     def __init__(self) -> None:
         self._groups: dict[TopicPartition, Group] = {}
@@ -139,9 +139,9 @@ class Holders:
     ) -> DrainWait | None:
         """The wait for a group that may still read the partition; None if all groups are done with it.
 
-        At least one group must read the topic. All groups are asked, even if it is clear already that one has not read
-        the partition. The wait for a member that never reports is as long as its session timeout, and begins with the
-        first question. Because all groups are asked in the same round, these waits run at the same time.
+        At least one group must read the topic. All groups are asked, even if it is already clear that some group has
+        not read the partition. The wait for a member that never reports is as long as its session timeout, and begins
+        with the first question. Because all groups are asked in the same round, these waits run at the same time.
         """
         reading = [group for group in groups if group.may_read(leftover.tp.topic)]
         found: DrainWait | None = None if reading else DrainWait("a group that reads the topic")
@@ -159,9 +159,9 @@ class Holders:
 async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holders) -> dict[TopicPartition, DrainWait]:
     """Run one round: delete records that every group has read. Returns the waits of the other partitions.
 
-    Questions take time, so ``current`` gives the context after each question. Meanwhile a partition may be gone, moved
-    or created anew, and another controller may be in office. An error about one partition does not stop the others.
-    Raises ``ControllerMovedError``.
+    Questions take time, so ``current`` gives the context after each question. Meanwhile a partition may be removed,
+    moved or created again, and another controller may be in office. An error about one partition does not stop the
+    other partitions. Raises ``ControllerMovedError``.
     """
     waits = await owners.confirm(current, link)
     standing_waits, left = _left(current())
@@ -240,7 +240,7 @@ def _left(context: Context) -> tuple[dict[TopicPartition, DrainWait], list[Lefto
 
 
 def _keeps(values: Mapping[str, Any]) -> DrainWait:
-    """The reason why records of a drainable partition stay."""
+    """The reason why the records of a drainable partition are not deleted."""
     if Marked.of(values) is Marked.EXPIRED:
         return DrainWait("their records to expire")
     if is_compacted(values):

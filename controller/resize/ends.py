@@ -1,7 +1,7 @@
 """Asks leaders for the start and end offsets of partitions marked for deletion.
 
-A leader that has acknowledged the marking layout takes no more records of clients. Its log end then moves only by
-transaction markers. Each new leader is asked again, because an unclean election may have lost records.
+A leader that has acknowledged the marking layout takes no more records of clients. After that, only transaction markers
+move its log end. Each new leader is asked again, because an unclean election may have lost records.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def ask(context: Context, topic: TopicImage) -> None:
 
 
 def ask_again(context: Context) -> None:
-    """Allow questions that leaders could not answer yet to be asked again."""
+    """Allow the questions that leaders could not answer yet to be repeated."""
     for ending in _endings(context):
         ending.asked.clear()
 
 
 def look_again(context: Context) -> None:
-    """Like ``ask_again``, but also ask for log starts again and repeat StopReplica for replicas that are left."""
+    """Like ``ask_again``, but also ask for log starts again and repeat StopReplica for replicas that still exist."""
     for ending in _endings(context):
         ending.asked.clear()
         ending.stop_sent.clear()
@@ -57,7 +57,7 @@ def _endings(context: Context) -> Iterator[Ending]:
 
 
 def on_offsets_answered(context: Context, event: BrokerAnswered) -> None:
-    """Take in the offsets that leaders answered."""
+    """Store the offsets that leaders answered."""
     request = cast(ListOffsetsRequest, event.request)
     question = OffsetQuestion.END if request.replica_id >= 0 else OffsetQuestion.START
     epochs = {

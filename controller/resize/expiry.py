@@ -1,9 +1,9 @@
 """Retention of resized topics: warnings before unread records expire, and the holds that make retention wait (hole 22).
 
-After a resize, records of one partition wait until a group has read the awaited records of another. When retention
-removes awaited records, the order of keys is lost too: a log start past the awaited end counts as read up to that end,
-so the waiting records are delivered although older records of their keys never were. Waiting records are newer than
-awaited ones, so a warning about the awaited records covers both.
+After a resize, records of one partition wait until a group has read the awaited records of another partition. If
+retention removes awaited records, the order of keys is lost too. A log start past the awaited end counts as read up to
+that end. So the waiting records are delivered although older records of their keys were never delivered. Waiting
+records are newer than awaited records, so a warning about the awaited records is enough.
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ def expiring(
 
 
 def awaited(image: ClusterImage, topic: TopicImage) -> dict[int, int]:
-    """For each partition that another one waits for, the newest leader epoch that a lineage names.
+    """For each awaited partition, the newest leader epoch of it that a lineage names.
 
     The newest epoch is enough: a group that has not read to the end of an older epoch has not read to the end of the
-    newest. A marked partition is awaited as a whole, and so is a loser whose gainer does not have the new layout yet.
+    newest. A marked partition is awaited as a whole. A loser is too, as long as its gainer does not have the new
+    layout.
     """
     snapshot = view.snapshot_of(image, topic)
     epochs = dict.fromkeys(view.marked(topic), ALL)
@@ -83,7 +84,7 @@ class Rules(NamedTuple):
 
 
 class _Offsets(NamedTuple):
-    """Offsets of one partition, from its leader; ``awaited_end`` is None until the leader answers with this end."""
+    """Offsets of a partition, from its leader. ``awaited_end`` is None until the leader answers with this end."""
 
     log_start: int
     kept_from: int
@@ -130,7 +131,7 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Hold]:
 
 
 def rules_of(image: ClusterImage, own: ControllerConfig, topic: str, now_ms: int) -> Rules | None:
-    """The retention rules of a topic; None if no record expires, or none is old enough."""
+    """The retention rules of a topic; None if no record expires, or no record is old enough."""
     config = topic_values(image, topic)
     if "delete" not in config["cleanup.policy"] or config["retention.ms"] < 0:
         return None

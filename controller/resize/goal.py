@@ -1,6 +1,6 @@
 """Writes the goal of a resize and the queued count into the topic's znode, for requests and for edits.
 
-``ordered_resize.judgement`` decides. This module gives it the configuration and the cluster's limits.
+``ordered_resize.judgement`` decides, with the configuration and the cluster's limits that this module provides.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def setting_of(image: ClusterImage, config: ControllerConfig, topic: TopicImage)
 
 
 def not_now(image: ClusterImage) -> str:
-    """Why no topic of the cluster can be resized now; empty when topics can be."""
+    """Why no topic of the cluster can be resized now; empty if topics can be resized."""
     if image.features.level(ORDERED_RESIZE) >= LINEAGE_LEVEL:
         return ""
     return (
@@ -58,7 +58,7 @@ def not_now(image: ClusterImage) -> str:
 
 
 async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) -> None:
-    """Begin the queued resize once it may begin. A count that is refused for good is dropped."""
+    """Begin the queued resize if it may begin now. A count that is refused for good is dropped."""
     effects = decide_wanted(context.image, context.config, topic, snapshot)
     verdict, wanted = effects.response, topic.znode.wanted
     if verdict is None:
@@ -72,7 +72,7 @@ async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) 
 
 
 def decide_wanted(image: ClusterImage, config: ControllerConfig, topic: TopicImage, snapshot: Snapshot) -> Effects:
-    """The effects of judging the queued count. ``response`` is the verdict; None when no count is to be judged now."""
+    """Judge the queued count and return the effects. ``response`` is the verdict; None if there is none now."""
     wanted = topic.znode.wanted
     if wanted is None:
         return Effects(topic.name)
@@ -95,8 +95,8 @@ def log_wait(topic: TopicImage, why: str) -> None:
 def becoming(topic: TopicImage, znode: TopicZnode, version: int, *, is_stored: bool = False) -> Effects:
     """The effects that give the topic another znode.
 
-    ``version`` is the zkVersion of the stored znode. This is ``znode`` itself if ``is_stored``, otherwise the znode
-    that ``znode`` replaces. Brokers get a new goal with the first partition state that has it, not before.
+    ``version`` is the zkVersion of the stored znode. The stored znode is ``znode`` itself if ``is_stored``, otherwise
+    the znode that ``znode`` replaces. Brokers get a new goal only with the first partition state that has this goal.
     """
     kept = {p: found for p, found in topic.partitions.items() if p in znode.partitions}
     after = dataclasses.replace(topic, znode=znode, partitions=kept)

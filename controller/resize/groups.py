@@ -31,7 +31,7 @@ from anabranch.runtime.env import Network
 _STABLE, _EMPTY, _DEAD = "Stable", "Empty", "Dead"
 _OFFSET_FETCH_OF_GROUPS = 8
 _GROUPS_TOGETHER = 20
-"""Groups in one request. All their committed offsets are in one response, which is written and read in one piece."""
+"""Groups in one request. One response has all their committed offsets, and is written and read in one piece."""
 
 
 class UnknownGroupsError(Exception):
@@ -50,11 +50,11 @@ class Group:
     topics: frozenset[str] = frozenset()
     """Topics that members subscribe to. If a subscription cannot be read, the assigned topics are added."""
     unknown: str = ""
-    """The event or fact without which the members' topics are not known; "" if they are known."""
+    """The missing event or fact, if the members' topics are not known; "" if they are known."""
     is_dead: bool = False
     """Whether the group is being deleted, or the broker that was asked has no such group."""
     is_refused: bool = False
-    """Whether the broker that was asked refused to answer for the group. It may not be its coordinator any more."""
+    """Whether the asked broker refused to answer for the group, perhaps because the coordinator has moved."""
 
     def reads(self, topic: str) -> bool:
         return topic in self.topics or any(tp.topic == topic for tp in self.offsets)
@@ -71,13 +71,13 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class KnownGroups:
-    """The consumer groups. ``unknown`` is the reason why there may be others; "" if these are all."""
+    """The consumer groups. ``unknown`` is the reason why there may be more groups; "" if these are all."""
 
     known: list[Group]
     unknown: str = ""
 
     def require_all(self) -> list[Group]:
-        """Raises ``UnknownGroupsError`` when there may be others."""
+        """Raises ``UnknownGroupsError`` if there may be more groups."""
         if self.unknown:
             raise UnknownGroupsError(self.unknown)
         return self.known
@@ -93,7 +93,7 @@ class BrokerLink:
         self._timeout_s = config.controller_socket_timeout_ms / 1000
 
     async def ask(self, broker: LiveBroker, *requests: tuple[Any, int | None]) -> list[Any]:
-        """The responses to requests in given versions; None is the newest. Raises ``OSError``, ``KafkaError``."""
+        """The responses to requests in the given versions (None: the newest). Raises ``OSError``, ``KafkaError``."""
         async with self._open(broker) as channel:
             return [
                 await channel.request(body, version=version, timeout_s=self._timeout_s) for body, version in requests
@@ -111,8 +111,9 @@ class BrokerLink:
 async def read_groups(link: BrokerLink, current: Callable[[], ClusterImage], topics: Collection[str]) -> KnownGroups:
     """The groups that may read one of ``topics``. ``current`` returns the present image of the cluster.
 
-    Some may be missing when a coordinator is loading or away. Some may also be missing when a coordinator moves
-    meanwhile, so that neither broker lists its groups. An error about one group does not affect another.
+    Groups may be missing if a coordinator is loading or away. Groups may also be missing if a coordinator moves
+    meanwhile, so that neither the old nor the new broker lists its groups. An error about one group does not affect
+    another.
     """
     image, groups, unknown = current(), list[Group](), ""
     try:
@@ -136,7 +137,7 @@ async def read_groups(link: BrokerLink, current: Callable[[], ClusterImage], top
 
 
 async def read_again(link: BrokerLink, image: ClusterImage, group: Group) -> Group | None:
-    """The group as it is now; None if its coordinator does not answer or may not have it any more."""
+    """The group as it is now; None if the coordinator does not answer, or may not have the group any more."""
     broker = image.brokers.get(group.coordinator)
     if broker is None:
         return None
@@ -196,13 +197,13 @@ async def _read(link: BrokerLink, broker: LiveBroker, names: list[str]) -> list[
 
 
 def _take_members(group: Group, answer: Any) -> None:
-    """Take the topics of the members from DescribeGroups. A group that is not stable has none."""
+    """Store the members' topics from DescribeGroups. A group that is not stable has no topics there."""
     if answer.error_code != ErrorCode.NONE:
         _is_unknown(group, f"its coordinator to report its members: {ErrorCode.of(answer.error_code).name}")
     elif answer.group_state not in (_STABLE, _EMPTY):
         group.is_settled, group.is_dead = False, answer.group_state == _DEAD
         if answer.protocol_type in (CONSUMER_PROTOCOL_TYPE, ""):
-            group.unknown = "the end of its rebalance"  # or of its deletion, which may fail
+            group.unknown = "the end of its rebalance"  # or the end of its deletion, which may fail
     elif answer.protocol_type == CONSUMER_PROTOCOL_TYPE:
         group.topics, group.unknown = _topics(answer.members)
 
@@ -215,11 +216,11 @@ def _is_unknown(group: Group, until: str) -> None:
 async def unprocessed(
     link: BrokerLink, image: ClusterImage, group: Group, tp: TopicPartition, incarnation: int, end_offset: int
 ) -> DrainWait | None:
-    """The wait for a group that has not processed a partition; None if it has committed and flushed all of it.
+    """The wait for a group that has not processed a partition; None if the group has committed and flushed all of it.
 
-    A commit may run ahead of the flush callback. So members that keep order are asked for their position. They may not
-    know yet that the partition is marked. If no member waits or may wait for the partition, the members do not keep
-    order, and only the commits count. While it is not known whether a group reads the topic, nothing is removed.
+    A commit may run ahead of the flush callback. So members that keep order are asked for their position. These members
+    may not know yet that the partition is marked. If no member waits or may wait for the partition, the members do not
+    keep order, and only the commits count. While it is not known whether a group reads the topic, nothing is removed.
 
     Raises ``OSError``, ``KafkaError``, ``UnknownGroupsError``.
     """
@@ -278,7 +279,7 @@ def _topics(members: Sequence[Any]) -> tuple[frozenset[str], str]:
     """The topics that members of a stable group subscribe to, and the missing fact if some are not known.
 
     Some clients cut a subscription short. The part before the cut is read. If a subscription cannot be read at all, the
-    topics of the group's assignment are added. Without an assignment the topics are not known.
+    topics of the group's assignment are added. Without an assignment, the topics are not known.
     """
     topics: set[str] = set()
     unknown = ""
@@ -296,5 +297,5 @@ def _topics(members: Sequence[Any]) -> tuple[frozenset[str], str]:
 
 
 def readers(groups: Sequence[Group], topic: str) -> list[Group]:
-    """Groups that have committed an offset of the topic or have a member that subscribes to it."""
+    """Groups that have committed an offset of the topic or have a member that subscribes to the topic."""
     return [group for group in groups if group.reads(topic)]

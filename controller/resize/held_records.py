@@ -1,9 +1,9 @@
 """Holds make retention by time keep records: topic key ``ordered.delivery.retention.waits`` (hole 22).
 
-If another partition waits for records, they are held for every group that has committed offsets of the topic and has
-not read these records yet. If a fact is missing, all records are held. Such a fact is the list of groups, the topics of
-a group in a rebalance, or the end of the awaited records. The controller sends holds in each round. A hold that is not
-sent again ends.
+If another partition waits for records, these records are held for every group that has committed offsets of the topic
+but has not read them yet. All records are held if a fact is missing: the list of groups, the topics of a group in a
+rebalance, or the end of the awaited records. The controller sends holds in each round. A hold that is not sent again
+ends.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from anabranch.protocol.types import TopicPartition
 WAITS_KEY = "ordered.delivery.retention.waits"
 MAX_KEY = "ordered.delivery.retention.waits.max.ms"
 ROUNDS = 3
-"""A hold lasts for this many rounds: one round may be late, and another controller may take office."""
+"""A hold lasts for this many rounds, because one round may be late and another controller may take office."""
 _EVERYTHING = 0
 
 
 def held_from(
     groups: KnownGroups, tp: TopicPartition, incarnation: int, awaited: range | None
 ) -> tuple[int, str] | None:
-    """The lowest awaited offset that a group has not read, and this group; None: nothing is held.
+    """The lowest awaited offset that some group has not read, and this group; None: nothing is held.
 
     ``awaited``: the existing offsets that another partition waits for; None: not known.
     """
@@ -43,7 +43,7 @@ def _has_committed(group: Group, topic: str) -> bool:
 
 
 def _may_commit(group: Group, topic: str) -> bool:
-    """Whether a group without known commits of the topic may have some, or may commit soon.
+    """Whether a group without known commits of the topic may have unknown commits, or may commit soon.
 
     Members first commit the position where they begin.
     """
@@ -51,7 +51,7 @@ def _may_commit(group: Group, topic: str) -> bool:
 
 
 def send(context: Context, holds: Iterable[Hold]) -> None:
-    """Send each hold to the leader of its leader epoch. In a new epoch a leader first keeps all records for a lease."""
+    """Send each hold to the leader of the hold's epoch. A leader of a new epoch first keeps all records for a lease."""
     for_ms = ROUNDS * context.config.retention_warning_interval_ms
     for hold in holds:
         found = context.image.led(hold.tp)

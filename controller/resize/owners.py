@@ -1,9 +1,9 @@
-"""Checks that the owners of an emptied partition have processed it. The partition is not removed before.
+"""Checks that the owners of an emptied partition have processed it. Before that, the partition is not removed.
 
-Retention may remove records that a member has delivered and not yet flushed. If the partition were removed then, the
-reader of the surviving partition would go on with the partition's keys. So if a live member can report its position,
-the report counts, and an empty log is not enough. The removal waits neither for a group without live members nor for a
-group whose members do not keep order.
+Retention may remove records that a member has received but not yet flushed. If the partition were removed at this
+point, the reader of the surviving partition would already process the partition's keys. So if a live member can report
+its position, the report counts, and an empty log is not enough. The removal waits neither for a group without live
+members nor for a group whose members do not keep order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 class _Emptied(NamedTuple):
-    """A marked partition without records. Its owners may not have processed all of it."""
+    """A marked partition without records. Perhaps the owners have not processed all of it."""
 
     tp: TopicPartition
     incarnation: int
@@ -30,9 +30,9 @@ class _Emptied(NamedTuple):
 
 
 async def confirm(current: Callable[[], Context], link: BrokerLink) -> dict[TopicPartition, DrainWait]:
-    """Ask the groups about emptied partitions. Returns the waits of those that are not processed.
+    """Ask the groups about emptied partitions. Returns the waits of the partitions that are not processed.
 
-    A fact that is not available is asked for again in the next round.
+    Facts that are not available are asked for again in the next round.
     """
     found = [emptied for topic in current().image.topics.values() for emptied in _emptied(topic)]
     if not found:

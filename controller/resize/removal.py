@@ -21,7 +21,7 @@ logger = structlog.get_logger(__name__)
 
 
 def stop(context: Context, topic: TopicImage) -> None:
-    """Send StopReplica for the replicas of partitions that are being removed, once to each registration of a broker."""
+    """Send StopReplica for replicas of partitions that are being removed: once for each registration of a broker."""
     for p, left in view.left_on(topic).items():
         ending = topic.partitions[p].ending_of_leader()
         for replica in left:

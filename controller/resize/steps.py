@@ -1,8 +1,8 @@
 """Carries out the steps of resizes that ``ordered_resize`` decides: a limited number of them in each call.
 
-A resize is resumed from the znodes alone. No znode has the brokers' responses: a new controller sends its requests to
-every leader again and waits. One task makes all decisions, so ZooKeeper acknowledges a write of a topic before the next
-decision about that topic.
+A resize is resumed from the znodes alone. No znode has the brokers' responses: a new controller sends the requests to
+every leader again and waits for the responses. One task makes all decisions, so ZooKeeper acknowledges a write of a
+topic before the next decision about that topic.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def concerns(context: Context, names: Sequence[str]) -> bool:
 
 
 async def _advance(context: Context, topic: TopicImage, at_most: int) -> int:
-    """Write the due steps of one topic. Returns how many partitions were changed."""
+    """Write the due steps of one topic. Returns the number of changed partitions."""
     removal.stop(context, topic)
     ends.ask(context, topic)
     if not announcing.is_over(context, topic):
@@ -76,7 +76,8 @@ async def _advance(context: Context, topic: TopicImage, at_most: int) -> int:
 def decide(topic: TopicImage, snapshot: Snapshot, at_most: int) -> list[Effects]:
     """The effects of a topic's due steps, in order; empty when the resize only waits.
 
-    Steps of one kind are in one ``Effects``. They change at most ``at_most`` partitions, or those of the first step.
+    Steps of one kind are in one ``Effects``. Together they change at most ``at_most`` partitions; the first step may
+    exceed this.
     """
     by_name: dict[str, list[Step]] = {}
     for step in _first(next_steps(snapshot), at_most):
@@ -85,7 +86,7 @@ def decide(topic: TopicImage, snapshot: Snapshot, at_most: int) -> list[Effects]
 
 
 def _first(steps: Sequence[Step], at_most: int) -> list[Step]:
-    """The first steps that together change at most ``at_most`` partitions, but at least one step of any size."""
+    """The first steps that together change at most ``at_most`` partitions; at least one step, whatever its size."""
     taken: list[Step] = []
     for step in steps:
         at_most -= _size(step)

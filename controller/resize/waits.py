@@ -13,7 +13,7 @@ from anabranch.protocol.types import TopicPartition
 class DrainWait(NamedTuple):
     """The reason why a partition is not empty or not removed yet.
 
-    ``read`` is the position of the ``group`` it waits for.
+    ``read`` is the position of the ``group`` for which the partition waits.
     """
 
     why: str
@@ -27,7 +27,7 @@ def changed(
 ) -> list[dict[str, str]]:
     """The log fields of each wait that has begun, one entry per topic, reason and group.
 
-    Progress of a group is no change.
+    The progress of a group does not count as a change.
     """
     begun: dict[tuple[str, str, str], list[TopicPartition]] = {}
     for tp in sorted(now):
