@@ -1,8 +1,8 @@
 """The decision to double or halve a topic's partition count, from the bytes appended to it. Pure.
 
-When the mean partition gets more than ``autoscale.target.bytes.per.second``, the count doubles. When it gets less than
-a quarter, the count halves. A constant rate never reverses a step. Each count is the initial one times a power of two,
-which stock producers can follow.
+If partitions get more than ``autoscale.target.bytes.per.second`` on average, the count doubles. If they get less than a
+quarter of this target, the count halves. A constant rate never reverses a step. Each count is the initial count times a
+power of two, which stock producers can follow.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 from anabranch.protocol.plurals import counted, one_or_many
 
 HALVED_BELOW = 4
-"""The count halves when the mean is below the target divided by this.
+"""The count halves when the mean is below the target divided by this divisor.
 
-It must not be below 2: halving the count doubles the mean, and a mean above the target would double the count again.
+The divisor must not be below 2: to halve the count doubles the mean, and a mean above the target would double the count
+again.
 """
 
 
 class Policy(NamedTuple):
-    """The keys of a topic. Each is ``autoscale.`` and the field's name with dots."""
+    """The keys of a topic. Each key is ``autoscale.`` and the field's name with dots."""
 
     target_bytes_per_second: int
     min_partitions: int
@@ -28,7 +29,7 @@ class Policy(NamedTuple):
     cooldown_ms: int
     window_ms: int
     unsuited: str = ""
-    """Why the count of such a topic is not scaled; empty if it may be scaled."""
+    """Why the count of such a topic is not scaled; empty if the count may be scaled."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Policy:
@@ -49,7 +50,7 @@ class Policy(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The bytes appended in the last ``elapsed_ms``, which is at most the window.
+    """The bytes appended in the last ``elapsed_ms``. This time is at most the window.
 
     ``unchanged_ms`` is the time since the count changed, as far as this controller knows.
     """
@@ -64,7 +65,7 @@ class Measured(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """``wanted``: the count that the topic should have; None: the present count stays. ``waits``: why it waits."""
+    """``wanted``: the count that the topic should have; None: no change. ``waits``: why a change waits."""
 
     wanted: int | None
     why: str
@@ -91,7 +92,7 @@ def decide(policy: Policy, initial: int, count: int, measured: Measured) -> Deci
 
 
 def bounds_problem(policy: Policy, initial: int) -> str:
-    """Why no count of a topic created with ``initial`` partitions is between the bounds; empty if there is one."""
+    """Why no count of a topic created with ``initial`` partitions is between the bounds; empty if some count is."""
     if policy.min_partitions > policy.max_partitions:
         return (
             f"autoscale.min.partitions={policy.min_partitions} is above"

@@ -1,4 +1,4 @@
-"""Contradictions between the znodes of one topic, which an edit by hand can leave.
+"""Contradictions between the znodes of one topic, which a manual edit can cause.
 
 No step of a resize leads to a contradiction. The controller freezes a topic with a contradiction: it cannot know which
 of two znodes is right, and a wrong guess breaks the order of keys.
@@ -47,7 +47,7 @@ def contradictions(snapshot: Snapshot) -> list[str]:
 def as_served(snapshot: Snapshot) -> TopicZnode:
     """A frozen topic as clients and brokers see it: the newest layout that a partition has, and nothing moves.
 
-    It must not be written: the stored znode may be the right one.
+    This view must not be written, because the stored znode may be the right one.
     """
     topic, states = snapshot.topic, snapshot.states
     first = Layout(topic.initial_partition_count, 0)
@@ -135,7 +135,7 @@ def _bad_state(snapshot: Snapshot, p: int, state: PartitionState) -> Iterator[st
 
 
 def _against_cancel(p: int, had: list[Layout], goal: Layout, initial: int) -> Iterator[str]:
-    """Contradictions if no keys move, because the last resize was cancelled or the topic was never resized."""
+    """Contradictions in a topic where no keys move, because the last resize was cancelled or there was none."""
     stored, version = had[0], goal.layout_version
     for layout in (layout for layout in had if layout.layout_version == version - 1):
         if p in moves(initial, goal.undeleted_partition_count, layout.undeleted_partition_count).losers_of:
@@ -150,7 +150,7 @@ def _against_cancel(p: int, had: list[Layout], goal: Layout, initial: int) -> It
 
 
 def _missing(snapshot: Snapshot, *, was_resized: bool) -> Iterator[str]:
-    """Missing replicas of partitions with a state, missing states that no resize creates, and losers removed early.
+    """Replicas missing for partitions with a state, states missing that no resize creates, and losers removed early.
 
     A loser must not be removed before its gainer is bumped.
     """
@@ -200,7 +200,8 @@ def _bad_losers(snapshot: Snapshot, p: int, entry: LineageEntry) -> Iterator[tup
 def _cycle(snapshot: Snapshot) -> Iterator[str]:
     """A cycle of entries that wait for each other.
 
-    An entry needs the entry before it. It also needs, for each loser, the loser's last entry up to the named epoch.
+    An entry waits for the entry before it. For each loser, it also waits for the loser's last entry up to the named
+    epoch.
     """
     epochs = {p: [entry.epoch for entry in state.lineage] for p, state in snapshot.states.items()}
     graph: dict[Node, list[Node]] = {}

@@ -16,7 +16,7 @@ class Wait(NamedTuple):
 
     partition: int
     from_epoch: int
-    """The partition's batches of this leader epoch and above wait."""
+    """The partition's batches of this and later leader epochs wait."""
     on: int
     """The partition that has to be processed first."""
     epoch: int
@@ -34,7 +34,7 @@ class Wait(NamedTuple):
 
 
 def resize_waits(snapshot: Snapshot, left: Mapping[int, Sequence[int]]) -> list[str]:
-    """The waits of a resize, one sentence each; partitions with a step that is due are not included.
+    """The waits of a resize, one sentence each, except the waits of partitions with a step that is due.
 
     ``left``: the brokers that still have a replica, for each partition that is being removed.
     """
@@ -67,7 +67,7 @@ def resize_waits(snapshot: Snapshot, left: Mapping[int, Sequence[int]]) -> list[
 def request_effect(topic: TopicZnode, asked: TopicZnode, count: int) -> str:
     """The effect of a request for ``count`` on the resize in progress and the queued count; empty: none.
 
-    ``asked`` is the znode that the request leads to.
+    ``asked`` is the znode that results from the request.
     """
     goal, queued = topic.undeleted_partition_count, topic.wanted
     instead = f" in place of the queued {queued}" if queued not in (None, count) else ""

@@ -1,9 +1,9 @@
-"""Facts of a reader about one topic: answers of brokers and of its group, of any age. Partitions are numbers.
+"""A reader's facts about one topic: answers of brokers and of the reader's group, of any age. Partitions are numbers.
 
 25301 is the API PartitionLeaderEpochsForPartitions, and 25300 is ConsumerGroupPosition.
 
-While a fact is missing, records are held back. Answers may arrive in any order: the newest lineage of each partition is
-kept, and a removed incarnation stays removed.
+While a fact is missing, records are held back. Answers may arrive in any order, because the newest lineage of each
+partition is kept, and a removed incarnation stays removed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
 
 
 class Lineage(NamedTuple):
-    """The answer of 25301 for a partition that exists, all from one read of its znode."""
+    """The answer of 25301 for an existing partition. All its facts come from one read of the partition's znode."""
 
     as_of: int
-    """The partition's leader epoch. All entries up to this epoch are here, except dropped ones up to the floor."""
+    """The partition's leader epoch. All entries up to this epoch are here, except entries dropped up to the floor."""
     floor: int = -1
     entries: tuple[LineageEntry, ...] = ()
     """Ascending by epoch."""
@@ -46,7 +46,7 @@ class Lineage(NamedTuple):
 class Facts:
     """Facts about one topic. ``version`` increases with every change that a decision may depend on.
 
-    ``taken_back`` is called whenever a lowered position revokes passed epochs, before a later fact can restore them.
+    ``taken_back`` is called as soon as a lowered position revokes passed epochs, before a later fact can restore them.
     """
 
     __slots__ = (
@@ -84,9 +84,9 @@ class Facts:
         """How often the group's position in a partition was lowered, as its coordinator counts."""
         self.log_starts: dict[int, int] = {}
         self.unowned: set[int] = set()
-        """Partitions that no live member owns, by the group's coordinator."""
+        """Partitions that no live member owns, according to the group's coordinator."""
         self.missing: set[int] = set()
-        """Partitions that a broker did not know. The broker may be behind, so 25301 is sent again."""
+        """Partitions unknown to a broker. The broker may lag, so 25301 is sent again."""
         self.passed: dict[int, int] = {}
         """The leader epoch up to which a partition was found satisfied."""
         self.version += 1
@@ -132,7 +132,7 @@ class Facts:
     def on_position(self, partition: int, position: int) -> None:
         """Store the group's position. A lower position revokes epochs that were passed because of the higher one.
 
-        -1 means that the position is not known (any more). It revokes nothing.
+        -1 means that the position is not known (any more). -1 revokes nothing.
         """
         if self.positions.get(partition, NO_OFFSET) == position:
             return
@@ -151,8 +151,8 @@ class Facts:
     def on_rewinds(self, partition: int, rewinds: int) -> None:
         """Store how often the group's position in a partition was lowered.
 
-        If the count has changed, the position was lower meanwhile. The lowest position is not known, so the epochs
-        passed because of any position are revoked.
+        If the count has changed, the position was lower meanwhile. How low is not known, so all epochs that were passed
+        because of a position are revoked.
         """
         before = self.rewinds.get(partition, rewinds)
         self.rewinds[partition] = rewinds
@@ -169,13 +169,13 @@ class Facts:
         self.ends[partition] = {epoch: end for epoch, end in self.ends.get(partition, {}).items() if epoch <= passed}
 
     def on_new_generation(self) -> None:
-        """Forget positions and owners, which end with their generation; passed epochs stay passed."""
+        """Forget positions and owners, which end with their generation. Passed epochs stay passed."""
         self.version += 1
         self.positions.clear()
         self.unowned.clear()
 
     def pass_all(self, satisfied: Mapping[int, int]) -> None:
-        """Note epochs that are satisfied together, and stay so unless a position is lowered."""
+        """Note epochs that are satisfied together. They stay satisfied unless a position is lowered."""
         if satisfied:
             self.version += 1
             self.passed.update(satisfied)
@@ -199,7 +199,7 @@ def is_fresh(known: Lineage, epoch: int) -> bool:
 
 
 def is_processed(facts: Facts, partition: int, epoch: int) -> bool:
-    """Whether the group has processed the partition up to the end of the epoch, or of a later epoch.
+    """Whether the group has processed the partition up to the end of this or a later epoch.
 
     If the partition has no record up to this end, no position is needed.
     """
@@ -215,7 +215,7 @@ def is_processed(facts: Facts, partition: int, epoch: int) -> bool:
 
 
 def log_start_counts(facts: Facts, partition: int) -> bool:
-    """Whether a log start past the end counts as a position: only if no live member would report one (rule 14)."""
+    """Whether a log start past the end counts as a position: only if no live member reports positions (rule 14)."""
     return partition in facts.unowned
 
 

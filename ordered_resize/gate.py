@@ -1,6 +1,7 @@
-"""The delivery gate of one topic of a consumer: which batches may be delivered, and which questions and loads first.
+"""The delivery gate of one topic of a consumer: which batches may be delivered.
 
-Feed ``facts``, then ``look`` at the next batch of a partition. The table of states is ``MOVES``.
+If some may not yet, the gate names the questions and loads that must come first. Feed ``facts``, then ``look`` at the
+next batch of a partition. The table of states is ``MOVES``.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class _Held:
         self.cap = -1
         self.cap_version = -1
         self.lowest = -1
-        """The lowest cap since the last load was called."""
+        """The lowest cap since the call of the last load."""
         self.named: Set[int] = frozenset()
         self.named_version = -1
         self.needed: Mapping[int, int] = {}
@@ -104,7 +105,7 @@ class Gate:
     # ------------------------------------------------------------ events
 
     def assign(self, partitions: Iterable[int]) -> None:
-        """Hold exactly these partitions; those held before keep their loads."""
+        """Hold exactly these partitions. Partitions that were already held keep their loads."""
         self._held = {partition: self._held.get(partition) or _Held() for partition in partitions}
 
     def restart(self, partition: int) -> None:
@@ -112,7 +113,7 @@ class Gate:
         self._held[partition].state = GateState.UNKNOWN
 
     def renew(self, partition: int) -> None:
-        """Note that the partition was removed: nothing of its next incarnation was loaded."""
+        """Note that the partition was removed. No load covers its next incarnation."""
         self._held[partition] = _Held()
 
     def forget(self) -> None:
@@ -128,7 +129,7 @@ class Gate:
     # ------------------------------------------------------------ decisions
 
     def look(self, partition: int, epoch: int) -> GateState:
-        """The state of the next batch, which has this leader epoch. Raises ``IllegalTransitionError``."""
+        """The state of a next batch of this leader epoch. Raises ``IllegalTransitionError``."""
         held = self._held[partition]
         state = self._judge(partition, held, epoch)
         if state is not held.state and (held.state, state) not in MOVES:
@@ -159,19 +160,19 @@ class Gate:
         return held.cap
 
     def _note_caps(self) -> None:
-        """Note the lowered caps at once: a load stays stale even if the cap rises again before the next ``look``."""
+        """Note lowered caps at once: a load stays stale even if the cap rises again before the next ``look``."""
         for partition in self._held:
             self.cap(partition)
 
     def limit(self, partition: int) -> int:
-        """The highest leader epoch whose batches are OPEN, in agreement with ``look``; ``BELOW_EVERY_EPOCH``: none."""
+        """The highest leader epoch whose batches are OPEN according to ``look``; ``BELOW_EVERY_EPOCH``: none."""
         known = self.facts.lineages.get(partition)
         if known is None:
             return lineage.BELOW_EVERY_EPOCH
         return min(self.cap(partition), lineage.loaded_up_to(known, self._held[partition].loaded))
 
     def load_called(self, partition: int) -> Loaded:
-        """The epochs that a load called now covers; they are passed to ``load_returned``."""
+        """The epochs that a load called now covers. The caller passes them to ``load_returned``."""
         known = self.facts.lineages[partition]
         held = self._held[partition]
         held.lowest = self.cap(partition)
@@ -184,7 +185,7 @@ class Gate:
         held.loaded = Loaded(min(called.cap, held.lowest), called.floor)
 
     def take_revoked(self) -> list[int]:
-        """Partitions that wait again after a load: the user's revoke callback is due, once."""
+        """Partitions that wait again after a load. The user's revoke callback is due once for each."""
         found = []
         for partition, held in self._held.items():
             self.cap(partition)
@@ -196,7 +197,7 @@ class Gate:
     # ------------------------------------------------------------ what is missing
 
     def questions(self, partition: int, epoch: int) -> list[Question]:
-        """The questions whose answers may open the gate for the next batch, which has this leader epoch."""
+        """The questions whose answers may open the gate for a next batch of this leader epoch."""
         facts, known = self.facts, self.facts.lineages.get(partition)
         if known is None or not knows_batch(known, epoch):
             return [Question(Ask.LINEAGE, partition, epoch)]
@@ -230,7 +231,7 @@ class Gate:
         ]
 
     def named(self, partition: int) -> Set[int]:
-        """The partitions that entries require, except removed ones.
+        """The partitions that entries require, except removed partitions.
 
         Their positions matter now, or will matter if they are lowered.
         """
@@ -252,7 +253,7 @@ class Gate:
         return held.needed
 
     def _highest(self, known: Lineage) -> dict[int, int]:
-        """By partition, the highest epoch that an entry requires. Its end is behind the ends of all lower epochs."""
+        """By partition, the highest epoch that an entry requires. All lower epochs end before its end."""
         highest: dict[int, int] = {}
         for entry in known.entries:
             for q, f in lineage.required(self.facts, entry.losers).items():

@@ -22,19 +22,19 @@ class Reader(NamedTuple):
 
     group: str
     life: int = 0
-    """Distinguishes the group from a deleted one of the same name."""
+    """Distinguishes the group from a deleted group of the same name."""
     positions: Mapping[int, int] = {}
-    """The group's position by partition. A group without one reads the partition from the beginning of its log."""
+    """The group's position by partition. A group without a position reads the partition's log from its start."""
     reporting: frozenset[int] = frozenset()
     """Partitions whose owner reports positions. The log start of these partitions does not count as a position."""
 
 
 ANY_GROUP: Final = Reader("")
-"""A group without any position. An entry that is satisfied for it is satisfied for every group, also a future one."""
+"""A group without any position. If an entry is satisfied for it, then for every group, even a future one."""
 
 
 class Obstacle(NamedTuple):
-    """A group that has not processed a partition up to the end of a leader epoch that another partition waits for."""
+    """A group that has not processed ``partition`` up to the end of ``epoch``. Another partition waits for this."""
 
     group: str
     life: int
@@ -43,10 +43,10 @@ class Obstacle(NamedTuple):
 
 
 class Requirements:
-    """The pairs that partitions wait for in any of their entries, directly or indirectly, for given lineages.
+    """For given lineages: the pairs for which partitions wait in any of their entries, directly or indirectly.
 
-    A *pair* is a partition and a leader epoch; the partition has to be processed up to the end of that epoch. A removed
-    partition makes no pair.
+    A *pair* is a partition and a leader epoch; the partition has to be processed up to the end of that epoch. Removed
+    partitions are in no pair.
     """
 
     __slots__ = ("_named_by", "epochs", "partitions")
@@ -54,7 +54,7 @@ class Requirements:
     def __init__(self, known: Facts, partitions: Iterable[int]) -> None:
         self.partitions = tuple(partitions)
         self._named_by: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        """By pair, the partitions that name it and the epochs of their entries."""
+        """By pair, the partitions that name the pair and the epochs of their entries."""
         self.epochs: dict[int, list[int]] = {}
         """By partition, the leader epochs of its pairs."""
         followed: dict[int, int] = {}
@@ -76,7 +76,7 @@ class Requirements:
                     self._named_by[pair].append((q, entry.epoch))
 
     def obstacles(self, known: Facts, readers: Iterable[Reader]) -> list[Obstacle]:
-        """The pairs that each group has not processed. ``known`` has ends and log starts; it is not changed."""
+        """The pairs that each group has not processed. ``known`` has ends and log starts, and is not changed."""
         found = []
         for reader in readers:
             facts = _facts_of(known, reader)
@@ -90,7 +90,7 @@ class Requirements:
     def caps(self, known: Facts, obstacles: Iterable[Obstacle]) -> dict[int, int]:
         """By partition, the highest leader epoch that is served while these obstacles exist; -1: none.
 
-        A batch whose epoch is above the lineage's ``as_of`` is served to no reader.
+        Batches of epochs above the lineage's ``as_of`` are served to no reader.
         """
         lowest: dict[int, int] = {}
         missing = {(o.partition, o.epoch) for o in obstacles}
@@ -118,17 +118,17 @@ def _facts_of(known: Facts, reader: Reader) -> Facts:
 
 
 class Patience(Generic[K]):
-    """Waits, each with the time when it began, and the waits that lasted too long."""
+    """Waits, each with its start, and the waits that lasted too long."""
 
     __slots__ = ("_since", "released")
 
     def __init__(self) -> None:
         self._since: dict[K, float] = {}
         self.released: set[K] = set()
-        """Waits that lasted too long, while they exist."""
+        """The present waits that have lasted too long."""
 
     def look(self, waits: Collection[K], now: float, limit_s: float) -> list[K]:
-        """Set the present waits; returns those that this call releases, in order."""
+        """Set the present waits. Returns the waits that this call releases, in order."""
         self._since = {wait: self._since.get(wait, now) for wait in waits}
         over = {wait for wait, since in self._since.items() if now - since >= limit_s}
         found = [wait for wait in self._since if wait in over - self.released]
@@ -136,5 +136,5 @@ class Patience(Generic[K]):
         return found
 
     def since(self, wait: K) -> float:
-        """When a wait of the last ``look`` began."""
+        """The time when a wait of the last ``look`` began."""
         return self._since[wait]

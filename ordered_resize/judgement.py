@@ -1,7 +1,7 @@
 """Whether a topic may be changed: one list of rules for requests and for edits.
 
 A request, an edit of the topic's znode, an edit made while no controller was active, and a queued count pose the same
-question: may the known topic become the requested one? The answer is one of three: accept, with the znode to write;
+question: may the known topic become the requested topic? There are three answers: accept, with the znode to write;
 refuse, with a sentence; or freeze, with a sentence, if the znodes contradict each other. A frozen topic is served but
 not resized, until an edit ends the contradiction.
 """
@@ -36,12 +36,12 @@ class VerdictKind(enum.Enum):
 
 
 class Verdict(NamedTuple):
-    """A decision. ``topic``: the znode to write; None if the stored one stays as it is."""
+    """A decision. ``topic``: the znode to write; None if the stored znode stays as it is."""
 
     outcome: VerdictKind
     topic: TopicZnode | None = None
     why: str = ""
-    """One sentence: the reason of a refusal, or the part that is not done; empty if everything is done."""
+    """One sentence: the reason for a refusal, or the part that is not done; empty if everything is done."""
     code: ErrorCode = ErrorCode.NONE
 
 
@@ -57,17 +57,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The facts that decide about a resize besides the znodes of the topic."""
+    """The facts besides the topic's znodes that decide about a resize."""
 
     assign: Assign = field(default=lambda new: {})
-    """Raises if there are too few brokers at the moment."""
+    """Chooses replicas for new partitions. Raises if there are too few brokers at the moment."""
     limits: Limits = field(default_factory=Limits)
     is_internal: bool = False
     is_compacted: bool = False
     marked: Marked = Marked.EXPIRED
     """How long partitions that are marked for deletion are kept."""
     is_ordered: bool = True
-    """``enable.ordered.delivery``, which the first resize settles."""
+    """``enable.ordered.delivery``. The first resize fixes its value."""
     not_now: str = ""
     """Why no topic of the cluster can be resized: a feature that is not finalized, brokers that lack it."""
 
@@ -86,7 +86,7 @@ class Case:
 
     @property
     def count(self) -> int:
-        """The requested count; partitions that were added to the assignment count too."""
+        """The requested count, including partitions that were added to the assignment."""
         added = len(self.asked.partitions) > len(self.known.topic.partitions)
         return len(self.asked.partitions) if added else self.asked.undeleted_partition_count
 
@@ -115,7 +115,7 @@ class Case:
 def judge_request(
     snapshot: Snapshot, count: int, setting: Setting, assigned: Mapping[int, list[int]] | None = None
 ) -> Verdict:
-    """A request for a count, with replicas for the new partitions or without."""
+    """Decide on a request for a count, with or without replicas for the new partitions."""
     if snapshot.frozen:
         return _refused(ErrorCode.POLICY_VIOLATION, f"The topic is frozen: {snapshot.frozen}.")
     if unreadable := sorted(snapshot.unreadable):
@@ -137,9 +137,9 @@ def judge_request(
 
 
 def advice(known: TopicZnode, asked: TopicZnode, setting: Setting) -> str:
-    """A note on an accepted resize of a compacted topic, about the partitions that it marks for deletion.
+    """A note on an accepted resize of a compacted topic, about the partitions that the resize marks for deletion.
 
-    Empty if it marks none, for example if it cancels a grow.
+    Empty if the resize marks no partition, for example because it cancels a grow.
     """
     counted, after = asked.undeleted_partition_count, asked.wanted or asked.undeleted_partition_count
     is_cancelled = asked.wanted is None and asked.previous_undeleted_partition_count == counted
@@ -149,7 +149,7 @@ def advice(known: TopicZnode, asked: TopicZnode, setting: Setting) -> str:
 
 
 def judge_edit(snapshot: Snapshot, edited: TopicZnode, setting: Setting) -> Verdict:
-    """Decide on an edit of the topic's znode that the active controller sees; dropped fields keep their values."""
+    """Decide on an edit of the topic's znode that the active controller sees. Dropped fields keep their values."""
     if snapshot.frozen:
         return judge_found(dataclasses.replace(snapshot, topic=edited), setting)
     return _judge_edit(snapshot, edited, setting)
@@ -166,7 +166,7 @@ def judge_found(snapshot: Snapshot, setting: Setting) -> Verdict:
 
 
 def judge_wanted(snapshot: Snapshot, setting: Setting) -> Verdict | None:
-    """Decide on the queued count; None if there is none, or if it waits for the resize in progress.
+    """Decide on the queued count. None if no count is queued, or if the count waits for the resize in progress.
 
     A refusal with a topic drops an impossible count. After a refusal without a topic, the count stays queued.
     """
@@ -185,16 +185,16 @@ def judge_wanted(snapshot: Snapshot, setting: Setting) -> Verdict | None:
 def proven(snapshot: Snapshot) -> Snapshot:
     """The topic with the facts that the states of its partitions prove.
 
-    Its count is the count that the states store with the topic's layout version. Partitions at the end of the
-    assignment that have no state are left out. A state that cannot be read counts as a state. All other facts come from
-    the topic's znode, and ``contradictions`` compares them with the states.
+    The count is the one that the states store with the topic's layout version. Partitions at the end of the assignment
+    that have no state are left out. A state that cannot be read counts as a state. All other facts come from the
+    topic's znode, and ``contradictions`` compares them with the states.
     """
     topic, states = snapshot.topic, snapshot.states
     led = max({*snapshot.unreadable, *(p for p, state in states.items() if not state.never_led)}, default=-1) + 1
     stored = {layout for p in states if (layout := snapshot.stored(p)) is not None}
     counts = {layout.undeleted_partition_count for layout in stored if layout.layout_version == topic.layout_version}
     if topic.layout_version == 0 and stored <= {(topic.initial_partition_count, 0)}:
-        if not led:  # it was created just now
+        if not led:  # the topic was created just now
             return snapshot
         initial = led if "initial_partition_count" in topic.absent else topic.initial_partition_count
         counts = {initial}
@@ -210,7 +210,7 @@ def proven(snapshot: Snapshot) -> Snapshot:
 
 
 def _judge_edit(known: Snapshot, edited: TopicZnode, setting: Setting) -> Verdict:
-    """Decide on an edit: fields that a tool dropped keep their values, and a refused edit is undone."""
+    """Decide on an edit. Fields that a tool dropped keep their values, and a refused edit is undone."""
     optional = ("last_offsets", "ordered_delivery", "previous_undeleted_partition_count", "wanted")
     dropped = {*edited.absent, *(name for name in optional if getattr(edited, name) in (None, {}))}
     asked = edited.replace(**{name: getattr(known.topic, name) for name in dropped}, absent=frozenset())
@@ -219,7 +219,7 @@ def _judge_edit(known: Snapshot, edited: TopicZnode, setting: Setting) -> Verdic
 
 
 def _judge(case: Case) -> Verdict:
-    """Decide whether a resize begins, is cancelled or is queued. ``MOMENTS`` count only if it would begin now."""
+    """Decide whether a resize begins, is cancelled or is queued. If it cannot begin now, ``MOMENTS`` do not count."""
     if refused := _refusal(case, EDITS):
         return refused
     if case.count == case.before:
@@ -314,7 +314,7 @@ def _count(case: Case) -> str | None:
 
 
 def _emptied(case: Case) -> str | None:
-    """Refuse a shrink whose marked partitions would never get empty, except in a compacted topic, where they stay."""
+    """Unless the topic is compacted, refuse a shrink whose marked partitions would never get empty."""
     stays = case.setting.marked is Marked.FOR_EVER and not case.setting.is_compacted
     if case.count < case.before and stays:
         return (
@@ -379,4 +379,4 @@ MOMENTS: Final = (
     Rule(ErrorCode.REASSIGNMENT_IN_PROGRESS, _reassigned),
     Rule(ErrorCode.POLICY_VIOLATION, _unreadable),
 )
-"""Rules for a resize that would begin at once: a queued one waits until they are met."""
+"""Rules for a resize that would begin at once. A queued resize waits until these rules are met."""

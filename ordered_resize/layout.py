@@ -24,7 +24,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def goal(cls, topic: TopicZnode) -> Layout:
-        """The layout that every counted partition has to get, from the topic's znode."""
+        """From the topic's znode: the layout that every counted partition has to get."""
         return cls(topic.undeleted_partition_count, topic.layout_version, topic.initial_partition_count)
 
     @property
@@ -37,7 +37,7 @@ class Layout(NamedTuple):
         return place(key_hash, self.initial_partition_count, self.undeleted_partition_count)
 
     def counts(self, partition: int) -> bool:
-        """Whether the partition accepts records under this layout; otherwise it is closed: marked for deletion."""
+        """Whether the partition accepts records under this layout. If not, it is closed: marked for deletion."""
         return partition < self.undeleted_partition_count
 
     def closes(self, partition: int) -> bool:
@@ -61,8 +61,8 @@ class Moves(NamedTuple):
 def moves(initial: int, before: int, after: int) -> Moves:
     """Losers and gainers of a resize between two counts, neither below ``initial``.
 
-    A grow moves keys from the nearest ancestor below the old count to each new partition; a shrink from each partition
-    that is no longer counted to its nearest ancestor below the new count.
+    A grow moves keys to each new partition from its nearest ancestor below the old count. A shrink moves keys from each
+    partition that is no longer counted to its nearest ancestor below the new count.
     """
     found: dict[int, list[int]] = {}
     for partition in range(before, after):

@@ -6,8 +6,8 @@
     may_deliver(p, b)   = satisfied(q, f) for every q: f of every entry of p with epoch <= b
 
 Entries are written in the bump that makes them true, so a lineage read at leader epoch ``as_of`` has every entry up to
-it. The recursion is computed as a closure: for each partition only the highest required epoch counts, because
-satisfying it satisfies all lower ones.
+``as_of``. The recursion is computed as a closure: for each partition only the highest required epoch counts, because
+all lower epochs are satisfied with it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anabranch.zk_schemas.partition_state import LineageEntry
 EVERY_EPOCH: Final = 2**31
 """Above every leader epoch."""
 BELOW_EVERY_EPOCH: Final = -2
-"""Below every leader epoch, including the -1 of batches that have none."""
+"""Below every leader epoch, including the -1 of batches without a leader epoch."""
 
 
 def pruned(
@@ -43,15 +43,15 @@ def pruned(
 
 
 def raised_floor(floor: int, epoch: int) -> int:
-    """The floor after losers of the entry at ``epoch`` were dropped: a load may be due for their removed records."""
+    """The floor after losers of the entry at ``epoch`` were dropped. A load may be due for these losers' records."""
     return max(floor, epoch)
 
 
 def required(facts: Facts, losers: Mapping[int, int], *, passed_too: bool = False) -> dict[int, int]:
     """The partitions to process before batches that wait for ``losers``, each with its highest leader epoch.
 
-    Epochs that are over or were passed need nothing more. Requirements behind a lineage that is unknown, or too old,
-    are not included. ``passed_too`` includes passed epochs, which would be waited for again if their position were
+    Epochs that are over or were passed need nothing more. Requirements behind a lineage that is unknown or too old are
+    not included. With ``passed_too``, passed epochs are included: they would be required again if their position were
     lowered.
     """
     needed: dict[int, int] = {}
@@ -69,12 +69,12 @@ def required(facts: Facts, losers: Mapping[int, int], *, passed_too: bool = Fals
 
 
 def behind(known: Lineage, above: int, up_to: int) -> list[LineageEntry]:
-    """The entries of a required partition from ``above`` (exclusive) to ``up_to``. They are required as well."""
+    """The entries of a required partition from ``above`` (exclusive) to ``up_to``. These are required too."""
     return [entry for entry in known.entries if above < entry.epoch <= up_to]
 
 
 def is_satisfied(facts: Facts, q: int, f: int) -> bool:
-    """Whether a partition named by ``required`` has a new enough lineage and is processed up to epoch ``f``."""
+    """Whether a partition in ``required`` has a new enough lineage and is processed up to the end of epoch ``f``."""
     known = facts.lineages.get(q)
     return known is not None and is_fresh(known, f) and is_processed(facts, q, f)
 
@@ -93,12 +93,12 @@ def cap(facts: Facts, partition: int) -> int:
 
 
 def may_deliver(facts: Facts, partition: int, epoch: int) -> bool:
-    """Whether a batch of this leader epoch may be delivered, as far as order goes; a load may come first."""
+    """Whether the order allows delivering a batch of this leader epoch. A load may still have to come first."""
     return epoch <= cap(facts, partition)
 
 
 class Loaded(NamedTuple):
-    """Cap and floor when the last load of a partition was called; after an assignment nothing was loaded."""
+    """Cap and floor at the call of a partition's last load. After an assignment nothing was loaded."""
 
     cap: int = -1
     floor: int = -1
@@ -108,8 +108,8 @@ def loaded_up_to(known: Lineage, loaded: Loaded) -> int:
     """The highest leader epoch whose batches need no load first; ``EVERY_EPOCH``: all, ``BELOW_EVERY_EPOCH``: none.
 
     This is rule 13. If the floor is above both values of ``loaded``, entries were dropped that no load covered, and a
-    load is due before any batch. The cap alone does not show this: an entry that waits below the floor keeps the cap
-    below the floor.
+    load is due before any batch. The cap alone does not show this, because an entry that waits below the floor keeps
+    the cap below the floor.
     """
     if known.floor > max(loaded.cap, loaded.floor):
         return BELOW_EVERY_EPOCH
@@ -125,7 +125,7 @@ def leader_epochs_after_creation(partition: int, entries: Iterable[LineageEntry]
     """KIP-253's ``leaderEpochAfterCreation``: the losers of the newest entry that a grow made."""
     newest: Mapping[int, int] = {}
     for entry in entries:
-        if all(loser < partition for loser in entry.losers):  # losers of a grow are ancestors, of a shrink descendants
+        if all(loser < partition for loser in entry.losers):  # losers of a grow are ancestors, those of a shrink not
             newest = entry.losers
     return dict(newest)
 
@@ -147,12 +147,12 @@ def last_merges(known: Mapping[int, Lineage]) -> dict[int, Merge]:
     for p, one in known.items():
         for entry in one.entries:
             for q, up_to in entry.losers.items():
-                if p < q:  # an ancestor, so a shrink; in a grow a descendant takes some of the keys
+                if p < q:  # p is an ancestor: a shrink. In a grow a descendant takes keys
                     found[q] = max(found.get(q, Merge(-1, -1, -1)), Merge(up_to, p, entry.epoch))
     return found
 
 
 def has_keys(own: Lineage, merge: Merge | None) -> bool:
-    """Whether no shrink took the keys of a partition, or a grow gave it keys after the last such shrink."""
+    """Whether a partition has keys: no shrink took them, or a grow gave it keys after the last such shrink."""
     newest = max((entry.epoch for entry in own.entries), default=own.floor)
     return merge is None or newest > merge.up_to

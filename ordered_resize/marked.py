@@ -1,8 +1,8 @@
 """How long partitions that are marked for deletion are kept, by the configuration of their topic. Pure.
 
 In a compacted topic a marked partition has the only copy of its keys' latest values until the keys are written again.
-It stays: closed, compacted, read by new groups, and counted again by a grow. Its removal before it is empty loses these
-values, and therefore needs a configuration key of its own.
+So the partition stays: it is closed, is compacted, is read by new groups, and may be counted again by a grow. To remove
+the partition before it is empty loses these values, and therefore needs a separate configuration key.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEPT_FOREVER = -1
 
 
 class Marked(enum.Enum):
-    """How long a marked partition is kept. An empty one is removed in any case."""
+    """How long a marked partition is kept. An empty partition is removed in any case."""
 
     DRAINED = "until every group has processed them"
     EXPIRED = "until their records have expired"
@@ -28,7 +28,7 @@ class Marked(enum.Enum):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Marked:
-        """The choice that the values in force of the topic keys make."""
+        """The choice that follows from the values in force of the topic keys."""
         if values[LOSS_KEY if is_compacted(values) else DRAIN_KEY]:
             return cls.DRAINED
         expires = "delete" in values["cleanup.policy"] and values["retention.ms"] != _KEPT_FOREVER

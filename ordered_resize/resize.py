@@ -1,9 +1,9 @@
 """The next writes of a resize: the phase of every partition, and a table from phase to step.
 
 A resize begins with one write of the goal to the topic's znode: the count, the previous count, and a version. Losers
-and gainers follow from the two counts. Then every partition gets the goal's layout in a bump of its own: losers first,
-and a gainer once the leaders of its own losers have answered. A bump is one write of the leader epoch, the layout, the
-replaced layout and epoch, and for a gainer the lineage entry. So none of these is stored without the others.
+and gainers follow from the two counts. Then every partition gets the goal's layout in a separate bump: losers first,
+and each gainer once the leaders of its losers have answered. A bump is one write of the leader epoch, the layout, the
+replaced layout and epoch, and for a gainer the lineage entry. So none of these facts is stored without the others.
 
 No other state is kept: a newly elected controller continues from the same znodes, and asks the leaders again.
 """
@@ -24,15 +24,15 @@ from anabranch.zk_schemas.partition_state import Before, LineageEntry, Partition
 from anabranch.zk_schemas.topic import TopicZnode
 
 MAX_TOGETHER = 100
-"""The most partitions removed in one write: each takes two operations, and each write gives the topic a new id."""
+"""The most partitions removed in one write. Each takes two operations, and each write gives the topic a new id."""
 MAX_BYTES_TOGETHER = 256 * 1024
-"""The most bytes of states whose removal begins in one write, except for a single state: a lineage may be long."""
+"""The most bytes of states whose removal begins in one write. Exception: a single state with a long lineage."""
 Assign: TypeAlias = Callable[[Sequence[int]], Mapping[int, list[int]]]
-"""Replicas for partitions that have none yet."""
+"""Replicas for partitions that have no replicas yet."""
 
 
 class Phase(enum.Enum):
-    """The phase of one partition. Phases in ``STEPS`` have a step that is due, the others wait."""
+    """The phase of one partition. Partitions in a phase of ``STEPS`` have a step that is due. The others wait."""
 
     SETTLED = "has the layout, and its leader has answered"
     UNLED = "was never led since the topic was created"
@@ -51,7 +51,7 @@ class Phase(enum.Enum):
 class Step:
     """One atomic write of the active controller, done only if none of its znodes was changed in between.
 
-    Steps of one call may be sent together. The next steps are computed only when all of these are written, because the
+    Steps of one call may be sent together. The next steps are computed only when all these steps are written: the
     snapshot shows only written bumps, and a resize may be cancelled only if no gainer was bumped.
     """
 
@@ -63,7 +63,7 @@ class Step:
 
 
 def next_steps(snapshot: Snapshot) -> list[Step]:
-    """The steps that are due. Each may be done alone, in any order, or not at all; empty: only waiting is left."""
+    """The steps that are due. Each step may be done alone, in any order, or not at all. Empty: the resize waits."""
     if snapshot.frozen or snapshot.unreadable:
         return []
     found = phases(snapshot)
@@ -102,9 +102,9 @@ def phase_of(snapshot: Snapshot, partition: int) -> Phase:
 
 
 def losers_are_done(snapshot: Snapshot, losers: Collection[int]) -> bool:
-    """Whether no loser accepts the gainer's keys any more: the goal is stored, and each leader answered (rule 3).
+    """Whether no loser accepts the gainer's keys any more: each has the goal stored, and its leader answered (rule 3).
 
-    If a leader's broker is no longer registered, that does not count as an answer: the broker may still serve.
+    A leader whose broker is no longer registered does not count as answered, because the broker may still serve.
     """
     return all(snapshot.has_goal(loser) and loser in snapshot.answered for loser in losers)
 
@@ -116,7 +116,7 @@ def is_stored(snapshot: Snapshot) -> bool:
 
 
 def is_settled(snapshot: Snapshot) -> bool:
-    """Whether the next resize may begin (rule 4): all is stored, and the leaders of all counted partitions answered.
+    """Whether the next resize may begin (rule 4): the goal is stored, and all counted partitions' leaders answered.
 
     Otherwise a leader two layouts behind could refuse a batch, and accept a late copy of it after the controller's next
     request.
@@ -129,13 +129,13 @@ def is_settled(snapshot: Snapshot) -> bool:
 
 
 def may_begin(snapshot: Snapshot, count: int) -> bool:
-    """Whether a resize to ``count`` may begin now: it must not count a partition that is being removed."""
+    """Whether a resize to ``count`` may begin now. It must not count a partition that is being removed."""
     leaving = [partition for partition, state in snapshot.states.items() if state.being_removed]
     return is_settled(snapshot) and count <= min(leaving, default=count)
 
 
 def begun(snapshot: Snapshot, count: int, assign: Assign) -> TopicZnode:
-    """The write that begins a resize of a settled topic. Until the first bump, nothing else is stored about it."""
+    """The write that begins a resize of a settled topic. Until the first bump, no other write is made for it."""
     topic = snapshot.topic
     new = [partition for partition in range(count) if partition not in topic.partitions]
     return topic.replace(
@@ -193,7 +193,7 @@ def _bump(snapshot: Snapshot, partition: int) -> Step:
 
 
 def _create(snapshot: Snapshot, partition: int) -> Step:
-    """A state with its first leader. Its leader epoch is above the last one of this partition number (rules 3, 7)."""
+    """A state with its first leader. Its leader epoch is above the last epoch of this partition number (rules 3, 7)."""
     in_sync = snapshot.electable[partition]
     epoch = snapshot.topic.last_leader_epochs.get(partition, -1) + 1
     created = PartitionState(
@@ -215,7 +215,7 @@ def entries_of(snapshot: Snapshot, partition: int, epoch: int) -> tuple[LineageE
 
 
 def last_epoch(snapshot: Snapshot, loser: int) -> int:
-    """The last leader epoch of a loser under the previous layout, from its own znode, where no election changes it."""
+    """The loser's last leader epoch under the previous layout, from its own znode. No election changes this value."""
     before = snapshot.states[loser].before
     assert before is not None
     return before.leader_epoch
@@ -249,8 +249,8 @@ def _leave(snapshot: Snapshot, found: Mapping[int, Phase]) -> Step | None:
 def _with_ends(snapshot: Snapshot, leaving: Collection[int]) -> TopicZnode | None:
     """The topic with the log ends that leaders reported; None if nothing changes.
 
-    The ends are recorded before any replica is deleted: if a broker deletes its replica and restarts before its answer
-    arrives, the broker does not know the end any more.
+    The ends are recorded before any replica is deleted: a broker that deletes its replica and restarts before its
+    answer arrives does not know the end any more.
     """
     topic = snapshot.topic
     ends = {p: end for p in leaving if (end := snapshot.ends.get(p, 0)) > topic.base_offset(p)}
@@ -258,7 +258,7 @@ def _with_ends(snapshot: Snapshot, leaving: Collection[int]) -> TopicZnode | Non
 
 
 def removals_may_begin(snapshot: Snapshot) -> bool:
-    """Whether removals may begin. Until then, a gainer's bump needs the last epochs in the znodes of its losers."""
+    """Whether removals may begin. Before that, a gainer's bump needs the last epochs in the znodes of its losers."""
     return is_stored(snapshot)
 
 
@@ -293,4 +293,4 @@ def _forget(snapshot: Snapshot, found: Mapping[int, Phase]) -> Step | None:
 STEPS: Final[Mapping[Phase, Callable[[Snapshot, int], Step]]] = MappingProxyType(
     {Phase.BUMP: _bump, Phase.GAIN: _bump, Phase.CREATE: _create}
 )
-"""The step of each phase that has one. Removals go together: see ``_leave`` and ``_forget``."""
+"""The step of each phase with a step. Removals are joined: see ``_leave`` and ``_forget``."""

@@ -15,7 +15,7 @@ from anabranch.zk_schemas.znode import NO_ID
 
 
 def moves_of(topic: TopicZnode) -> Moves:
-    """Losers and gainers of the resize under way, or of the last one."""
+    """Losers and gainers of the resize in progress, or else of the last resize."""
     after, before = topic.undeleted_partition_count, topic.previous_undeleted_partition_count
     return moves(topic.initial_partition_count, after if before is None else before, after)
 
@@ -32,23 +32,23 @@ class Snapshot:
     unreadable: Collection[int] = ()
     """Partitions whose state is malformed or was removed, so that its content is not known."""
     frozen: str = ""
-    """The reason for which ``judge_found`` froze the topic; empty if it is not frozen."""
+    """The reason why ``judge_found`` froze the topic; empty if the topic is not frozen."""
     controller_epoch: int = 0
     answered: Collection[int] = ()
-    """Partitions whose leader has answered that it leads in the stored leader epoch, and so with the stored layout."""
+    """Partitions whose leader has answered that it leads in the stored leader epoch. So it has the stored layout."""
     electable: Mapping[int, list[int]] = field(default_factory=dict)
     """For partitions that do not exist yet: replicas that may lead, preferred first."""
     drained: Collection[int] = ()
     """Partitions that every group has processed to the end, or that are empty and have no owner (rule 14)."""
     ends: Mapping[int, int] = field(default_factory=dict)
-    """For partitions in ``drained``: the log end that the leader reported, as far as it is known."""
+    """For partitions in ``drained``: the log end that the leader reported, if known."""
     deleted: Mapping[int, int] = field(default_factory=dict)
-    """Partitions of which every replica is deleted, with the highest log end that was reported."""
+    """Partitions whose replicas are all deleted, with the highest reported log end."""
     new_topic_id: uuid.UUID = NO_ID
     """The topic id that the next removal sets, so that clients accept the lower count."""
 
     def leader_epoch(self, partition: int) -> int:
-        """The highest leader epoch that the partition ever had; -1: it never existed."""
+        """The highest leader epoch that the partition ever had; -1: the partition never existed."""
         state = self.states.get(partition)
         removed = self.topic.last_leader_epochs.get(partition, NO_EPOCH)
         return removed if state is None else max(state.leader_epoch, removed)
@@ -66,5 +66,5 @@ class Snapshot:
 
     @property
     def moves(self) -> Moves:
-        """Losers and gainers of the resize under way, or of the last one."""
+        """Losers and gainers of the resize in progress, or else of the last resize."""
         return moves_of(self.topic)
