@@ -15,7 +15,7 @@ PLAINTEXT = "PLAINTEXT"
 
 
 class Endpoint(NamedTuple):
-    """The address of one listener."""
+    """A listener's address."""
 
     listener: str
     host: str
@@ -32,7 +32,7 @@ class Endpoint(NamedTuple):
         if not separator or not listener or not split.hostname or split.port is None or split.path:
             raise ValueError(f"{text!r} is not LISTENER://host:port")
         # ``split_address`` accepts an empty host, and an IPv6 host without brackets: both are errors here. ``urlsplit``
-        # returns the host name in lower case, and here it is kept as it is written.
+        # returns the host name in lower case, but here it is kept as written.
         host = split.hostname if address.startswith("[") else address.rpartition(":")[0]
         return cls(listener.upper(), host, split.port)
 
@@ -48,7 +48,7 @@ class VersionRange(NamedTuple):
 class BrokerRegistration:
     """A broker's registration; the znode's czxid is the broker epoch.
 
-    ``security_protocols`` maps a listener's name to its protocol; without an entry, the listener's name is its
+    ``security_protocols`` maps a listener's name to its protocol; without an entry, the listener's name is also the
     protocol.
     """
 

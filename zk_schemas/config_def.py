@@ -1,6 +1,6 @@
 """Config keys as data: type, default, range, update mode; and their parsers.
 
-A table (``ConfigDef``) parses text or Python values. An unknown key is an error that names the nearest known one. A
+A table (``ConfigDef``) parses text or Python values. An unknown key is an error that names the nearest known key. A
 value out of range is an error that names the key and the range.
 """
 
@@ -18,7 +18,7 @@ LONG_MAX: Final = 2**63 - 1
 
 
 class ConfigError(ValueError):
-    """A config key or value that cannot be used; ``key`` names it."""
+    """A config key or value that cannot be used; ``key`` is the key's name."""
 
     def __init__(self, key: str, detail: str) -> None:
         super().__init__(f"{key}: {detail}")
@@ -46,9 +46,9 @@ class UpdateMode(enum.Enum):
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
     CLUSTER_WIDE = "cluster-wide"
-    """For one broker as well as for all."""
+    """For one broker, or for all brokers at once."""
     ALL_BROKERS = "all brokers"
-    """For all brokers at once: the controller uses the key, and reads no broker's file."""
+    """For all brokers at once only, because the controller uses the key and reads no broker's file."""
 
 
 class _Required:
@@ -85,7 +85,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of a few words; in a list, every item is one of them."""
+    """One of a few words. In a list, every item must be one of these words."""
 
     words: tuple[str, ...]
 
@@ -105,7 +105,7 @@ class NotEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Text that matches a pattern as a whole; in a list, every item does. ``form`` describes the pattern."""
+    """Text that matches a pattern as a whole. In a list, every item must match. ``form`` describes the pattern."""
 
     pattern: str
     form: str
@@ -136,7 +136,7 @@ class Synonym:
 class ConfigKey:
     """One key. ``default`` None: the key has no value unless it is set; ``REQUIRED``: it must be given.
 
-    ``synonyms``: broker keys that give a topic key its default; the first that is set counts.
+    ``synonyms``: broker keys that give a topic key its default. The first synonym that is set counts.
     """
 
     name: str
@@ -239,7 +239,7 @@ class ConfigDef:
         return len(self._keys)
 
     def __getitem__(self, name: str) -> ConfigKey:
-        """The key of this name. Raises ``ConfigError``, which names the nearest key, if there is none."""
+        """The key of this name. If there is none, raises ``ConfigError``, which names the nearest key."""
         key = self._keys.get(name)
         if key is None:
             near = difflib.get_close_matches(name, self._keys, n=1)

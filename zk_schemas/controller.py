@@ -15,7 +15,7 @@ from anabranch.zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_
 
 @dataclass(frozen=True, slots=True)
 class ControllerZnode:
-    """A controller: its id, the one address it listens at, and its release, empty if it does not state one."""
+    """A controller: its id, its only listening address, and its release (empty if it states no release)."""
 
     PATH = paths.CONTROLLER
 

@@ -1,4 +1,4 @@
-"""The config keys of a controller: its own keys, and keys of Kafka's brokers that a controller here uses."""
+"""The config keys of a controller: its own keys, and keys of Kafka's brokers that this project's controller uses."""
 
 from __future__ import annotations
 

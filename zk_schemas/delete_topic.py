@@ -1,4 +1,4 @@
-"""``/admin/delete_topics/<topic>``: a topic that is to be deleted. The znode is empty; its name is the topic's."""
+"""``/admin/delete_topics/<topic>``: a topic that is to be deleted. The znode is empty and has the topic's name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DeleteTopic:
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> DeleteTopic:
-        """Any content is accepted: Kafka writes none."""
+        """Any content is accepted, because Kafka writes no content."""
         return cls(path.rpartition("/")[2])
 
     def encode(self) -> bytes:

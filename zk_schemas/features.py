@@ -24,8 +24,11 @@ GROUP_COORDINATOR = "group_coordinator"
 """Level 1: Kafka's classic groups.
 Level 2: coordinators also answer a group's position in a partition, which the hand-over of moved keys needs."""
 CONSUMER_OFFSETS_TOPIC_SCHEMA = "consumer_offsets_topic_schema"
-"""The record versions of ``__consumer_offsets`` (KIP-915). Level 1: the highest versions without tagged fields. Level
-2: flexible versions, where a committed offset has its partition's incarnation."""
+"""The record versions of ``__consumer_offsets`` (KIP-915).
+
+Level 1: the highest versions without tagged fields. Level 2: flexible versions, where a committed offset has its
+partition's incarnation.
+"""
 
 SUPPORTED: Mapping[str, VersionRange] = {
     CONSUMER_OFFSETS_TOPIC_SCHEMA: VersionRange(1, 2),
@@ -35,7 +38,7 @@ SUPPORTED: Mapping[str, VersionRange] = {
 REQUIRED: Mapping[tuple[str, int], Mapping[str, int]] = {
     (ORDERED_RESIZE, 1): {CONSUMER_OFFSETS_TOPIC_SCHEMA: 2, GROUP_COORDINATOR: 2},
 }
-"""From the given level of a feature on, the other features must be finalized at least at their given levels."""
+"""By feature and level: the other features that must be finalized, at least at the given levels, from this level on."""
 MAX_LEVEL = 2**15 - 1
 """Requests and responses have levels as int16."""
 
@@ -70,7 +73,7 @@ class Features:
     PATH = paths.FEATURES
 
     def level(self, name: str) -> int:
-        """The level in force; 0 for a feature that is not finalized, and for each while the status is disabled."""
+        """The level in force; It is 0 if the feature is not finalized or the status is disabled."""
         found = self.features.get(name)
         return found.max_version_level if found is not None and self.status is FeaturesStatus.ENABLED else 0
 
@@ -104,7 +107,7 @@ class Features:
 
 
 def misfits(supported: Mapping[str, VersionRange], finalized: Features, who: str = "this process") -> list[str]:
-    """Why a process with these ranges may not run with the finalized features, a line each; empty if it may."""
+    """Why a process with these ranges may not run with the finalized features, one line each; empty if it may run."""
     return [
         f"{name} is finalized at level {level}, {who} supports {described(supported.get(name))}"
         for name in sorted(finalized.features)

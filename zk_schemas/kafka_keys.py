@@ -1,6 +1,6 @@
 """The keys that Kafka 3.9.1 takes in a broker's ``server.properties``, and the reasons why some have no effect here.
 
-The names are those of ``KafkaConfig`` with its dynamic keys. The tables of ``topic_keys``, ``broker_keys`` and
+The names are those of ``KafkaConfig``, including its dynamic keys. The tables of ``topic_keys``, ``broker_keys`` and
 ``controller_keys`` have the keys with an effect.
 """
 
@@ -45,7 +45,7 @@ def is_kafka_key(name: str) -> bool:
 
 
 def why_without_effect(name: str) -> str:
-    """The reason why a key of Kafka's that is in no table has no effect here."""
+    """The reason why a key of Kafka's has no effect here. The key is in no table."""
     of_listener = _OF_A_LISTENER.fullmatch(name)
     plain = of_listener.group(1) if of_listener is not None else name
     found = _REASONS.get(plain)

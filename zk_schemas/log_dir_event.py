@@ -13,7 +13,7 @@ LOG_DIR_FAILED = 1
 
 @dataclass(frozen=True, slots=True)
 class LogDirEvent:
-    """The report of a broker. It names no replicas: requests for the lost replicas get KAFKA_STORAGE_ERROR."""
+    """A broker's report. It names no replicas, because requests for the lost replicas get KAFKA_STORAGE_ERROR."""
 
     broker: int
     event: int = LOG_DIR_FAILED

@@ -30,7 +30,7 @@ class Before(NamedTuple):
 
 
 class LineageEntry(NamedTuple):
-    """From leader epoch ``epoch`` on, a partition has keys that were in ``losers`` up to the epoch given for each."""
+    """From leader epoch ``epoch`` on, a partition has keys that each of ``losers`` had up to the epoch given there."""
 
     epoch: int
     losers: Mapping[int, int]
@@ -40,12 +40,12 @@ class LineageEntry(NamedTuple):
 class PartitionState:
     """A partition's durable state. The znode's zkVersion is the partition epoch, its czxid the incarnation.
 
-    ``leader`` is a broker id, ``NO_LEADER`` or ``LEADER_DURING_DELETE``. A partition with ``NO_LEADER`` and an
-    empty ``isr`` was never led.
-    ``layout`` None: the topic was never resized. ``initial_partition_count`` is the topic's, on which the layout is
-    based. A state with a layout but without this count was written by a release that resized by barriers. The two maps
-    ``{ancestor: epoch}`` and ``sealed_offset`` (-1: none) of that release are read for conversion. ``floor`` is the
-    newest epoch of an entry from which losers were dropped; -1 if none were dropped.
+    ``leader`` is a broker id, ``NO_LEADER`` or ``LEADER_DURING_DELETE``. A partition with ``NO_LEADER`` and an empty
+    ``isr`` was never led. ``layout`` None: the topic was never resized. ``initial_partition_count`` is the topic's
+    initial count, on which the layout is based. A state with a layout but without this count was written by a release
+    that resized by barriers. The two maps ``{ancestor: epoch}`` and ``sealed_offset`` (-1: none) of that release are
+    read for conversion. ``floor`` is the newest epoch of an entry from which losers were dropped; -1 if none were
+    dropped.
     """
 
     controller_epoch: int
@@ -129,7 +129,7 @@ class PartitionState:
         return self.leader == LEADER_DURING_DELETE
 
     def replace(self, **changes: Any) -> PartitionState:
-        """A copy with some fields changed, unknown fields kept."""
+        """A copy with some fields changed and the unknown fields kept."""
         return dataclasses.replace(self, **changes)
 
 
@@ -144,7 +144,7 @@ def _before(reader: ZnodeReader, leader_epoch: int) -> Before:
 
 
 def _lineage(reader: ZnodeReader, leader_epoch: int) -> tuple[LineageEntry, ...]:
-    """The lineage: entries ascend, each names a loser, and none has an epoch above the partition's."""
+    """The lineage. Entries ascend, each names a loser, and no entry's epoch is above the partition's leader epoch."""
     entries = tuple(LineageEntry(epoch, losers) for epoch, losers in reader.epoch_entries("lineage"))
     last = -1
     for index, (epoch, losers) in enumerate(entries):

@@ -11,7 +11,7 @@ CONTROLLERS = "/controllers"
 CLUSTER_ID = "/cluster/id"
 FEATURES = "/features"
 REGISTRATIONS = "/brokers/registrations"
-"""Set by each registration of a broker and by each write of ``/features``: its zkVersion orders the two."""
+"""Set by each broker registration and by each write of ``/features``. Its zkVersion orders them."""
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 DELETE_TOPICS = "/admin/delete_topics"
 CONFIG = "/config"
@@ -36,7 +36,7 @@ PERSISTENT = (
     REGISTRATIONS,
     CONTROLLERS,
 )
-"""Created, when missing, before a process uses ZooKeeper."""
+"""Paths that are created, if missing, before a process uses ZooKeeper."""
 
 
 def broker_id(broker: int) -> str:

@@ -1,4 +1,4 @@
-"""The keys with which a process is started: where each is set, and which have no effect in its file. Pure."""
+"""The keys with which a process is started: where each key is set, and which keys have no effect in the file. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 from anabranch.zk_schemas.kafka_keys import is_kafka_key, why_without_effect
 
 ENVIRONMENT_PREFIXES = ("KAFKA_", "ANABRANCH_")
-"""``KAFKA_LOG_DIRS`` sets ``log.dirs``. ``ANABRANCH_`` overrides ``KAFKA_``. A name that is no key is ignored."""
+"""``KAFKA_LOG_DIRS`` sets ``log.dirs``. ``ANABRANCH_`` overrides ``KAFKA_``. Names that are no keys are ignored."""
 
 
 class Given(NamedTuple):
@@ -24,7 +24,7 @@ class Given(NamedTuple):
     """By key, the environment variable or the command line that set the key last."""
 
     def named(self, error: ConfigError) -> ConfigError:
-        """The error with the source of its key. For a key that is not set, this is the file in which it is missing."""
+        """The error with the source of its key. If the key is not set, this is the file that lacks the key."""
         source = self.other_sources.get(error.key) or (f"in {self.file}" if self.file else "")
         return ConfigError(error.key, f"{error.detail} ({source})") if source else error
 

@@ -19,13 +19,14 @@ class TopicZnode:
 
     ``partitions`` maps each partition, from 0 without gaps, to its assigned replicas (broker ids, preferred first).
     Partitions from ``undeleted_partition_count`` on are marked for deletion. ``last_leader_epochs`` holds the last
-    leader epoch of each partition that was removed at some time. ``last_offsets`` holds the end of its log, if that is
-    not 0. If the partition is created again, its log begins there, and both entries stay. ``absent`` names the fields
-    among id, counts and layout version that were missing and have a default here (in a topic written by another tool);
-    the controller then writes them. ``ordered_delivery`` is the value of ``enable.ordered.delivery`` when the first
-    resize began, which settles it; None before that. ``previous_undeleted_partition_count`` is the count before the
-    latest resize, finished or not; None if there was none. ``wanted`` is the queued count of the next resize. The
-    controller checks relations of fields that a hand edit may break (initial <= undeleted <= partitions).
+    leader epoch of each partition that was removed at some time. ``last_offsets`` holds the end of such a partition's
+    log, if that end is not 0. If the partition is created again, its log begins at that offset, and the entries stay in
+    both maps. ``absent`` names the fields among id, counts and layout version that were missing and have a default here
+    (in a topic written by another tool); the controller then writes them. ``ordered_delivery`` is the value of
+    ``enable.ordered.delivery`` that the first resize fixed when it began; None before that.
+    ``previous_undeleted_partition_count`` is the count before the latest resize, finished or not; None if there was
+    none. ``wanted`` is the queued count of the next resize. The controller checks the relations between fields (initial
+    <= undeleted <= partitions), because a manual edit may break them.
     """
 
     topic_id: uuid.UUID
@@ -114,5 +115,5 @@ class TopicZnode:
         return encode_fields(fields, self.extra)
 
     def replace(self, **changes: Any) -> TopicZnode:
-        """A copy with some fields changed, unknown fields kept."""
+        """A copy with some fields changed and the unknown fields kept."""
         return dataclasses.replace(self, **changes)

@@ -45,7 +45,7 @@ from anabranch.zk_schemas.key_rules import (
 
 
 def _topic(name: str, kind: ConfigType, default: Any, rule: Validator | None, synonyms: object, doc: str) -> ConfigKey:
-    """``synonyms``: the broker key's name, or several ``(name, factor)`` pairs; the first one that is set counts."""
+    """``synonyms``: the broker key's name, or several ``(name, factor)`` pairs. The first pair that is set counts."""
     pairs = synonyms if isinstance(synonyms, tuple) else ((synonyms, 1),)
     return ConfigKey(name, kind, default, rule, CLUSTER, tuple(Synonym(key, factor) for key, factor in pairs), doc)
 

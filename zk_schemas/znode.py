@@ -17,17 +17,17 @@ _INT32_MAX = 2**31 - 1
 _MAX_DIGITS = 10
 _INT64_MAX = 2**63 - 1
 _MAX_DEPTH = 32
-"""The deepest nesting of JSON that is accepted: code that decodes, shows or encodes it recurses."""
+"""The deepest accepted nesting of JSON. It is limited because the code that decodes, shows or encodes JSON recurses."""
 MAX_EPOCH = 2**30
-"""No cluster reaches a higher leader epoch or layout version. A value near the limit of its type could not rise."""
+"""No cluster reaches a higher leader epoch or layout version. A value near its type's limit could not rise."""
 MAX_PARTITIONS = 2**16
-"""An assignment of more partitions does not fit into a topic's znode."""
+"""The assignment of more partitions than this does not fit into a topic's znode."""
 MAX_OFFSET = 2**62
 """The highest offset in a znode. It leaves room for the records that follow."""
 
 
 class MalformedZnodeError(ValueError):
-    """A znode whose content does not fit its schema; ``field`` is empty when the whole is not a JSON object."""
+    """A znode whose content does not fit its schema. ``field`` is empty if the content is not a JSON object at all."""
 
     def __init__(self, path: str, field: str, detail: str) -> None:
         super().__init__(f"znode {path}: {f'field {field}: ' if field else ''}{detail}")
@@ -37,9 +37,9 @@ class MalformedZnodeError(ValueError):
 
 
 class ZnodeReader:
-    """Takes and checks the fields of one JSON object; ``rest`` has the fields that were not taken: the unknown ones.
+    """Takes and checks the fields of one JSON object. ``rest`` has the fields that were not taken, which are unknown.
 
-    Every method takes the field's name; without ``default`` the field must be there. A JSON null counts as absent.
+    Every method takes the field's name. Without ``default`` the field must be present. A JSON null counts as absent.
     Raises ``MalformedZnodeError``.
     """
 
@@ -69,7 +69,7 @@ class ZnodeReader:
         raise MalformedZnodeError(self._path, self._prefix + field, detail)
 
     def has(self, field: str) -> bool:
-        """Whether the field is there and not null; does not take it."""
+        """Whether the field is present and not null. Does not take the field."""
         return self._fields.get(field) is not None
 
     def integer(self, field: str, default: int = _MISSING, *, low: int = 0, high: int = _INT32_MAX) -> int:
@@ -231,12 +231,12 @@ def _is_deeper(value: object, levels: int) -> bool:
 
 
 def encode_fields(fields: Mapping[str, Any], extra: Mapping[str, Any]) -> bytes:
-    """One JSON object: known fields first, then the unknown ones that it had when it was read."""
+    """One JSON object: first the known fields, then the unknown fields that it had when it was read."""
     return msgspec.json.encode({**fields, **{name: value for name, value in extra.items() if name not in fields}})
 
 
 def describe(value: object) -> str:
-    """A value's kind and start, short enough for an error message."""
+    """A value's type and beginning, short enough for an error message."""
     kinds = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
     text = repr(value)
     return f"{kinds.get(type(value), 'null')} {text if len(text) <= 40 else text[:37] + '...'}"
