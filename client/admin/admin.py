@@ -532,7 +532,7 @@ class Admin(Client[AdminConfig]):
         brokers: Mapping[int, Mapping[str, str | None]] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Replace all overrides of each topic or broker by those given."""
+        """Replace all overrides of each topic or broker by the given overrides."""
         for node_id, resource, values in _targets(topics, brokers):
             body = codec.alter_configs(resource, values, validate_only)
             await self._change("AlterConfigs", body, codec.first_resource_error, node_id, changes=not validate_only)
@@ -560,7 +560,7 @@ class Admin(Client[AdminConfig]):
     async def alter_loggers(
         self, broker: int, levels: Mapping[str, str | None], *, validate_only: bool = False
     ) -> None:
-        """Set levels of a broker's loggers until it stops: a Kafka level (TRACE to FATAL), or None for the parent's."""
+        """Set loggers' levels until the broker stops: a Kafka level (TRACE to FATAL), or None for the parent's."""
         body = codec.incremental_alter_configs(codec.Resource.loggers(broker), levels, validate_only)
         await self._change(
             "IncrementalAlterConfigs", body, codec.first_resource_error, broker, changes=not validate_only

@@ -1,6 +1,6 @@
 """The client's half of incremental fetch sessions (KIP-227): changes since the last request. No IO.
 
-The broker remembers the partitions of a session. A request names only those added, moved or dropped.
+The broker remembers the partitions of a session. A request names only partitions that were added, moved or dropped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SessionRequest:
     send: dict[TopicPartition, FetchPosition]
     forget: list[TopicPartition]
     number: int
-    """The number of the client's session. A response may come after the next session began."""
+    """The number of the client's session. A response may arrive after the next session began."""
     is_urgent: bool = False
     """Whether the broker should answer at once. While the broker holds the request, no partition can be added."""
 

@@ -569,8 +569,8 @@ class GroupMembership:
     def _starts(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The uncommitted offsets where the group begins in partitions of resized topics.
 
-        Until they are committed, a later member may find offsets in one partition and none in another. Such a member
-        assumes that a partition without an offset was created by a split, and reads it from the start. Without
+        Until they are committed, a later member may find offsets in one partition and no offsets in another. Such a
+        member assumes that a partition without an offset was created by a split, and reads it from the start. Without
         ``ordered_delivery_commit_before_report`` the result is empty, because the program keeps offsets elsewhere.
         """
         if not self._config.ordered_delivery_commit_before_report:

@@ -33,7 +33,7 @@ IDLE = "idle for connections_max_idle_ms"
 _HELD_WITHOUT_END = float("inf")
 """The time for which brokers may hold requests back on separate connections."""
 SILENT_S = 0.4
-"""A response that is overdue for less time is ignored: a busy broker sends it soon."""
+"""A response that is overdue for less time than this is ignored: a busy broker sends the response soon."""
 CONNECTED, UNTRIED, FAILING, SILENT = range(4)
 """The ranks in ``Connections.load``. A silent broker is last, because a request to it takes its whole time limit."""
 _FORGIVEN_S = 30.0

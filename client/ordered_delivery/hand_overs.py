@@ -1,12 +1,12 @@
 """Measures how long moving keys wait in one consumer, for metrics and log lines. No IO, no clock.
 
-A partition is **blocked** from the round in which the gate names it. It is **released** once nothing holds it back and
-the load callback has returned. A **hand-over** begins when the last awaited partition is processed. For a partition
-that this consumer reads, this is the return of its flush callback. For any other, it is the arrival of the
-coordinator's response. If the waiting partition is blocked later, the hand-over begins then. A hand-over ends when the
-user gets the first record that was held back. If nothing was held back in a partition, its release is no hand-over. If
-the partition was not fetched before its release, the first record's timestamp shows whether the record already existed
-at the release.
+A partition is **blocked** from the round in which the gate holds it back. A partition is **released** once nothing
+holds it back and the load callback has returned. A **hand-over** begins when the last awaited partition is processed.
+For a partition that this consumer reads, this is the return of its flush callback. For any other partition, this is the
+arrival of the coordinator's response. If the waiting partition is blocked later, the hand-over begins then. A hand-over
+ends when the user gets the first record that was held back. If nothing was held back in a partition, its release is no
+hand-over. If the partition was not fetched before its release, the first record's timestamp shows whether the record
+already existed at the release.
 
 In a hand-over between two members, each member knows one half. The member that gives the keys measures a **report**:
 from the flush callback's return, through the commit, until the coordinator has the position. The member that gets the
@@ -33,7 +33,7 @@ _SHOWN_WAITS = 5
 
 
 class _Block:
-    """A blocked partition, since the gate first named it."""
+    """A blocked partition, with the time when the gate first held it back."""
 
     __slots__ = ("is_logged", "last", "since", "waited_for")
 

@@ -36,7 +36,7 @@ class _Report(NamedTuple):
 
 
 class Reports:
-    """The positions asked of this member, and those it has reported, in one generation."""
+    """The positions that other members need from this member, and those it has reported, in one generation."""
 
     def __init__(self) -> None:
         self._asked: dict[TopicPartition, None] = {}

@@ -179,9 +179,9 @@ class ProducerBatch:
 
 
 class RecordHandle:
-    """A sent record. Await it for its ``RecordMetadata``, or for the ``KafkaError`` that stopped it.
+    """A sent record. Await the handle for the ``RecordMetadata``, or for the ``KafkaError`` that stopped the record.
 
-    It may be awaited at any time, any number of times, or never.
+    The handle may be awaited at any time, any number of times, or never.
     """
 
     __slots__ = ("_batch", "_index", "_timestamp")

@@ -1,6 +1,6 @@
 """Assigns partitions marked for deletion apart from the others (KIP-253, Proposed Changes 6).
 
-No new records come to a marked partition. If marked and other partitions were assigned together, one member could get
+A marked partition gets no new records. If marked and other partitions were assigned together, one member could get
 almost only marked partitions.
 """
 
