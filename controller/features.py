@@ -63,7 +63,7 @@ _LOST = {
 
 
 async def load(context: Context) -> None:
-    """Read ``/features``. Raises ``IncompatibleFeaturesError`` when this controller does not support it."""
+    """Read ``/features``. Raises ``IncompatibleFeaturesError`` when this controller does not support the levels."""
     image = context.image
     found = await context.store.get(paths.FEATURES, context.events.watch(FeaturesChanged()))
     image.features, image.features_epoch, image.features_problem = Features(FeaturesStatus.DISABLED), NO_EPOCH, ""

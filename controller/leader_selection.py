@@ -29,7 +29,7 @@ def after_broker_change(
     *,
     unclean: bool = False,
 ) -> PartitionState | None:
-    """The state after brokers came or went (Kafka's ``OfflinePartitionLeaderElection``).
+    """The state after brokers registered or disappeared (Kafka's ``OfflinePartitionLeaderElection``).
 
     ``live`` are the brokers that serve their replica. ``electable`` are the live brokers that are not shutting down.
 

@@ -238,7 +238,9 @@ async def unprocessed(
 async def ask_position(
     link: BrokerLink, image: ClusterImage, group: Group, tp: TopicPartition, incarnation: int
 ) -> ConsumerGroupPositionResponsePartition:
-    """The group's position from its coordinator. While it is unknown, the coordinator asks owners in their polls.
+    """The group's position from its coordinator.
+
+    While the position is unknown, the coordinator asks owners in their polls.
 
     Raises ``OSError``, ``KafkaError``, ``UnknownGroupsError``.
     """
