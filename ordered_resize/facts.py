@@ -163,7 +163,7 @@ class Facts:
         self.on_position(partition, position)
 
     def on_leader_change(self, partition: int) -> None:
-        """Forget the ends of epochs that are not passed yet: an unclean election lowers them."""
+        """Forget the ends of epochs that are not passed yet, because an unclean election lowers these ends."""
         self.version += 1
         passed = self.passed.get(partition, -1)
         self.ends[partition] = {epoch: end for epoch, end in self.ends.get(partition, {}).items() if epoch <= passed}
@@ -184,7 +184,7 @@ class Facts:
 def is_over(facts: Facts, partition: int, epoch: int) -> bool:
     """Whether the incarnation of the partition with this epoch was removed.
 
-    An answer has to state this. It is never concluded from other facts (rule 12).
+    An answer has to state the removal. A removal is never concluded from other facts (rule 12).
     """
     return facts.over.get(partition, NO_EPOCH) >= epoch
 

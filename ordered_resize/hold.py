@@ -1,9 +1,9 @@
 """The cap up to which the leader of a partition serves stock consumers (``ordered.delivery.legacy.consumers=hold``).
 
-A stock consumer has no gate. So the leader serves it no batch of a leader epoch above the cap. An entry of the lineage
-counts once it is satisfied for every group that reads the topic. The cap is just below the first entry that does not
-count. A group's position comes from the last answer of its coordinator. Each answer replaces the coordinator's previous
-answer, and a group that the new answer does not name is forgotten.
+A stock consumer has no gate. So the leader serves such a consumer no batch of a leader epoch above the cap. An entry of
+the lineage counts once it is satisfied for every group that reads the topic. The cap is just below the first entry that
+does not count. A group's position comes from the last answer of its coordinator. Each answer replaces the coordinator's
+previous answer, and a group that the new answer does not name is forgotten.
 """
 
 from __future__ import annotations

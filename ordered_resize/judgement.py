@@ -156,7 +156,7 @@ def judge_edit(snapshot: Snapshot, edited: TopicZnode, setting: Setting) -> Verd
 
 
 def judge_found(snapshot: Snapshot, setting: Setting) -> Verdict:
-    """Decide on a topic as a newly elected controller finds it. It may have been edited without a controller."""
+    """Decide on a topic as a newly elected controller finds it. An edit may have been made without a controller."""
     known = proven(snapshot)
     if found := contradictions(known):
         return Verdict(VerdictKind.FREEZE, why=found[0])

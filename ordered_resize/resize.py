@@ -118,8 +118,8 @@ def is_stored(snapshot: Snapshot) -> bool:
 def is_settled(snapshot: Snapshot) -> bool:
     """Whether the next resize may begin (rule 4): the goal is stored, and all counted partitions' leaders answered.
 
-    Otherwise a leader two layouts behind could refuse a batch, and accept a late copy of it after the controller's next
-    request.
+    Otherwise a leader two layouts behind could refuse a batch, and accept a late copy of this batch after the
+    controller's next request.
     """
     counted = range(snapshot.topic.undeleted_partition_count)
     return is_stored(snapshot) and all(partition in snapshot.answered for partition in counted)
@@ -135,7 +135,7 @@ def may_begin(snapshot: Snapshot, count: int) -> bool:
 
 
 def begun(snapshot: Snapshot, count: int, assign: Assign) -> TopicZnode:
-    """The write that begins a resize of a settled topic. Until the first bump, no other write is made for it."""
+    """The write that begins a resize of a settled topic. Until the first bump, this is the resize's only write."""
     topic = snapshot.topic
     new = [partition for partition in range(count) if partition not in topic.partitions]
     return topic.replace(

@@ -1,4 +1,4 @@
-"""A controller's view of one topic at one moment. The steps of a resize are decided from it alone."""
+"""A controller's view of one topic at one moment. The steps of a resize are decided from this view alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Snapshot:
     topic: TopicZnode
     states: Mapping[int, PartitionState]
     unreadable: Collection[int] = ()
-    """Partitions whose state is malformed or was removed, so that its content is not known."""
+    """Partitions whose state is not known, because it is malformed or was removed."""
     frozen: str = ""
     """The reason why ``judge_found`` froze the topic; empty if the topic is not frozen."""
     controller_epoch: int = 0

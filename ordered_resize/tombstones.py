@@ -1,9 +1,9 @@
 """The rule for the tombstones that stay in a compacted topic; docs/model/Tombstones.tla checks it.
 
-A key that moves leaves older values behind, and no newer record in their partition removes them. If a tombstone is
-removed too early, a new reader takes one of these values for the key's value. So a partition keeps its tombstones of
-leader epoch b as long as an entry up to b names a partition that is not removed. The rule needs no recursion: if a
-partition names a removed partition, it also names the partitions that the removed partition named.
+A key that moves leaves older values in its old partition, and no newer record in that partition removes these values.
+If a tombstone is removed too early, a new reader takes one of these values for the key's value. So a partition keeps
+its tombstones of leader epoch b as long as an entry up to b names a partition that is not removed. The rule needs no
+recursion: if a partition names a removed partition, it also names the partitions that the removed partition named.
 """
 
 from __future__ import annotations
