@@ -73,7 +73,7 @@ class Features:
     PATH = paths.FEATURES
 
     def level(self, name: str) -> int:
-        """The level in force; It is 0 if the feature is not finalized or the status is disabled."""
+        """The level in force. It is 0 if the feature is not finalized or the status is disabled."""
         found = self.features.get(name)
         return found.max_version_level if found is not None and self.status is FeaturesStatus.ENABLED else 0
 
