@@ -22,7 +22,7 @@ from anabranch.protocol.sentinels import NO_GENERATION
 from anabranch.protocol.types import TopicPartition
 
 ASK_AGAIN = frozenset({ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""Errors after which another broker is asked. The first broker may lag, may not reach ZooKeeper, or may be right."""
+"""Errors after which brokers are asked again: a broker may lag, or not reach ZooKeeper. The error may also be true."""
 
 
 def read_lineages(
