@@ -66,7 +66,7 @@ def decide_rebalance(image: ClusterImage, percentage: int) -> Effects:
 def imbalanced(image: ClusterImage, percentage: int) -> list[TopicPartition]:
     """The partitions whose first replica is to lead again.
 
-    Returns partitions whose first replica may lead. Other brokers lead more than ``percentage`` percent of the
+    Returns partitions whose first replica may lead, if other brokers lead more than ``percentage`` percent of the
     partitions with this first replica.
     """
     by_preferred: dict[int, list[Led]] = {}

@@ -1,4 +1,4 @@
-"""The controller's metrics that are read from its image at each scrape (ADR 39). All are zero out of office."""
+"""The controller's metrics that are read from its image at each scrape (ADR 39). All are zero when not in office."""
 
 from __future__ import annotations
 

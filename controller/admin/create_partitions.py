@@ -8,7 +8,7 @@ response can repeat the request, and gets the same response.
 
 The message of a response without error is advice, with one line each for: the reason why a queued count waits; the
 latest values that a compacted topic loses in marked partitions; recent producers that cannot follow the count. A dry
-run lists the resize in progress, the queued resizes, and the resize that the request would replace. A request that only
+run lists the resize in progress, the queued resize, and the resize that the request would replace. A request that only
 validates may ask for the measured bytes appended to the topic instead.
 """
 

@@ -60,8 +60,8 @@ def awaited(image: ClusterImage, topic: TopicImage) -> dict[int, int]:
     """For each awaited partition, the newest leader epoch of it that a lineage names.
 
     The newest epoch is enough: a group that has not read to the end of an older epoch has not read to the end of the
-    newest. A marked partition is awaited as a whole. A loser is too, as long as its gainer does not have the new
-    layout.
+    newest. A marked partition is awaited as a whole. A loser is also awaited as a whole, as long as its gainer does not
+    have the new layout.
     """
     snapshot = view.snapshot_of(image, topic)
     epochs = dict.fromkeys(view.marked(topic), ALL)
