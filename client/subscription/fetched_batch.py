@@ -16,8 +16,8 @@ from anabranch.protocol.records import Record, RecordBatch
 from anabranch.protocol.types import Buffer, TopicPartition
 
 _MOVED = MOVED_HEADER.encode()
-COPIED_BYTES: Final = 16 << 10
-"""Fewer bytes of records than this are copied out of their response."""
+LEAST_SHARE: Final = 4
+"""Records that are less than a quarter of the memory that they keep are copied."""
 
 
 class ConsumerRecord(NamedTuple, Generic[KeyOut, ValueOut]):
@@ -45,8 +45,9 @@ class Deserializers:
 
 
 def without_response(records: Buffer) -> Buffer:
-    """The records, copied if they are few: a view of them keeps the buffer of the whole response, 64 KiB or more."""
-    return bytes(records) if len(records) < COPIED_BYTES else records
+    """The records, copied if they are a small part of their buffer: a view keeps the buffer of the whole response."""
+    kept_bytes = memoryview(records.obj).nbytes if isinstance(records, memoryview) else len(records)
+    return bytes(records) if len(records) * LEAST_SHARE < kept_bytes else records
 
 
 def names_moved(records: Buffer) -> bool:

@@ -18,6 +18,7 @@ from anabranch.client.errors import (
     OffsetOutOfRangeError,
     RecordDeserializationError,
 )
+from anabranch.client.subscription.fetched_batch import without_response
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.framing import BUFFER_BYTES
@@ -151,6 +152,14 @@ def test_small_batches_that_wait_take_little_memory(run: Run) -> None:
             assert [record.value for record in await read(consumer, batches)][-1] == b"%d" % batches
 
     run(check)
+
+
+def test_a_small_part_of_a_response_is_copied_and_a_large_part_is_not() -> None:
+    response = memoryview(bytearray(100_000))
+    small, large = response[100:20_100], response[100:30_100]
+    assert without_response(small) == small
+    assert without_response(small) is not small
+    assert without_response(large) is large
 
 
 def test_a_fetch_in_a_session_names_only_partitions_whose_position_changed(run: Run) -> None:
