@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from anabranch.client.errors import ErrorCode, KafkaError, PartitionMarkedError
 from anabranch.client.net.cluster import TopicInfo
-from anabranch.client.producer.named_layout import layout_of
 from anabranch.client.producer.producer_batch import ProducerBatch
 from anabranch.protocol.batch_builder import BatchBuilder
 from anabranch.protocol.compression import CompressionType
@@ -111,7 +110,7 @@ class Replacement:
         self._pending: deque[ProducerBatch] = deque()
         self._records: Iterator[None] | None = None
         """The batch that is being taken apart: each item handles one record."""
-        self._layout = layout_of(after)
+        self._layout = after.named_layout
         self._placing = placing
         self._losing = _partitions_losing_keys(before, after) if placing.by_key else None
         self._open: dict[int, ProducerBatch] = {}

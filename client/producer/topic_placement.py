@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.client.net.cluster import TopicInfo
-from anabranch.client.producer.named_layout import NO_LAYOUT, layout_of
+from anabranch.client.net.cluster import NO_LAYOUT, TopicInfo
 from anabranch.client.producer.producer_batch import ProducerBatch
 from anabranch.client.producer.replacement import Replacement
 
@@ -41,7 +40,7 @@ class TopicPlacement:
         self.name = info.name
         self.info = info
         """The metadata by which records are placed. It has no partitions while the topic is not in the metadata."""
-        self.layout = layout_of(info)
+        self.layout = info.named_layout
         self.next: TopicInfo | None = None
         """Metadata of a newer layout, or of a topic created again under the name."""
         self.held = False
@@ -72,7 +71,7 @@ class TopicPlacement:
             self.info = info
 
     def _is_another_layout(self, info: TopicInfo) -> bool:
-        if layout_of(info) == NO_LAYOUT:
+        if info.named_layout == NO_LAYOUT:
             return False
         return info.layout_version != self.layout.layout_version or info.incarnation != self.info.incarnation
 
@@ -124,7 +123,7 @@ class TopicPlacement:
             self.info, self.next = newest, None
         else:
             self.info = after
-        self.layout = layout_of(self.info)
+        self.layout = self.info.named_layout
         self.replacement = None
         self._refused.clear()
         self.held = self.next is not None

@@ -20,7 +20,6 @@ from anabranch.broker.replication.partition import Partition
 from anabranch.client.group.listener import PartitionKeyListener
 from anabranch.client.ordered_delivery.delivery import OrderedDelivery
 from anabranch.client.producer.accumulator import Accumulator
-from anabranch.client.producer.named_layout import layout_of
 from anabranch.client.producer.sender import Sender
 from anabranch.client.producer.topic_placement import TopicPlacement
 from anabranch.controller import request_batch, view
@@ -137,7 +136,7 @@ def a_retry_names_the_newest_layout(patch: Patch) -> None:
     def post(self: Any, node_id: int, connection: Any, batches: list[Any]) -> None:
         for batch in batches:
             topic = self.accumulator.topics[batch.tp.topic]
-            batch.layout = layout_of(topic.next or topic.info)
+            batch.layout = (topic.next or topic.info).named_layout
         original(self, node_id, connection, batches)
 
     patch.setattr(Sender, "post", post)

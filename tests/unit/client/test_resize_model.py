@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from anabranch.client.errors import OutcomeUnknownError
 from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.producer.accumulator import Accumulator
-from anabranch.client.producer.named_layout import layout_of
 from anabranch.client.producer.partition_queue import PartitionQueue
 from anabranch.client.producer.producer_batch import ProducerBatch
 from anabranch.client.producer.replacement import Placing, Replaced
@@ -291,7 +290,7 @@ def _retry_with_the_newest_layout(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def newest(acc: Accumulator, queue: PartitionQueue) -> ProducerBatch:
         batch = take(acc, queue)
-        batch.layout = layout_of(queue.topic.next or queue.topic.info)
+        batch.layout = (queue.topic.next or queue.topic.info).named_layout
         return batch
 
     monkeypatch.setattr(Accumulator, "take", newest)
