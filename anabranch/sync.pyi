@@ -25,10 +25,10 @@ from anabranch.client.client_metrics import Metrics
 from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from anabranch.client.errors import KafkaError
 from anabranch.client.group.coordinator_link import OffsetAndMetadata
-from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp
 from anabranch.client.options import AdminOptions, ConsumerOptions, Key, ProducerOptions, SentKey, SentValue, Value
 from anabranch.client.ordered_delivery.explain import BlockedPartition
+from anabranch.client.producer.partitioner import Partitioner
 from anabranch.client.producer.producer_batch import RecordMetadata
 from anabranch.client.subscription.fetched_batch import ConsumerRecord, Records
 from anabranch.ordered_resize.autoscale import Measured
@@ -37,7 +37,6 @@ from anabranch.protocol.request_kinds import ElectionType
 from anabranch.protocol.types import TopicPartition
 
 Headers = Sequence[Header] | Mapping[str, bytes | None] | None
-Partitioner = Callable[[TopicInfo, bytes | None], int]
 Offsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 
 class RecordHandle:

@@ -55,7 +55,7 @@ def stub() -> str:
                 imports |= {alias.name: f"from {node.module} import {alias.name}" for alias in node.names}
             elif isinstance(node, ast.Import):
                 imports |= {alias.name: f"import {alias.name}" for alias in node.names}
-            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("Headers", "Partitioner", "Offsets"):
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("Headers", "Offsets"):
                 aliases.append(ast.unparse(node))
         (client,) = (node for node in module.body if isinstance(node, ast.ClassDef) and node.name == name)
         methods = "\n".join(f"    {line}" for line in _signatures(client))

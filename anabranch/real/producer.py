@@ -7,7 +7,7 @@ from typing import Unpack
 
 from anabranch.client.options import ProducerOptions, SentKey, SentValue
 from anabranch.client.producer import producer
-from anabranch.client.producer.producer import Partitioner
+from anabranch.client.producer.partitioner import Partitioner
 from anabranch.runtime.env import Env
 from anabranch.runtime.real_anyio import client_env
 

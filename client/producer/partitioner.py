@@ -8,10 +8,14 @@ spreading.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import lru_cache
 
 from anabranch.client.net.cluster import TopicInfo
 from anabranch.protocol.key_placement import place, positive_hash
+
+Partitioner = Callable[[TopicInfo, bytes | None], int]
+"""The choice of a partition by the metadata of the topic and the key of the record."""
 
 _CACHED_KEYS = 65_536
 
@@ -26,7 +30,7 @@ def cached_place(key: bytes, initial: int, undeleted: int) -> int:
 
 
 class StickyPartitioner:
-    """Sticky choice per topic for records without a key."""
+    """Places keys by linear hashing, and sticks to one partition per topic for records without a key."""
 
     __slots__ = ("_rng", "_sticky")
 
@@ -34,13 +38,11 @@ class StickyPartitioner:
         self._rng = rng
         self._sticky: dict[str, int] = {}
 
-    def for_key(self, topic: TopicInfo, key: bytes) -> int:
-        """The partition of a key under the topic's layout."""
-        initial, undeleted = topic.layout
-        return cached_place(key, initial, undeleted)
-
-    def for_no_key(self, topic: TopicInfo) -> int:
-        """The partition that the topic's records without a key stick to at the moment."""
+    def place(self, topic: TopicInfo, key: bytes | None) -> int:
+        """The partition of a key under the topic's layout; without a key the partition stuck to at the moment."""
+        if key is not None:
+            initial, undeleted = topic.layout
+            return cached_place(key, initial, undeleted)
         current = self._sticky.get(topic.name, -1)
         if current < 0 or current >= topic.layout[1]:
             return self.next_sticky(topic, -1)

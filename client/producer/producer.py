@@ -20,11 +20,10 @@ from anabranch.client.errors import (
     PartitionMarkedError,
 )
 from anabranch.client.lifecycle import Client
-from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.options import ProducerOptions, SentKey, SentValue
 from anabranch.client.producer.accumulator import Accumulator, check_record_size
 from anabranch.client.producer.moved_keys import MovedKeys
-from anabranch.client.producer.partitioner import StickyPartitioner
+from anabranch.client.producer.partitioner import Partitioner, StickyPartitioner
 from anabranch.client.producer.producer_batch import ProducerBatch, RecordHandle, RecordMetadata
 from anabranch.client.producer.replacement import Placing
 from anabranch.client.producer.sender import Sender
@@ -34,7 +33,6 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
 Headers = Sequence[Header] | Mapping[str, bytes | None] | None
-Partitioner = Callable[[TopicInfo, bytes | None], int]
 _GIVES_WAY_AFTER_MS = 2
 
 
@@ -52,8 +50,9 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
     ) -> None:
         serializers = {"key_serializer": key_serializer, "value_serializer": value_serializer}
         super().__init__(ProducerConfig.parse({**config, **serializers}), env)
-        self._custom_partitioner = partitioner
         self._sticky = StickyPartitioner(self._env.rng)
+        self._places_by_key = partitioner is None
+        self._place: Partitioner = self._sticky.place if partitioner is None else partitioner
         self._progress = anyio.Event()
         self._memory_waiters = 0
         self._gives_way_at_ms = 0
@@ -79,7 +78,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         )
         placing = Placing(
             place=self._place,
-            by_key=self._custom_partitioner is None,
+            by_key=self._places_by_key,
             batch_size=config.batch_size,
             compression=config.compression,
             compression_level=config.compression_level,
@@ -159,12 +158,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         while True:
             # Nothing is awaited between this choice and the append to the partition's queue.
             info = placement.info
-            if partition is not None:
-                chosen = partition
-            elif self._custom_partitioner is None and key_data is not None:
-                chosen = self._sticky.for_key(info, key_data)
-            else:
-                chosen = self._place(info, key_data)
+            chosen = self._place(info, key_data) if partition is None else partition
             if chosen in info.partitions:
                 break
             await self._partition_appears(placement, chosen)
@@ -175,7 +169,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         filled = False
         if handle is None:
             filled = accumulator.has_waiting(topic, chosen)
-            if partition is None and key_data is None and self._custom_partitioner is None:
+            if partition is None and key_data is None and self._places_by_key:
                 chosen = self._sticky.next_sticky(info, chosen)
             now = self._env.clock.monotonic()
             handle = accumulator.append_to_new_batch(
@@ -226,14 +220,6 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         if failure is not None:
             raise failure
         return written
-
-    def _place(self, info: TopicInfo, key: bytes | None) -> int:
-        """The partition of a record by the layout of ``info``."""
-        if self._custom_partitioner is not None:
-            return self._custom_partitioner(info, key)
-        if key is not None:
-            return self._sticky.for_key(info, key)
-        return self._sticky.for_no_key(info)
 
     async def _topic_appears(self, topic: str) -> TopicPlacement:
         """Wait at most ``max_block_ms`` for a topic's partitions."""

@@ -12,12 +12,13 @@ records. Only then is any record sent.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from anabranch.client.errors import ErrorCode, KafkaError, PartitionMarkedError
 from anabranch.client.net.cluster import TopicInfo
+from anabranch.client.producer.partitioner import Partitioner
 from anabranch.client.producer.producer_batch import ProducerBatch
 from anabranch.protocol.batch_builder import BatchBuilder
 from anabranch.protocol.compression import CompressionType
@@ -25,8 +26,6 @@ from anabranch.protocol.key_placement import MOVED_HEADER, ancestor_below
 from anabranch.protocol.records import Record, RecordBatch
 from anabranch.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from anabranch.protocol.types import TopicPartition
-
-Place = Callable[[TopicInfo, bytes | None], int]
 
 RECORDS_PER_STEP = 256
 """Records per step, after which other tasks may run: a millisecond or two. A batch is decoded in one piece."""
@@ -42,7 +41,7 @@ All records of a batch expire with its oldest record.
 class Placing:
     """How records are placed. ``by_key``: by linear hashing; else ``place`` is the user's own partitioner."""
 
-    place: Place
+    place: Partitioner
     by_key: bool
     batch_size: int
     compression: CompressionType

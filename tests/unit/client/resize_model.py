@@ -18,9 +18,9 @@ from anabranch.client.config import ProducerConfig
 from anabranch.client.errors import ErrorCode, error_for
 from anabranch.client.net.cluster import Cluster, Node, PartitionInfo, TopicInfo
 from anabranch.client.producer.accumulator import Accumulator
-from anabranch.client.producer.partitioner import StickyPartitioner
+from anabranch.client.producer.partitioner import Partitioner, StickyPartitioner
 from anabranch.client.producer.producer_batch import RecordHandle
-from anabranch.client.producer.replacement import Place, Placing
+from anabranch.client.producer.replacement import Placing
 from anabranch.client.producer.sender import Sender
 from anabranch.ordered_resize.layout import Moves, moves
 from anabranch.protocol.compression import CompressionType
@@ -110,7 +110,7 @@ class ProducerModel:
         rng: random.Random,
         *,
         check_layout_first: bool = False,
-        place_again: Place | None = None,
+        place_again: Partitioner | None = None,
         **config: Any,
     ) -> None:
         """``place_again`` is a user's partitioner. After a resize it chooses the partitions of unsent records again."""
@@ -141,7 +141,7 @@ class ProducerModel:
         self._started: list[Coroutine[Any, Any, Any]] = []
         self._make_producer(ProducerConfig.parse({"bootstrap_servers": "h:1", "batch_size": 150} | config), place_again)
 
-    def _make_producer(self, config: ProducerConfig, place_again: Place | None) -> None:
+    def _make_producer(self, config: ProducerConfig, place_again: Partitioner | None) -> None:
         self.accumulator = Accumulator(
             batch_size=config.batch_size,
             linger_ms=config.linger_ms,
@@ -151,12 +151,7 @@ class ProducerModel:
             max_in_flight=config.max_in_flight_requests_per_connection,
             idempotent=config.enable_idempotence,
         )
-        sticky = StickyPartitioner(self.rng)
-
-        def choose(info: TopicInfo, key: bytes | None) -> int:
-            return sticky.for_no_key(info) if key is None else sticky.for_key(info, key)
-
-        self.choose = choose
+        self.choose = StickyPartitioner(self.rng).place
         clock = SimpleNamespace(monotonic=lambda: self.now_s, now_ms=lambda: int(self.now_s * 1000))
         self._listeners: list[Any] = []
         self.metadata = SimpleNamespace(
@@ -173,7 +168,7 @@ class ProducerModel:
         tasks: Any = SimpleNamespace(start_soon=lambda function, *args: self._started.append(function(*args)))
         by_key = place_again is None
         placing = Placing(
-            place_again or choose, by_key, config.batch_size, CompressionType.NONE, None, records_per_step=7
+            place_again or self.choose, by_key, config.batch_size, CompressionType.NONE, None, records_per_step=7
         )
         metadata: Any = self.metadata
         self.sender = Sender(env, config, self.accumulator, metadata, connections, tasks, placing)

@@ -306,9 +306,9 @@ def test_keys_are_placed_by_the_layout_only_with_ordered_delivery() -> None:
     resized = Cluster().merge(response, {"t"}).topics["t"]
     for number in range(200):
         key = b"%d" % number
-        assert partitioner.for_key(plain, key) == positive_hash(key) % 6
-        assert partitioner.for_key(unordered, key) == positive_hash(key) % 6, "enable.ordered.delivery=false"
-        assert partitioner.for_key(resized, key) == place(positive_hash(key), 4, 6)
+        assert partitioner.place(plain, key) == positive_hash(key) % 6
+        assert partitioner.place(unordered, key) == positive_hash(key) % 6, "enable.ordered.delivery=false"
+        assert partitioner.place(resized, key) == place(positive_hash(key), 4, 6)
 
 
 def test_backoff_doubles_up_to_its_limit() -> None:

@@ -8,9 +8,8 @@ import pytest
 
 from anabranch.client.errors import ErrorCode, KafkaError, PartitionMarkedError
 from anabranch.client.net.cluster import TopicInfo
-from anabranch.client.producer.partitioner import StickyPartitioner
+from anabranch.client.producer.partitioner import Partitioner, StickyPartitioner
 from anabranch.client.producer.producer_batch import ProducerBatch
-from anabranch.client.producer.replacement import Place
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import Record, RecordBatch
 from tests.unit.client.resize_model import ProducerModel
@@ -34,7 +33,7 @@ def records_of(model: ProducerModel) -> dict[int, list[Record]]:
     }
 
 
-def wait_in_the_buffer(place_again: Place | None = None, **config: int) -> ProducerModel:
+def wait_in_the_buffer(place_again: Partitioner | None = None, **config: int) -> ProducerModel:
     """Return a producer that sends nothing by itself for a minute."""
     return ProducerModel(random.Random(1), place_again=place_again, linger_ms=60_000, batch_size=100_000, **config)
 
@@ -247,14 +246,14 @@ def finish(model: ProducerModel) -> int:
 
 def test_a_step_places_a_bounded_number_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
     placed = 0
-    for_key = StickyPartitioner.for_key
+    original = StickyPartitioner.place
 
-    def counted(self: StickyPartitioner, info: TopicInfo, key: bytes) -> int:
+    def counted(self: StickyPartitioner, info: TopicInfo, key: bytes | None) -> int:
         nonlocal placed
         placed += 1
-        return for_key(self, info, key)
+        return original(self, info, key)
 
-    monkeypatch.setattr(StickyPartitioner, "for_key", counted)
+    monkeypatch.setattr(StickyPartitioner, "place", counted)
     model = begun(700)
     rounds = 0
     while model.topic.replacement is not None:
