@@ -14,10 +14,8 @@ from anyio.abc import TaskGroup
 
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.errors import ClientClosedError, KafkaError, UnassignedParentError
-from anabranch.client.group.coordinator_link import CoordinatorLink
 from anabranch.client.group.listener import PartitionKeyListener
 from anabranch.client.group.membership import GroupMembership
-from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.net.connections import Connections
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.ordered_delivery.explain import BlockedPartition
@@ -36,7 +34,7 @@ from anabranch.client.ordered_delivery.topic_gates import Questions, TopicGates
 from anabranch.client.subscription.fetched_batch import Records
 from anabranch.client.subscription.subscription import AssignedPartition, Subscription
 from anabranch.ordered_resize.gate import GateState
-from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET
+from anabranch.protocol.sentinels import NO_INCARNATION, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.signal import Signal
@@ -74,7 +72,7 @@ class OrderedDelivery:
         self._subscription = subscription
         self._metadata = metadata
         self._coordinator = coordinator
-        self._link: CoordinatorLink | None = coordinator.link if coordinator is not None else None
+        self._link = coordinator.link if coordinator is not None else None
         self._on_change = on_change
         self.listener = PartitionKeyListener()
         self._gates = TopicGates()
@@ -253,7 +251,7 @@ class OrderedDelivery:
         is_assigned_anew = partitions is not self._partitions
         if is_assigned_anew:
             self._partitions = partitions
-            self._gates.assign(partitions, self._topics)
+            self._gates.assign(partitions, self._metadata.cluster.topics)
         if self._exchange is not None and self._is_managed:
             self._exchange.settle()
         self._note_rewinds()
@@ -281,10 +279,6 @@ class OrderedDelivery:
 
     def _blocked(self) -> list[BlockedPartition]:
         return self._gates.blocked(self._fronts(), self._owner_of, self._committed)
-
-    @property
-    def _topics(self) -> Mapping[str, TopicInfo]:
-        return self._metadata.cluster.topics
 
     @property
     def _is_managed(self) -> bool:
@@ -339,8 +333,8 @@ class OrderedDelivery:
         return state.has_position and self._reports.is_due(tp, self._progress(tp, state))
 
     def _progress(self, tp: TopicPartition, state: AssignedPartition) -> Progress:
-        topic = self._topics.get(tp.topic)
-        info = topic.partitions.get(tp.partition) if topic is not None else None
+        cluster = self._metadata.cluster
+        topic = cluster.topics.get(tp.topic)
         read_committed = self.config.isolation_level == "read_committed"
         end = state.last_stable_offset if read_committed else state.high_watermark
         return Progress(
@@ -349,7 +343,7 @@ class OrderedDelivery:
             leader_epoch=state.buffer[0].leader_epoch if state.buffer else state.position_epoch,
             at_end=not state.buffer and 0 <= end <= state.position,
             is_marked=topic is not None and tp.partition >= topic.undeleted_partition_count,
-            current_leader_epoch=info.leader_epoch if info is not None else NO_EPOCH,
+            current_leader_epoch=cluster.leader_epoch(tp),
         )
 
     async def report_positions(self, due: dict[TopicPartition, Progress]) -> None:
