@@ -14,12 +14,12 @@ from anyio.abc import TaskGroup
 
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.errors import ClientClosedError, KafkaError, UnassignedParentError
+from anabranch.client.group.group_view import GroupView
 from anabranch.client.group.listener import PartitionKeyListener
 from anabranch.client.group.membership import GroupMembership
 from anabranch.client.net.connections import Connections
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.ordered_delivery.explain import BlockedPartition
-from anabranch.client.ordered_delivery.group_view import GroupView
 from anabranch.client.ordered_delivery.hand_overs import HandOvers
 from anabranch.client.ordered_delivery.positions_task import (
     Position,
