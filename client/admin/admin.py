@@ -34,8 +34,7 @@ from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMe
 from anabranch.client.lifecycle import Client
 from anabranch.client.net.cluster import Cluster, Node
 from anabranch.client.net.connections import CHANGES, backoff_ms
-from anabranch.client.net.lineage_requests import LINEAGE_VERSION, in_requests, lineages_request
-from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
+from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries, ask_lineages, in_requests
 from anabranch.client.options import AdminOptions
 from anabranch.ordered_resize.autoscale import Measured
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -363,8 +362,7 @@ class Admin(Client[AdminConfig]):
         async def once() -> None:
             refused: KafkaError | None = None
             for some in in_requests([tp for tp in asked if tp not in found], LINEAGES_AT_ONCE):
-                request, node = lineages_request(some, lambda _: NO_INCARNATION), self._metadata.any_node()
-                response = await self._connections.request(node, request, min_version=LINEAGE_VERSION)
+                response = await ask_lineages(self._connections, self._metadata, some, lambda _: NO_INCARNATION)
                 answered, error = resize.read_lineages(response)
                 found.update(answered)
                 refused = refused or error

@@ -25,8 +25,14 @@ from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMe
 from anabranch.client.lifecycle import Client
 from anabranch.client.net.cluster import Cluster
 from anabranch.client.net.connections import FETCH, backoff_ms
-from anabranch.client.net.lineage_requests import LINEAGE_VERSION, in_requests, lineages_request
-from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries, one_epoch_each
+from anabranch.client.net.offsets import (
+    EpochEnd,
+    OffsetAndTimestamp,
+    OffsetQueries,
+    ask_lineages,
+    in_requests,
+    one_epoch_each,
+)
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from anabranch.protocol.records import RecordBatch, iter_batches
@@ -130,11 +136,8 @@ class LogReader(Client[ConsumerConfig]):
             return topic.incarnation if topic is not None else NO_INCARNATION
 
         for some in in_requests(sorted(partitions), self._config.ordered_delivery_partitions_per_request):
-            request = lineages_request(some, incarnation)
             try:
-                response = await self._connections.request(
-                    self._metadata.any_node(), request, min_version=LINEAGE_VERSION
-                )
+                response = await ask_lineages(self._connections, self._metadata, some, incarnation)
             except KafkaError as error:
                 if not error.code.retriable:
                     raise

@@ -1,9 +1,9 @@
-"""Asks brokers for offsets: by time, at the ends of logs, and at the ends of leader epochs."""
+"""Asks brokers for offsets (by time, at the ends of logs and of leader epochs) and for lineages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 
@@ -23,12 +23,21 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsRequest,
+    PartitionLeaderEpochsForPartitionsRequestPartition,
+    PartitionLeaderEpochsForPartitionsRequestTopic,
+    PartitionLeaderEpochsForPartitionsResponse,
+)
 from anabranch.protocol.message import Message
 from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, NO_INCARNATION, READ_COMMITTED
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
 T = TypeVar("T")
+
+_LINEAGE_VERSION: Final = 1
+"""The first version of PartitionLeaderEpochsForPartitions (25301) that has lineages."""
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -241,3 +250,33 @@ def one_epoch_each(wanted: Iterable[tuple[TopicPartition, int]]) -> list[dict[To
             groups.append(group)
         group[tp] = epoch
     return groups
+
+
+def in_requests(partitions: Sequence[TopicPartition], at_once: int) -> Iterator[Sequence[TopicPartition]]:
+    """The partitions of each request: at most ``at_once``, because a very long response takes long to read."""
+    return (partitions[first : first + at_once] for first in range(0, len(partitions), at_once))
+
+
+async def ask_lineages(
+    connections: Connections,
+    metadata: Metadata,
+    partitions: Iterable[TopicPartition],
+    topic_incarnation: Callable[[str], int],
+) -> PartitionLeaderEpochsForPartitionsResponse:
+    """Ask any broker once for lineages (25301). Raises UNSUPPORTED_VERSION if the broker does not know lineages.
+
+    ``topic_incarnation`` gives the incarnation of the topic that is meant, -1 for any.
+    """
+    topics: dict[str, PartitionLeaderEpochsForPartitionsRequestTopic] = {}
+    for name, partition in partitions:
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = PartitionLeaderEpochsForPartitionsRequestTopic(
+                name=name, topic_incarnation=topic_incarnation(name)
+            )
+        topic.partitions.append(PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=partition))
+    request = PartitionLeaderEpochsForPartitionsRequest(topics=list(topics.values()))
+    response: PartitionLeaderEpochsForPartitionsResponse = await connections.request(
+        metadata.any_node(), request, min_version=_LINEAGE_VERSION
+    )
+    return response

@@ -12,9 +12,8 @@ from anabranch.client.config import ConsumerConfig
 from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
 from anabranch.client.net.cluster import Node
 from anabranch.client.net.connections import Connections, backoff_ms
-from anabranch.client.net.lineage_requests import LINEAGE_VERSION, in_requests, lineages_request
 from anabranch.client.net.metadata import Metadata
-from anabranch.client.net.offsets import one_epoch_each
+from anabranch.client.net.offsets import ask_lineages, in_requests, one_epoch_each
 from anabranch.client.ordered_delivery.topic_gates import Questions, TopicGates
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -167,8 +166,7 @@ class GateQueries:
     # ------------------------------------------------------------ requests
 
     async def _ask_lineages(self, tps: Sequence[TopicPartition]) -> None:
-        request = lineages_request(tps, self._gates.topic_incarnation)
-        response = await self._connections.request(self._metadata.any_node(), request, min_version=LINEAGE_VERSION)
+        response = await ask_lineages(self._connections, self._metadata, tps, self._gates.topic_incarnation)
         for answer in response.topics:
             if answer.topic_incarnation != self._gates.topic_incarnation(answer.name):
                 self._metadata.hurry_update()  # another topic has this name now

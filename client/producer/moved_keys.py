@@ -24,9 +24,8 @@ import anyio
 from anabranch.client.config import ProducerConfig
 from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
 from anabranch.client.net.connections import Connections, backoff_ms
-from anabranch.client.net.lineage_requests import LINEAGE_VERSION, lineages_request
 from anabranch.client.net.metadata import Metadata
-from anabranch.client.net.offsets import OffsetQueries
+from anabranch.client.net.offsets import OffsetQueries, ask_lineages
 from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.partitioner import cached_place
 from anabranch.client.producer.producer_batch import RecordHandle
@@ -37,9 +36,6 @@ from anabranch.protocol.generated.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
-)
-from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
-    PartitionLeaderEpochsForPartitionsResponse,
 )
 from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP
@@ -243,10 +239,8 @@ class MovedKeys:
     async def _ask_about(self, new: _NewPartition) -> None:
         """Find the origin of the partition's keys, and whether older records may still be in the origin."""
         name = new.topic.name
-        request = lineages_request([TopicPartition(name, new.partition)], lambda _: new.topic.info.incarnation)
-        response: PartitionLeaderEpochsForPartitionsResponse = await self._connections.request(
-            self._metadata.any_node(), request, min_version=LINEAGE_VERSION
-        )
+        asked = [TopicPartition(name, new.partition)]
+        response = await ask_lineages(self._connections, self._metadata, asked, lambda _: new.topic.info.incarnation)
         [answer] = response.topics[0].partitions
         if answer.error_code:
             why = error_for(answer.error_code, answer.error_message).message
