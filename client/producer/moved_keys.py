@@ -74,20 +74,20 @@ class MovedKeys:
     """Watches acknowledged records of compacted topics, and sends a tombstone to the previous partition of a key."""
 
     def __init__(
-        self, env: Env, config: ProducerConfig, accumulator: Accumulator, metadata: Metadata, connections: Connections
+        self,
+        env: Env,
+        config: ProducerConfig,
+        accumulator: Accumulator,
+        metadata: Metadata,
+        connections: Connections,
+        queries: OffsetQueries,
     ) -> None:
         self._env = env
         self._config = config
         self._accumulator = accumulator
         self._metadata = metadata
         self._connections = connections
-        self._queries = OffsetQueries(
-            env,
-            metadata,
-            connections,
-            retry_backoff_ms=config.retry_backoff_ms,
-            retry_backoff_max_ms=config.retry_backoff_max_ms,
-        )
+        self._queries = queries
         self._sent: dict[TopicPartition, deque[tuple[bytes, RecordHandle]]] = {}
         self._new_partitions: dict[TopicPartition, _NewPartition] = {}
         self._compacted: dict[str, tuple[bool, float]] = {}

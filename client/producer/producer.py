@@ -85,7 +85,9 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         )
         self._sender = Sender(self._env, config, self._accumulator, self._metadata, self._connections, tasks, placing)
         self._sender.on_progress = self._on_progress
-        self._moved_keys = MovedKeys(self._env, config, self._accumulator, self._metadata, self._connections)
+        self._moved_keys = MovedKeys(
+            self._env, config, self._accumulator, self._metadata, self._connections, self._make_queries()
+        )
         self._moved_keys.on_tombstones = self._sender.wake
         self._connections.on_lost = self._on_lost
         tasks.start_soon(self._metadata.run)
