@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from anabranch import Admin
 from anabranch.client.admin.types import LogDirDescription
-from anabranch.client.net.cluster import PartitionInfo
+from anabranch.client.cluster import PartitionInfo
 from anabranch.command_error import CommandError
 from anabranch.export_destination import open_destination
 from anabranch.export_run import PARTIAL_EVERY_BYTES, ExportReport, ExportRun, NoProgress, Progress, Source

@@ -12,7 +12,7 @@ from anabranch.cli.held import held_line, held_rows, waits
 from anabranch.cli.output import TOTAL, print_table
 from anabranch.cli.resize_plan import split_tree
 from anabranch.client.admin.types import ConfigSource, PartitionLineage
-from anabranch.client.net.cluster import PartitionInfo
+from anabranch.client.cluster import PartitionInfo
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.lineage import Merge, has_keys, last_merges, leader_epochs_after_creation
 from anabranch.protocol.plurals import counted

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import anyio
 
+from anabranch.client.cluster import Cluster, TopicInfo
 from anabranch.client.consumer.log_reader import LogReader
 from anabranch.client.errors import ErrorCode, KafkaError
-from anabranch.client.net.cluster import Cluster, TopicInfo
 from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH
 from anabranch.protocol.types import TopicPartition
 from anabranch.spark.offsets import CheckpointError, Offsets, Position, TopicPositions

@@ -28,11 +28,11 @@ from anabranch.client.admin.types import (
     TopicDescription,
     TopicListing,
 )
+from anabranch.client.cluster import Cluster, Node
 from anabranch.client.config import LINEAGES_AT_ONCE, AdminConfig
 from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
 from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from anabranch.client.lifecycle import Client
-from anabranch.client.net.cluster import Cluster, Node
 from anabranch.client.net.connections import CHANGES, backoff_ms
 from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries, ask_lineages, in_requests
 from anabranch.client.options import AdminOptions

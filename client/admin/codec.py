@@ -20,9 +20,9 @@ from anabranch.client.admin.types import (
     PartitionReassignment,
     ReplicaSize,
 )
+from anabranch.client.cluster import Node
 from anabranch.client.errors import ErrorCode, KafkaError, error_for
 from anabranch.client.group.group_protocol import PROTOCOL_TYPE, decode_assignment
-from anabranch.client.net.cluster import Node
 from anabranch.protocol.config_resources import ResourceType
 from anabranch.protocol.generated import alter_configs as alter
 from anabranch.protocol.generated import incremental_alter_configs as incremental

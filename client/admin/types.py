@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from anabranch.client.net.cluster import Node, PartitionInfo
+from anabranch.client.cluster import Node, PartitionInfo
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.request_kinds import UpgradeType

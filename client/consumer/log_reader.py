@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
+from anabranch.client.cluster import Cluster
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.consumer.read_committed import visible_batches
 from anabranch.client.errors import (
@@ -23,7 +24,6 @@ from anabranch.client.errors import (
 )
 from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from anabranch.client.lifecycle import Client
-from anabranch.client.net.cluster import Cluster
 from anabranch.client.net.connections import FETCH, backoff_ms
 from anabranch.client.net.offsets import (
     EpochEnd,

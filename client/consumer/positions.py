@@ -8,11 +8,11 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 import anyio
 from anyio.abc import TaskGroup
 
+from anabranch.client.cluster import TopicInfo
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.consumer.fetcher import RESET_TIMESTAMPS, truncate
 from anabranch.client.errors import ClientClosedError, KafkaError, NoOffsetForPartitionError
 from anabranch.client.group.coordinator_link import CoordinatorLink
-from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.net.connections import backoff_ms
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.net.offsets import OffsetQueries

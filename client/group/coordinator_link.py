@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import anyio
 
+from anabranch.client.cluster import Node
 from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
 from anabranch.client.group.group_member import Reaction, react
-from anabranch.client.net.cluster import Node
 from anabranch.client.net.connections import GROUP, Connections, backoff_ms
 from anabranch.client.net.metadata import Metadata
 from anabranch.protocol.errors import ClientAction

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
+from anabranch.client.cluster import Cluster
 from anabranch.client.group.assignors import Assignor, Members, PartitionSpan, spread
-from anabranch.client.net.cluster import Cluster
 from anabranch.protocol.types import TopicPartition
 
 _NO_PARTITIONS = PartitionSpan(0, 0)

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
+from anabranch.client.cluster import Node
 from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, error_for
-from anabranch.client.net.cluster import Node
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.message import Message
 from anabranch.runtime.channel import Channel, Failures

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import anyio
 
+from anabranch.client.cluster import Cluster, Node, TopicInfo
 from anabranch.client.errors import (
     ClientClosedError,
     ErrorCode,
@@ -15,7 +16,6 @@ from anabranch.client.errors import (
     RetriableError,
     error_for,
 )
-from anabranch.client.net.cluster import Cluster, Node, TopicInfo
 from anabranch.client.net.connections import FAILING, GENERAL, SILENT_S, Connections, backoff_ms
 from anabranch.client.net.troubles import Troubles
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse

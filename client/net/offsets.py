@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 
+from anabranch.client.cluster import Node
 from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, error_for
-from anabranch.client.net.cluster import Node
 from anabranch.client.net.connections import Connections, backoff_ms
 from anabranch.client.net.metadata import Metadata
 from anabranch.protocol.generated.list_offsets import (

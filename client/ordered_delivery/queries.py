@@ -8,9 +8,9 @@ from typing import Any
 
 import anyio
 
+from anabranch.client.cluster import Node
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
-from anabranch.client.net.cluster import Node
 from anabranch.client.net.connections import Connections, backoff_ms
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.net.offsets import ask_lineages, in_requests, one_epoch_each

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from anabranch.client.net.cluster import TopicInfo
+from anabranch.client.cluster import TopicInfo
 from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.gate import Ask, Gate, GateState

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from anabranch.client.cluster import TopicInfo
 from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, OutcomeUnknownError
-from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.producer.partition_queue import PartitionQueue
 from anabranch.client.producer.producer_batch import BatchResult, ProducerBatch, RecordHandle
 from anabranch.client.producer.replacement import Placing, Replaced, Replacement

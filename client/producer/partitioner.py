@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from functools import lru_cache
 
-from anabranch.client.net.cluster import TopicInfo
+from anabranch.client.cluster import TopicInfo
 from anabranch.protocol.key_placement import place, positive_hash
 
 Partitioner = Callable[[TopicInfo, bytes | None], int]

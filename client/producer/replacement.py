@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from anabranch.client.cluster import TopicInfo
 from anabranch.client.errors import ErrorCode, KafkaError, PartitionMarkedError
-from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.producer.partitioner import Partitioner
 from anabranch.client.producer.producer_batch import ProducerBatch
 from anabranch.protocol.batch_builder import BatchBuilder

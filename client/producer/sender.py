@@ -9,9 +9,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from anabranch.client.client_metrics import PRODUCER_TRAFFIC, Metrics, ProducerTraffic
+from anabranch.client.cluster import Node
 from anabranch.client.config import ProducerConfig
 from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
-from anabranch.client.net.cluster import Node
 from anabranch.client.net.connections import Connections, backoff_ms
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.producer.accumulator import Accumulator

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.client.net.cluster import NO_LAYOUT, TopicInfo
+from anabranch.client.cluster import NO_LAYOUT, TopicInfo
 from anabranch.client.producer.producer_batch import ProducerBatch
 from anabranch.client.producer.replacement import Replacement
 

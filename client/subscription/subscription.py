@@ -7,8 +7,8 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from anabranch.client.cluster import Cluster
 from anabranch.client.errors import IllegalStateError, KafkaError
-from anabranch.client.net.cluster import Cluster
 from anabranch.client.subscription.fetched_batch import Deserializers, FetchedBatch, Records
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.protocol.sentinels import LATEST_TIMESTAMP, NO_EPOCH, NO_INCARNATION, NO_NODE, NO_OFFSET

@@ -19,9 +19,9 @@ import trio
 
 from anabranch.broker.coordinator import position_poll
 from anabranch.client import Consumer
+from anabranch.client.cluster import TopicInfo
 from anabranch.client.group.coordinator_link import CoordinatorLink
 from anabranch.client.group.membership import GroupMembership
-from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.ordered_delivery.topic_gates import TopicGates
 from anabranch.ordered_resize import lineage

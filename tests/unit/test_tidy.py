@@ -18,6 +18,7 @@ PURE = ["protocol", "zk_schemas", "ordered_resize"]
 PACKAGES = [*PURE, "runtime", "broker", "controller", "client", "audit", "anabranch"]
 IMPURE_MODULES = {"trio", "anyio", "asyncio", "kazoo", "os", "time", "random", "socket", "threading", "subprocess"}
 PURE_EXEMPT = {"protocol/generate.py"}  # it writes files, and no other module imports it
+WITH_CONNECTIONS = ("anabranch.client.net.", "anabranch.runtime.")
 MAX_FILE_LINES = 700
 MAX_FUNCTION_LINES = 80
 CLOCK_CALLS = re.compile(
@@ -88,6 +89,23 @@ def test_no_file_imports_itself_through_others() -> None:
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     files = {name: found for name, found in imports.items() if not graph.find_children(name)}
     graphlib.TopologicalSorter(files).prepare()  # CycleError names the files of a cycle
+
+
+def test_files_of_the_client_without_io_use_no_network() -> None:
+    """The text of such a file says "No IO". It uses no module with connections, not even through others."""
+    graph = grimp.build_graph("anabranch")
+    without_io = {
+        "anabranch." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in sources("client")
+        if "no io" in (ast.get_docstring(ast.parse(path.read_text())) or "").lower() and path.stem != "__init__"
+    }
+    assert len(without_io) >= 20
+    offenders = {
+        name: found
+        for name in without_io
+        if (found := {m for m in graph.find_upstream_modules(name) if m.startswith(WITH_CONNECTIONS)})
+    }
+    assert offenders == {}
 
 
 def test_only_runtime_reads_clocks_and_global_randomness() -> None:

@@ -20,7 +20,7 @@ from anabranch.broker.log.checkpoint_files import (
     encode_partition_metadata,
 )
 from anabranch.client.admin.types import LogDirDescription, ReplicaSize, TopicDescription
-from anabranch.client.net.cluster import PartitionInfo
+from anabranch.client.cluster import PartitionInfo
 from anabranch.client.net.offsets import OffsetAndTimestamp
 from anabranch.export_run import ExportReport
 from anabranch.exporting import export_topic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.client.net.cluster import TopicInfo
+from anabranch.client.cluster import TopicInfo
 from anabranch.client.producer.producer_batch import ProducerBatch
 from anabranch.client.producer.replacement import Placing, Replaced, Replacement
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anabranch.client.net.cluster import PartitionInfo, TopicInfo
+from anabranch.client.cluster import PartitionInfo, TopicInfo
 from anabranch.protocol.types import ZERO_UUID, TopicPartition
 
 

@@ -25,8 +25,8 @@ from anabranch.client.admin.types import (
     TopicDescription,
     TopicListing,
 )
+from anabranch.client.cluster import Node, PartitionInfo
 from anabranch.client.group.coordinator_link import OffsetAndMetadata
-from anabranch.client.net.cluster import Node, PartitionInfo
 from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.zk_schemas.partition_state import LineageEntry

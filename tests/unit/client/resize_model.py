@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from anabranch.client.cluster import Cluster, Node, PartitionInfo, TopicInfo
 from anabranch.client.config import ProducerConfig
 from anabranch.client.errors import ErrorCode, error_for
-from anabranch.client.net.cluster import Cluster, Node, PartitionInfo, TopicInfo
 from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.partitioner import Partitioner, StickyPartitioner
 from anabranch.client.producer.producer_batch import RecordHandle

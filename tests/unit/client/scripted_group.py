@@ -9,11 +9,11 @@ from typing import Any
 
 import anyio
 
+from anabranch.client.cluster import Cluster
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.group.assignors import resolve_assignors
 from anabranch.client.group.group_protocol import AssignedLayout, encode_assignment
 from anabranch.client.group.membership import GroupMembership
-from anabranch.client.net.cluster import Cluster
 from anabranch.client.subscription.subscription import Subscription
 from anabranch.protocol.errors import ErrorCode, error_for
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse

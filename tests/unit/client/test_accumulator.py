@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.client.cluster import PartitionInfo, TopicInfo
 from anabranch.client.errors import ErrorCode, KafkaTimeoutError
-from anabranch.client.net.cluster import PartitionInfo, TopicInfo
 from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.outcome import Outcome, decide
 from anabranch.client.producer.partition_queue import PartitionQueue

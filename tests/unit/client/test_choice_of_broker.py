@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from anabranch.client.admin.admin import Admin
+from anabranch.client.cluster import Node
 from anabranch.client.errors import KafkaError
-from anabranch.client.net.cluster import Node
 from anabranch.client.net.connections import CHANGES, FAILING, GENERAL
 from anabranch.client.net.connections import SILENT as RANK_OF_SILENT
 from anabranch.client.net.metadata import Metadata

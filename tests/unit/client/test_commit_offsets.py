@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from anabranch.client.cluster import Cluster, Node
 from anabranch.client.errors import ErrorCode, KafkaError
 from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
-from anabranch.client.net.cluster import Cluster, Node
 from anabranch.protocol.generated.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from anabranch.protocol.generated.metadata import MetadataResponse
 from anabranch.protocol.generated.offset_commit import (

@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
+from anabranch.client.cluster import Cluster, PartitionInfo, TopicInfo
 from anabranch.client.group.group_protocol import AssignedLayout, decode_assignment, encode_assignment, read_layouts
-from anabranch.client.net.cluster import Cluster, PartitionInfo, TopicInfo
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 
-from anabranch.client.net.cluster import Cluster, Node
+from anabranch.client.cluster import Cluster, Node
 from tests.unit.client.scripted_group import Fixture, Run, ScriptedLink
 
 

@@ -7,11 +7,11 @@ import uuid
 
 import pytest
 
+from anabranch.client.cluster import Cluster
 from anabranch.client.consumer.fetch_session import ConsumerFetchSession, FetchPosition
 from anabranch.client.consumer.read_committed import visible_batches
 from anabranch.client.errors import ErrorCode
 from anabranch.client.group.group_member import GroupMember, MemberState, Reaction, react
-from anabranch.client.net.cluster import Cluster
 from anabranch.client.net.connections import backoff_ms
 from anabranch.client.producer.partitioner import StickyPartitioner
 from anabranch.client.subscription.fetched_batch import Deserializers, FetchedBatch, Records

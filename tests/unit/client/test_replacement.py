@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from anabranch.client.cluster import TopicInfo
 from anabranch.client.errors import ErrorCode, KafkaError, PartitionMarkedError
-from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.producer.partitioner import Partitioner, StickyPartitioner
 from anabranch.client.producer.producer_batch import ProducerBatch
 from anabranch.protocol.key_placement import place, positive_hash

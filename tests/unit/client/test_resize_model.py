@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from anabranch.client.cluster import TopicInfo
 from anabranch.client.errors import OutcomeUnknownError
-from anabranch.client.net.cluster import TopicInfo
 from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.partition_queue import PartitionQueue
 from anabranch.client.producer.producer_batch import ProducerBatch

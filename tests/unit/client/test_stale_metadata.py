@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
+from anabranch.client.cluster import Cluster, TopicInfo
 from anabranch.client.errors import ErrorCode
-from anabranch.client.net.cluster import Cluster, TopicInfo
 from anabranch.protocol.generated.metadata import (
     MetadataResponse,
     MetadataResponseBroker,

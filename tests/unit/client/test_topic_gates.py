@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.client.net.cluster import TopicInfo
+from anabranch.client.cluster import TopicInfo
 from anabranch.client.ordered_delivery.topic_gates import Questions, TopicGates
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.gate import GateState

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from anabranch import GroupDescription, GroupListing, TopicPartition
 from anabranch.client.admin.types import MemberDescription
-from anabranch.client.net.cluster import Node
+from anabranch.client.cluster import Node
 from anabranch.console import watch as watch_module
 from anabranch.console.app import Console, ConsoleConfig
 from anabranch.console.watch import RANKED_S, Watch

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from anabranch import TopicDescription
-from anabranch.client.net.cluster import PartitionInfo
+from anabranch.client.cluster import PartitionInfo
 from anabranch.console.records import SHOWN_BYTES, parse_partitions, places_of, text_of
 from anabranch.protocol.key_placement import place, positive_hash
 

@@ -10,7 +10,7 @@ import pytest
 
 from anabranch import ClusterDescription, GroupDescription, TopicDescription
 from anabranch.client.admin.types import ControllerDescription, MemberDescription, Node
-from anabranch.client.net.cluster import PartitionInfo
+from anabranch.client.cluster import PartitionInfo
 from anabranch.console.app import _templates
 from anabranch.console.behind import reasons, summary, uncommitted_text, verdict
 from anabranch.console.changes import plan_of_reset

@@ -6,10 +6,10 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from anabranch.client.cluster import Cluster, Node, PartitionInfo, TopicInfo
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.consumer.log_reader import LineageAnswer
 from anabranch.client.group.coordinator_link import OffsetAndMetadata
-from anabranch.client.net.cluster import Cluster, Node, PartitionInfo, TopicInfo
 from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.types import TopicPartition
