@@ -36,7 +36,7 @@ def _number(key: str, value: object, low: float, high: float, whole: bool) -> in
     try:
         number: int | float = int(value) if whole else float(value)
     except ValueError:
-        raise ConfigError(key, f"{value!r} is not a number") from None
+        raise ConfigError(key, f"{value!r} is not a {'whole ' if whole else ''}number") from None
     if whole and isinstance(value, float) and value != number:
         raise ConfigError(key, f"{value!r} is not a whole number")
     if not low <= number <= high:
@@ -75,7 +75,7 @@ def _choice(default: str, *choices: str) -> Any:
 def _text(default: str | None) -> Any:
     def rule(key: str, value: object) -> object:
         if value is not None and not (isinstance(value, str) and value):
-            raise ConfigError(key, f"{value!r} is not a text of at least one character")
+            raise ConfigError(key, f"{value!r} is not a non-empty string")
         return value
 
     return field(default=default, metadata={"rule": rule})
@@ -94,7 +94,7 @@ def _parse_servers(key: str, value: object) -> object:
     elif isinstance(value, Sequence):
         texts = value
     else:
-        raise ConfigError(key, f"{value!r} is neither a text nor a list")
+        raise ConfigError(key, f"{value!r} is neither a string nor a list")
     found: list[tuple[str, int]] = []
     for text in texts:
         if isinstance(text, tuple) and len(text) == 2:
@@ -216,7 +216,7 @@ class ProducerConfig(ClientConfig):
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
             if "delivery_timeout_ms" in given:
                 least = f"linger_ms ({self.linger_ms}) + request_timeout_ms ({self.request_timeout_ms})"
-                raise ConfigError("delivery_timeout_ms", f"{self.delivery_timeout_ms} must be at least {least}")
+                raise ConfigError("delivery_timeout_ms", f"{self.delivery_timeout_ms} is below {least}")
             object.__setattr__(self, "delivery_timeout_ms", self.linger_ms + self.request_timeout_ms)
         if not self.enable_idempotence:
             return
@@ -277,7 +277,7 @@ class ConsumerConfig(ClientConfig):
         super(ConsumerConfig, self).check(given)  # as above
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             limit = f"session_timeout_ms ({self.session_timeout_ms})"
-            raise ConfigError("heartbeat_interval_ms", f"{self.heartbeat_interval_ms} must be below {limit}")
+            raise ConfigError("heartbeat_interval_ms", f"{self.heartbeat_interval_ms} is not below {limit}")
         if self.group_instance_id is not None and self.group_id is None:
             raise ConfigError("group_instance_id", "needs a group_id")
         if self.group_id is None and given.get("enable_auto_commit"):

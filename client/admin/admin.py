@@ -72,7 +72,7 @@ T = TypeVar("T")
 _FINAL_FOR_CHANGES = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Errors that are final for a change: the controller knows every topic, so an unknown topic does not exist."""
 
-_STILL = "; it may still be carried out"
+_STILL = "; the request may still be carried out"
 """The end of the error message of a change that got no response."""
 
 OFFSET_SPECS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "max_timestamp": MAX_TIMESTAMP}
@@ -126,7 +126,7 @@ class Admin(Client[AdminConfig]):
                     failure = error
                 first_ms, max_ms = config.retry_backoff_ms, config.retry_backoff_max_ms
                 await anyio.sleep(backoff_ms(attempt, first_ms, max_ms, self._env.rng.random()) / 1000)
-        why = failure or self._metadata.silence or "it was not answered"
+        why = failure or self._metadata.silence or "there is no response yet"
         raise KafkaTimeoutError(f"{what} did not succeed within {limit_ms} ms: {why}{unless_answered}") from failure
 
     async def _ask(self, what: str, body: Message, node_id: int | None = None) -> Any:
@@ -678,7 +678,7 @@ class Admin(Client[AdminConfig]):
     async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
         """Delete committed offsets. Raises GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
         body = codec.offset_delete(group_id, partitions)
-        await self._ask_coordinator("OffsetDelete", group_id, body, codec.offset_delete_error)
+        await self._ask_coordinator("OffsetDelete", group_id, body, lambda r: codec.offset_delete_error(group_id, r))
 
 
 def _asked(broker: int) -> int | None:

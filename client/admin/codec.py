@@ -128,7 +128,7 @@ def first_resource_error(response: Any) -> KafkaError | None:
 
 def creatable(topic: NewTopic) -> CreatableTopic:
     """The request's entry for a topic. Raises ``KafkaError`` for counts that do not fit into the fields."""
-    _fits(ErrorCode.INVALID_PARTITIONS, topic.name, "partitions", topic.num_partitions, _INT32_MAX)
+    _fits(ErrorCode.INVALID_PARTITIONS, topic.name, "partition count", topic.num_partitions, _INT32_MAX)
     _fits(ErrorCode.INVALID_REPLICATION_FACTOR, topic.name, "replication factor", topic.replication_factor, _INT16_MAX)
     assigned = bool(topic.replica_assignments)
     return CreatableTopic(
@@ -146,15 +146,13 @@ def creatable(topic: NewTopic) -> CreatableTopic:
 def partition_counts(counts: Mapping[str, int]) -> list[CreatePartitionsTopic]:
     """The request's entries for topics. Raises ``KafkaError`` for a count that does not fit into the field."""
     for name, count in counts.items():
-        _fits(ErrorCode.INVALID_PARTITIONS, name, "partitions", count, _INT32_MAX)
+        _fits(ErrorCode.INVALID_PARTITIONS, name, "partition count", count, _INT32_MAX)
     return [CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in counts.items()]
 
 
 def _fits(code: ErrorCode, topic: str, what: str, count: int, largest: int) -> None:
     if not -largest <= count <= largest:
-        raise KafkaError(
-            code, f"{topic}: {what} {count} is out of range; the largest that can be asked for is {largest}"
-        )
+        raise KafkaError(code, f"{topic}: {what} {count} is out of range; the largest possible is {largest}")
 
 
 def delete_topics(names: Iterable[str], timeout_ms: int) -> DeleteTopicsRequest:
@@ -398,9 +396,9 @@ def offset_delete(group_id: str, partitions: Iterable[TopicPartition]) -> Offset
     return OffsetDeleteRequest(group_id=group_id, topics=list(topics.values()))
 
 
-def offset_delete_error(response: OffsetDeleteResponse) -> KafkaError | None:
+def offset_delete_error(group_id: str, response: OffsetDeleteResponse) -> KafkaError | None:
     if response.error_code:
-        return code_error(response.error_code)
+        return code_error(response.error_code, group_id)
     for topic in response.topics:
         for p in topic.partitions:
             if p.error_code:

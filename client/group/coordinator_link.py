@@ -132,7 +132,7 @@ class CoordinatorLink:
             attempt += 1
             try:
                 response: OffsetFetchResponse = await self.request(request, max_version=_OFFSET_FETCH_VERSION)
-                return _read_offsets(response)
+                return _read_offsets(self.group_id, response)
             except KafkaError as error:
                 if not error.code.retriable:
                     raise
@@ -251,9 +251,9 @@ def _reported(response: OffsetCommitResponse) -> set[TopicPartition]:
     }
 
 
-def _read_offsets(response: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata]:
+def _read_offsets(group_id: str, response: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata]:
     if response.error_code:
-        raise error_for(response.error_code)
+        raise error_for(response.error_code, f"group {group_id}: {ErrorCode.of(response.error_code).message}")
     found: dict[TopicPartition, OffsetAndMetadata] = {}
     for topic in response.topics:
         for p in topic.partitions:

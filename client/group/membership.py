@@ -307,7 +307,7 @@ class GroupMembership:
     def note_error(self, error: KafkaError) -> Reaction:
         """Change the member's state as an error demands, and return the reaction."""
         reaction = react(error.code)
-        _log.info("group %s: %s, %s", self.link.group_id, error, reaction.name.lower().replace("_", " "))
+        _log.info("group %s: %s (reaction: %s)", self.link.group_id, error, reaction.name.lower().replace("_", " "))
         if reaction is Reaction.FIND_COORDINATOR:
             self.link.moved()
         elif reaction is Reaction.REJOIN_AS_NEW:
@@ -534,7 +534,7 @@ class GroupMembership:
             purpose = GENERAL
         self.member.forget()
         if member_id and self._config.group_instance_id is None:
-            _log.info("group %s: %s leaves", self.link.group_id, member_id)
+            _log.info("group %s: member %s leaves", self.link.group_id, member_id)
             identity = MemberIdentity(member_id=member_id, group_instance_id=None)
             request = LeaveGroupRequest(group_id=self.link.group_id, members=[identity])
             with contextlib.suppress(KafkaError):  # if the request fails, the session timeout ends the membership

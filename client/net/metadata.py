@@ -244,8 +244,10 @@ class Metadata:
             now = self._env.clock.monotonic()
             present = self._present_troubles()
             for subject, lasted_s in self._troubles.end(now, present):
-                text = "a broker answers again" if subject == _NO_BROKER else f"it is over: {subject}"
-                _log.warning("after %.0f s %s", lasted_s, text)
+                if subject == _NO_BROKER:
+                    _log.warning("after %.0f s a broker answers again", lasted_s)
+                else:
+                    _log.warning("this problem is over after %.0f s: %s", lasted_s, subject)
             for subject, lasted_s in self._troubles.look(now, present):
                 text = self._silence() if subject == _NO_BROKER else subject
                 _log.warning("%s, for %.0f s now", text, lasted_s)

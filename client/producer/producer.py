@@ -233,7 +233,9 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
             if placement.info.partitions:
                 return placement
             if left == 0:
-                raise KafkaTimeoutError(f"all metadata of topic {topic} is older than the metadata known before")
+                raise KafkaTimeoutError(
+                    f"topic {topic}: the brokers' metadata is older than the metadata that this producer already has"
+                )
             self._metadata.request_update()
             await self._metadata.wait_update(left)
 

@@ -167,7 +167,7 @@ class ProducerBatch:
             return error_for(error.code, f"{self.tp}: {message}")
         refused = len(self.record_errors)
         others = f"{counted(refused, 'other record')} of the batch {one_or_many(refused, 'was', 'were')} refused"
-        return RefusedWithBatchError(error.code, f"{self.tp}: {others}, not this one: send it again")
+        return RefusedWithBatchError(error.code, f"{self.tp}: {others}, so this record was not written: send it again")
 
     async def wait(self) -> None:
         """Return once the batch is resolved."""

@@ -186,7 +186,7 @@ class Replacement:
         stays = partition < after.layout[1]
         if pinned and _is_moved_tombstone(record):
             # Between the two layouts the key may have been back here. The tombstone would delete newer values.
-            return KafkaError(ErrorCode.POLICY_VIOLATION, "the tombstone belongs to the layout before")
+            return KafkaError(ErrorCode.POLICY_VIOLATION, "the tombstone belongs to the previous layout")
         if pinned:
             return partition if stays else PartitionMarkedError(batch.tp, after.layout[1])
         key = record.key
@@ -195,7 +195,9 @@ class Replacement:
         try:
             target = self._placing.place(after, key)
         except Exception as error:  # the user's code
-            failure = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the partitioner raised {error!r}")
+            failure = KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"topic {after.name}: the partitioner raised {error!r}"
+            )
             failure.__cause__ = error
             return failure
         if not 0 <= target < after.layout[1]:

@@ -159,8 +159,8 @@ class Sender:
         if batch.in_flight:
             return ": the broker has not answered"
         if self.accumulator.idempotent and self._producer_id == NO_PRODUCER_ID:
-            return f": no producer id yet ({self._init_failure or 'not answered'})"
-        return ": they waited in the buffer"
+            return f": no producer id yet ({self._init_failure or 'InitProducerId has no response'})"
+        return ": still in the buffer"
 
     def _has_producer_id(self, queue: PartitionQueue) -> bool:
         """Whether batches of ``queue`` may get sequences. Starts a new id or epoch if needed."""

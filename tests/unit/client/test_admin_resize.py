@@ -332,9 +332,7 @@ def test_a_count_that_does_not_fit_into_a_request_is_refused(run: Run, count: in
     altered, created, copied = run(ask)
     for error in (altered, created):
         assert error.code is ErrorCode.INVALID_PARTITIONS
-        assert (
-            error.message == f"t: partitions {count} is out of range; the largest that can be asked for is 2147483647"
-        )
+        assert error.message == f"t: partition count {count} is out of range; the largest possible is 2147483647"
     assert copied.code is ErrorCode.INVALID_REPLICATION_FACTOR
     assert copied.message.startswith(f"t: replication factor {count} is out of range") and "32767" in copied.message
 
