@@ -48,7 +48,7 @@ def audit(
     master
         A Spark master; by default two threads of this machine.
     first
-        The number of offending records of each check that are named.
+        For each check, name at most this many offending records.
     consumer_log
         The delivered records as JSON lines: group, member, topic, partition, offset, time (docs/audit.md).
     max_decompressed_bytes

@@ -145,7 +145,7 @@ async def _consume(bootstrap: str, settings: Mapping[str, Any], reading: Reading
         with anyio.CancelScope() as whole:
             interrupts.on_second(
                 whole.cancel,
-                lambda: "the group's coordinator to accept the last commit and the leave",
+                lambda: "the group's coordinator to accept the last commit and the request to leave",
                 limit_s=LEAVE_LIMIT_S,
             )
             async with reader as consumer:
@@ -156,7 +156,8 @@ async def _consume(bootstrap: str, settings: Mapping[str, Any], reading: Reading
         if interrupts.gave_up and reading.in_group:
             group = settings["group_id"]
             print(
-                f"anabranch: the last positions of group {group} may not be committed: its coordinator did not answer",
+                f"anabranch: the last positions of group {group} are perhaps not committed: "
+                "its coordinator did not answer",
                 file=sys.stderr,
             )
         return interrupts.status
@@ -169,7 +170,7 @@ def _check(start: Start, topics: tuple[str, ...], group: str | None, *, from_beg
         raise UsageError("--offset needs --partition")
     if start.is_given and group is not None:
         raise UsageError(
-            "--tail and --from-timestamp do not go with --group; anabranch groups reset-offsets moves a group"
+            "--tail and --from-timestamp do not go with --group; anabranch groups reset-offsets sets a group's offsets"
         )
     if sum((start.offset is not None, start.tail is not None, start.timestamp_ms is not None, from_beginning)) > 1:
         raise UsageError("give only one of --from-beginning --offset --tail --from-timestamp")
@@ -206,7 +207,7 @@ async def _check_topics(bootstrap: str, topics: Iterable[str], partition: int | 
         existing = {listing.name for listing in await admin.list_topics()}
         for topic in topics:
             if topic not in existing:
-                raise CommandError(f"topic {topic} does not exist; anabranch topics create {topic}")
+                raise CommandError(f"topic {topic} does not exist; anabranch topics create {topic} creates it")
         if partition is None:
             return
         for name, described in (await admin.describe_topics(list(topics))).items():

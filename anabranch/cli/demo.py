@@ -43,10 +43,10 @@ def demo(
     """Split and merge a topic's partitions under load, and prove that every key kept its order.
 
     Starts ZooKeeper, a controller and three brokers; producers stream real events into a topic of 4 partitions, which
-    is resized to 6, 9, 6, 4, 8 and 4, the last two while marked partitions drain. A group of three consumers keeps a
-    state for every key. One broker is killed meanwhile. A control topic gets the same events and resizes without
-    ordered delivery. Then the exported segment files are audited with Spark. Exit status 0 and PASS, or 1 and the first
-    offending records.
+    is resized to 6, 9, 6, 4, 8 and 4. The last three resizes begin while marked partitions drain. A group of three
+    consumers keeps a state for every key. One broker is killed meanwhile. A control topic gets the same events and
+    resizes without ordered delivery. Then the exported segment files are audited with Spark. Exit status 0 and PASS, or
+    1 and the first offending records.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def demo(
         show(result, dir, console)
 
     if watch and find_spec("starlette") is None:
-        raise CommandError("--watch opens the console: pip install 'anabranch[console]'")
+        raise CommandError("--watch opens the console, which is not installed: pip install 'anabranch[console]'")
     return 0 if trio.run(_run, dir, events, seconds, console, watch, show_result) else 1
 
 
@@ -116,7 +116,7 @@ async def _run(
             result = await run_demo(cluster, directory, events, view, seconds)
         if watch:
             show_result(result)
-            console.print(f"The cluster at {cluster.bootstrap} and the console go on until Ctrl-C.", highlight=False)
+            console.print(f"The cluster at {cluster.bootstrap} and the console run until Ctrl-C.", highlight=False)
             await trio.sleep_forever()
     show_result(result)
     return result.passed
@@ -132,8 +132,8 @@ def show(result: DemoResult, directory: Path, console: Console) -> None:
         if done.killed is not None:
             facts.add_row("killed", f"broker {done.killed}, while {done.partitions_before} became {done.partitions}")
     facts.add_row("written in, delivered after", _stream_text(result))
-    facts.add_row("hand-over to new partitions", hand_over_text(result.hand_over_growing))
-    facts.add_row("hand-over back", hand_over_text(result.hand_over_shrinking))
+    facts.add_row("hand-over at splits", hand_over_text(result.hand_over_growing))
+    facts.add_row("hand-over at merges", hand_over_text(result.hand_over_shrinking))
     facts.add_row("hand-over, broker killed", hand_over_text(result.hand_over_killed))
     facts.add_row("marked partitions gone", "no" if result.drained_s is None else f"after {result.drained_s:.1f} s")
     facts.add_row("exported", f"{counted(result.exported.segments, 'segment file')}, {result.exported.bytes:,} bytes")
@@ -156,7 +156,7 @@ def show(result: DemoResult, directory: Path, console: Console) -> None:
 
 def _stream_text(result: DemoResult) -> str:
     text = f"{result.produce_s:.1f} s, {result.deliver_s:.1f} s"
-    return f"{text}, {result.held_s:.1f} s of them waiting for slow resizes" if result.held_s >= 0.1 else text
+    return f"{text}; producers waited {result.held_s:.1f} s for slow resizes" if result.held_s >= 0.1 else text
 
 
 def spark_text(audit: Mapping[str, Any]) -> str:
@@ -184,7 +184,7 @@ def verdicts(result: DemoResult) -> Table:
     rows: list[tuple[str, Callable[[Verdict], int]]] = [
         ("lost", lambda v: v.lost),
         ("out of order for their key", lambda v: v.out_of_order),
-        ("met a wrong state of their key", lambda v: v.wrong_states),
+        ("delivered with a wrong state of their key", lambda v: v.wrong_states),
         ("keys with a wrong state at the end", lambda v: v.wrong_at_the_end),
         ("altered, or not where acknowledged", lambda v: v.altered + v.misplaced),
         ("violations", lambda v: v.violations),
@@ -193,5 +193,5 @@ def verdicts(result: DemoResult) -> Table:
     for name, count in rows:
         table.add_row(name, f"{count(result.verdict):,}", f"{count(result.control):,}")
         if name.startswith("out of order"):
-            table.add_row("  of them while it grew", "", f"{result.control_out_of_order_growing:,}")
+            table.add_row("  of them before the first shrink", "", f"{result.control_out_of_order_growing:,}")
     return table

@@ -84,7 +84,7 @@ def downgrade(
     feature
         FEATURE=LEVEL; may be given many times.
     all_
-        Each feature, to the highest level of this release; those that it does not have are deleted.
+        Each feature, to the highest level of this release. Features that this release does not have are deleted.
     force
         Allow a change by which something is lost (unsafe downgrade).
     yes

@@ -49,11 +49,11 @@ async def held_rows(admin: Admin, topic: TopicDescription) -> list[dict[str, Any
 
 def held_line(row: Mapping[str, Any]) -> str:
     records = row["end_offset"] - row["start_offset"]
-    whom = f"group {row['group']}" if row["group"] else "a group that is not known"
+    whom = f"group {row['group']}" if row["group"] else "an unknown group"
     return (
-        f"held: partition {row['partition']} offsets {row['start_offset']} to {row['end_offset']}"
+        f"kept beyond retention.ms: partition {row['partition']} offsets {row['start_offset']} to {row['end_offset']}"
         f" ({counted(records, 'record')}, {counted(row['size_bytes'], 'byte')}) for {whom}"
-        f" since {_time(row['since_ms'])} until {_time(row['until_ms'])} at most"
+        f" since {_time(row['since_ms'])} until {_time(row['until_ms'])} at the latest"
     )
 
 

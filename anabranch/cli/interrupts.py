@@ -76,8 +76,8 @@ class Interrupts:
         await anyio.sleep(REMIND_S)
         if self._give_up is None:
             return
-        until = f" for {self._limit_s:.0f} s at most" if self._limit_s < float("inf") else ""
-        print(f"anabranch: waiting{until} for {self._waits_for()}; Ctrl-C again gives up", file=sys.stderr)
+        until = f" at most {self._limit_s:.0f} s" if self._limit_s < float("inf") else ""
+        print(f"anabranch: waiting{until} for {self._waits_for()}; press Ctrl-C again to stop waiting", file=sys.stderr)
         await anyio.sleep(self._limit_s - REMIND_S)
         self._try_to_give_up()
 

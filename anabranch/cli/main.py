@@ -30,7 +30,7 @@ CLIENTS = {
     "topics": ("anabranch.cli.topics:app", "Create, list, describe, alter, move, delete topics."),
     "produce": ("anabranch.cli.produce:produce", "Write lines of standard input as records."),
     "consume": ("anabranch.cli.consume:consume", "Print records."),
-    "console": ("anabranch.cli.console:console", "A web page of a cluster."),
+    "console": ("anabranch.cli.console:console", "Serve a web page of a cluster."),
     "groups": ("anabranch.cli.groups:app", "List, describe, reset, delete consumer groups."),
     "features": ("anabranch.cli.features:app", "Describe, upgrade, downgrade, disable feature levels."),
     "kafka-features": ("anabranch.cli.kafka_features:kafka_features", "Change feature levels as Kafka's tool does."),
@@ -97,7 +97,9 @@ def _open_closed_streams() -> None:
 
 def _wrong_usage(error: CycloptsError) -> RenderableType:
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
-        return CycloptsPanel(f"Unexpected: {' '.join(error.unused_tokens)}. --help shows what the command takes.")
+        return CycloptsPanel(
+            f"Unexpected: {' '.join(error.unused_tokens)}. --help shows the command's arguments and options."
+        )
     missing = error.argument if isinstance(error, MissingArgumentError) else None
     if missing is not None and missing.field_info.is_positional:
         name = missing.name.lstrip("-").upper()

@@ -66,8 +66,8 @@ async def check_loss(admin: Admin, name: str, count: int) -> None:
     is_taken_back = refused is None and is_compacted(values) and not any(LOSS_KEY in line for line in advice)
     if count >= topic.partition_count or is_taken_back:
         raise CommandError(
-            f"{LOSS_FLAG}: the resize of {name} to {counted(count, 'partition')} marks none for deletion;"
-            f" --config {LOSS_KEY}=true is for those that are marked already"
+            f"{LOSS_FLAG}: the resize of {name} to {counted(count, 'partition')} marks no partition for deletion;"
+            f" for partitions that are marked already, set --config {LOSS_KEY}=true"
         )
 
 
@@ -180,7 +180,7 @@ async def _lag_notes(
     if not sources:
         return []
     ends = await offsets(admin, topic)
-    until = " before it gets newer ones of their keys" if topic.ordered_delivery else ""
+    until = " before it gets newer records of their keys" if topic.ordered_delivery else ""
     notes = []
     unknown = [p for p in sources if p not in ends]
     if unknown:
@@ -205,7 +205,7 @@ async def _drain_notes(
     notes = _when_deleted(sources, values)
     if Marked.of(values) is Marked.DRAINED and not committed:
         notes.append(
-            "no group has committed offsets of the topic: until one has, partitions are deleted only by expiry"
+            "no group has committed offsets of the topic: until a group has, partitions are deleted only by expiry"
         )
     marked = marked_partitions(topic)
     if marked:
@@ -255,7 +255,7 @@ def print_plan(plan: Mapping[str, Any]) -> None:
         )
     for note in plan["notes"]:
         print(note)
-    print(f"refused: {plan['refused']}" if plan["refused"] else "nothing stands in the way")
+    print(f"refused: {plan['refused']}" if plan["refused"] else "the controller would accept the resize")
 
 
 async def begin_resize(admin: Admin, name: str, count: int, changed: Collection[str], *, waits: bool) -> None:
@@ -281,7 +281,7 @@ async def begin_resize(admin: Admin, name: str, count: int, changed: Collection[
 
 async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: int) -> list[int]:
     """Wait until a resize to ``count`` is done. Returns the marked partitions; raises ``CommandError`` on timeout."""
-    missing = "the controller has not begun"
+    missing = "no broker has described the topic yet"
     with anyio.move_on_after(timeout_ms / 1000):
         while True:
             topic = (await admin.describe_topics([name]))[name]
@@ -332,7 +332,7 @@ async def _missing(admin: Admin, topic: TopicDescription, count: int) -> str:
     """The condition that a resize to ``count`` still misses; empty when the resize is done."""
     if topic.partition_count != count:
         are = "is" if topic.partition_count == 1 else "are"
-        return f"{counted(topic.partition_count, 'partition')} {are} in use"
+        return f"{counted(topic.partition_count, 'partition')} {are} in use, not {count}"
     without_leader = [p.partition for p in topic.partitions if p.leader < 0]
     if without_leader:
         return f"{named_partitions(without_leader, 'has', 'have')} no leader"
@@ -342,10 +342,10 @@ async def _missing(admin: Admin, topic: TopicDescription, count: int) -> str:
     merges = last_merges(known)
     for p in marked_partitions(topic):
         if p not in known or p not in merges or has_keys(known[p], merges[p]):
-            return f"the keys of partition {p} are not merged"
+            return f"the keys of partition {p} are not merged yet"
     behind = [
         p
         for p in range(topic.initial_partition_count, count)
         if p not in known or not has_keys(known[p], merges.get(p))
     ]
-    return f"{named_partitions(behind, 'is', 'are')} not split off" if behind else ""
+    return f"{named_partitions(behind, 'is', 'are')} not split off yet" if behind else ""

@@ -188,16 +188,16 @@ def rows_for(lines: int) -> int:
 
 def view(topics: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]], shown: int = SHOWN) -> Group:
     """Both tables of at most ``shown`` rows, and a line with the number of hidden rows."""
-    first = _table("topic", "partitions", "records/s", "unhealthy", "drain")
+    first = _table("topic", "partitions", "records/s", "unhealthy", "marked")
     for row in topics[:shown]:
         bad = Text(str(row["unhealthy"]), style="red" if row["unhealthy"] else "")
         first.add_row(
             Text(row["topic"]), str(row["partitions"]), f"{row['records_per_second']:,.1f}", bad, str(row["marked"])
         )
-    second = _table("group", "state", "lag", "records/s", "level in")
+    second = _table("group", "state", "lag", "records/s", "caught up in")
     for row in groups[:shown]:
         lag = Text(f"{row['lag']:,}", style="yellow" if row["lag"] else "")
-        left = "never at this pace" if row["seconds_left"] is None else duration(row["seconds_left"])
+        left = "never at this rate" if row["seconds_left"] is None else duration(row["seconds_left"])
         second.add_row(Text(row["group"]), row["state"], lag, f"{row['records_per_second']:,.1f}", left)
     hidden = f"{counted(max(0, len(topics) - shown), 'topic')} and {counted(max(0, len(groups) - shown), 'group')} more"
     return Group(first, second, *([Text(hidden)] if max(len(topics), len(groups)) > shown else []))

@@ -274,7 +274,7 @@ def _print_sums(rows: Sequence[Mapping[str, Any]]) -> None:
         have = "has" if len(bad) == 1 else "have"
         print(f"{counted(len(bad), 'partition')} {have} replicas out of sync or no leader{first}")
         print_table(FIELDS, [[row[column] for column in FIELDS] for row in bad[:_NAMED]])
-    print("--every-partition shows a line for each")
+    print("--every-partition shows a line for each partition")
 
 
 def consumer_hold_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -284,7 +284,7 @@ def consumer_hold_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
         + ("is held for stock consumers: " if row["is_held"] else "was held: ")
         + f"group {row['group']} must first process partition {row['on']} until "
         + (f"offset {row['end_offset']}" if row["end_offset"] >= 0 else f"the end of epoch {row['epoch']}")
-        + (f" (at {row['position']}" if row["position"] >= 0 else " (without a commit")
+        + (f" (at offset {row['position']}" if row["position"] >= 0 else " (without a commit")
         + f", for {row['waited_ms'] // 1000} s"
         + (", no longer waited for)" if row["is_let_go"] else ")")
         for row in rows

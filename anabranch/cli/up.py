@@ -79,7 +79,7 @@ def welcome(cluster: LocalCluster, command: str) -> str:
     server = "" if bootstrap.split(",")[0] == DEFAULT_BOOTSTRAP else f" -b {bootstrap}"
     metrics = "".join(f"\n  {name:<15} http://{address}/metrics" for name, address in cluster.metrics.items())
     controllers = ", ".join(f"{number} at {address}" for number, address in cluster.controller_addresses.items())
-    page = f"Look at it: http://{cluster.console}/\n" if cluster.console is not None else ""
+    page = f"Console: http://{cluster.console}/\n" if cluster.console is not None else ""
     return f"""
 [bold]Anabranch serves at[/bold] {bootstrap}
 {page}Controllers {controllers} (for --bootstrap-controller)
@@ -101,6 +101,6 @@ async def _cancel_on_signal(
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         task_status.started()
         async for _ in signals:
-            console.print("stopping")
+            console.print("stopping the cluster")
             scope.cancel()
             return

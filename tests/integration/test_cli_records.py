@@ -146,7 +146,9 @@ def test_a_topic_that_does_not_exist_is_an_error_and_is_not_created(
     group = ("--group", f"{topic}-group") if in_group else ()
     done = run(cluster, "consume", topic, misspelt, *group)
     assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr.decode() == f"anabranch: topic {misspelt} does not exist; anabranch topics create {misspelt}\n"
+    assert done.stderr.decode() == (
+        f"anabranch: topic {misspelt} does not exist; anabranch topics create {misspelt} creates it\n"
+    )
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         assert misspelt not in {listing.name for listing in admin.list_topics()}
 

@@ -101,7 +101,7 @@ def test_the_console_starts_and_ends_with_the_cluster(tmp_path: Path) -> None:
         finally:
             process.terminate()
             output = process.communicate(timeout=DEADLINE_S)[0]
-    assert f"Look at it: http://{address}/" in output
+    assert f"Console: http://{address}/" in output
     assert page(f"http://{address}/") == ""
 
 

@@ -73,7 +73,7 @@ BLOCKS: Mapping[Place, str] = {
     ),
     ("docs/operations.md", "readers  Stable"): _OUTPUT,
     ("docs/operations.md", "partitions that wait"): _OUTPUT,
-    ("docs/operations.md", "held: partition 1"): _OUTPUT,
+    ("docs/operations.md", "kept beyond retention.ms: partition 1"): _OUTPUT,
     ("docs/operations.md", "from prometheus_client"): (
         "tests/integration/test_examples.py::test_metrics_of_clients_are_registered_as_operations_md_shows"
     ),

@@ -54,7 +54,9 @@ async def test_a_wait_after_a_signal_is_reported_and_ends_at_its_limit(
         assert capsys.readouterr().err == ""
         await given_up.wait()
     assert trio.current_time() == pytest.approx(10)
-    assert capsys.readouterr().err == "anabranch: waiting for 10 s at most for an answer; Ctrl-C again gives up\n"
+    assert (
+        capsys.readouterr().err == "anabranch: waiting at most 10 s for an answer; press Ctrl-C again to stop waiting\n"
+    )
 
 
 def test_a_second_signal_ends_a_command_that_waits_for_nothing_without_a_traceback() -> None:
@@ -114,7 +116,10 @@ async def test_a_second_signal_makes_produce_report_unacknowledged_records(
             await trio.sleep(2 * TOGETHER_S)  # pause: closer signals count as one
             os.kill(os.getpid(), signal.SIGINT)
     assert ended == [130]
-    assert "".join(output) == "anabranch: waiting for the acknowledgements of 2 records; Ctrl-C again gives up\n"
+    assert (
+        "".join(output)
+        == "anabranch: waiting for the acknowledgements of 2 records; press Ctrl-C again to stop waiting\n"
+    )
     given_up = "interrupted: 1 record was written; 2 records were not acknowledged, and may have been written\n"
     assert capsys.readouterr().err == given_up
 
@@ -150,5 +155,5 @@ async def test_consume_stops_waiting_for_its_group_after_a_limit(
     assert await consume._consume("h:1", {"group_id": "g"}, reading) == 130
     assert trio.current_time() == pytest.approx(consume.LEAVE_LIMIT_S)
     assert capsys.readouterr().err.endswith(
-        "anabranch: the last positions of group g may not be committed: its coordinator did not answer\n"
+        "anabranch: the last positions of group g are perhaps not committed: its coordinator did not answer\n"
     )

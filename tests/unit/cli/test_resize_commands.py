@@ -23,7 +23,7 @@ def test_a_dry_run_of_a_grow_shows_splits_and_changes_nothing(run: Run) -> None:
     assert out.startswith("t: 4 -> 6 partitions, about 25.0 % of the keys move\n")
     assert ["0", "4", "12.5", "%", "1", "-"] in lines and ["1", "5", "12.5", "%", "1", "-"] in lines
     assert "chooses brokers for partitions 4, 5" in out
-    assert out.endswith("nothing stands in the way\n")
+    assert out.endswith("the controller would accept the resize\n")
     assert admin.calls == [("partitions", {"t": 6}, True)]
 
 
@@ -37,8 +37,8 @@ def test_a_dry_run_of_a_grow_names_the_groups_that_unread_records_will_block(run
     admin = FakeAdmin(**state, ends={0: (0, 10), 1: (2, 12), 2: (0, 9)})
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "6", "--dry-run")
     assert [line for line in out.splitlines() if line.startswith("group ")] == [
-        "group g has 7 records of partitions 0, 1 to read before it gets newer ones of their keys",
-        "group new has 20 records of partitions 0, 1 to read before it gets newer ones of their keys",
+        "group g has 7 records of partitions 0, 1 to read before it gets newer records of their keys",
+        "group new has 20 records of partitions 0, 1 to read before it gets newer records of their keys",
     ]
 
 
@@ -49,7 +49,7 @@ def test_a_dry_run_of_a_shrink_shows_when_marked_partitions_are_removed(run: Run
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run", "--delete-records-when-drained")
     assert "delete.records.when.drained: would be true" in out
     assert "partitions 4, 5 are deleted once every group has read them" in out
-    assert "group g has 17 records of partitions 4, 5 to read before it gets newer ones of their keys" in out
+    assert "group g has 17 records of partitions 4, 5 to read before it gets newer records of their keys" in out
     assert admin.calls[-2:] == [
         ("configs", {"t": {"delete.records.when.drained": "true"}}, True),
         ("partitions", {"t": 4}, True),
@@ -76,7 +76,7 @@ def test_a_dry_run_ignores_a_refusal_that_the_commands_config_would_lift(run: Ru
     assert status == 1 and f"refused: POLICY_VIOLATION: {reason}" in out
     arguments = ["--partitions", "4", "--dry-run", "--delete-records-when-drained"]
     status, out, _ = run(admin, "topics", "alter", "t", *arguments)
-    assert status == 0 and "nothing stands in the way" in out
+    assert status == 0 and "the controller would accept the resize" in out
     unfinished = FakeAdmin(**state, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, "t: Another resize is unfinished"))
     assert run(unfinished, "topics", "alter", "t", *arguments)[0] == 1
 
@@ -208,7 +208,7 @@ def test_waiting_ends_when_the_keys_of_marked_partitions_are_merged(run: Run) ->
     admin = FakeAdmin(undeleted=6, total=6, version=1, on_create_partitions=begin)
     status, _, err = run(admin, "topics", "alter", "t", "--partitions", "4", "--wait", "--timeout-ms", "150")
     assert status == 1
-    assert "t is not resized after 150 ms: the keys of partition 5 are not merged" in err
+    assert "t is not resized after 150 ms: the keys of partition 5 are not merged yet" in err
 
     def finish(admin: FakeAdmin) -> None:
         begin(admin)
@@ -253,11 +253,11 @@ def test_waiting_for_a_grow_does_not_wait_for_draining_partitions(run: Run) -> N
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        ({}, "4 partitions are in use"),
+        ({}, "4 partitions are in use, not 6"),
         ({"undeleted": 6, "total": 6, "version": 1, "without_leader": frozenset({5})}, "partition 5 has no leader"),
         (
             {"undeleted": 6, "total": 6, "version": 3, "entries": {**SHRUNK["entries"], 4: [(0, {0: 0}), (2, {0: 2})]}},
-            "partition 5 is not split off",
+            "partition 5 is not split off yet",
         ),
     ],
 )
@@ -329,8 +329,8 @@ def test_the_loss_option_is_refused_for_a_resize_that_marks_nothing(run: Run, co
     status, _, err = run(admin, "topics", "alter", "t", f"--partitions={count}", LOSES, *dry)
     assert (status, err) == (
         1,
-        f"anabranch: {LOSES}: the resize of t to {count} partitions marks none for deletion;"
-        f" --config {LOSS_KEY}=true is for those that are marked already\n",
+        f"anabranch: {LOSES}: the resize of t to {count} partitions marks no partition for deletion;"
+        f" for partitions that are marked already, set --config {LOSS_KEY}=true\n",
     )
     assert all(validate_only for _, _, validate_only in admin.calls)
 

@@ -97,10 +97,10 @@ HELD = HeldRecords(20, 120, 4096, 1_700_000_000_000, 1_700_086_400_000, "slow")
 def test_describe_shows_held_records_their_group_and_until_when(run: Run) -> None:
     admin = FakeAdmin(**SHRUNK, configs=WAITS, held={1: HELD, 4: dataclasses.replace(HELD, group="")})
     _, out, _ = run(admin, "topics", "describe", "t")
-    held = "(100 records, 4096 bytes) for {} since 2023-11-14T22:13:20Z until 2023-11-15T22:13:20Z at most"
-    assert [line for line in out.splitlines() if line.startswith("held:")] == [
-        f"held: partition 1 offsets 20 to 120 {held.format('group slow')}",
-        f"held: partition 4 offsets 20 to 120 {held.format('a group that is not known')}",
+    held = "(100 records, 4096 bytes) for {} since 2023-11-14T22:13:20Z until 2023-11-15T22:13:20Z at the latest"
+    assert [line for line in out.splitlines() if line.startswith("kept beyond")] == [
+        f"kept beyond retention.ms: partition 1 offsets 20 to 120 {held.format('group slow')}",
+        f"kept beyond retention.ms: partition 4 offsets 20 to 120 {held.format('an unknown group')}",
     ]
     _, out, _ = run(admin, "topics", "describe", "t", "--json")
     first, second = json.loads(out)[0]["held"]

@@ -52,7 +52,7 @@ def test_the_table_names_what_it_leaves_out_and_fits_a_terminal() -> None:
     lines = screen.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[-1] == "10 topics and 0 groups more"
-    assert "1,000,000,000.0" in lines[1] and "never at this pace" in screen.getvalue()
+    assert "1,000,000,000.0" in lines[1] and "never at this rate" in screen.getvalue()
 
 
 def test_names_are_cut_before_the_headings_of_numbers() -> None:
@@ -60,7 +60,7 @@ def test_names_are_cut_before_the_headings_of_numbers() -> None:
     screen = io.StringIO()
     Console(file=screen, width=60).print(view([topic], []))
     heading, row = screen.getvalue().splitlines()[:2]
-    assert heading.split() == ["topic", "partitions", "records/s", "unhealthy", "drain"]
+    assert heading.split() == ["topic", "partitions", "records/s", "unhealthy", "marked"]
     assert max(len(heading), len(row)) <= 60 and row.startswith("xxxxxx") and "\u2026" in row
 
 
