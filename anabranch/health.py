@@ -72,7 +72,7 @@ def check_broker(host: str, port: int, broker_id: int, timeout_s: float = TIMEOU
     known, failures = _broker(host, port, timeout_s)
     if broker_id not in known:
         raise UnhealthyError(
-            f"{join_address(host, port)} answers, but broker {broker_id} is not registered: it knows {known}"
+            f"{join_address(host, port)} answers, but broker {broker_id} is not registered: it knows brokers {known}"
         )
     return failures
 
@@ -125,12 +125,12 @@ def _exchange(connection: socket.socket, correlation_id: int, request: Any) -> A
     while (frame := frames.next_frame()) is None:
         received = connection.recv_into(frames.buffer())
         if received == 0:
-            raise ConnectionError(f"closed instead of answering {key.name}")
+            raise ConnectionError(f"the server closed the connection instead of answering {key.name}")
         frames.received(received)
     _, response = decode_response(key, version, frame)
     error_code = getattr(response, "error_code", ErrorCode.NONE)
     if error_code != ErrorCode.NONE:
-        raise ConnectionError(f"{key.name} answered {ErrorCode.of(error_code).name}")
+        raise ConnectionError(f"the response to {key.name} has the error {ErrorCode.of(error_code).name}")
     return response
 
 

@@ -29,7 +29,8 @@ def take(batch: DataFrame, number: int) -> None:
     back = [row.key for row in rows if newest.get(row.key, row.first) > row.first]
     newest.update({row.key: row.last for row in rows})
     print(
-        f"micro-batch {number}: {sum(row.records for row in rows)} records of {len(rows)} keys, {len(back)} went back"
+        f"micro-batch {number}: {sum(row.records for row in rows)} records of {len(rows)} keys, "
+        f"the values of {len(back)} keys went back"
     )
 
 

@@ -40,7 +40,7 @@ def reasons(group: Mapping[str, Any]) -> list[Reason]:
         found.append(
             Reason(
                 "error",
-                f"Nobody reads: the group has no members, and has {counted(lag, 'record', form=',')} to read.",
+                f"No consumer reads: the group has no members, and has {counted(lag, 'record', form=',')} to read.",
                 "Start its consumers.",
             )
         )
@@ -54,7 +54,7 @@ def reasons(group: Mapping[str, Any]) -> list[Reason]:
                 Reason(
                     "error",
                     f"{_name(*place)} has no leader that answers, or was removed.",
-                    "The cluster page says which brokers are away.",
+                    "The cluster page shows which brokers are down.",
                 )
             )
         elif row["lag"] and group["members"] and row["member"] is None:
@@ -62,7 +62,7 @@ def reasons(group: Mapping[str, Any]) -> list[Reason]:
             found.append(
                 Reason(
                     "warning",
-                    f"Nobody in the group reads {_name(*place)}: {left}.",
+                    f"No member of the group reads {_name(*place)}: {left}.",
                     "Its members do not subscribe to the topic, or have yet to notice the partition "
                     "(metadata.max.age.ms).",
                 )
@@ -80,9 +80,9 @@ def _rebalance(awaited: Sequence[Mapping[str, Any]]) -> Reason:
         return Reason(
             "warning",
             text,
-            "This ends within seconds. If it lasts, one of its members has not joined again, because it still processes"
-            " records or is stuck in one: the group waits until it polls, at most for its max.poll.interval.ms. Or a"
-            " member joins and leaves repeatedly. Look at the members' logs.",
+            "This ends within seconds. If it lasts, a member has not joined again, because it still processes records."
+            " The group waits until this member polls, at most for the member's max.poll.interval.ms. Or a member joins"
+            " and leaves repeatedly. Look at the members' logs.",
         )
     names = [f"{row['client_id'] or row['member']} on {row['host']}" for row in awaited]
     named = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
@@ -91,7 +91,7 @@ def _rebalance(awaited: Sequence[Mapping[str, Any]]) -> Reason:
     left_ms = max(row["wait_left_ms"] or 0 for row in awaited)
     is_long = waited_ms >= LONG_MS
     they = "it" if len(names) == 1 else "they"
-    cause = "processes records, or is stuck in one" if len(names) == 1 else "process records, or are stuck in one"
+    cause = "processes records" if len(names) == 1 else "process records"
     return Reason(
         "error" if is_long else "warning",
         f"{text} {named} {has} not joined again for {duration(waited_ms / 1000)}.",
@@ -118,7 +118,7 @@ def _slow(rows: Sequence[Mapping[str, Any]], *, spare: bool) -> Reason | None:
     some = "partition" if len(rows) == 1 else "partitions"
     text = f"{member} {outlook(lag, written, read)}, in {rows[0]['topic']} {some} {named}."
     if read <= 0:
-        todo = f"Look at {member} on {rows[0]['host']}: it is stuck in a record, paused, or does not commit."
+        todo = f"Look at {member} on {rows[0]['host']}: it does not finish a record, is paused, or does not commit."
         return Reason("error", text, todo)
     if spare:
         todo = f"Find out why {member} is slow, or add members: there are enough partitions for them."
@@ -150,9 +150,9 @@ def _wait(wait: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Reason:
     if member is None:
         return Reason(
             "error",
-            text + f" Nobody in the group reads partition {on}.",
-            f"Start a consumer that reads it. Setting the group's offset of partition {on} to its end instead (reset"
-            f" offsets) skips its unread {records}: the group never gets {'it' if left == 1 else 'them'}.",
+            text + f" No member of the group reads partition {on}.",
+            f"Start a consumer that reads it. If you set the group's offset of partition {on} to the end instead, the"
+            f" group skips the unread {records} and never gets {'it' if left == 1 else 'them'}.",
         )
     read = row.get("read_rate") if row is not None else None
     pace = ""
@@ -215,15 +215,15 @@ def verdict(totals: Mapping[str, Any], error: str | None = None) -> tuple[str, s
     ``error``: the reason why the totals are out of date.
     """
     if error is not None:
-        return "", "Not known. At the last answer, nothing stood in its way."
+        return "", "Not known. At the last answer, no problem was found."
     if totals["lag"] is None and totals["may_be_unread"]:
-        return "", "It has committed nothing: whether it is behind is not known."
+        return "", "It has committed no offset, so it is not known whether it is behind."
     if not totals["lag"]:
         if totals["may_be_unread"]:
             return "", "It has read everything of the partitions with a commit."
         return "ok", "It is not behind: it has read everything."
     if totals["is_measured"]:
-        return "ok", "It keeps up, or catches up: nothing stands in its way."
+        return "ok", "It keeps up, or catches up: no problem is found."
     behind = "" if totals["lag_s"] is None else f" by {duration(totals['lag_s'])}"
     return "", f"It is behind{behind}. The reason is not known yet: its rate is measured for {READ_LEAST_S:.0f} s."
 

@@ -75,7 +75,7 @@ def find_problems(
     found += [
         Problem(
             "error",
-            f"Broker {broker} is away: {counted(count, 'replica', form=',')} {'is' if count == 1 else 'are'} on it.",
+            f"Broker {broker} is down. It has {counted(count, 'replica', form=',')}.",
             f"Start broker {broker} again. Its log says why it ended.",
         )
         for broker, count in sorted(away.items())
@@ -84,7 +84,7 @@ def find_problems(
         found.append(
             Problem(
                 "error",
-                f"Nobody can read or write {_some(leaderless)}: no leader.",
+                f"No client can read or write {_some(leaderless)}: no leader.",
                 "Start the brokers that have their replicas. If they are lost: anabranch topics elect-leaders --unclean"
                 " elects leaders among the remaining replicas, and may lose records.",
             )
@@ -101,8 +101,8 @@ def find_problems(
     found += [
         Problem(
             "error",
-            f"Broker {broker} has given up the log directory {path}.",
-            "Look at the disk. The broker takes the directory back when it is started again.",
+            f"The log directory {path} of broker {broker} is offline.",
+            "Look at the disk. The broker uses the directory again after a restart.",
         )
         for broker, paths in sorted(lost_dirs.items())
         for path in paths

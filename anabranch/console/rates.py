@@ -94,7 +94,7 @@ def outlook(lag: int, written: float | None, read: float | None) -> str:
     if written is None or read is None:
         return "is being measured"
     if read <= 0:
-        return "stands still" if written <= 0 else f"stands still while {written:,.0f} records/s are written"
+        return "makes no progress" if written <= 0 else f"makes no progress while {written:,.0f} records/s are written"
     if round(read) == round(written):
         return f"stays behind: {written:,.0f} records/s are read and as many are written"
     if read < written:

@@ -50,7 +50,7 @@ class Worker:
                 self.process.kill()
         if status != 0:
             last_words = self.log.read_text(errors="replace").strip().splitlines()[-1:]
-            raise CommandError(f"{self.name} exited with status {status}: {' '.join(last_words)}")
+            raise CommandError(f"{self.name} exited with status {status}: {' '.join(last_words)} (log: {self.log})")
 
     async def write_line(self, line: str) -> None:
         """Write a line to the process's stdin, unless the process has ended."""

@@ -108,8 +108,8 @@ def verify(
     for late, newer in disordered(first):
         verdict.out_of_order += 1
         verdict.note(
-            f"out of order: key {late.event.path!r}: event {late.event.sequence} ({_place(late)}) came after event "
-            f"{newer.event.sequence} ({_place(newer)})"
+            f"out of order: key {late.event.path!r}: event {late.event.sequence} ({_place(late)}) was delivered after "
+            f"event {newer.event.sequence} ({_place(newer)})"
         )
     delivered = {record.event.sequence for record in first}
     for sequence, event in by_sequence.items():

@@ -156,11 +156,13 @@ def plan_controllers(
 def validate(config: LocalClusterConfig) -> None:
     """Raise ``ConfigError`` for invalid sizes or an invalid port."""
     if config.brokers < 1:
-        raise ConfigError("--brokers", f"{config.brokers} is not at least 1")
+        raise ConfigError("--brokers", f"{config.brokers} is below 1")
     if config.controllers < 1:
-        raise ConfigError("--controllers", f"{config.controllers} is not at least 1")
+        raise ConfigError("--controllers", f"{config.controllers} is below 1")
     last = config.port + config.brokers - 1
-    if config.port < 0 or last > 65535:
+    if config.port < 0:
+        raise ConfigError("--port", f"{config.port} is below 0")
+    if last > 65535:
         raise ConfigError("--port", f"{config.port} would need ports up to {last}; the highest is 65535")
 
 

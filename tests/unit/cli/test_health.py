@@ -88,8 +88,8 @@ def test_a_broker_that_the_cluster_does_not_know_is_not_healthy() -> None:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (None, "closed instead of answering API_VERSIONS"),
-        (answers(error=ErrorCode.INVALID_REQUEST), "API_VERSIONS answered INVALID_REQUEST"),
+        (None, "the server closed the connection instead of answering API_VERSIONS"),
+        (answers(error=ErrorCode.INVALID_REQUEST), "the response to API_VERSIONS has the error INVALID_REQUEST"),
     ],
 )
 def test_a_controller_whose_listener_does_not_answer_is_not_healthy(answer: Answer | None, expected: str) -> None:
@@ -150,7 +150,7 @@ def test_an_unreadable_configuration_has_an_exit_status_of_its_own() -> None:
     [
         (answers(), True, None, []),
         (answers(failing=["listener A: failed"]), True, None, ["listener A: failed"]),
-        (None, False, "closed instead of answering API_VERSIONS", []),
+        (None, False, "the server closed the connection instead of answering API_VERSIONS", []),
     ],
 )
 def test_the_json_output_follows_its_schema(
