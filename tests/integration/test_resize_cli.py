@@ -108,7 +108,7 @@ def test_records_of_marked_partitions_are_left_until_every_group_has_read_them(c
     assert {(wait["partition"], wait["waits_for"]) for wait in waits} >= {(1, 5), (0, 4)}
 
     early = anabranch(cluster, "topics", "alter", "drained", "--partitions", "8", "--dry-run")
-    assert early.returncode == 0 and "the controller would accept the resize" in early.stdout, "marked partitions are revived"
+    assert early.returncode == 0 and "the controller would accept the resize" in early.stdout, "they are revived"
 
     async def read_the_rest() -> None:
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
