@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -41,6 +42,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and "autojump_clock" in item.fixturenames:
             item.add_marker(pytest.mark.trio(run=partial(_run_by_clock, item)))
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name the parameter in a test's id where the value alone says nothing: ``level=2``, ``follows=True``."""
+    if isinstance(val, Enum):
+        return val.name
+    return f"{argname}={val}" if val is None or isinstance(val, bool | int | float) else None
 
 
 def _run_by_clock(item: pytest.Function, main: Any, **options: Any) -> Any:

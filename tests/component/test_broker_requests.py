@@ -448,7 +448,7 @@ async def test_a_read_only_key_in_a_broker_config_edited_by_hand_is_ignored(tmp_
         assert shown == {"message.max.bytes": ("1000", 2), "fetch.max.bytes": (str(55 << 20), 5)}
 
 
-async def test_the_cluster_wide_default_is_shown_without_the_answering_brokers_own_config(tmp_path: Path) -> None:
+async def test_the_cluster_wide_default_does_not_include_the_config_of_the_broker_that_answers(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         admin = broker.zk.session()
         default = ConfigZnode({"log.retention.ms": "800000"})

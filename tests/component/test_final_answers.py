@@ -85,7 +85,7 @@ async def test_the_controller_learns_the_end_of_a_closed_partition(broker: Broke
     assert await offset(-1, -1) == (0, 1)
 
 
-async def test_a_closed_partition_ends_where_no_replica_in_sync_has_more(broker: Broker) -> None:
+async def test_the_end_of_a_closed_partition_is_not_available_until_the_isr_has_followed(broker: Broker) -> None:
     """An earlier leader that was cut off and has not followed yet would bring back records that only it appended."""
     await broker.has(GROWN, 5, epoch=0)
     await broker.produce(5, GROWN)
@@ -150,7 +150,7 @@ async def test_a_produce_with_acks_1_is_refused_at_once(broker: Broker) -> None:
     assert response.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_PARTITION_METADATA
 
 
-async def test_an_epoch_ends_where_no_replica_in_sync_has_more_of_it(broker: Broker) -> None:
+async def test_the_end_of_an_epoch_is_not_available_until_the_isr_has_followed(broker: Broker) -> None:
     """A too early end would let records of an earlier leader be delivered after records of a later epoch (KIP-253)."""
     await broker.has(GROWN, 1, epoch=2)
     await broker.has(GROWN, 1, epoch=3)

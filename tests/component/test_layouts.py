@@ -60,7 +60,7 @@ pytestmark = pytest.mark.trio
 # ---------------------------------------------------------------- LeaderAndIsr
 
 
-async def test_layout_and_leader_epoch_change_together_and_only_together(broker: Broker) -> None:
+async def test_the_layout_never_changes_without_the_leader_epoch(broker: Broker) -> None:
     assert (await broker.produce(1, FIRST)).error_code == 0
     same_epoch = broker.state(1, 0, GROWN)
     assert await broker.lead(same_epoch) == {ErrorCode.INVALID_REQUEST}

@@ -54,7 +54,7 @@ def stored_versions(directory: Path) -> list[int]:
     return [read_version(record.value) for record in records if record.value is not None]
 
 
-async def test_the_level_decides_the_record_version_written_and_not_those_read(tmp_path: Path) -> None:
+async def test_the_level_decides_the_version_of_written_records_and_every_version_is_read(tmp_path: Path) -> None:
     zk = FakeZk()
     session = zk.session()
     await session.create(paths.FEATURES, Features().encode())

@@ -102,7 +102,7 @@ async def test_a_partition_whose_log_cannot_be_deleted_has_an_error_of_its_own(
         assert await stop(broker.harness, asked) == [NONE, ErrorCode.KAFKA_STORAGE_ERROR, NONE]
 
 
-async def test_a_late_older_deletion_lets_no_older_request_revive_the_replica(
+async def test_after_a_late_deletion_of_an_older_epoch_no_older_request_revives_the_replica(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KIP-570: requests may be reordered. A late deletion must not count as the last deletion."""

@@ -482,7 +482,7 @@ async def test_calls_of_one_session_are_applied_in_order(server: RealServer | Si
 
 
 @pytest.mark.trio
-async def test_a_closed_store_is_silent_and_refuses_calls(server: RealServer | SimulatedServer) -> None:
+async def test_a_closed_store_fires_no_callback_and_refuses_calls(server: RealServer | SimulatedServer) -> None:
     async with server.session() as other:
         calls = Signals()
         async with server.session() as zk:
@@ -546,7 +546,7 @@ async def test_no_server_is_an_error_that_names_the_address() -> None:
 
 
 @pytest.mark.trio
-async def test_a_connection_that_is_not_answered_is_followed_by_another(zookeeper_server: EmbeddedZookeeper) -> None:
+async def test_the_client_connects_again_if_the_server_does_not_answer(zookeeper_server: EmbeddedZookeeper) -> None:
     """A server that is starting accepts connections, and may leave their requests unanswered."""
     accepted = 0
 

@@ -123,7 +123,7 @@ def test_a_commit_whose_response_was_lost_may_count_or_not() -> None:
     assert broken([*start, *polled(*range(4), member="two"), *log(V)]) == ["polls"]
 
 
-def test_a_late_commit_may_undo_a_later_commit_of_the_same_generation_only() -> None:
+def test_a_commit_of_unknown_outcome_may_overwrite_a_later_commit_of_its_own_generation_only() -> None:
     for generation, expected in ((1, []), (0, ["polls"])):
         doubtful = committed(1, 2.0, "unknown", generation)
         start = [*sent(*V), ONE, *polled(0, 1, 2), doubtful, committed(3, 3.0), TWO]

@@ -151,7 +151,7 @@ def check(tmp_path: Path, rule: dict[str, Any], case: Case) -> None:
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
-def test_an_alert_is_quiet_and_then_fires(tmp_path: Path, rule: dict[str, Any]) -> None:
+def test_an_alert_fires_only_after_its_condition_is_met(tmp_path: Path, rule: dict[str, Any]) -> None:
     check(tmp_path, rule, CASES[rule["alert"]])
 
 

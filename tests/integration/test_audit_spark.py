@@ -154,7 +154,9 @@ def test_a_missing_segment_and_a_cut_one_are_reported(tmp_path: Path, audit: Aud
     assert any(f"the high watermark is {writer.partitions[1].offset}" in x for x in found["log ends"])
 
 
-def test_offsets_that_no_export_holds_are_unknown_and_no_gap(tmp_path: Path, audit: Audit) -> None:
+def test_offsets_that_are_missing_from_every_export_are_reported_as_unknown_and_not_as_a_gap(
+    tmp_path: Path, audit: Audit
+) -> None:
     def skip(writer: TopicWriter) -> None:
         partition = writer.place(b"key-1")
         partition.offset, partition.sequence = partition.offset + 2, partition.sequence + 2

@@ -52,7 +52,9 @@ def commit_at(cluster: Cluster, group: str, topic: str, offset: int) -> None:
         admin.alter_group_offsets(group, {TopicPartition(topic, 0): offset, TopicPartition(topic, 1): 0})
 
 
-def test_one_bad_name_does_not_hide_the_good_ones(cluster: Cluster, topic: str, command: Command) -> None:
+def test_a_name_that_does_not_exist_does_not_stop_the_command_for_the_others(
+    cluster: Cluster, topic: str, command: Command
+) -> None:
     commit(cluster, topic, topic)
     for what in ("topics", "groups"):
         status, out, err = command(what, "describe", f"{topic}x", topic)

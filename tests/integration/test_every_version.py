@@ -321,7 +321,7 @@ def test_each_version_of_each_api_is_answered(one_broker: ProcessCluster, key: A
     assert errors_in(response) == refused
 
 
-def test_every_advertised_api_is_asked(one_broker: ProcessCluster) -> None:
+def test_every_advertised_api_has_requests_in_this_file(one_broker: ProcessCluster) -> None:
     response = trio.run(functools.partial(ask, one_broker.bootstrap, ApiVersionsRequest(), 0))
     advertised = {ApiKey(entry.api_key): (entry.min_version, entry.max_version) for entry in response.api_keys}
     assert set(advertised) - FROM_CONTROLLER == set(REQUESTS)

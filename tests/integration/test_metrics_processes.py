@@ -103,7 +103,7 @@ def test_records_that_consumers_read_are_counted_without_those_that_followers_fe
     assert brokers["kafka_server_brokertopicmetrics_replicationbytesout_total", (topic,)] > 0
 
 
-def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: ProcessCluster) -> None:
+def test_clients_and_brokers_count_the_same_hand_overs_and_refused_layouts(cluster: ProcessCluster) -> None:
     """Neither client refreshes its metadata in time, so the producer is refused. Brokers and clients count the same.
 
     The consumer may be refused too, or see the leader's new epoch. The consumer does not report a committed position

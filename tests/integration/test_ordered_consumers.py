@@ -61,7 +61,9 @@ class Member:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_no_key_is_out_of_order_through_4_6_9_6_4(cluster: ProcessCluster, strategy: str) -> None:
+def test_no_key_is_out_of_order_while_a_topic_is_resized_from_4_to_6_9_6_and_4_partitions(
+    cluster: ProcessCluster, strategy: str
+) -> None:
     """A key's state continues the state of the key's previous owner, even if the key was in another partition."""
     topic = f"ordered-{strategy}"
     sent: dict[bytes, int] = defaultdict(int)

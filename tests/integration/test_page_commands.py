@@ -197,7 +197,7 @@ def test_the_errors_that_the_page_shows_are_printed(shell: Shell) -> None:
     assert shell.error(f"{line} --format json") == (1, of_produce)
 
 
-def test_the_servers_of_the_page_run_each_by_itself(shell: Shell) -> None:
+def test_each_server_command_of_the_page_starts_a_server_that_ctrl_c_ends(shell: Shell) -> None:
     """Each line starts a server that connects to the earlier servers. Ctrl-C ends each server with status 0."""
     shows = (r"(?<=ZooKeeper serves at )\S+", "controller.elected", "broker.ready")
     shell.environment["ANABRANCH_CONTROLLER_LISTENER"] = "PLAINTEXT://127.0.0.1:0"

@@ -29,7 +29,7 @@ def test_a_project_that_does_not_use_the_plugin_imports_nothing_large_for_it(tmp
 
 
 @pytest.mark.parametrize("engine", ["docker", "processes"])
-def test_without_testcontainers_only_containers_are_refused(tmp_path: Path, engine: str) -> None:
+def test_without_testcontainers_containers_are_refused_and_processes_are_started(tmp_path: Path, engine: str) -> None:
     (tmp_path / "test_theirs.py").write_text(
         "def test_it(pytestconfig):\n"
         "    from anabranch.testing.plugin import make_cluster\n"

@@ -147,7 +147,7 @@ def has_layout(bootstrap: str, topic: str, count: int) -> bool:
     return found.undeleted_partition_count == count and all(p.leader > 0 for p in found.partitions[:count])
 
 
-def test_a_stateful_query_finds_every_key_unbroken_while_the_topic_is_resized(
+def test_a_stateful_query_reads_each_key_without_a_gap_and_in_order_while_the_topic_is_resized(
     live: Live, cluster: Cluster, fresh_name: Callable[[str], str]
 ) -> None:
     """Resizes 4 -> 6 -> 9 -> 6 -> 4. The query is stopped before it reads a resize. A broker dies in a micro-batch."""

@@ -78,7 +78,7 @@ def test_a_second_cluster_in_the_same_directory_is_refused_and_the_first_continu
         cluster.restart_broker(1)  # the broker still finds its ZooKeeper
 
 
-def test_a_taken_port_is_one_line_that_names_the_option(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line_that_names_the_option(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

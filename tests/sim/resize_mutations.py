@@ -304,4 +304,4 @@ RESIZE_MUTATIONS = (
     Mutation("no lineage", rules.no_lineage, ORDER, first_seed=5),
     Mutation("a revived partition gets no entry", rules.a_revived_partition_gets_no_entry, ORDER),
 )
-"""Rules without which a random workload must fail. Each also has a scenario in ``test_resize_scenes.py``."""
+"""Rules without which a random workload must fail. Each also has a scenario in ``test_resize_scenarios.py``."""

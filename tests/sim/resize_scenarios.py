@@ -1,7 +1,7 @@
 """Scenarios for the rules of ordered resize that matter only after a fault. The scenarios do not check the result.
 
 The faults are a leader that gets no requests, a lost response, a controller that dies between two writes, an unclean
-election, and a group that starts late. ``test_resize_scenes.py`` names the rule of each scenario.
+election, and a group that starts late. ``test_resize_scenarios.py`` names the rule of each scenario.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def test_time_is_virtual_and_starts_at_a_fixed_moment() -> None:
     assert run_deterministic(0, sleep_for_a_day) == (EPOCH_MS + 7, EPOCH_MS + 7 + 86_400_000)
 
 
-def test_time_jumps_as_that_of_trios_clock() -> None:
+def test_virtual_time_is_equal_to_that_of_trios_mock_clock() -> None:
     """The times must be equal to the last bit, because the order of tasks depends on the deadlines that have passed."""
 
     async def times() -> list[float]:
@@ -165,7 +165,9 @@ async def _fail() -> None:
     [("trio_run", SimpleNamespace(_ALLOW_DETERMINISTIC_SCHEDULING=False)), ("MockClock", object)],
     ids=["generator", "clock"],
 )
-def test_a_trio_without_the_switches_is_refused(name: str, without: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trio_release_without_the_needed_internals_is_refused(
+    name: str, without: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sim_scheduler, name, without)
     with pytest.raises(SchedulerChangedError, match=trio.__version__):
         run_deterministic(0, _fail)

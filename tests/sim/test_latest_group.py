@@ -98,7 +98,7 @@ async def _stage(seed: int) -> Written:
             nursery.cancel_scope.cancel()
 
 
-def test_after_a_crash_before_the_first_commit_no_partition_is_read_from_its_start() -> None:
+def test_after_a_crash_before_the_first_commit_a_group_with_latest_reads_no_partition_from_its_start() -> None:
     """The other member has committed, so the group seems to be older than the split."""
     before, since, read = run_deterministic(0, partial(_stage, 0))
     assert set(read) >= set(since)

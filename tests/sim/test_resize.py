@@ -79,7 +79,7 @@ def test_ten_runs_include_every_kind_of_event_of_a_resize() -> None:
     pytest.fail(f"no run has {sorted(missing)}")
 
 
-def test_one_of_ten_runs_includes_a_take_over_by_another_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_runs_include_a_take_over_by_another_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     read_state = leadership.read_state
     taken_over: list[str] = []
 

@@ -202,7 +202,7 @@ def test_records_expire_unread_when_a_rule_is_switched_off(
     assert any(broken(a_slow_group, seed) == what for seed in range(TRIES))
 
 
-def test_holds_that_do_not_end_outlive_the_controllers(monkeypatch: Patch) -> None:
+def test_holds_that_do_not_end_keep_records_when_no_controller_is_left(monkeypatch: Patch) -> None:
     monkeypatch.setattr(held_records, "ROUNDS", 10**6)
     assert broken(no_controller) == "forgotten"
 

@@ -292,7 +292,7 @@ def test_a_value_is_identified_by_its_text_before_the_padding() -> None:
     assert value_id(b"w-1:5....") == "w-1:5"
 
 
-def test_the_pace_gives_at_most_the_late_records_of_one_second() -> None:
+def test_after_a_delay_the_pace_makes_up_for_at_most_one_second() -> None:
     pace = Pace(10.0)
     assert [pace.due(100.0), pace.due(100.5), pace.due(100.55), pace.due(160.5)] == [0, 5, 0, 10]
 

@@ -28,5 +28,5 @@ def test_each_hole_has_a_test_that_names_it() -> None:
     assert named("tests") == listed()
 
 
-def test_the_code_names_no_other_hole() -> None:
+def test_every_hole_that_the_code_names_is_in_the_table() -> None:
     assert named("broker", "client", "controller", "protocol", "zk_schemas") <= listed()

@@ -84,7 +84,7 @@ def test_pure_packages_import_no_module_with_io_clocks_or_randomness() -> None:
     assert offenders == {}
 
 
-def test_no_file_imports_itself_through_others() -> None:
+def test_no_modules_import_each_other_in_a_cycle() -> None:
     graph = grimp.build_graph("anabranch")
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     files = {name: found for name, found in imports.items() if not graph.find_children(name)}
@@ -179,7 +179,7 @@ def test_every_package_has_a_readme_and_is_typed() -> None:
     assert missing == []
 
 
-def test_no_machine_paths_or_unfinished_marks() -> None:
+def test_no_file_has_machine_paths_or_unfinished_marks() -> None:
     forbidden = re.compile(
         "|".join(
             ["/" + "work/", "/" + "root/", "/tmp/" + "venv", r"\bTO" + "DO\\b", r"\bFIX" + "ME\\b", r"\bXX" + "X\\b"]
@@ -287,7 +287,7 @@ def test_rules_are_switched_off_by_public_names() -> None:
         ("def new(self): self.rule = None\npatch.setattr(Class, 'rule', new)", []),
     ],
 )
-def test_a_private_name_is_found_in_what_is_replaced_and_in_what_replaces_it(source: str, names: list[str]) -> None:
+def test_a_private_name_is_found_in_a_replaced_attribute_and_in_its_replacement(source: str, names: list[str]) -> None:
     assert [name for _line, name in replaced_privately(ast.parse(source))] == names
 
 

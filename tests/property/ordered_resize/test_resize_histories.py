@@ -184,7 +184,7 @@ def a_leader_two_layouts_behind(model: LineageModel) -> None:
 SCENES = {
     an_election_between_goal_and_bump: ((1, 1), 1, lineage_mutations.a_losers_epoch_is_noted_with_the_goal),
     an_empty_loser_in_between: ((1, 1), 3, lineage_mutations.no_recursion),
-    an_answer_older_than_the_required_epoch: ((1, 2), 3, lineage_mutations.lineages_of_any_age_serve),
+    an_answer_older_than_the_required_epoch: ((1, 2), 3, lineage_mutations.lineages_of_any_age_are_used),
     a_batch_of_the_first_layout_under_the_third: ((1, 2), 1, lineage_mutations.a_batch_of_another_version_is_taken),
     a_leader_two_layouts_behind: ((1, 2), 1, lineage_mutations.the_next_resize_begins_when_all_is_stored),
 }
@@ -198,12 +198,12 @@ def acted(scene: Callable[[LineageModel], None]) -> None:
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_each_history_by_hand_keeps_the_order(scene: Callable[[LineageModel], None]) -> None:
+def test_each_handwritten_history_keeps_the_order(scene: Callable[[LineageModel], None]) -> None:
     acted(scene)
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_each_history_by_hand_fails_without_its_rule(
+def test_each_handwritten_history_fails_without_its_rule(
     scene: Callable[[LineageModel], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     SCENES[scene][2](monkeypatch)

@@ -57,7 +57,7 @@ def test_keys_of_damaged_records_are_refused_or_read_as_the_records_are(records,
 
 
 @given(record_lists, codecs, st.data())
-def test_any_subset_of_records_is_retained_at_its_offsets(records, codec, data) -> None:
+def test_any_retained_subset_of_records_keeps_its_offsets(records, codec, data) -> None:
     batch = RecordBatch(build_batch(records, compression=codec, base_offset=10))
     kept = [x for x in batch.records() if data.draw(st.booleans())]
     smaller = RecordBatch(retain_records(batch, kept))
@@ -97,7 +97,7 @@ def test_a_damaged_batch_gives_records_or_a_corrupt_record_error(records, codec,
 
 
 @given(st.binary(max_size=400), st.integers(0, 40), codecs)
-def test_any_body_gives_as_many_records_as_in_the_header_or_an_error(body, count, codec) -> None:
+def test_any_body_gives_the_number_of_records_in_the_header_or_an_error(body, count, codec) -> None:
     header = bytearray(build_batch([(None, None, (), 0)])[:61])
     struct.pack_into(">i", header, 8, 49 + len(body))
     struct.pack_into(">h", header, 21, int(codec))

@@ -29,7 +29,7 @@ def test_offsets_are_read_back(found: Offsets) -> None:
 
 
 @given(offsets)
-def test_equal_offsets_are_equal_text(found: Offsets) -> None:
+def test_equal_offsets_are_encoded_as_equal_text(found: Offsets) -> None:
     """Spark compares the text, so the text must not depend on the order of topics and of partitions."""
     turned = Offsets(
         found.cluster_id,
@@ -43,7 +43,9 @@ def test_equal_offsets_are_equal_text(found: Offsets) -> None:
 
 
 @given(offsets, offsets)
-def test_a_range_begins_at_the_begin_that_its_end_names_or_at_the_start_offset(start: Offsets, end: Offsets) -> None:
+def test_a_range_begins_at_the_begin_of_its_end_position_or_else_at_its_start_position(
+    start: Offsets, end: Offsets
+) -> None:
     found = {(one.topic, one.partition): (one.start, one.end) for one in ranges(start, end)}
     for name, topic in end.topics.items():
         for p, position in topic.partitions.items():

@@ -126,7 +126,7 @@ def batches_newer_than_the_known_lineage_are_delivered(patch: Patch) -> None:
     patch.setattr(gate, "knows_batch", lambda *_: True)
 
 
-def lineages_of_any_age_serve(patch: Patch) -> None:
+def lineages_of_any_age_are_used(patch: Patch) -> None:
     patch.setattr(lineage, "is_fresh", lambda *_: True)
     patch.setattr(gate, "is_fresh", lambda *_: True)
 

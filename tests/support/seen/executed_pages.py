@@ -63,7 +63,7 @@ BLOCKS: Mapping[Place, str] = {
         "tests/integration/test_page_commands.py::test_the_ready_file_has_the_fields_that_the_page_shows"
     ),
     ("docs/operations.md", "anabranch zookeeper "): (
-        "tests/integration/test_page_commands.py::test_the_servers_of_the_page_run_each_by_itself"
+        "tests/integration/test_page_commands.py::test_each_server_command_of_the_page_starts_a_server_that_ctrl_c_ends"
     ),
     ("docs/operations.md", "broker: log.retention.msx"): (
         "tests/integration/test_page_commands.py::test_the_errors_that_the_page_shows_are_printed"

@@ -53,7 +53,7 @@ def test_a_spark_that_fails_without_an_archive_is_started_only_once(archive: Cla
     assert len(builder.tried) == 1
 
 
-def test_the_archives_that_were_used_last_stay(tmp_path: Path) -> None:
+def test_the_most_recently_used_archives_are_kept(tmp_path: Path) -> None:
     young, old, used, new = (tmp_path / f"spark-classes-{name}.jsa" for name in ("young", "old", "used", "new"))
     other = tmp_path / "other.jsa"
     for age_s, path in enumerate((young, old, used, other), 1000):

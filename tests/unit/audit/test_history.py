@@ -36,7 +36,7 @@ def test_a_split_and_a_merge_are_shown_with_the_offsets_around_them() -> None:
     assert history.total.bytes == 10 * history.total.records == 7000
 
 
-def test_a_resize_over_several_levels_moves_keys_at_once() -> None:
+def test_a_resize_over_several_levels_moves_each_key_in_one_step() -> None:
     manifest = topic([2, 8, 2])
     grown, shrunk = topic_history(manifest, report([manifest])).changes
     assert pairs(grown) == [(0, 2), (1, 3), (0, 4), (1, 5), (0, 6), (1, 7)]

@@ -52,7 +52,7 @@ def hostile_page() -> Page:
     return Page(render_page(found, [manifest]))
 
 
-def test_html_in_keys_and_names_stays_text() -> None:
+def test_html_in_keys_and_names_is_shown_as_text() -> None:
     page = hostile_page()
     tags = {tag for tag, _ in page.tags}
     assert tags.isdisjoint({"script", "img", "iframe", "object", "form"}), tags

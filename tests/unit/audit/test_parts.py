@@ -51,7 +51,7 @@ def offsets(root: Path, split_bytes: int, selected: Wanted = parts.ALL) -> tuple
     return found, covered
 
 
-def test_parts_have_every_record_once(tmp_path: Path) -> None:
+def test_the_parts_of_a_log_have_every_record_exactly_once(tmp_path: Path) -> None:
     index, entries = segment(tmp_path)
     index.write_bytes(b"".join(ENTRY.pack(*entry) for entry in entries))
     everything = list(range(1000, 1000 + BATCHES * RECORDS))

@@ -25,7 +25,7 @@ class SlowServer(AccumulatorTCPServer):
         self.may_end.wait()
 
 
-def test_the_server_for_accumulators_is_ended_and_not_waited_for() -> None:
+def test_the_accumulator_server_is_ended_and_not_waited_for() -> None:
     server, stopped = SlowServer(), Event()
     context = SimpleNamespace(_accumulatorServer=server)
     _stop(SimpleNamespace(sparkContext=context, stop=stopped.set))
@@ -35,7 +35,7 @@ def test_the_server_for_accumulators_is_ended_and_not_waited_for() -> None:
     server.may_end.set()
 
 
-def test_a_server_of_another_kind_is_left_to_spark() -> None:
+def test_an_accumulator_server_of_another_kind_is_left_to_spark() -> None:
     server, stopped = object(), Event()
     context = SimpleNamespace(_accumulatorServer=server)
     _stop(SimpleNamespace(sparkContext=context, stop=stopped.set))

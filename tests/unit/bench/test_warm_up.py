@@ -33,7 +33,7 @@ def after(*rates: float, seconds: float = 1.0) -> WarmUp:
         ([0, 0], True),
     ],
 )
-def test_two_rounds_in_a_row_agree_within_a_tenth_of_the_higher(rates: list[float], settled: bool) -> None:
+def test_a_warm_up_ends_when_two_rounds_in_a_row_differ_by_at_most_a_tenth(rates: list[float], settled: bool) -> None:
     assert after(*rates).is_settled == after(*rates).is_over == settled
 
 

@@ -115,7 +115,7 @@ def size_of(response: FetchResponse) -> int:
     return sum(len(part.records or b"") for topic in response.responses for part in topic.partitions)
 
 
-def test_appends_visit_an_idle_session_once_and_a_reading_session_after_each_read() -> None:
+def test_only_the_first_append_after_a_read_marks_the_partition_in_a_session() -> None:
     cluster = ReplicaCluster(1)
     cluster.elect(1, 1, [1])
     CountingSession.visits = 0

@@ -42,7 +42,9 @@ async def running() -> AsyncIterator[Purgatory]:
         nursery.cancel_scope.cancel()
 
 
-async def test_many_changes_in_one_turn_are_delivered_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_many_changes_in_one_turn_of_the_event_loop_cause_one_check(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with running() as purgatory:
         probe = Probe(trio.current_time() + 10, needed=2)
         purgatory.park(probe)

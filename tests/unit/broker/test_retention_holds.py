@@ -206,7 +206,7 @@ def gauges(broker: Broker) -> dict[str, dict[tuple[str, ...], float]]:
     return {gauge.name.removeprefix("anabranch_retention_held_"): dict(gauge.compute()) for gauge in found}
 
 
-def test_gauges_show_held_records_by_group_and_since_when(leader: Broker) -> None:
+def test_gauges_show_the_held_records_of_each_group_and_the_start_of_the_hold(leader: Broker) -> None:
     leader.send(4, group="slow")
     since_s = (leader.clock.ms - 1) / 1000
     size = sum(segment.size_bytes for segment in leader.log.segments[2:])

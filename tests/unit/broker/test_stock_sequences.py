@@ -121,7 +121,7 @@ def test_a_split_waits_until_every_batch_in_flight_was_repeated(leader: Leader) 
     assert not leader.is_waited_for(8.0 + 2 * SILENCE_S)
 
 
-def test_after_a_misplaced_key_a_split_waits_for_more_of_them(leader: Leader) -> None:
+def test_after_a_misplaced_record_a_split_waits_for_more_misplaced_records(leader: Leader) -> None:
     """A split waits while the producer may still write records that it partitioned by the old count.
 
     Even a slow producer writes the records that it partitioned by the old count before those of the new count.

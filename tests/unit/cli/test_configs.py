@@ -23,7 +23,7 @@ class WithoutBroker(FakeAdmin):
 @pytest.mark.parametrize(
     "arguments", [("describe", "loggers", "1000"), ("alter", "loggers", "1000", "--set", "a=INFO")]
 )
-def test_an_unknown_broker_error_names_the_option_for_controllers(
+def test_the_error_for_an_unknown_broker_names_the_option_for_controllers(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(cli_admin, "Admin", WithoutBroker())

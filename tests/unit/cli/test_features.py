@@ -23,7 +23,7 @@ KNOWN = FeatureMetadata(
 )
 
 
-def test_the_description_is_the_kips_table() -> None:
+def test_features_are_described_in_the_format_of_the_kip() -> None:
     assert plan.description(KNOWN) == [
         "Feature: gone\tSupportedMinVersion: -\tSupportedMaxVersion: -"
         "\tFinalizedMinVersionLevel: 1\tFinalizedMaxVersionLevel: 4\tEpoch: 7",
@@ -69,7 +69,7 @@ def test_only_downgrades_and_deletions_have_a_downgrade_type() -> None:
 
 
 @pytest.mark.parametrize("entry", ["groups", "groups=", "=1", "groups=0", "groups=x", "groups=40000"])
-def test_a_level_is_a_number_from_1(entry: str) -> None:
+def test_a_feature_level_is_a_number_of_at_least_1(entry: str) -> None:
     with pytest.raises(CommandError, match="FEATURE=LEVEL"):
         plan.parse_levels([entry], "=")
 

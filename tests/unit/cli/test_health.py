@@ -138,7 +138,7 @@ def test_every_listener_of_the_configuration_is_asked(
     assert f"{HOST}:{outside}: " in capsys.readouterr().err
 
 
-def test_an_unreadable_configuration_has_an_exit_status_of_its_own() -> None:
+def test_an_invalid_configuration_has_an_exit_status_of_its_own() -> None:
     with listening(answers()) as port:
         settings = ["--set", "controller.id=1000", "--set", "zookeeper.connect=unused:2181"]
         assert main(["controller", *settings, "--set", f"controller.listener=PLAINTEXT://{HOST}:{port}"]) == 0

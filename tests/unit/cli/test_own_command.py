@@ -17,7 +17,7 @@ def bin(tmp_path: Path) -> Path:
     return bin
 
 
-def test_only_the_name_is_shown_when_the_path_leads_to_this_installation(bin: Path) -> None:
+def test_the_command_name_is_shown_when_the_path_leads_to_this_installation(bin: Path) -> None:
     assert own_command(str(bin / "anabranch"), str(bin / "python"), "/") == "anabranch"
 
 
@@ -26,7 +26,7 @@ def test_a_file_path_is_shown_when_the_command_is_not_on_the_path(bin: Path, tmp
     assert own_command(None, str(bin / "python"), "/somewhere/else") == str(bin / "anabranch")
 
 
-def test_another_installation_on_the_path_is_not_this_one(bin: Path, tmp_path: Path) -> None:
+def test_a_file_path_is_shown_when_the_path_leads_to_another_installation(bin: Path, tmp_path: Path) -> None:
     other = tmp_path / "anabranch"
     other.touch()
     assert own_command(str(other), str(bin / "python"), str(tmp_path)) == ".venv/bin/anabranch"

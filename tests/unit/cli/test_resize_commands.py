@@ -307,7 +307,7 @@ def test_a_dry_run_of_a_shrink_of_a_compacted_topic_reports_once_that_the_partit
     assert (status, err) == (0, f"warning: {STAYS}\nwarning: Producers wrote to t.\n")
 
 
-def test_the_key_that_names_the_loss_is_set_before_the_shrink(run: Run) -> None:
+def test_the_config_that_accepts_the_loss_is_set_before_the_shrink(run: Run) -> None:
     admin = FakeAdmin(**COMPACTED, advice={"t": STAYS})
     run(admin, "topics", "alter", "t", "--partitions=4", LOSES)
     assert [call for call in admin.calls if not call[2]] == [
@@ -377,7 +377,7 @@ def test_a_wait_for_a_drain_can_be_repeated(run: Run, more: tuple[str, ...]) -> 
     assert status == 1 and "INVALID_PARTITIONS" in err
 
 
-def test_a_wait_for_partitions_that_only_expiry_deletes_says_so(run: Run) -> None:
+def test_a_wait_for_a_drain_reports_that_only_expiry_deletes_the_partitions(run: Run) -> None:
     """Every group has read the marked partitions."""
     admin = FakeAdmin(**{**SHRUNK, "groups": {"g": {4: 10, 5: 10}}, "ends": {4: (0, 10), 5: (0, 10)}})
     waiting = ("--wait-drained", "--timeout-ms", "300")

@@ -55,7 +55,7 @@ def test_the_table_names_what_it_leaves_out_and_fits_a_terminal() -> None:
     assert "1,000,000,000.0" in lines[1] and "never at this rate" in screen.getvalue()
 
 
-def test_names_are_cut_before_the_headings_of_numbers() -> None:
+def test_long_names_are_cut_so_that_the_headings_of_numbers_fit() -> None:
     topic = {"topic": "x" * 249, "partitions": 1, "records_per_second": 0.0, "unhealthy": 0, "marked": 0}
     screen = io.StringIO()
     Console(file=screen, width=60).print(view([topic], []))

@@ -33,7 +33,7 @@ def test_a_client_that_is_cancelled_while_it_starts_ends(run: Run, kind: Any) ->
 
 
 @pytest.mark.parametrize("kind", [Admin, Consumer, Producer])
-def test_the_block_continues_after_its_client_is_closed(run: Run, kind: Any) -> None:
+def test_an_async_with_block_continues_after_its_client_is_closed(run: Run, kind: Any) -> None:
     async def check() -> bool:
         often = {"metadata_max_age_ms": 1, "retry_backoff_ms": 1, "retry_backoff_max_ms": 1}
         async with kind(bootstrap_servers="127.0.0.1:1", **often) as client:
@@ -94,7 +94,7 @@ async def closed_while_it_waits(client: Any, call: Callable[[Any], Awaitable[Any
                 await found.wait()
 
 
-def test_start_and_stop_do_what_the_block_does(run: Run) -> None:
+def test_start_and_stop_have_the_same_effect_as_the_async_with_block(run: Run) -> None:
     async def check() -> None:
         broker = FakeBroker({"t": 2})
         async with broker.running():

@@ -177,7 +177,7 @@ def test_explain_blocked_names_the_parent_and_its_position(run: Run) -> None:
     run(check)
 
 
-def test_metrics_show_how_long_the_hand_over_took(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_show_the_duration_of_the_hand_over(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     async def check() -> None:
         async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
             consumer.assign([CHILD, PARENT], partition_key_listener=Story())

@@ -292,7 +292,7 @@ def test_records_without_a_key_go_to_one_partition_per_batch(run: Run) -> None:
     run(check)
 
 
-def test_a_send_outside_of_the_block_raises(run: Run) -> None:
+def test_a_send_outside_of_the_async_with_block_raises(run: Run) -> None:
     async def check() -> None:
         broker = FakeBroker({"t": 1})
         producer = Producer(bootstrap_servers="127.0.0.1:1")

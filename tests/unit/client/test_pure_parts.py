@@ -125,7 +125,7 @@ def test_only_the_first_fetch_of_the_first_session_is_urgent() -> None:
     assert not session.next_request({T0: position(0)}).is_urgent and not session.takes_more
 
 
-def test_a_second_fetch_may_leave_before_the_first_is_answered() -> None:
+def test_a_second_fetch_may_be_sent_before_the_first_is_answered() -> None:
     session = ConsumerFetchSession()
     session.on_response(session.next_request({T0: position(0)}), ErrorCode.NONE, 9)
     first = session.next_request({T0: position(0)})

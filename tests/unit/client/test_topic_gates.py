@@ -159,7 +159,7 @@ def test_an_unknown_end_and_an_end_of_the_present_epoch_are_ignored(epoch: int, 
 # ---------------------------------------------------------------- requests
 
 
-def test_questions_follow_the_lineages() -> None:
+def test_each_answer_decides_the_next_questions() -> None:
     gates = gates_of(GROWN, [1])
     assert asked(gates) == Questions(lineages={tp(1): 0})
     gates.on_lineage(tp(1), SPLIT, -1)
@@ -213,7 +213,7 @@ def test_a_new_generation_forgets_positions_but_keeps_passed_gates() -> None:
 # ---------------------------------------------------------------- limits and states
 
 
-def test_a_limit_agrees_with_a_look_at_each_batch() -> None:
+def test_the_limit_agrees_with_the_check_of_each_batch() -> None:
     gates = child_that_waits(position=10)
     assert gates.look(tp(1), 0) is GateState.DUE
     assert gates.limit(tp(1)) == -1
@@ -318,7 +318,7 @@ def test_every_change_raises_the_version(change: str) -> None:
     assert gates.version > version
 
 
-def test_calls_that_change_nothing_leave_the_version() -> None:
+def test_calls_that_change_nothing_keep_the_version() -> None:
     gates = child_that_waits()
     version = gates.version
     gates.on_metadata({"t": GROWN})
@@ -341,14 +341,14 @@ def test_calls_that_change_nothing_leave_the_version() -> None:
             test_metadata_of_a_resized_topic_does_not_replace_the_lineage,
         ),
         (
-            lineage_mutations.lineages_of_any_age_serve,
+            lineage_mutations.lineages_of_any_age_are_used,
             test_a_lineage_older_than_the_awaited_epoch_does_not_count,
         ),
         (
             lineage_mutations.a_partition_unknown_to_a_broker_is_over,
             test_the_lineage_of_a_parent_that_a_broker_does_not_know_is_asked_for,
         ),
-        (lineage_mutations.no_load_is_due, test_a_limit_agrees_with_a_look_at_each_batch),
+        (lineage_mutations.no_load_is_due, test_the_limit_agrees_with_the_check_of_each_batch),
         (
             lineage_mutations.a_load_covers_entries_satisfied_when_it_returns,
             lambda: test_a_load_does_not_cover_a_parent_that_was_rewound_while_it_ran(False),

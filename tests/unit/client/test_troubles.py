@@ -12,7 +12,7 @@ def test_a_lasting_problem_is_reported_soon_and_repeatedly() -> None:
     assert FIRST_S < 2
 
 
-def test_the_next_look_is_when_a_report_is_due() -> None:
+def test_the_next_check_is_when_a_report_is_due() -> None:
     troubles = Troubles()
     assert troubles.next_at() == float("inf")
     assert troubles.look(5.0, {"a": None}) == []
@@ -21,14 +21,14 @@ def test_the_next_look_is_when_a_report_is_due() -> None:
     assert troubles.next_at() == 15.0
 
 
-def test_after_a_late_look_nothing_is_reported_twice() -> None:
+def test_after_a_late_check_nothing_is_reported_twice() -> None:
     troubles = Troubles()
     assert troubles.look(40.0, {"a": 0.0}) == [Report("a", 40.0)]
     assert troubles.look(40.0, {"a": 0.0}) == []
     assert troubles.next_at() == 60.0
 
 
-def test_the_end_of_a_problem_is_reported_only_if_the_problem_was() -> None:
+def test_the_end_of_a_problem_is_reported_only_if_the_problem_was_reported() -> None:
     troubles = Troubles()
     troubles.look(0.0, {"short": None, "long": None})
     assert troubles.end(0.5, ["long"]) == []

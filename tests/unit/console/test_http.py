@@ -240,7 +240,7 @@ async def test_live_updates_of_an_unknown_path_are_refused(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("path", ["/change/it", "/change/it/plan"])
 @pytest.mark.parametrize(("rest", "status"), [(None, 408), ({"type": "http.disconnect"}, 400)])
-async def test_a_form_that_never_comes_is_answered(
+async def test_a_form_whose_body_does_not_arrive_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     calls: Calls,
     autojump_clock: MockClock,
@@ -272,5 +272,5 @@ async def test_a_form_that_is_too_large_is_refused(
         ({"error": "no broker answers", "every_s": 12.3}, "not up to date"),
     ],
 )
-async def test_a_live_page_shows_how_current_it_is(values: Mapping[str, Any], state: str) -> None:
+async def test_a_live_page_shows_whether_it_is_up_to_date(values: Mapping[str, Any], state: str) -> None:
     assert console_app.state_of(values) == state

@@ -57,7 +57,7 @@ LOGS = Logs({0: [10, 20, 30, 40, 50, 60], 1: [35, 65, 70], 2: [1, 2, 3]})
 """Partition 2 has the oldest records. Partitions 0 and 1 have the newest records."""
 
 
-async def test_the_end_is_the_newest_records_of_all_partitions() -> None:
+async def test_the_section_at_the_end_has_the_newest_records_of_all_partitions() -> None:
     _, found = await look(LOGS)
     assert offsets(found) == [(0, 4), (0, 5), (1, 1), (1, 2)]
 
@@ -92,7 +92,7 @@ async def test_older_records_begin_with_those_that_an_ended_search_did_not_reach
     assert {(1, 1), (1, 2)} <= set(offsets(found))
 
 
-async def test_a_search_that_reached_its_limit_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_page_reports_that_a_search_reached_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "SEARCH_RECORDS", 5)
     section = await section_of(LOGS, "t", [0, 1, 2], "beginning", "", 4)
     found = await browse(LOGS, "t", section.ranges, 4, Texts("text"), b"another key")
@@ -132,7 +132,7 @@ async def test_removed_records_are_not_older_ones() -> None:
     ("where", "starts"),
     [("2", [2, 2, 2]), ("0:4,2:1", [4, 1]), ("1970-01-01T00:00:00.035", [3, 0, 3]), ("beginning", [0, 0, 0])],
 )
-async def test_a_place_is_an_offset_a_time_or_an_offset_by_partition(where: str, starts: list[int]) -> None:
+async def test_a_section_starts_at_an_offset_a_time_or_an_offset_by_partition(where: str, starts: list[int]) -> None:
     logs: Any = LOGS
     section = await section_of(logs, "t", [0, 1, 2], where, "", 4)
     assert [start for start, _ in section.ranges.values()] == starts

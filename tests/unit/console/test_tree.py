@@ -36,7 +36,7 @@ def test_a_gain_comes_after_the_gains_that_it_needs() -> None:
     assert gained(columns_of(GAINS, {})) == [[4, 5], [1], [5]]
 
 
-def test_times_separate_gains_that_do_not_need_each_other() -> None:
+def test_independent_gains_with_different_times_are_in_separate_columns() -> None:
     columns = columns_of(GAINS, {(4, 1): 1_000, (5, 1): 60_000})
     assert gained(columns) == [[4], [5], [1], [5]]
     assert [column.at_ms for column in columns] == [1_000, 60_000, None, None]

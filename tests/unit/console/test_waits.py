@@ -67,7 +67,7 @@ def test_a_box_names_the_former_reader_of_a_partition_without_one() -> None:
     assert {box.partition: box.reader for box in graph.boxes} == {4: "", 0: "was app-1", 1: "the group rebala…"}
 
 
-def test_partitions_of_two_topics_are_two_boxes() -> None:
+def test_partitions_of_two_topics_with_the_same_number_have_separate_boxes() -> None:
     assert len(graph_of([wait(4, 0), wait(4, 0, topic="u")], 50).boxes) == 4
 
 
@@ -99,7 +99,7 @@ def test_a_cycle_of_many_partitions_is_drawn() -> None:
     assert len({box.x for box in graph.boxes}) == 5 and len(graph.arrows) == 4 and is_free(graph)
 
 
-def test_a_wait_that_follows_from_others_is_no_arrow() -> None:
+def test_a_wait_that_follows_from_other_waits_has_no_arrow() -> None:
     graph = graph_of([wait(8, 4), wait(8, 0), wait(4, 0)], 50)
     titles = {arrow.title[:23] for arrow in graph.arrows}
     assert titles == {"partition 8 waits for 5", "partition 4 waits for 5"} and len(graph.arrows) == 2

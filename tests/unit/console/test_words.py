@@ -100,7 +100,7 @@ def test_an_absent_controller_is_a_problem_although_metadata_names_a_broker(
     assert any(text.startswith("No controller is active") for text in texts) is is_problem
 
 
-def test_each_problem_names_what_to_do() -> None:
+def test_each_problem_comes_with_advice() -> None:
     partitions = [
         PartitionInfo(0, 1, 0, (1, 3), (1,)),
         *(PartitionInfo(p, -1, 0, (3,), ()) for p in range(1, NAMED + 3)),
@@ -181,7 +181,7 @@ def test_a_member_that_is_hardly_behind_is_not_named() -> None:
     assert reasons(group([row(0, read_rate=9.0, lag_s=2.0), row(1, read_rate=9.0, lag_s=0.5)])) == []
 
 
-def test_a_member_that_stands_still_is_an_error() -> None:
+def test_a_member_that_stands_still_is_reported_as_an_error() -> None:
     (reason,) = reasons(group([row(0, read_rate=0.0)]))
     assert reason.level == "error" and "app-1 makes no progress" in reason.text and "10.0.0.1" in reason.todo
 
@@ -224,7 +224,7 @@ def test_the_records_left_are_counted_from_the_position_or_the_commit_that_is_ah
     assert (takes in reason.text) is (values.get("committed") == 70)
 
 
-def test_a_wait_for_a_partition_without_a_reader_shows_what_to_do() -> None:
+def test_a_wait_for_a_partition_without_a_reader_comes_with_advice() -> None:
     (reason,) = reasons(group([row(5, read_rate=0.0)], [wait(5, 1, member=None, client_id=None)]))
     assert reason.level == "error" and "skips the unread 40 records" in reason.todo
 

@@ -177,7 +177,7 @@ def test_subscriptions_of_a_newer_version_and_with_trailing_bytes_are_read() -> 
     assert subscribed_topics([b""]) is None
 
 
-def test_decisions_import_neither_the_loop_nor_clocks() -> None:
+def test_decisions_import_neither_the_event_loop_nor_clocks() -> None:
     folder = Path(coordinator.__file__).parent
     forbidden = {"trio", "anyio", "time", "random", "os", "asyncio"}
     for path in folder.glob("*.py"):

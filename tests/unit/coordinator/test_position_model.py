@@ -235,7 +235,7 @@ def first_polls_are_not_waited_for(group: Group) -> None:
 
 
 @pytest.mark.parametrize("switched_off", [committed_always_counts, first_polls_are_not_waited_for])
-def test_the_model_finds_a_position_that_is_too_early_without_a_rule(
+def test_without_a_rule_the_model_finds_a_position_that_is_returned_too_early(
     switched_off: Callable[[Group], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = position_answers.position_of

@@ -54,7 +54,7 @@ def test_the_owner_is_asked_again_when_a_second_member_wants_a_newer_incarnation
     assert driver.answered(owners) == {PARENT: (-1, True)}
 
 
-def test_a_member_may_wait_for_itself() -> None:
+def test_a_member_may_wait_for_its_own_position() -> None:
     driver = Driver()
     (member,) = driver.stable_group("a", owns={"a": [PARENT, CHILD]})
     assert driver.answered(driver.poll(member, 1, PARENT)) == {PARENT: (-1, True)}

@@ -167,7 +167,7 @@ def test_a_rebalance_answers_polls_at_once_and_ends_the_generations_positions() 
     assert driver.answered(waiters) == {PARENT: (90, False)}
 
 
-def test_forged_generations_and_members_are_fenced_as_in_a_heartbeat() -> None:
+def test_polls_with_forged_generations_and_members_are_fenced_as_in_a_heartbeat() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     forged = {"reports": {PARENT: 100}}

@@ -317,7 +317,7 @@ async def test_a_leader_that_continues_in_the_next_epoch_keeps_the_groups(
     assert value(joining).error_code == ErrorCode.NOT_COORDINATOR
 
 
-async def test_a_failing_read_is_tried_again(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_load_tries_a_failed_read_again(running: Running, autojump_clock: trio.testing.MockClock) -> None:
     running.log.records[0] = [offset_record(3)]
     running.log.read_errors = [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR), OSError("disk")]
     running.coordinator.on_leader(0, 0)

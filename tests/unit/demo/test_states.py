@@ -56,7 +56,7 @@ def test_an_applied_event_is_not_applied_again(store: StateStore) -> None:
     assert store.load("a") == FileState().after(EVENTS[1])
 
 
-def test_only_the_partitions_named_are_saved(store: StateStore) -> None:
+def test_a_flush_saves_only_the_states_of_the_named_partitions(store: StateStore) -> None:
     states = KeyStates(store)
     states.apply(1, EVENTS[0])
     states.apply(2, Event(9, 1, "b", "A"))

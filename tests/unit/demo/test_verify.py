@@ -26,7 +26,7 @@ def test_a_clean_run_passes() -> None:
     assert verdict.passed
 
 
-def test_an_empty_run_does_not_pass() -> None:
+def test_a_run_without_events_does_not_pass() -> None:
     assert not verify([], [], [], {}).passed
 
 

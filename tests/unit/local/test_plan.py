@@ -52,6 +52,6 @@ def test_each_process_gets_only_the_settings_that_it_reads() -> None:
     assert for_broker(broker.properties)[1] == for_controller(controller.properties)[1] == []
 
 
-def test_a_setting_that_no_process_has_names_the_nearest() -> None:
+def test_the_error_for_an_unknown_setting_names_the_nearest_key() -> None:
     with pytest.raises(ConfigError, match=r"did you mean log\.retention\.ms"):
         parse_overrides(["log.retention.msx=1"])

@@ -39,7 +39,7 @@ def test_many_ports_are_different() -> None:
         assert len({held.enter_context(held_port(HOST)) for _ in range(50)}) == 50
 
 
-def test_a_port_in_use_is_refused_with_what_to_do() -> None:
+def test_the_error_for_a_port_in_use_names_the_option_to_change() -> None:
     with socket.create_server((HOST, 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(CommandError, match=rf"cannot listen on {HOST}:{port}: .*--port"), held_port(HOST, port):

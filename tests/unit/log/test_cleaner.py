@@ -236,7 +236,7 @@ async def test_more_keys_than_memory_take_several_runs(log_fixture: LogFixture) 
     assert values(log) == [(40 + number, b"k%d" % number, b"2") for number in range(40)]
 
 
-async def test_long_keys_are_distinguished(log_fixture: LogFixture) -> None:
+async def test_compaction_distinguishes_long_keys(log_fixture: LogFixture) -> None:
     keys = KeyOffsets(10_000)
     long = [bytes([letter]) * 100 for letter in b"abc"]
     first = RecordBatch(batch(b"1", b"1", b"1", keys=long))

@@ -134,7 +134,7 @@ async def test_a_process_that_dies_before_the_cut_leaves_the_log_as_it_was(log_f
     assert values(again) == before and again.log_end_offset == COUNT
 
 
-async def test_a_crash_during_the_cut_leaves_a_torn_end(log_fixture: LogFixture) -> None:
+async def test_a_crash_during_the_cut_loses_only_the_torn_batch(log_fixture: LogFixture) -> None:
     log = filled(log_fixture)
     before = values(log)
     log.truncate_to(12)

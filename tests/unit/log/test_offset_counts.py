@@ -45,7 +45,7 @@ def total(reads: Sequence[LogRead]) -> int:
     return sum(read.offset_count for read in reads)
 
 
-def test_one_read_has_all_offsets_of_its_log(log_fixture: LogFixture) -> None:
+def test_one_large_read_counts_every_offset_of_the_log(log_fixture: LogFixture) -> None:
     log = log_fixture.create()
     append(log, [3, 1, 7])
     assert [read.offset_count for read in consumed(log, LARGE)] == [11]

@@ -35,7 +35,7 @@ def load(gate: Gate, partition: int = 1) -> None:
     gate.load_returned(partition, gate.load_called(partition))
 
 
-def test_every_move_except_one_is_in_the_table() -> None:
+def test_every_gate_transition_except_waiting_to_open_is_in_the_table() -> None:
     assert set(itertools.permutations(GateState, 2)) - MOVES.keys() == {(WAITING, OPEN)}
 
 

@@ -88,7 +88,7 @@ def test_a_recreated_group_is_not_released_with_the_earlier_one() -> None:
     assert cap(chain(), 1, Reader("g", 2), released=(Obstacle("g", 1, 0, 0),)) == -1
 
 
-def test_patience_begins_again_after_a_wait_has_ended() -> None:
+def test_the_time_limit_of_a_wait_begins_again_after_the_wait_has_ended() -> None:
     patience = Patience[str]()
     assert patience.look(["q"], 0, 10) == []
     assert patience.look(["q"], 10, 10) == ["q"] and patience.released == {"q"}

@@ -155,7 +155,7 @@ def test_a_load_is_due_before_a_batch_past_an_entry_newer_than_the_last_load(
     assert lineage.is_load_due(Lineage(9, -1, (Entry(2, {1: 0}), Entry(5, {1: 1}))), loaded, batch) is due
 
 
-def test_a_load_is_due_before_any_batch_when_the_floor_is_above_cap_and_floor_of_the_last_load() -> None:
+def test_a_floor_above_the_cap_and_the_floor_of_the_last_load_requires_another_load() -> None:
     at_floor_4 = Lineage(9, 4, (Entry(3, {1: 0}),))
     assert lineage.is_load_due(at_floor_4, Loaded(2, 3), 0)
     assert not lineage.is_load_due(at_floor_4, Loaded(2, 4), 0)  # the entry of epoch 3 keeps the cap below the floor

@@ -42,7 +42,7 @@ def test_the_example_of_the_design_is_carried_out() -> None:
     assert t.states[7].lineage == (entry(0, {3: 2}),)
 
 
-def test_the_example_is_carried_out_when_5_is_removed_before_the_second_grow() -> None:
+def test_the_example_is_carried_out_when_partition_5_is_removed_before_the_second_grow() -> None:
     t = Topic(4)
     for count in (6, 4):
         t.ask(count)

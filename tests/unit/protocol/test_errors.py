@@ -26,7 +26,7 @@ ORACLE: dict[int, Any] = {
 }
 
 
-def test_codes_are_without_gaps() -> None:
+def test_error_codes_are_without_gaps() -> None:
     assert [code.value for code in ErrorCode] == [*range(-1, 128), 25310]
 
 

@@ -67,7 +67,7 @@ def test_generated_modules_are_up_to_date(tmp_path: pathlib.Path) -> None:
     assert not stale, "run: python -m anabranch.protocol.generate"
 
 
-def test_every_api_has_its_table_and_range() -> None:
+def test_every_api_has_a_table_and_the_expected_version_range() -> None:
     found = {api.key.name: (api.min_version, api.max_version, api.flexible_from) for api in API.values()}
     assert found == RANGES
     assert {key.name.lower() for key in ApiKey} == set(table_modules()) - {
@@ -78,7 +78,7 @@ def test_every_api_has_its_table_and_range() -> None:
 
 
 @pytest.mark.parametrize("key", list(ApiKey))
-def test_request_and_response_belong_to_the_api(key: ApiKey) -> None:
+def test_the_request_and_response_classes_of_an_api_have_its_key_and_versions(key: ApiKey) -> None:
     api = API[key]
     assert api.request.API_KEY == api.response.API_KEY == key
     versions = set(range(api.min_version, api.max_version + 1))

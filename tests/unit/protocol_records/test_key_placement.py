@@ -113,7 +113,7 @@ def test_one_survivor_can_get_the_keys_of_every_marked_partition() -> None:
     assert descendants(0, 1, 64) == list(range(1, 64))
 
 
-def test_the_worked_example_places_a_key_in_1_then_5_then_1() -> None:
+def test_the_worked_example_places_a_key_in_partition_1_then_5_then_1() -> None:
     """4 -> 6 -> 4 with a key of hash 5: partition 1, then 5, then 1."""
     assert [place(5, 4, u) for u in (4, 6, 4)] == [1, 5, 1]
     assert (parent(4, 4), parent(5, 4)) == (0, 1)

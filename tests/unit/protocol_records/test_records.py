@@ -382,7 +382,7 @@ def test_damaged_records_under_a_good_crc_are_refused(body: bytes, codec: Compre
         batch.records()
 
 
-def test_the_helper_around_makes_good_batches_of_good_bodies() -> None:
+def test_the_helper_around_makes_a_valid_batch_from_a_valid_body() -> None:
     assert [x.key for x in RecordBatch(around(NORMAL, 1))] == [b"k"]
 
 

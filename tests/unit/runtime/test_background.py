@@ -70,7 +70,7 @@ def test_an_error_that_must_end_the_task_is_raised() -> None:
     assert background.failing() == []
 
 
-def test_a_simulation_sees_unexpected_errors() -> None:
+def test_unexpected_errors_are_raised_in_a_simulation() -> None:
     background = Background(ManualClock(), propagate_bugs=True)
     fail_with(background, FULL)
     with pytest.raises(KeyError):

@@ -59,7 +59,7 @@ def test_the_soft_limit_is_raised_as_far_as_the_kernel_allows(kernel: Kernel, so
     assert kernel.limits == (soft, hard)
 
 
-def test_a_process_that_starts_with_a_low_limit_gets_the_hard_one() -> None:
+def test_a_process_raises_its_soft_limit_to_the_hard_limit() -> None:
     program = (
         "import resource; from anabranch.runtime.descriptor_limit import raise_descriptor_limit as rise;"
         "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE); resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard));"

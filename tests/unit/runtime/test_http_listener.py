@@ -136,7 +136,7 @@ async def test_a_connection_is_closed_after_its_last_request() -> None:
         assert response.count("HTTP/1.1 200 ") == 2 and response.count("Connection: close") == 1
 
 
-async def test_silent_connections_are_closed_for_new_requests() -> None:
+async def test_silent_connections_are_closed_to_make_room_for_new_ones() -> None:
     async with listening(limits=HttpLimits(connections=3)) as listener:
         quiet = [await trio.open_tcp_stream("127.0.0.1", listener.port) for _ in range(6)]
         assert (await ask(listener, GET)).startswith("HTTP/1.1 200 ")

@@ -10,7 +10,7 @@ from anabranch.runtime.log_output import MAX_WAITING_BYTES, LogOutput
 from anabranch.runtime.watchdog import EXIT_STATUS
 
 
-def test_lines_leave_in_order() -> None:
+def test_log_lines_are_written_in_order() -> None:
     reader, writer = os.pipe()
     output = LogOutput(writer)
     for number in range(100):
@@ -21,7 +21,7 @@ def test_lines_leave_in_order() -> None:
         assert lines.read() == "".join(f"line {number}\n" for number in range(100))
 
 
-def test_a_pipe_that_nobody_reads_is_not_waited_for() -> None:
+def test_a_pipe_without_a_reader_is_not_waited_for() -> None:
     reader, writer = os.pipe()
     output = LogOutput(writer)
     line = "x" * 1023 + "\n"
@@ -44,7 +44,7 @@ def test_a_pipe_that_nobody_reads_is_not_waited_for() -> None:
     os.close(reader)
 
 
-def test_the_watchdog_ends_a_process_whose_stderr_nobody_reads() -> None:
+def test_the_watchdog_ends_a_process_whose_stderr_is_not_read() -> None:
     script = """
 import os, sys
 from anabranch.runtime.watchdog import end_process

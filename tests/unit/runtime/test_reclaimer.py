@@ -84,7 +84,7 @@ def test_a_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
         OsStorage().remove(str(tmp_path / "none"))
 
 
-def test_descriptors_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_descriptors_that_wait_for_the_reclaimer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
     reclaimer = Reclaimer()
     for _ in range(MAX_WAITING):

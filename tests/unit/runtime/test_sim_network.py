@@ -118,7 +118,7 @@ def test_a_crash_of_a_cut_off_machine_is_not_noticed_before_the_cut_heals() -> N
     simulate(scenario)
 
 
-def test_loopback_means_the_machine_itself() -> None:
+def test_loopback_addresses_reach_only_the_machine_itself() -> None:
     async def scenario(fabric: SimFabric) -> None:
         await fabric.node("server").listen("127.0.0.1", PORT)
         await fabric.node("server").connect("localhost", PORT)

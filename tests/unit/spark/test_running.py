@@ -66,7 +66,7 @@ def test_a_range_is_fetched_from_its_start_to_its_end(read: Callable[..., list[i
     assert read(5, 30) == [5, 10, 20]
 
 
-def test_a_range_with_expired_records_is_a_loss(
+def test_a_range_with_expired_records_is_reported_as_data_loss(
     read: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeLog, "first", 12)

@@ -13,7 +13,7 @@ BOTH = pytest.mark.parametrize("table", [BROKER_CONFIGS, CONTROLLER_CONFIGS], id
 
 
 @BOTH
-def test_later_sources_win(table: ConfigDef) -> None:
+def test_later_sources_override_earlier_ones(table: ConfigDef) -> None:
     kafka, ours = {"KAFKA_NUM_PARTITIONS": "2"}, {"ANABRANCH_NUM_PARTITIONS": "3"}
     assert gather(table, "num.partitions=1", "file", {}, []).values == {"num.partitions": "1"}
     assert gather(table, "num.partitions=1", "file", kafka, []).values == {"num.partitions": "2"}
@@ -24,18 +24,18 @@ def test_later_sources_win(table: ConfigDef) -> None:
 
 
 @BOTH
-def test_variables_of_other_programs_set_nothing(table: ConfigDef) -> None:
+def test_environment_variables_of_other_programs_set_no_key(table: ConfigDef) -> None:
     environ = {"KAFKA_HEAP_OPTS": "-Xmx1G", "NUM_PARTITIONS": "9", "HOME": "x"}
     assert gather(table, None, "", environ, []).values == {}
 
 
 @BOTH
-def test_a_key_of_the_file_that_the_table_lacks_is_kept_for_the_parser_to_refuse(table: ConfigDef) -> None:
+def test_an_unknown_key_of_the_file_is_kept_so_that_the_parser_can_refuse_it(table: ConfigDef) -> None:
     assert gather(table, "num.partition=1", "file", {}, []).values == {"num.partition": "1"}
 
 
 @BOTH
-def test_a_setting_needs_a_value(table: ConfigDef) -> None:
+def test_a_setting_without_a_value_is_refused(table: ConfigDef) -> None:
     with pytest.raises(ConfigError, match=r"num\.partitions: --set needs key=value"):
         gather(table, None, "", {}, ["num.partitions"])
 

@@ -95,7 +95,7 @@ def test_a_truncation_of_a_killed_process_is_synced_by_the_next_process() -> Non
     assert unsynced_by(cluster)[1] == [KEY]
 
 
-def test_a_leader_counts_as_followed_once_its_own_truncation_is_on_disk() -> None:
+def test_a_new_leader_is_not_followed_before_its_own_truncation_is_on_disk() -> None:
     cluster = truncated_follower()
     cluster.elect(2, 2, [1, 2])
     cluster.catch_up(2, 1)

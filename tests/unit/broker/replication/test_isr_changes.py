@@ -100,7 +100,7 @@ async def test_an_unsettled_request_is_repeated_unchanged(
     assert len({repr(request) for request in controller.asked}) == 1
 
 
-async def test_a_refused_change_ends_and_the_isr_is_reviewed_again(
+async def test_after_a_refused_isr_change_the_leader_proposes_it_again(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     controller = Controller(ErrorCode.INELIGIBLE_REPLICA, ErrorCode.NONE)

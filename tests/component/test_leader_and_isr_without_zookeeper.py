@@ -35,7 +35,7 @@ def leads(leader_epoch: int) -> LeaderAndIsrPartitionState:
     )
 
 
-async def test_a_leader_and_isr_waits_for_zookeeper(tmp_path: Path) -> None:
+async def test_a_leader_and_isr_request_is_answered_once_zookeeper_is_back(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         topic_id = await broker.create_topic("t")
         session = broker.env.zk

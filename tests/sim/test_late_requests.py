@@ -210,7 +210,7 @@ def deletions_are_forgotten(patch: Patch) -> None:
     patch.setattr(ReplicaManager, "remember_end", lambda *_: Ended())
 
 
-def orders_name_no_incarnation(patch: Patch) -> None:
+def requests_name_no_incarnation(patch: Patch) -> None:
     for name in ("apply", "stop"):
         _forget_incarnations(patch, name)
 
@@ -228,7 +228,7 @@ def _forget_incarnations(patch: Patch, name: str) -> None:
 
 
 def neither_incarnations_nor_ascending_epochs(patch: Patch) -> None:
-    orders_name_no_incarnation(patch)
+    requests_name_no_incarnation(patch)
     a_recreated_partition_begins_at_epoch_0(patch)
 
 
@@ -255,7 +255,7 @@ LateScenario = Callable[[Scene, Late], Awaitable[None]]
 RULES: tuple[tuple[LateScenario, SwitchOff, str], ...] = (
     (lead_again_by_the_previous_layout, older_leader_epochs_are_obeyed, "promise"),
     (lead_a_removed_partition_again, deletions_are_forgotten, "lost_acknowledged"),
-    (lead_a_removed_partition_again, orders_name_no_incarnation, "lost_acknowledged"),
+    (lead_a_removed_partition_again, requests_name_no_incarnation, "lost_acknowledged"),
     (remove_a_recreated_partition_again, neither_incarnations_nor_ascending_epochs, "lost_acknowledged"),
     (
         answer_with_the_lineage_of_the_previous_incarnation,
@@ -286,7 +286,7 @@ def test_a_scenario_fails_its_check_with_its_rule_switched_off(
     assert any(found_by in staged(scenario, seed) for seed in range(TRIES))
 
 
-@pytest.mark.parametrize("switch_off", [orders_name_no_incarnation, a_recreated_partition_begins_at_epoch_0])
+@pytest.mark.parametrize("switch_off", [requests_name_no_incarnation, a_recreated_partition_begins_at_epoch_0])
 def test_either_rule_alone_protects_a_recreated_partition_from_a_late_removal(
     switch_off: SwitchOff, monkeypatch: Patch
 ) -> None:
