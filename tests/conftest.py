@@ -19,6 +19,9 @@ from anabranch.testing.cluster import Cluster
 # Spark reads this. Its JVM runs for seconds here, and would spend most of that time in the optimizing compiler.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+MAX_ID_LENGTH = 60
+"""The longest part of a test's id that shows a value."""
+
 EVENT_FIRST = structlog.processors.KeyValueRenderer(key_order=["event"], repr_native_str=False)
 
 # The default renderer shows all local variables of a traceback, which takes seconds for a simulated cluster.
@@ -45,10 +48,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Name the parameter in a test's id where the value alone says nothing: ``level=2``, ``follows=True``."""
+    """Name the parameter in a test's id, and show its value if it is short: ``level=2``, ``arguments=('top',)``."""
+    if isinstance(val, str | bytes):
+        return None  # pytest shows the text
     if isinstance(val, Enum):
         return val.name
-    return f"{argname}={val}" if val is None or isinstance(val, bool | int | float) else None
+    shown = f"{argname}={val!a}" if _is_plain(val) else ""
+    return shown if 0 < len(shown) <= MAX_ID_LENGTH else None
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value is shown in the same way in each process that collects tests."""
+    if isinstance(value, dict):
+        return all(_is_plain(key) and _is_plain(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, str | bytes | bool | int | float)
 
 
 def _run_by_clock(item: pytest.Function, main: Any, **options: Any) -> Any:
