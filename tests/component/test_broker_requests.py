@@ -488,7 +488,11 @@ async def test_log_flush_ack_syncs_before_the_answer(tmp_path: Path, monkeypatch
         assert synced == [1]
 
 
-@pytest.mark.parametrize("failure", [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no disk"), ValueError("closed")])
+@pytest.mark.parametrize(
+    "failure",
+    [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no disk"), ValueError("closed")],
+    ids=["KAFKA_STORAGE_ERROR", "ValueError"],
+)
 async def test_log_flush_ack_acknowledges_nothing_that_was_not_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:

@@ -83,6 +83,7 @@ FLUSH, LOAD = flushed("one", PARENT), loaded("two", CHILD)
         ([B], ["promise"]),
         ([FLUSH, LOAD, B, A], ["promise"]),
     ],
+    ids=["flush, load", "no flush", "no load", "load before flush", "no parent", "child before parent"],
 )
 def test_a_parents_records_are_flushed_and_loaded_before_a_childs_record(
     events: list[Event], expected: list[str]

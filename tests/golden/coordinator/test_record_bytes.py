@@ -141,7 +141,9 @@ def test_kip_915_an_unknown_key_type_is_read_as_an_unknown_record() -> None:
     assert decode(b"\x7f\xff", None) == UnknownRecord(0x7FFF)
 
 
-@pytest.mark.parametrize("record", [(OFFSET_KEY, GOLDEN["offset_value", 3]), (GROUP_KEY, GOLDEN["group_value", 3])])
+@pytest.mark.parametrize(
+    "record", [(OFFSET_KEY, GOLDEN["offset_value", 3]), (GROUP_KEY, GOLDEN["group_value", 3])], ids=["offset", "group"]
+)
 def test_a_record_cut_anywhere_is_a_decode_error(record: tuple[bytes, bytes]) -> None:
     key, value = record
     for end in range(len(value)):

@@ -45,7 +45,9 @@ def test_an_archive_with_which_spark_does_not_start_is_removed(tmp_path: Path) -
     assert not path.exists()
 
 
-@pytest.mark.parametrize("archive", [NO_ARCHIVE, ClassArchive(Path("/nowhere/classes.jsa"))])
+@pytest.mark.parametrize(
+    "archive", [NO_ARCHIVE, ClassArchive(Path("/nowhere/classes.jsa"))], ids=["no archive", "missing file"]
+)
 def test_a_spark_that_fails_without_an_archive_is_started_only_once(archive: ClassArchive) -> None:
     builder = Builder("UseSerialGC")
     with pytest.raises(RuntimeError, match="Spark did not start: no gateway"):

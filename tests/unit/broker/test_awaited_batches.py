@@ -164,7 +164,9 @@ def test_a_batch_that_is_permanently_refused_when_first_sent_delays_no_later_bat
 
 
 @pytest.mark.parametrize(
-    "records", [None, memoryview(b""), memoryview(bytes(61)), memoryview(build_batch([(b"k", b"v", (), 1)]))]
+    "records",
+    [None, memoryview(b""), memoryview(bytes(61)), memoryview(build_batch([(b"k", b"v", (), 1)]))],
+    ids=["null", "empty", "no batch", "no producer id"],
 )
 def test_records_that_no_idempotent_producer_sent_are_not_remembered(log: Log, records: memoryview | None) -> None:
     assert SentBatch.read(log.awaited, SimpleNamespace(monotonic=lambda: 0.0), KEY, records) is None  # type: ignore[arg-type]

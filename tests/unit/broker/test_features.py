@@ -69,14 +69,18 @@ async def test_the_finalized_levels_and_their_epoch_are_those_of_the_znode() -> 
     assert (own.name, own.min_version, own.max_version) == (GROUPS, 1, 2)
 
 
-@pytest.mark.parametrize("content", [None, levels(2, status=FeaturesStatus.DISABLED)])
+@pytest.mark.parametrize("content", [None, levels(2, status=FeaturesStatus.DISABLED)], ids=["no znode", "disabled"])
 async def test_without_features_and_while_they_are_disabled_nothing_is_finalized(content: bytes | None) -> None:
     features = FinalizedFeatureCache(await server(content), {})
     await features.load()
     assert (features.level(GROUPS), features.epoch, features.finalized_keys()) == (0, -1, [])
 
 
-@pytest.mark.parametrize("own", [{}, {GROUPS: VersionRange(1, 1)}, {GROUPS: VersionRange(3, 4)}])
+@pytest.mark.parametrize(
+    "own",
+    [{}, {GROUPS: VersionRange(1, 1)}, {GROUPS: VersionRange(3, 4)}],
+    ids=["no feature", "levels 1 to 1", "levels 3 to 4"],
+)
 async def test_a_broker_without_the_finalized_level_does_not_register(own: Mapping[str, VersionRange]) -> None:
     """Model: off_look."""
     zk = await server(levels(2))

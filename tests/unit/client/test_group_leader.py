@@ -262,6 +262,7 @@ def test_a_leader_whose_refresh_fails_assigns_the_partitions_that_it_knows(run: 
 @pytest.mark.parametrize(
     "layouts",
     [{}, {"t": AssignedLayout(1, 2)}, {"a.b-c_d": AssignedLayout(12, 9), "t": AssignedLayout(2**31 - 1, 10_000)}],
+    ids=["no topic", "one topic", "two topics"],
 )
 def test_the_layouts_of_an_assignment_are_read_back(layouts: dict[str, AssignedLayout]) -> None:
     data = encode_assignment([T0], layouts)

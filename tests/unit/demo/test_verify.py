@@ -52,7 +52,9 @@ def test_each_fault_of_a_record_is_counted_and_named(observed: list[Observed], f
     assert verdict.examples[0].startswith(text)
 
 
-@pytest.mark.parametrize("saved", [{**SAVED, "a": SAVED["a"]._replace(digest=1)}, {"b": SAVED["b"]}])
+@pytest.mark.parametrize(
+    "saved", [{**SAVED, "a": SAVED["a"]._replace(digest=1)}, {"b": SAVED["b"]}], ids=["another digest", "no state"]
+)
 def test_a_state_that_missed_an_event_is_wrong_at_the_end(saved: dict[str, FileState]) -> None:
     verdict = verify(EVENTS, ACKS, SEEN, saved)
     assert (verdict.wrong_at_the_end, verdict.violations) == (1, 1)

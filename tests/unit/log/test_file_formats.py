@@ -109,7 +109,9 @@ def test_a_producer_snapshot_has_kafkas_format() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [lambda d: d[:-1], lambda d: d[:20] + b"\x77" + d[21:], lambda d: b"\x00\x02" + d[2:], lambda d: d[:5]]
+    "change",
+    [lambda d: d[:-1], lambda d: d[:20] + b"\x77" + d[21:], lambda d: b"\x00\x02" + d[2:], lambda d: d[:5]],
+    ids=["last byte cut off", "byte changed", "unknown version", "cut within the header"],
 )
 def test_a_damaged_snapshot_is_refused(change) -> None:  # type: ignore[no-untyped-def]
     data = encode_snapshot([SnapshotEntry(1, 0, 0, 0, 0, 0, -1, -1)])

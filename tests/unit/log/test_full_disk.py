@@ -26,7 +26,7 @@ A = TopicPartition("a", 0)
 PASSING = [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM]
 
 
-@pytest.mark.parametrize("number", PASSING)
+@pytest.mark.parametrize("number", PASSING, ids=lambda number: errno.errorcode[number])
 @pytest.mark.parametrize("what", [".index", ".log", "partition.metadata", "leader-epoch-checkpoint.tmp"])
 async def test_a_flush_that_cannot_open_a_file_is_tried_again(
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch, number: int, what: str

@@ -144,7 +144,9 @@ def refuse_after(monkeypatch: pytest.MonkeyPatch, batches: int, number: int) -> 
     return end
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+@pytest.mark.parametrize(
+    "number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM], ids=lambda number: errno.errorcode[number]
+)
 @pytest.mark.parametrize("batches", [0, 1, STEPS_AT_ONCE, 2 * STEPS_AT_ONCE + 7])
 async def test_a_temporary_error_neither_breaks_the_log_nor_loses_producers(
     log_fixture: LogFixture, monkeypatch: pytest.MonkeyPatch, batches: int, number: int

@@ -77,7 +77,9 @@ def test_records_are_slices_of_the_received_bytes() -> None:
     assert bytes(records) == b"Records"
 
 
-@pytest.mark.parametrize("records", [b"r" * 1000, memoryview(b"r" * 1000), FileRange()])
+@pytest.mark.parametrize(
+    "records", [b"r" * 1000, memoryview(b"r" * 1000), FileRange()], ids=["bytes", "memoryview", "file range"]
+)
 def test_records_are_passed_through_without_a_copy(records: object) -> None:
     parts = produce_request(records).encode_parts(3)
     assert parts[1] is records

@@ -188,7 +188,7 @@ async def flush_fails(cluster: ReplicaCluster, number: int) -> ReplicaFetcher:
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize(("number", "is_followed"), [(errno.ENOSPC, True), (errno.EIO, False)])
+@pytest.mark.parametrize(("number", "is_followed"), [(errno.ENOSPC, True), (errno.EIO, False)], ids=["ENOSPC", "EIO"])
 async def test_a_follower_retries_a_failed_sync_only_if_the_disk_is_full(number: int, is_followed: bool) -> None:
     cluster = ReplicaCluster(flushes_on_ack=True)
     cluster.elect(1, 0, [1, 2])

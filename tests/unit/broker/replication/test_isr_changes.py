@@ -87,6 +87,9 @@ async def test_an_isr_change_is_requested_and_applied(nursery: trio.Nursery, aut
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.FENCED_LEADER_EPOCH,
     ],
+    ids=lambda failure: (
+        (failure if isinstance(failure, ErrorCode) else getattr(failure, "code", ErrorCode.STALE_BROKER_EPOCH)).name
+    ),
 )
 async def test_an_unsettled_request_is_repeated_unchanged(
     nursery: trio.Nursery, autojump_clock: object, failure: Any
