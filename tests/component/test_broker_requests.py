@@ -335,7 +335,7 @@ async def test_describe_cluster_names_the_authorized_operations(tmp_path: Path, 
 async def test_describe_cluster_names_the_active_controller_and_its_release(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         found = (await broker.request(DescribeClusterRequest())).active_controller
-        assert (found.controller_id, found.release) == (-1, ""), "none is active"
+        assert (found.controller_id, found.release) == (-1, ""), "no controller is active"
         controller = ControllerZnode(1001, "h", 9090, 0, release="0.1.0").encode()
         await broker.zk.session().create(ControllerZnode.PATH, controller, ephemeral=True)
         with trio.fail_after(DEADLINE_S):

@@ -30,7 +30,7 @@ async def test_metrics_of_a_client_are_exported_only_while_it_is_open(tmp_path: 
         producer = Producer(bootstrap_servers=broker.bootstrap, client_id="writer")
         consumer = Consumer(bootstrap_servers=broker.bootstrap, client_id="reader", auto_offset_reset="earliest")
         registry.register(ClientCollector(producer, consumer))
-        assert list(registry.collect()) == [], "neither is open"
+        assert list(registry.collect()) == [], "no client is open"
         async with producer, consumer:
             for handle in [await producer.send("t", b"value") for _ in range(RECORDS)]:
                 await handle
@@ -57,7 +57,7 @@ async def test_metrics_of_a_client_are_exported_only_while_it_is_open(tmp_path: 
                 await (await producer.send("t", bytes(5_000)))
             assert value(f"{PRODUCER}_record_error_total", "writer") == 1
             assert value(f"{PRODUCER}_record_send_total", "writer") == RECORDS
-        assert list(registry.collect()) == [], "both are closed"
+        assert list(registry.collect()) == [], "both clients are closed"
 
 
 async def test_counters_of_clients_with_the_same_client_id_are_summed(tmp_path: Path) -> None:

@@ -197,7 +197,9 @@ async def test_a_late_request_does_not_revive_a_removed_partition(broker: Broker
     await broker.has(SHRUNK, 5, epoch=2)
     assert await broker.stop(5, leader_epoch=2, incarnation=105) == 0
     assert await broker.lead(broker.state(5, 1, GROWN)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
-    assert await broker.lead(broker.state(5, 2, SHRUNK)) == {ErrorCode.STALE_CONTROLLER_EPOCH}, "its last epoch too"
+    assert await broker.lead(broker.state(5, 2, SHRUNK)) == {ErrorCode.STALE_CONTROLLER_EPOCH}, (
+        "the removal ended this leader epoch, too"
+    )
     assert (await broker.produce(5, GROWN)).error_code != ErrorCode.NONE
     assert await broker.lead(broker.state(5, 3, SHRUNK)) == {ErrorCode.NONE}, "a replica may be assigned here again"
 

@@ -69,7 +69,9 @@ async def test_stop_replica_obeys_the_leader_epoch(
         assert await stop(broker, [(0, leader_epoch, delete)]) == [expected]
         assert (tmp_path / "t-0").exists() == (expected == FENCED or not delete)
     async with one_broker(tmp_path, zk=zk):
-        assert (tmp_path / "t-0").exists() == (expected == FENCED or not delete), "after a restart as well"
+        assert (tmp_path / "t-0").exists() == (expected == FENCED or not delete), (
+            "a restart does not change whether the log exists"
+        )
 
 
 async def test_one_stop_replica_stops_deletes_and_refuses_each_partition_separately(

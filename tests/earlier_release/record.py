@@ -148,7 +148,9 @@ class Recording:
             consumer.subscribe([topic])
             deadline = time.monotonic() + DEADLINE_S
             while missing:
-                assert time.monotonic() < deadline, f"{topic}: not read: {sorted(missing)}"
+                assert time.monotonic() < deadline, (
+                    f"records of {topic} were not read within {DEADLINE_S} s: {sorted(missing)}"
+                )
                 for records in consumer.getmany(timeout_ms=200).values():
                     missing -= {(record.key.decode(), record.value.decode()) for record in records}
             consumer.commit()

@@ -103,7 +103,7 @@ def polls(history: History) -> Iterator[Violation]:
                 yield Violation(
                     "polls",
                     f"{event.tp} in {event.group}",
-                    "delivered to a member that does not have the partition",
+                    f"offset {event.offset} is delivered to {event.member}, which does not have the partition",
                     (event,),
                 )
                 continue
@@ -194,11 +194,13 @@ def commits(history: History) -> Iterator[Violation]:
             continue
         if isinstance(event, Committed):
             if event.generation == before.generation:
-                yield Violation("commits", f"{event.tp} in {event.group}", "a commit goes back", (before, event))
+                what = f"the committed offset goes back from {before.offset} to {event.offset}"
+                yield Violation("commits", f"{event.tp} in {event.group}", what, (before, event))
         elif event.at_ms >= gone.get(event.tp, event.at_ms + 1):
             continue  # a partition's removal deletes its commits
         elif event.offset not in {other.offset for other in unknown.get((event.group, event.tp), [])}:
-            yield Violation("commits", f"{event.tp} in {event.group}", "a commit is forgotten", (before, event))
+            what = f"{before.offset} was committed, and {event.offset} is fetched"
+            yield Violation("commits", f"{event.tp} in {event.group}", what, (before, event))
 
 
 def _went_back(sought: Iterable[Positioned], before: Committed, event: Committed | OffsetFetched) -> bool:
@@ -220,4 +222,5 @@ def owners(history: History) -> Iterator[Violation]:
         for tp in event.partitions:
             before = owner.setdefault((event.group, event.generation, tp), event)
             if before.member != event.member:
-                yield Violation("owners", f"{tp} in {event.group}", "two owners in one generation", (before, event))
+                what = f"{before.member} and {event.member} own it in generation {event.generation}"
+                yield Violation("owners", f"{tp} in {event.group}", what, (before, event))

@@ -51,9 +51,10 @@ def inconsistent_offsets(history: History) -> Iterator[Violation]:
             continue
         before = known.setdefault(event.tp, {}).setdefault(event.offset, event)
         if before.value != event.value:
-            yield Violation("inconsistent_offsets", f"{event.tp} offset {event.offset}", "two records", (before, event))
+            what = f"it has {before.value} and {event.value}"
+            yield Violation("inconsistent_offsets", f"{event.tp} offset {event.offset}", what, (before, event))
         if event.value not in history.sent:
-            yield Violation("inconsistent_offsets", str(event.tp), "no producer sent this value", (event,))
+            yield Violation("inconsistent_offsets", str(event.tp), f"no producer sent {event.value}", (event,))
     for tp in history.logs:
         for log in history.different_logs(tp):
             yield from _against_log(history, log, known.get(tp, {}))
@@ -147,9 +148,15 @@ def leader_epochs(history: History) -> Iterator[Violation]:
             for before, batch in pairwise(log.batches):
                 where = f"{tp} offset {batch.base_offset} on broker {broker}"
                 if batch.base_offset < before.next_offset:
-                    yield Violation("leader_epochs", where, "offsets go back", (before, batch))
+                    yield Violation(
+                        "leader_epochs",
+                        where,
+                        f"the batch before it ends at offset {before.next_offset - 1}",
+                        (before, batch),
+                    )
                 if batch.leader_epoch < before.leader_epoch:
-                    yield Violation("leader_epochs", where, "the leader epoch goes back", (before, batch))
+                    what = f"leader epoch {batch.leader_epoch} follows leader epoch {before.leader_epoch}"
+                    yield Violation("leader_epochs", where, what, (before, batch))
 
 
 def replicas_identical(history: History) -> Iterator[Violation]:
@@ -168,7 +175,8 @@ def replicas_identical(history: History) -> Iterator[Violation]:
                 yield Violation("replicas_identical", f"{tp} on broker {broker}", what, (log.replica,))
             if difference := _first_difference(held[0], batches):
                 where = f"{tp} on brokers {logs[0].replica.broker} and {broker}"
-                yield Violation("replicas_identical", where, "different batches", difference)
+                what = f"the batches at offset {difference[0].base_offset} differ"
+                yield Violation("replicas_identical", where, what, difference)
 
 
 def _first_difference(one: list[StoredBatch], other: list[StoredBatch]) -> tuple[StoredBatch, ...]:
@@ -205,18 +213,23 @@ def watermarks(history: History) -> Iterator[Violation]:
             done += 1
         before = of_leader.get((event.tp, event.broker, event.leader_epoch))
         if before is not None and before.offset > event.offset:
-            yield Violation("watermarks", str(event.tp), "one leader's high watermark went back", (before, event))
+            what = f"the high watermark of broker {event.broker} went back from {before.offset} to {event.offset}"
+            yield Violation("watermarks", str(event.tp), what, (before, event))
         earlier = listed.get(event.tp, {}).items() if event.via == "list" else ()
         before = max((e for epoch, e in earlier if epoch <= event.leader_epoch), key=lambda e: e.offset, default=None)
         if before is not None and before.offset > event.offset:
-            yield Violation("watermarks", str(event.tp), "the listed end went back", (before, event))
+            what = f"the listed end offset went back from {before.offset} to {event.offset}"
+            yield Violation("watermarks", str(event.tp), what, (before, event))
     for past in answered[done:]:
         _raise_to(highest, past.tp, past)
     for tp, event in highest.items():
         for log in history.in_sync(tp):
             if log.replica.log_end_offset < event.offset:
                 where = f"{tp} on broker {log.replica.broker}"
-                yield Violation("watermarks", where, "ends below an exposed high watermark", (event, log.replica))
+                what = (
+                    f"the log ends at {log.replica.log_end_offset}, and a client got the high watermark {event.offset}"
+                )
+                yield Violation("watermarks", where, what, (event, log.replica))
 
 
 def _raise_to(highest: dict, key: object, event: WatermarkSeen) -> None:

@@ -194,7 +194,9 @@ class _Promise:
             if tp == event.tp or self._history.order[newer.value] < order:
                 continue
             if not self._owners.taken_over(event.tp, event.member, event.generation, newer.generation):
-                yield self._violation(f"{event.value} comes behind {newer.value}, sent later", newer, event)
+                yield self._violation(
+                    f"{event.value} is delivered after {newer.value}, which was sent later", newer, event
+                )
 
     def _after(self, at: int, event: Polled, key: ProducerKey, tp: TopicPartition, before: str) -> Iterator[Violation]:
         holding = event.member, event.tp
@@ -204,7 +206,9 @@ class _Promise:
         earlier = self._delivered.get(before)
         if earlier is None:
             if not self._jumps:
-                yield self._violation(f"{before} in {tp} was not delivered before", event)
+                yield self._violation(
+                    f"{before} in {tp} was sent before {event.value}, and was not delivered before it", event
+                )
             return
         owner = earlier.event.member
         flushes = self._flushed.get((owner, tp), [])
@@ -357,10 +361,25 @@ def _report(
     where = f"{event.tp} in {event.group}"
     last = mine.last_below(event.position)
     if last >= 0 and mine.flushed < last:
-        yield Violation("positions", where, f"{event.position} is reported and not flushed", (event,))
+        yield Violation(
+            "positions",
+            where,
+            f"position {event.position} is reported, and the records below it are not flushed",
+            (event,),
+        )
     missing = last >= 0 and event.commits and history.has_records(event.tp, committed, event.position, at)
     if missing:
-        yield Violation("positions", where, f"{event.position} is reported, {committed} committed", (event,))
+        yield Violation(
+            "positions",
+            where,
+            f"position {event.position} is reported, and the highest commit is {committed}",
+            (event,),
+        )
     reached = mine.offsets[-1] + 1 if mine.offsets else max(committed, begun)
     if event.position > reached and history.has_records(event.tp, reached, event.position, at):
-        yield Violation("positions", where, f"{event.position} is reported, {reached} was reached", (event,))
+        yield Violation(
+            "positions",
+            where,
+            f"position {event.position} is reported, and the member has read up to {reached}",
+            (event,),
+        )

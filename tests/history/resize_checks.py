@@ -53,7 +53,7 @@ def _batch_routing(history: History, batch: StoredBatch, hashes: dict[str, int])
             hashes[sent.key] = positive_hash(sent.key.encode())
         partition = place(hashes[sent.key], layout.initial, layout.undeleted)
         if partition != batch.tp.partition:
-            what = f"{value} belongs in partition {partition} of {layout.undeleted}"
+            what = f"{value} belongs in partition {partition} of {layout.undeleted} partitions"
             yield Violation("routing", where, what, (sent, layout, batch))
 
 
@@ -65,9 +65,8 @@ def closed(history: History) -> Iterator[Violation]:
             for batch in log.batches:
                 layout = history.layout_at(tp, batch.leader_epoch)
                 if layout is not None and layout.undeleted <= tp.partition and any(batch.values):
-                    yield Violation(
-                        "closed", where, "a record has a leader epoch in which the partition is closed", (layout, batch)
-                    )
+                    what = f"the partition is closed in leader epoch {batch.leader_epoch} of offset {batch.base_offset}"
+                    yield Violation("closed", where, what, (layout, batch))
 
 
 def layouts(history: History) -> Iterator[Violation]:
@@ -77,7 +76,8 @@ def layouts(history: History) -> Iterator[Violation]:
     for layout in history.of(LayoutSet):
         before = of_epoch.setdefault((layout.tp, layout.leader_epoch), layout)
         if _layout(before) != _layout(layout):
-            yield Violation("layouts", str(layout.tp), "two layouts in one leader epoch", (before, layout))
+            what = f"leader epoch {layout.leader_epoch} has two layouts"
+            yield Violation("layouts", str(layout.tp), what, (before, layout))
         known.setdefault(layout.tp, set()).add(_layout(layout))
     stored = _epochs_of_values(history) if history.of(LayoutAsked) else {}
     for asked in history.of(LayoutAsked):

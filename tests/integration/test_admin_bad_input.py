@@ -360,7 +360,7 @@ async def test_a_request_of_100_mib_is_refused_by_its_first_bytes(
             await stream.send_all(struct.pack(">ihhih", 100 * MIB, api_key, 0, 1, -1))
             with trio.fail_after(WITHIN_S), pytest.raises(trio.BrokenResourceError):  # noqa: PT012
                 while await stream.receive_some():
-                    pytest.fail("answered")
+                    pytest.fail(f"{api_key.name} was answered")
                 raise trio.BrokenResourceError
         await assert_served(channels[1])
 

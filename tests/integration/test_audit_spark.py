@@ -403,7 +403,7 @@ def test_the_data_source_serves_users_without_an_import(tmp_path: Path, spark) -
 
     one = narrow(assign='{"events": [1]}', endingOffsets=json.dumps({"events": {"1": 100}}))
     assert one.columns == ["offset", "partition"]
-    assert one.rdd.getNumPartitions() == 2, "the segments of one partition"
+    assert one.rdd.getNumPartitions() == 2, "each segment of the partition is a part"
     assert sorted(one.collect()) == [(offset, 1) for offset in range(100)]
 
     session.conf.set("spark.sql.python.filterPushdown.enabled", "true")

@@ -95,7 +95,7 @@ def test_without_a_directory_of_the_users_own_there_is_no_archive(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with monkeypatch.context() as patch:
         patch.setattr(os, "getuid", lambda: -1)
-        assert archive_of_user() == NO_ARCHIVE, "another user's directory"
+        assert archive_of_user() == NO_ARCHIVE, "the directory belongs to another user"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", _no_home)
     assert archive_of_user() == NO_ARCHIVE

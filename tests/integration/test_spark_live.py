@@ -353,8 +353,8 @@ def test_the_programs_of_the_documentation_run(
             read.append(sum(progress["numInputRows"] for progress in query.recentProgress))
             query.stop()
     assert sorted((row.key, row.value) for row in live.read(copy).collect()) == [(b"key-0", b"3"), (b"key-1", b"3")]
-    assert read == [6], "the records of the one stream"
-    assert "|partition|offset|" in capfd.readouterr().out, "the exported segments"
+    assert read == [6], "the program has one stream, which reads these records"
+    assert "|partition|offset|" in capfd.readouterr().out, "the program shows the exported segments"
 
 
 def test_every_line_of_the_readmes_spark_section_runs(

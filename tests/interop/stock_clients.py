@@ -212,7 +212,7 @@ class _Thread(ABC):
         self._thread.join(SEND_DEADLINE_S)
         if kind is None:
             self.check()
-            assert not self._thread.is_alive(), "a client hangs"
+            assert not self._thread.is_alive(), f"the producer or consumer did not stop within {SEND_DEADLINE_S} s"
 
 
 class KeyedLoad(_Thread):

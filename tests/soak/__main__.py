@@ -36,14 +36,16 @@ async def _until_a_signal(config: SoakConfig) -> SoakResult | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=None, help="of the fault schedule; random by default, and printed")
+    parser.add_argument("--minutes", type=float, default=10.0, help="the duration of the run; 10 by default")
+    parser.add_argument("--seed", type=int, default=None, help="the seed of the faults; random by default")
     parser.add_argument("--rate", type=float, default=1500.0, help="records a second, of all producers together")
     parser.add_argument("--kills", action="store_true", help="kill -9 every few seconds, without waiting for the ISRs")
     parser.add_argument("--only", action="append", default=[], help="use only this kind of fault; may be repeated")
     parser.add_argument("--no-resize", action="store_true", help="do not resize the topic")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a broker config key")
-    parser.add_argument("--directory", type=Path, default=None, help="for the files of the run; kept if it fails")
+    parser.add_argument(
+        "--directory", type=Path, default=None, help="a new directory for all files; kept if the run fails"
+    )
     given = parser.parse_args()
     seed = random.SystemRandom().getrandbits(31) if given.seed is None else given.seed
     directory = given.directory or Path(tempfile.mkdtemp(prefix="anabranch-soak-")) / f"seed-{seed}"
@@ -62,7 +64,7 @@ def main() -> int:
     print(f"seed {seed}, {given.minutes:g} minutes, in {directory}", flush=True)
     result = trio.run(_until_a_signal, config)
     if result is None:
-        print(f"stopped; everything is in {directory}")
+        print(f"stopped by a signal; all files are in {directory}")
         return 130
     print(result.summary())
     if result.good:

@@ -319,7 +319,9 @@ class Machine:
             log = self.manager.get(partition)
             if log is None:
                 is_offline = self.manager.directories.lost or self.manager.unreadable.get(partition)
-                assert not promise.acknowledged or (is_offline and not serving), f"{partition} is gone"
+                assert not promise.acknowledged or (is_offline and not serving), (
+                    f"{partition} has acknowledged records and no log"
+                )
             elif not log.is_broken:
                 self._check_log(log, promise)
             else:
@@ -336,7 +338,9 @@ class Machine:
         latest = max(promise.acknowledged, default=-1)
         assert end > latest, f"{key} ends at {end}, but offset {latest} was acknowledged"
         if key != COMPACTED:
-            assert sorted(found) == list(range(start, end)), f"{key} has {sorted(found)} of {start} to {end}"
+            assert sorted(found) == list(range(start, end)), (
+                f"{key} has the offsets {sorted(found)}, not all from {start} to {end - 1}"
+            )
         self._check_values(key, promise, found, start)
         if key == TRANSACTIONS and promise.aborted:
             self._check_aborted(log, promise)

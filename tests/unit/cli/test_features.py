@@ -216,7 +216,7 @@ def test_yes_and_a_dry_run_ask_no_question_and_an_upgrade_needs_none(
     admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answering(monkeypatch, "n")
-    monkeypatch.setattr("builtins.input", lambda _prompt: pytest.fail("a question"))
+    monkeypatch.setattr("builtins.input", lambda _prompt: pytest.fail("the command asked for confirmation"))
     assert features.downgrade(feature=["groups=1"], yes=True, force=True) == 0
     assert features.downgrade(feature=["groups=1"], dry_run=True) == 0
     assert features.upgrade(feature=["groups=3"]) == 0
