@@ -45,7 +45,9 @@ from anabranch.zk_schemas.key_rules import (
 _NETWORK_KEYS = [
     ConfigKey("broker.id", INT, REQUIRED, NATURAL, doc="this broker's id"),
     ConfigKey("broker.rack", STRING, None, doc="the rack of this broker; replicas are spread over racks"),
-    ConfigKey("zookeeper.connect", STRING, REQUIRED, NotEmpty(), doc="host:port,host:port/chroot"),
+    ConfigKey(
+        "zookeeper.connect", STRING, REQUIRED, NotEmpty(), doc="the ZooKeeper servers, as host:port,host:port/chroot"
+    ),
     ConfigKey("zookeeper.session.timeout.ms", INT, 18_000, POSITIVE, doc="the timeout of the ZooKeeper session"),
     ConfigKey(
         "zookeeper.connection.timeout.ms",
@@ -61,7 +63,13 @@ _NETWORK_KEYS = [
         Between(0xFFFFF),
         doc="the longest request that the ZooKeeper servers accept: their own jute.maxbuffer, or less",
     ),
-    ConfigKey("listeners", LIST, ["PLAINTEXT://:9092"], NotEmpty(), doc="NAME://host:port, ..."),
+    ConfigKey(
+        "listeners",
+        LIST,
+        ["PLAINTEXT://:9092"],
+        NotEmpty(),
+        doc="the addresses that the broker listens on, as NAME://host:port, ...; without a host: all interfaces",
+    ),
     ConfigKey(
         "advertised.listeners",
         LIST,
@@ -75,9 +83,14 @@ _NETWORK_KEYS = [
         LIST,
         ["PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"],
         NotEmpty(),
-        doc="NAME:PROTOCOL, ...",
+        doc="the protocol of each listener, as NAME:PROTOCOL, ...; only PLAINTEXT is supported",
     ),
-    ConfigKey("inter.broker.listener.name", STRING, None, doc="the listener that the controller and the brokers use"),
+    ConfigKey(
+        "inter.broker.listener.name",
+        STRING,
+        None,
+        doc="the listener of a broker that the controllers and other brokers connect to; default: its first listener",
+    ),
     ConfigKey(
         "metrics.listener",
         STRING,
@@ -179,7 +192,8 @@ _NETWORK_KEYS = [
         LONG,
         -1,
         UNLIMITED,
-        doc="the most bytes of unanswered requests, held batches included; -1: no limit",
+        doc="the bytes of requests that are being received or handled, and of held batches, from which on the broker "
+        "reads no further request; -1: no limit",
     ),
     ConfigKey(
         "max.retried.partitions.per.connection",
@@ -189,24 +203,59 @@ _NETWORK_KEYS = [
         doc="the most pairs of partition and producer for which one connection may have batches to repeat; with more "
         "the connection is closed",
     ),
-    ConfigKey("connections.max.idle.ms", LONG, 600_000, UNLIMITED, doc="idle time after which a connection closes"),
-    ConfigKey("max.connections", INT, INT_MAX, NATURAL, CLUSTER, doc="the most connections at a time"),
     ConfigKey(
-        "max.connections.per.ip", INT, INT_MAX, NATURAL, CLUSTER, doc="the most connections of one address at a time"
+        "connections.max.idle.ms",
+        LONG,
+        600_000,
+        UNLIMITED,
+        doc="idle time after which a connection closes; -1: no limit",
+    ),
+    ConfigKey(
+        "max.connections",
+        INT,
+        INT_MAX,
+        NATURAL,
+        CLUSTER,
+        doc="the most connections at a time; more wait to be accepted. If there are several listeners, "
+        "the one of inter.broker.listener.name always accepts",
+    ),
+    ConfigKey(
+        "max.connections.per.ip",
+        INT,
+        INT_MAX,
+        NATURAL,
+        CLUSTER,
+        doc="the most connections of one address at a time; more are closed",
     ),
     ConfigKey(
         "request.timeout.ms", INT, 30_000, POSITIVE, doc="how long a request of this broker waits for its answer"
     ),
-    ConfigKey("controlled.shutdown.enable", BOOLEAN, True, doc="leaderships move to other brokers before a shutdown"),
-    ConfigKey("controlled.shutdown.max.retries", INT, 3, NATURAL, doc="attempts to hand leaderships over"),
-    ConfigKey("controlled.shutdown.retry.backoff.ms", LONG, 5_000, NATURAL, doc="time between two attempts"),
+    ConfigKey(
+        "controlled.shutdown.enable", BOOLEAN, True, doc="whether leaderships move to other brokers before a shutdown"
+    ),
+    ConfigKey(
+        "controlled.shutdown.max.retries",
+        INT,
+        3,
+        NATURAL,
+        doc="how often the request to move leaderships is repeated after the first attempt",
+    ),
+    ConfigKey(
+        "controlled.shutdown.retry.backoff.ms",
+        LONG,
+        5_000,
+        NATURAL,
+        doc="time between two attempts of a controlled shutdown, and the longest that an attempt waits for its answer",
+    ),
 ]
 
 _TOPIC_MANAGEMENT_KEYS = [
-    ConfigKey("auto.create.topics.enable", BOOLEAN, True, doc="a topic is created when a client asks for it"),
+    ConfigKey("auto.create.topics.enable", BOOLEAN, True, doc="whether a topic is created when a client asks for it"),
     ConfigKey("unclean.leader.election.enable", BOOLEAN, False, None, UpdateMode.ALL_BROKERS),
     ConfigKey("num.partitions", INT, 1, POSITIVE, doc="partitions of a topic that is created without a count"),
-    ConfigKey("default.replication.factor", INT, 1, POSITIVE, doc="replicas of a topic created without a factor"),
+    ConfigKey(
+        "default.replication.factor", INT, 1, POSITIVE, doc="replicas of a topic that is created without a factor"
+    ),
     ConfigKey("min.insync.replicas", INT, 1, POSITIVE, CLUSTER),
     ConfigKey("message.max.bytes", INT, 1_048_588, NATURAL, CLUSTER),
     ConfigKey("compression.type", STRING, "producer", COMPRESSION_TYPES, CLUSTER),
@@ -240,7 +289,7 @@ _TOPIC_MANAGEMENT_KEYS = [
 
 _LOG_KEYS = [
     ConfigKey("log.dir", STRING, "/tmp/kafka-logs", NotEmpty(), doc="directory of the logs if log.dirs is not set"),
-    ConfigKey("log.dirs", LIST, None, doc="directories of the logs"),
+    ConfigKey("log.dirs", LIST, None, doc="directories of the logs; default: log.dir"),
     ConfigKey(
         "log.flush",
         STRING,
@@ -269,7 +318,13 @@ _LOG_KEYS = [
         "the controller has sent no hold; longer than the controllers' retention.warning.interval.ms and than a "
         "fail-over",
     ),
-    ConfigKey("log.dir.room.bytes", LONG, 64 << 20, NATURAL, doc="free bytes at which a full log dir is used again"),
+    ConfigKey(
+        "log.dir.room.bytes",
+        LONG,
+        64 << 20,
+        NATURAL,
+        doc="free bytes at which a full log dir is used again, or a twentieth of its file system if that is less",
+    ),
     ConfigKey(
         "log.sealed.segments.open.max",
         INT,
@@ -294,7 +349,7 @@ _LOG_KEYS = [
     ConfigKey("log.message.timestamp.before.max.ms", LONG, LONG_MAX, NATURAL, CLUSTER),
     ConfigKey("log.message.timestamp.after.max.ms", LONG, LONG_MAX, NATURAL, CLUSTER),
     ConfigKey("log.cleaner.enable", BOOLEAN, True, doc="whether compaction runs"),
-    ConfigKey("log.cleaner.backoff.ms", LONG, 15_000, NATURAL, CLUSTER, doc="pause when no log is dirty"),
+    ConfigKey("log.cleaner.backoff.ms", LONG, 15_000, NATURAL, CLUSTER, doc="pause when no log has to be compacted"),
     ConfigKey(
         "log.cleaner.dedupe.buffer.size",
         LONG,
@@ -309,7 +364,7 @@ _LOG_KEYS = [
         float(LONG_MAX),
         Between(0.0),
         CLUSTER,
-        doc="bytes/s that compaction reads and writes",
+        doc="the most bytes/s that compaction reads and writes",
     ),
     ConfigKey("log.cleaner.delete.retention.ms", LONG, MS_PER_DAY, NATURAL, CLUSTER),
     ConfigKey("log.cleaner.min.cleanable.ratio", DOUBLE, 0.5, RATIO, CLUSTER),
@@ -323,9 +378,28 @@ _COORDINATOR_KEYS = [
     ConfigKey("offsets.topic.replication.factor", SHORT, 3, POSITIVE, doc="replicas of __consumer_offsets"),
     ConfigKey("offsets.topic.segment.bytes", INT, 100 << 20, POSITIVE, doc="segment size of __consumer_offsets"),
     ConfigKey("offsets.topic.compression.codec", INT, 0, Between(0, 4), doc="0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd"),
-    ConfigKey("offsets.load.buffer.size", INT, 5 << 20, POSITIVE, doc="bytes read at a time when offsets are loaded"),
-    ConfigKey("offsets.retention.minutes", INT, 10_080, POSITIVE, doc="how long the offsets of an empty group stay"),
-    ConfigKey("offsets.retention.check.interval.ms", LONG, 600_000, POSITIVE, doc="how often offsets expire"),
+    ConfigKey(
+        "offsets.load.buffer.size",
+        INT,
+        5 << 20,
+        POSITIVE,
+        doc="bytes read at a time when offsets are loaded; at most 1 MiB are read, whatever the value",
+    ),
+    ConfigKey(
+        "offsets.retention.minutes",
+        INT,
+        10_080,
+        POSITIVE,
+        doc="how long committed offsets stay after their group became empty; if no member subscribes to the topic, "
+        "how long they stay after the commit",
+    ),
+    ConfigKey(
+        "offsets.retention.check.interval.ms",
+        LONG,
+        600_000,
+        POSITIVE,
+        doc="time between two checks for expired offsets",
+    ),
     ConfigKey("offsets.commit.timeout.ms", INT, 5_000, POSITIVE, doc="the longest that a commit waits for replicas"),
     ConfigKey("group.min.session.timeout.ms", INT, 6_000, NATURAL, doc="the shortest session timeout of a member"),
     ConfigKey("group.max.session.timeout.ms", INT, 1_800_000, NATURAL, doc="the longest session timeout of a member"),
@@ -333,19 +407,27 @@ _COORDINATOR_KEYS = [
         "group.initial.rebalance.delay.ms", INT, 3_000, NATURAL, doc="how long a new group waits for more members"
     ),
     ConfigKey("group.max.size", INT, INT_MAX, POSITIVE, doc="the most members of a group"),
-    ConfigKey("fetch.max.bytes", INT, 55 << 20, Between(1024), doc="the largest answer to a fetch"),
-    ConfigKey("max.incremental.fetch.session.cache.slots", INT, 1_000, NATURAL, doc="fetch sessions that are kept"),
+    ConfigKey("fetch.max.bytes", INT, 55 << 20, Between(1024), doc="the largest answer to a fetch of a consumer"),
+    ConfigKey("max.incremental.fetch.session.cache.slots", INT, 1_000, NATURAL, doc="the most fetch sessions"),
     ConfigKey(
         "producer.id.expiration.ms", INT, MS_PER_DAY, POSITIVE, CLUSTER, doc="idle time before a producer expires"
     ),
-    ConfigKey("producer.id.expiration.check.interval.ms", INT, 600_000, POSITIVE, doc="how often producers expire"),
+    ConfigKey(
+        "producer.id.expiration.check.interval.ms",
+        INT,
+        600_000,
+        POSITIVE,
+        doc="time between two checks for expired producers",
+    ),
 ]
 
 _REPLICATION_KEYS = [
     ConfigKey("replica.lag.time.max.ms", LONG, 30_000, POSITIVE, doc="a replica that lags for longer leaves the ISR"),
     ConfigKey("replica.fetch.max.bytes", INT, 1 << 20, NATURAL, doc="bytes that a follower requests per partition"),
     ConfigKey("replica.fetch.min.bytes", INT, 1, NATURAL, doc="the bytes for which a follower's fetch waits"),
-    ConfigKey("replica.fetch.response.max.bytes", INT, 10 << 20, NATURAL, doc="bytes of one fetch of a follower"),
+    ConfigKey(
+        "replica.fetch.response.max.bytes", INT, 10 << 20, NATURAL, doc="bytes that a follower requests at a time"
+    ),
     ConfigKey("replica.fetch.wait.max.ms", INT, 500, NATURAL, doc="the longest that a follower's fetch waits"),
     ConfigKey("replica.fetch.backoff.ms", INT, 1_000, NATURAL, doc="the longest pause after a failed fetch"),
     ConfigKey("replica.socket.timeout.ms", INT, 30_000, POSITIVE, doc="how long a follower waits for an answer"),
@@ -355,7 +437,7 @@ _REPLICATION_KEYS = [
         LONG_MAX,
         POSITIVE,
         CLUSTER,
-        doc="bytes/s that this broker sends to throttled replicas",
+        doc="the most bytes/s that this broker sends to throttled replicas that are not in sync",
     ),
     ConfigKey(
         "follower.replication.throttled.rate",
@@ -363,7 +445,7 @@ _REPLICATION_KEYS = [
         LONG_MAX,
         POSITIVE,
         CLUSTER,
-        doc="bytes/s that this broker fetches for throttled replicas",
+        doc="the most bytes/s that this broker fetches for throttled replicas",
     ),
     ConfigKey(
         "replica.high.watermark.checkpoint.interval.ms", LONG, 5_000, POSITIVE, doc="how often watermarks are saved"

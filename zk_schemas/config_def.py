@@ -185,7 +185,7 @@ class ConfigKey:
             number = self._number(text, int)
             limit = _WHOLE_RANGES[self.type]
             if not -limit - 1 <= number <= limit:
-                raise ConfigError(self.name, f"{number} does not fit {self.type.name.lower()}")
+                raise ConfigError(self.name, f"{number} is outside the range of {self.type.name.lower()}")
             return number
         if self.type is ConfigType.LIST:
             items = text.split(",") if isinstance(text, str) else text

@@ -111,14 +111,14 @@ CONTROLLER_CONFIGS = ConfigDef(
             20_000,
             Between(1),
             doc="the most partitions of the cluster; each counts once, however many replicas it has (KIP-578). A "
-            "request for more is refused",
+            "request for more is refused, except for internal topics",
         ),
         ConfigKey("delete.topic.enable", ConfigType.BOOLEAN, True, doc="whether topics can be deleted"),
         ConfigKey(
             "auto.leader.rebalance.enable",
             ConfigType.BOOLEAN,
             True,
-            doc="the controller makes preferred replicas leaders again",
+            doc="whether the controller makes preferred replicas leaders again",
         ),
         ConfigKey(
             "leader.imbalance.check.interval.seconds",

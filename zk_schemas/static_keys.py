@@ -43,7 +43,7 @@ def gather(
         for variable, value in environ.items():
             name = names.get(variable.removeprefix(prefix)) if variable.startswith(prefix) else None
             if name is not None:
-                given[name], sources[name] = value, f"by {variable}"
+                given[name], sources[name] = value, f"in the environment variable {variable}"
     for setting in settings:
         key, separator, value = setting.partition("=")
         if not separator:

@@ -63,8 +63,8 @@ TOPIC_CONFIGS = ConfigDef(
             False,
             None,
             CLUSTER,
-            doc="the controller doubles or halves the partition count by the bytes that producers write; not for "
-            "compacted and internal topics, and not with enable.ordered.delivery=false",
+            doc="whether the controller doubles or halves the partition count by the bytes that producers write; not "
+            "for compacted and internal topics, and not with enable.ordered.delivery=false",
         ),
         ConfigKey(
             "autoscale.target.bytes.per.second",
@@ -137,8 +137,8 @@ TOPIC_CONFIGS = ConfigDef(
             True,
             None,
             CLUSTER,
-            doc="a key keeps its order across a change of the partition count; it can be changed only before the "
-            "first such change",
+            doc="whether a key keeps its order when the partition count changes; the value can be changed only before "
+            "the first such change",
         ),
         _topic(
             "file.delete.delay.ms",
@@ -184,7 +184,7 @@ TOPIC_CONFIGS = ConfigDef(
             LONG_MAX,
             POSITIVE,
             "log.cleaner.max.compaction.lag.ms",
-            "the longest that a record stays uncompacted",
+            "the longest time that a record stays uncompacted",
         ),
         _topic("max.message.bytes", INT, 1_048_588, NATURAL, "message.max.bytes", "the largest record batch"),
         _topic(
@@ -225,7 +225,7 @@ TOPIC_CONFIGS = ConfigDef(
             0.5,
             RATIO,
             "log.cleaner.min.cleanable.ratio",
-            "the dirty share of a log from which compaction starts",
+            "the dirty share of a log above which compaction starts",
         ),
         _topic(
             "min.compaction.lag.ms",
@@ -233,9 +233,9 @@ TOPIC_CONFIGS = ConfigDef(
             0,
             NATURAL,
             "log.cleaner.min.compaction.lag.ms",
-            "the shortest that a record stays uncompacted",
+            "the shortest time that a record stays uncompacted",
         ),
-        _topic("min.insync.replicas", INT, 1, POSITIVE, "min.insync.replicas", "replicas that acks=all needs"),
+        _topic("min.insync.replicas", INT, 1, POSITIVE, "min.insync.replicas", "in-sync replicas that acks=all needs"),
         _topic(
             "ordered.delivery.legacy.consumers",
             STRING,
@@ -281,7 +281,15 @@ TOPIC_CONFIGS = ConfigDef(
             CLUSTER,
             doc="the longest time beyond retention.ms for which ordered.delivery.retention.waits keeps records",
         ),
-        _topic("retention.bytes", LONG, -1, None, "log.retention.bytes", "the largest size of a log; -1: no limit"),
+        _topic(
+            "retention.bytes",
+            LONG,
+            -1,
+            None,
+            "log.retention.bytes",
+            "the bytes that a log keeps: retention deletes the oldest segment if the later ones have as many; "
+            "-1: no limit",
+        ),
         _topic(
             "retention.ms",
             LONG,
@@ -303,7 +311,12 @@ TOPIC_CONFIGS = ConfigDef(
             "the size at which a segment is rolled",
         ),
         _topic(
-            "segment.index.bytes", INT, 10 << 20, Between(4), "log.index.size.max.bytes", "the size of an index file"
+            "segment.index.bytes",
+            INT,
+            10 << 20,
+            Between(4),
+            "log.index.size.max.bytes",
+            "the largest size of an index file; a segment with a full index is rolled",
         ),
         _topic(
             "segment.jitter.ms",

@@ -202,7 +202,7 @@ class ZnodeReader:
             self.fail(field, f"a list was expected, not {describe(value)}")
         numbers = [self._checked_integer(field, item, low, _INT32_MAX) for item in value]
         if len(set(numbers)) != len(numbers):
-            self.fail(field, f"{numbers} has a number twice")
+            self.fail(field, f"{numbers} names a number twice")
         return numbers
 
     def _checked_epochs(self, field: str, value: Any) -> dict[int, int]:
@@ -237,9 +237,11 @@ def encode_fields(fields: Mapping[str, Any], extra: Mapping[str, Any]) -> bytes:
 
 def describe(value: object) -> str:
     """A value's type and beginning, short enough for an error message."""
+    if value is None:
+        return "null"
     kinds = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
     text = repr(value)
-    return f"{kinds.get(type(value), 'null')} {text if len(text) <= 40 else text[:37] + '...'}"
+    return f"{kinds[type(value)]} {text if len(text) <= 40 else text[:37] + '...'}"
 
 
 def format_id(value: uuid.UUID) -> str:

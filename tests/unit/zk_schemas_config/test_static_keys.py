@@ -49,6 +49,9 @@ def test_an_error_names_the_source_that_set_its_key_last(table: ConfigDef) -> No
         return str(given.named(ConfigError("num.partitions", "too few")))
 
     assert named("server.properties", {}, []) == "num.partitions: too few (in server.properties)"
-    assert named("server.properties", environ, []) == "num.partitions: too few (by ANABRANCH_NUM_PARTITIONS)"
+    assert (
+        named("server.properties", environ, [])
+        == "num.partitions: too few (in the environment variable ANABRANCH_NUM_PARTITIONS)"
+    )
     assert named("", environ, ["num.partitions=4"]) == "num.partitions: too few (on the command line)"
     assert named("", {}, []) == "num.partitions: too few"
