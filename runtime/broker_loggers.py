@@ -75,11 +75,14 @@ def _level(name: str, operation: int, value: str | None) -> str | None:
         )
     if value not in log_setup.LEVELS:
         raise KafkaError(
-            ErrorCode.INVALID_CONFIG, f"{value!r} is no level for {name}; levels are {', '.join(log_setup.LEVELS)}"
+            ErrorCode.INVALID_CONFIG, f"{value!r} is not a level for {name}; levels are {', '.join(log_setup.LEVELS)}"
         )
     return value
 
 
 def _check_is_ours(node_id: int, name: str) -> None:
     if name != str(node_id):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"node {node_id} was asked for the loggers of node {name!r}")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"node {node_id} was asked for the loggers of node {name!r}, which only that node has",
+        )

@@ -17,7 +17,7 @@ import anyio
 import anyio.abc
 
 from anabranch.protocol.addresses import join_address
-from anabranch.protocol.api_keys import API, ApiKey
+from anabranch.protocol.api_keys import API, Api, ApiKey
 from anabranch.protocol.errors import ErrorCode, KafkaError, error_for
 from anabranch.protocol.framing import MAX_FRAME_BYTES, ClientConnection, RequestHeader, encode_request
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -385,9 +385,16 @@ class Channel:
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.peer} does not support {api.name}")
             lowest, highest = max(lowest, spoken[0]), min(highest, spoken[1])
         if lowest > highest:
-            what = f"{self.peer} and this side share no version of {api.name}: at least {lowest}, at most {highest}"
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, what)
+            raise self._no_common_version(api, max_version)
         return highest
+
+    def _no_common_version(self, api: Api, max_version: int | None) -> KafkaError:
+        highest = api.max_version if max_version is None else min(api.max_version, max_version)
+        spoken = None if self._versions is None else self._versions.get(api.key)
+        theirs = "" if spoken is None else f", {self.peer} has {spoken[0]} to {spoken[1]}"
+        what = f"{self.peer} and this side share no version of {api.name}"
+        message = f"{what}: this side has versions {api.min_version} to {highest}{theirs}"
+        return KafkaError(ErrorCode.UNSUPPORTED_VERSION, message)
 
     async def negotiate(self, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         """Request the versions that the peer supports. An old broker is asked a second time, in version 0 (KIP-511).

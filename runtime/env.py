@@ -11,7 +11,7 @@ import enum
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 from anabranch.protocol.types import Buffer as Buffer
 from anabranch.protocol.types import Part as Part
@@ -230,35 +230,49 @@ class Network(Protocol):
 
 
 class ZkError(Exception):
-    """A ZooKeeper call that failed; ``path`` names the znode."""
+    """A ZooKeeper call that failed; ``path`` names the znode. ``DETAIL`` is the text of an error without a detail."""
+
+    DETAIL: ClassVar[str] = "the call to ZooKeeper failed"
 
     def __init__(self, path: str, detail: str = "") -> None:
-        super().__init__(f"{path}: {detail or type(self).__name__}")
+        super().__init__(f"{path}: {detail or self.DETAIL}")
         self.path = path
 
 
 class NoNodeError(ZkError):
     """The znode does not exist."""
 
+    DETAIL = "the znode does not exist"
+
 
 class NodeExistsError(ZkError):
     """The znode exists already."""
+
+    DETAIL = "the znode exists already"
 
 
 class BadVersionError(ZkError):
     """The znode's version is not the expected one."""
 
+    DETAIL = "the znode's version is not the expected one"
+
 
 class NotEmptyError(ZkError):
     """The znode has children."""
+
+    DETAIL = "the znode has children"
 
 
 class ZkConnectionError(ZkError):
     """The connection was lost: a write may or may not have been applied. Read the znode before writing again."""
 
+    DETAIL = "the connection to ZooKeeper was lost during the call; the outcome is unknown"
+
 
 class ZkSessionExpiredError(ZkError):
     """The session has expired: its ephemerals are deleted now or soon, and every watch is dropped."""
+
+    DETAIL = "the ZooKeeper session has expired"
 
 
 class ZkRequestTooLargeError(ZkError):

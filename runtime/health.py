@@ -77,7 +77,7 @@ def loop_check(lag: LoopLag, limit_s: float) -> Check:
         longest_s = lag.longest_s()
         if longest_s <= limit_s:
             return []
-        what = f"the event loop was held up for {longest_s:.3f} s within the last minute; health.loop.lag.ms allows"
+        what = f"the event loop was blocked for {longest_s:.3f} s within the last minute; health.loop.lag.ms allows"
         return [Problem("loop-lag", f"{what} {limit_s * 1000:.0f} ms", is_fatal=True)]
 
     return check

@@ -21,7 +21,9 @@ class ProcessMetrics:
         self._process = ProcessCollector(registry=CollectorRegistry(auto_describe=False))
 
     def __call__(self) -> Iterator[Metric | None]:
-        yield InfoMetricFamily("anabranch_process", "Which process this is, and its release", value=self._info)
+        yield InfoMetricFamily(
+            "anabranch_process", "The kind, the id and the release of this process", value=self._info
+        )
         yield from self._process.collect()
         yield from _disk_traffic()
 

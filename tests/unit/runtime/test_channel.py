@@ -237,7 +237,9 @@ def test_negotiation_picks_the_highest_common_version() -> None:
                 await channel.request(HeartbeatRequest(), max_version=1)
                 with pytest.raises(KafkaError, match="does not support Fetch"):
                     await channel.request(FetchRequest())
-                with pytest.raises(KafkaError, match="share no version"):
+                with pytest.raises(
+                    KafkaError, match=r"share no version of Heartbeat: this side has versions 0 to -1, .* has 0 to 2"
+                ):
                     await channel.request(HeartbeatRequest(), max_version=-1)
         assert versions[0] > 0
         assert versions[1:] == [0, 2, 1]
