@@ -365,7 +365,12 @@ class Connection:
             return self._not_encodable(slot)
 
     def _not_encodable(self, slot: _Slot) -> Sequence[Part]:
-        logger.exception("connection.response_not_encodable", api_key=slot.api_key, api_version=slot.api_version)
+        logger.exception(
+            "connection.response_not_encodable",
+            client=self._stream.peer,
+            api_key=slot.api_key,
+            api_version=slot.api_version,
+        )
         self.close("a response could not be encoded")
         return ()
 

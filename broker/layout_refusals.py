@@ -38,5 +38,7 @@ class LayoutRefusals:
             self._next_line_at.clear()
         self._next_line_at[kind] = now + LOG_EVERY_S
         # A stock producer cannot react to the refusal: the producer's owner has to act.
-        level = logger.info if error.code is ErrorCode.INVALID_PARTITION_METADATA else logger.warning
-        level("layout.refused", partition=str(key), client=client_id, reason=error.message)
+        if error.code is ErrorCode.INVALID_PARTITION_METADATA:
+            logger.info("layout.refused", partition=str(key), client=client_id, reason=error.message)
+        else:
+            logger.warning("layout.refused", partition=str(key), client=client_id, reason=error.message)

@@ -27,10 +27,10 @@ _MAX_RESULTS = 1000
 """At most so many results of one response are searched for errors."""
 
 _PARTS = {
-    "requestqueuetimems": "from its arrival to its handler, including the earlier requests of its connection",
+    "requestqueuetimems": "from its arrival to its handler, including the wait for earlier requests of its connection",
     "localtimems": "in its handler",
-    "remotetimems": "from its handler until its answer was ready: waits for replicas, members, records, the controller",
-    "responsesendtimems": "from its ready answer until it was sent, including the earlier answers of its connection",
+    "remotetimems": "after its handler until its answer was ready: waits for replicas, members, records, controllers",
+    "responsesendtimems": "after its answer was ready until it was sent, including the wait for earlier answers",
     "totaltimems": "in all",
 }
 

@@ -216,7 +216,7 @@ def _counts(node: Node, partitions: list[Partition]) -> Iterator[Metric]:
     waiting: Tally[str] = Tally(_kind(operation) for operation in node.purgatory.waiting())
     family = GaugeMetricFamily(
         "kafka_server_delayedoperationpurgatory_purgatorysize",
-        "Requests that wait for a partition to change or for their time",
+        "Requests that wait for a change of a partition or for their timeout",
         labels=("delayedOperation",),
     )
     for kind in ("Produce", "Fetch", *sorted(waiting.keys() - {"Produce", "Fetch"})):
@@ -247,7 +247,7 @@ def log_metrics(logs: LogManager, now: Callable[[], float]) -> Callable[[], Iter
         )
         lost = GaugeMetricFamily(
             "kafka_log_logmanager_logdirectoryoffline",
-            "1: a log dir was lost at the start",
+            "1 when the disk refused a log dir at the start of the broker",
             labels=("logDirectory",),
         )
         for path, total_bytes, free_bytes in logs.disk_usage():
@@ -273,7 +273,7 @@ def _cleaner(cleaner: LogCleaner, now: float) -> Iterator[Metric]:
     )
     yield _gauge(
         "kafka_log_logcleanermanager_max_dirty_percent",
-        "The largest part of a log that is to be compacted, in percent",
+        "The largest dirty share of a log at the last search for a log to compact, in percent",
         cleaner.largest_ratio * 100,
     )
     yield _counter("anabranch_log_cleaner_runs", "Compactions of a log", cleaner.runs)
@@ -303,7 +303,9 @@ def network_metrics(node: Node, server: Server) -> Callable[[], Iterator[Metric 
         )
         budget = node.request_memory
         prefix = "kafka_network_socketserver"
-        yield _gauge(f"{prefix}_memorypoolused", "Bytes that requests take", budget.held_bytes)
+        yield _gauge(
+            f"{prefix}_memorypoolused", "Bytes that received requests and held batches take", budget.held_bytes
+        )
         yield _gauge(
             f"{prefix}_memorypoolavailable", "Bytes that requests may still take; -1: no limit", budget.free_bytes
         )
@@ -423,7 +425,7 @@ class GroupMetrics:
             self._limits.partitions,
             (
                 "anabranch_consumergroup_wait_seconds",
-                "Time that records have waited at a member until another member reads a partition, by client ids",
+                "How long records have waited at a member for another member, the owner, to read a partition",
             ),
         )
         now_ms = self._node.env.clock.monotonic() * 1000

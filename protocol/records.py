@@ -623,7 +623,7 @@ def validate_produce_batch(buf: Buffer, max_bytes: int) -> RecordBatch:
         raise CorruptRecordError(f"record batch is cut short at {len(view)} bytes")
     if length > max_bytes:
         raise CorruptRecordError(
-            f"record batch has {length} bytes, {max_bytes} are allowed", ErrorCode.MESSAGE_TOO_LARGE
+            f"record batch has {length} bytes, {max_bytes} are allowed (max.message.bytes)", ErrorCode.MESSAGE_TOO_LARGE
         )
     if length < len(view):
         raise CorruptRecordError("a produce request must hold exactly one record batch per partition", invalid)

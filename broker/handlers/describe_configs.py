@@ -142,7 +142,8 @@ async def _describe(
         ]
     if name != str(node.config.broker_id):
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"broker {node.config.broker_id} was asked for the configs of broker {name}"
+            ErrorCode.INVALID_REQUEST,
+            f"broker {node.config.broker_id} was asked for the configs of broker {name!r}, which only that broker has",
         )
     return [
         _entry(request, key, key.format(node.dynamic.values[key.name]), layers.of_broker_key(key.name), not key.dynamic)

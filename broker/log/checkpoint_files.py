@@ -66,7 +66,7 @@ def _decode(path: str, data: bytes, fields: int) -> list[list[str]]:
         raise MalformedFileError(path, "the first two lines must be the version 0 and a count")
     count, entries = int(lines[1]), [line.split() for line in lines[2:] if line.strip()]
     if len(entries) != count:
-        raise MalformedFileError(path, f"{len(entries)} entries, the second line says {count}")
+        raise MalformedFileError(path, f"the file has {len(entries)} entries, its second line names {count}")
     for number, entry in enumerate(entries, 3):
         if len(entry) != fields:
             raise MalformedFileError(path, f"line {number} has {len(entry)} fields, {fields} are expected")
@@ -168,7 +168,7 @@ def decode_meta_properties(path: str, data: bytes) -> MetaProperties:
     """The inverse of ``encode_meta_properties``; comments and unknown keys are skipped."""
     fields = _properties(path, data, "=")
     if fields.get("version", "0") != "0":
-        raise MalformedFileError(path, f"version {fields['version']} is not known")
+        raise MalformedFileError(path, f"version {fields['version']} is not known, it must be 0")
     if "broker.id" not in fields:
         raise MalformedFileError(path, "broker.id is missing")
     return MetaProperties(_number(path, fields["broker.id"]), fields.get("cluster.id", ""))

@@ -130,7 +130,7 @@ class DirectoryLoader:
         else:
             return True
         if here < 0 or there < 0 or here == there:
-            raise LogDirError(f"{partition} is in {path} and in {other}: move one away")
+            raise LogDirError(f"{partition} is in {path} and in {other}: move one of them out of the log dirs")
         if here > there:
             self._delete(partition)
             return True

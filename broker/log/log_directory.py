@@ -98,12 +98,12 @@ class LogDirectory:
             raise LogDirError(f"{error}: it must name broker.id and cluster.id; restore or remove it") from error
         if found.broker_id != meta.broker_id:
             raise LogDirError(
-                f"{path} says broker.id={found.broker_id}, this broker has broker.id={meta.broker_id}: "
+                f"{path} has broker.id={found.broker_id}, this broker has broker.id={meta.broker_id}: "
                 "the log dir belongs to another broker"
             )
         if found.cluster_id and found.cluster_id != meta.cluster_id:
             raise LogDirError(
-                f"{path} says cluster.id={found.cluster_id}, the cluster is {meta.cluster_id}: "
+                f"{path} has cluster.id={found.cluster_id}, the cluster is {meta.cluster_id}: "
                 "the log dir belongs to another cluster, or zookeeper.connect names the wrong one"
             )
 

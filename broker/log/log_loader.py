@@ -181,7 +181,7 @@ class _Loader:
         if following.base_offset <= self._checkpoints.log_start_offset:
             return  # these records are never read
         if end > following.base_offset or self._lacks_records(end, following.base_offset):
-            what = "miss" if end < following.base_offset else "both have"
+            what = "lack" if end < following.base_offset else "both have"
             low, high = sorted((end, following.base_offset))
             files = f"{segment.path(LOG_SUFFIX)} and {following.path(LOG_SUFFIX)}"
             self._failure = f"{files} {what} offsets {low} to {high - 1}"

@@ -331,7 +331,10 @@ class LogManager:
         return [
             *(f"log-dir {path}: lost until the next start: {error}" for path, error in self.directories.lost.items()),
             *(f"log-dir {path}: full" for path in self._full.paths),
-            *(f"log {tp}: unreadable until the next start: {log.error}" for tp, log in self.unreadable.items()),
+            *(
+                f"log {tp}: unreadable until {'another try succeeds' if log.passes else 'the next start'}: {log.error}"
+                for tp, log in self.unreadable.items()
+            ),
             *(
                 f"log {log.partition}: broken until the next start: {log.failure or 'the disk failed'}"
                 for log in self._logs.all()

@@ -92,7 +92,7 @@ class LogMoves:
         if path in self._directories.lost:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log dir {path} is lost")
         if target is None:
-            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is none of this broker's log.dirs")
+            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not one of this broker's log.dirs")
         if self._logs.get(partition) is None:
             if not exists:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the cluster has no {partition}")
@@ -253,7 +253,7 @@ class LogMoves:
                 self._deleted.restore(renamed, log.directory)
             except OSError as error:
                 log.fail(
-                    f"a failed move left it neither in {log.directory} nor in {final}; "
+                    f"after a failed move the log is neither in {log.directory} nor in {final}; "
                     f"the next start uses its copy in {future.directory}: {error}"
                 )
             raise

@@ -202,10 +202,8 @@ class Partition:
     def check_leader(self, current_leader_epoch: int = NO_EPOCH) -> None:
         """Raise NOT_LEADER_OR_FOLLOWER 6, FENCED_LEADER_EPOCH 74 or UNKNOWN_LEADER_EPOCH 75 (KIP-320)."""
         if self.role is not Role.LEADER:
-            raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"{self.key}: this broker is not the leader, the leader's id is {self.leader_id}",
-            )
+            leader = f"broker {self.leader_id} is" if self.leader_id >= 0 else "and no leader is known"
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key}: this broker is not the leader, {leader}")
         if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.leader_epoch:
             return
         older = current_leader_epoch < self.leader_epoch

@@ -175,7 +175,7 @@ async def test_two_directories_with_content_are_refused(
     await stopped_with_a_record(log_fixture, whole)
     (log_fixture.root / other / "t-0").mkdir()
     (log_fixture.root / other / "t-0" / name).write_bytes(content)
-    with pytest.raises(LogDirError, match=r"t-0 and in .*t-0: move one away"):
+    with pytest.raises(LogDirError, match=r"t-0 and in .*t-0: move one of them out of the log dirs"):
         await started(log_fixture)
     assert (log_fixture.root / other / "t-0").exists()
     assert (log_fixture.root / whole / "t-0" / f"{0:020d}.log").stat().st_size > 0

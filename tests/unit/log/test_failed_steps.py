@@ -147,11 +147,11 @@ async def hole(log_fixture: LogFixture, *, clean: bool = True, **checkpoints: in
 async def test_a_log_with_a_hole_is_broken_and_ends_before_it(log_fixture: LogFixture, clean: bool) -> None:
     log = await hole(log_fixture, clean=clean)
     assert log.is_broken
-    assert f"{LOG.format(0)} and {log_fixture.directory}/{LOG.format(6)} miss offsets 3 to 5" in log.failure
+    assert f"{LOG.format(0)} and {log_fixture.directory}/{LOG.format(6)} lack offsets 3 to 5" in log.failure
     assert (log.log_end_offset, log.high_watermark, log.recovery_point) == (3, 3, 3)
-    with pytest.raises(KafkaError, match="miss offsets 3 to 5"):
+    with pytest.raises(KafkaError, match="lack offsets 3 to 5"):
         log.append_as_leader(batch(b"x"), 0)
-    with pytest.raises(KafkaError, match="miss offsets 3 to 5"):
+    with pytest.raises(KafkaError, match="lack offsets 3 to 5"):
         await log.close()
     assert log_fixture.names(".log") == [LOG.format(0), LOG.format(6)]
 

@@ -201,7 +201,7 @@ async def test_a_second_copy_of_an_unreadable_log_whose_incarnation_is_not_known
     lose(log_fixture.root / "d" / "a-0" / "00000000000000000000.log")
     (log_fixture.root / "d" / "a-0" / "partition.metadata").unlink()
     manager = manager_for(log_fixture)
-    with pytest.raises(LogDirError, match=r"a-0 is in .*/e/a-0 and in .*/d/a-0: move one away"):
+    with pytest.raises(LogDirError, match=r"a-0 is in .*/e/a-0 and in .*/d/a-0: move one of them out of the log dirs"):
         await manager.start()
 
 
