@@ -100,9 +100,9 @@ def bounds_problem(policy: Policy, initial: int) -> str:
         )
     if _at_least(initial, policy.min_partitions) > policy.max_partitions:
         return (
-            f"no count between autoscale.min.partitions={policy.min_partitions} and"
-            f" autoscale.max.partitions={policy.max_partitions} is {initial}, which the topic was created with, times"
-            " a power of two"
+            f"the topic was created with {counted(initial, 'partition')}, and no doubling of this count is between"
+            f" autoscale.min.partitions={policy.min_partitions} and"
+            f" autoscale.max.partitions={policy.max_partitions}"
         )
     return ""
 

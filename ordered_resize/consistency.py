@@ -35,7 +35,8 @@ def contradictions(snapshot: Snapshot) -> list[str]:
     led = max((p for p, state in snapshot.states.items() if not state.never_led), default=-1) + 1
     if not was_resized and led > topic.initial_partition_count:
         return [
-            f"initial_partition_count is {topic.initial_partition_count}, though {led} partitions were led at first"
+            f"initial_partition_count is {topic.initial_partition_count}, but the topic was never resized and"
+            f" {led} partitions have had a leader"
         ]
     return [
         f"partition {p}: {why}"
@@ -107,7 +108,7 @@ def _bad_state(snapshot: Snapshot, p: int, state: PartitionState) -> Iterator[st
     removed = topic.last_leader_epochs.get(p, NO_EPOCH)
     first = state.lineage[0].epoch if state.lineage else state.leader_epoch
     if first <= removed:
-        yield f"it has leader epoch {first}, though last_leader_epochs of the topic says it was removed at {removed}"
+        yield f"it has leader epoch {first}, but by last_leader_epochs of the topic it was removed at {removed}"
     had = [stored, state.before.layout] if state.before is not None else [stored]
     if small := [layout for layout in had if layout.undeleted_partition_count < initial]:
         field = "layout" if small[0] is stored else "before"
@@ -123,13 +124,13 @@ def _bad_state(snapshot: Snapshot, p: int, state: PartitionState) -> Iterator[st
             was = "nothing" if replaced is None else _shown(replaced)
             yield f"before is {was}, though the resize began with {_shown(prior)}"
         elif stored not in (goal, prior):
-            yield f"layout is {_shown(stored)}, not the topic's, {_shown(goal)}, or the one before, {_shown(prior)}"
+            yield f"layout is {_shown(stored)}, not the topic's ({_shown(goal)}) or its previous one ({_shown(prior)})"
     elif stored.layout_version > goal.layout_version:
-        yield f"layout is {_shown(stored)}, newer than the topic's, {_shown(goal)}"
+        yield f"layout is {_shown(stored)}, newer than the topic's ({_shown(goal)})"
     elif stored.layout_version == goal.layout_version and stored != goal:
-        yield f"layout is {_shown(stored)}, and the topic's of that version is {_shown(goal)}"
+        yield f"layout is {_shown(stored)}, but the topic's layout of this version is {_shown(goal)}"
     elif stored != goal and p >= (prior or goal).undeleted_partition_count and stored.undeleted_partition_count > p:
-        yield f"layout {_shown(stored)} counts the partition, but the topic's, {_shown(prior or goal)}, does not"
+        yield f"layout ({_shown(stored)}) counts the partition, but the topic's ({_shown(prior or goal)}) does not"
     elif prior is None:
         yield from _against_cancel(p, had, goal, initial)
 
@@ -146,7 +147,7 @@ def _against_cancel(p: int, had: list[Layout], goal: Layout, initial: int) -> It
         and stored.layout_version < version - 1
         and stored != Layout(goal.undeleted_partition_count, version - 2)
     ):
-        yield f"layout is {_shown(stored)}, too old for the topic's, {_shown(goal)}"
+        yield f"layout is {_shown(stored)}, too old for the topic's ({_shown(goal)})"
 
 
 def _missing(snapshot: Snapshot, *, was_resized: bool) -> Iterator[str]:
@@ -155,15 +156,15 @@ def _missing(snapshot: Snapshot, *, was_resized: bool) -> Iterator[str]:
     A loser must not be removed before its gainer is bumped.
     """
     for p in sorted(snapshot.states.keys() - snapshot.topic.partitions.keys()):
-        yield f"partition {p}: it has a state and no replicas are assigned to it"
+        yield f"partition {p}: it has a state, but no replicas are assigned to it"
     losers_of = snapshot.moves.losers_of
     for p in range(snapshot.topic.undeleted_partition_count) if was_resized else ():
         if p not in snapshot.states and p not in snapshot.unreadable and p not in losers_of:
-            yield f"partition {p}: it is counted and has no state"
+            yield f"partition {p}: undeleted_partition_count counts it, but it has no state"
     for p, losers in losers_of.items():
         gone = [q for q in losers if q not in snapshot.states and q not in snapshot.unreadable]
         if gone and not snapshot.has_goal(p) and p not in snapshot.unreadable:
-            yield f"partition {p}: it gains the keys of {gone[0]}, which has no state"
+            yield f"partition {p}: it gains keys of partition {gone[0]}, which has no state"
 
 
 def _shown(layout: Layout) -> str:
@@ -217,5 +218,5 @@ def _cycle(snapshot: Snapshot) -> Iterator[str]:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         nodes: list[Node] = error.args[1]
-        way = ", then ".join(f"{q} from leader epoch {epoch}" for q, epoch in nodes)
-        yield f"lineage of partition {nodes[0][0]}: it waits for itself: {way}"
+        way = ", then ".join(f"partition {q} from leader epoch {epoch} on" for q, epoch in nodes)
+        yield f"lineage of partition {nodes[0][0]}: its entries wait for each other: {way}"

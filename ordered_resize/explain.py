@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from anabranch.ordered_resize.resize import Phase, losers_are_done, phases
 from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.protocol.plurals import one_or_many
 from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.zk_schemas.topic import TopicZnode
 
@@ -30,7 +31,8 @@ class Wait(NamedTuple):
         end = f"offset {self.offset}" if self.offset >= 0 else f"the end of epoch {self.epoch}, not known yet"
         owner = f"owned by {self.owner}" if self.owner is not None else "owner not known"
         at = f"at position {self.position}" if self.position >= 0 else "position not known"
-        return f"partition {self.partition} from epoch {self.from_epoch} waits for {self.on} until {end}, {owner}, {at}"
+        waits = f"partition {self.partition} from epoch {self.from_epoch} waits for partition {self.on} until {end}"
+        return f"{waits}, {owner}, {at}"
 
 
 def resize_waits(snapshot: Snapshot, left: Mapping[int, Sequence[int]]) -> list[str]:
@@ -48,19 +50,32 @@ def resize_waits(snapshot: Snapshot, left: Mapping[int, Sequence[int]]) -> list[
     losers = {q for p in found.get(Phase.BEHIND, ()) for q in losers_of[p]}
     silent = sorted(q for q in losers if not losers_are_done(snapshot, [q]))
     brokers = sorted({broker for p in found.get(Phase.LEAVING, ()) for broker in left.get(p, ())})
+    leaders = f"{one_or_many(len(silent), 'leader', 'leaders')} of {named('partition', silent)}"
+    answered = one_or_many(len(silent), "has answered", "have answered")
+    holders = f"{named('broker', brokers)} {one_or_many(len(brokers), 'has', 'have')}"
     why = {
-        Phase.UNLED: "have had no leader yet",
-        Phase.BEHIND: f"gain keys when the leaders of partitions {listed(silent)} have answered",
-        Phase.LEADERLESS: "gain keys, and no replica of them may lead",
-        Phase.UNANSWERED: "have the layout, and their leaders have not answered",
-        Phase.DRAINING: "are marked for deletion",
-        Phase.LEAVING: f"are being removed, and brokers {listed(brokers)} have replicas of them",
+        Phase.UNLED: ("has had no leader yet", "have had no leader yet"),
+        Phase.BEHIND: (f"gains keys when the {leaders} {answered}", f"gain keys when the {leaders} {answered}"),
+        Phase.LEADERLESS: ("gains keys, and no replica of it may lead", "gain keys, and no replica of them may lead"),
+        Phase.UNANSWERED: (
+            "has the layout, and its leader has not answered",
+            "have the layout, and their leaders have not answered",
+        ),
+        Phase.DRAINING: ("is marked for deletion", "are marked for deletion"),
+        Phase.LEAVING: (
+            f"is being removed, and {holders} a replica of it",
+            f"are being removed, and {holders} replicas of them",
+        ),
     }
-    waits = [f"partitions {listed(found[phase])} {why[phase]}" for phase in why if phase in found]
+    waits = [
+        f"{named('partition', found[phase])} {one_or_many(len(found[phase]), *words)}"
+        for phase, words in why.items()
+        if phase in found
+    ]
     if snapshot.unreadable:
-        waits.insert(0, f"the states of partitions {listed(sorted(snapshot.unreadable))} cannot be read: see the log")
+        waits.insert(0, states_unreadable(sorted(snapshot.unreadable)))
     if (wanted := snapshot.topic.wanted) is not None:
-        waits.append(f"{wanted} partitions are requested next")
+        waits.append(f"the resize to {wanted} partitions is queued")
     return waits
 
 
@@ -70,14 +85,27 @@ def request_effect(topic: TopicZnode, asked: TopicZnode, count: int) -> str:
     ``asked`` is the znode that results from the request.
     """
     goal, queued = topic.undeleted_partition_count, topic.wanted
-    instead = f" in place of the queued {queued}" if queued not in (None, count) else ""
+    instead = f" in place of the queued resize to {queued}" if queued not in (None, count) else ""
     if count == goal:
-        return f"a request for {count} takes the queued {queued} back" if instead else ""
+        return f"the queued resize to {queued} partitions would be cancelled" if instead else ""
     if asked.wanted == count:
-        return f"{count} partitions are queued" if queued == count else f"{count} partitions would be queued{instead}"
+        to_count = f"the resize to {count} partitions"
+        return f"{to_count} is queued already" if queued == count else f"{to_count} would be queued{instead}"
     if asked.previous_undeleted_partition_count == asked.undeleted_partition_count:
-        return f"{count} partitions would take back the resize to {goal}{instead}"
+        also = f", and the queued resize to {queued} partitions" if instead else ""
+        return f"the resize to {goal} partitions would be cancelled{also}"
     return f"the resize to {count} partitions would begin{instead}" if instead else ""
+
+
+def states_unreadable(partitions: Sequence[int]) -> str:
+    """The sentence about partitions whose states cannot be read, without a capital and a full stop."""
+    states = one_or_many(len(partitions), "state", "states")
+    return f"the {states} of {named('partition', partitions)} cannot be read: see the controller's log"
+
+
+def named(noun: str, numbers: Sequence[object]) -> str:
+    """The numbers as ``listed``, after their noun: ``partition 1``, ``partitions 1, 2``."""
+    return f"{one_or_many(len(numbers), noun, noun + 's')} {listed(numbers)}"
 
 
 def listed(numbers: Sequence[object]) -> str:

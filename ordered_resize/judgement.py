@@ -17,11 +17,12 @@ from typing import Final, NamedTuple
 
 from anabranch.ordered_resize import resize
 from anabranch.ordered_resize.consistency import contradictions
-from anabranch.ordered_resize.explain import listed
+from anabranch.ordered_resize.explain import named, states_unreadable
 from anabranch.ordered_resize.marked import Marked, of_compacted
 from anabranch.ordered_resize.resize import Assign
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.plurals import one_or_many
 from anabranch.zk_schemas.partition_state import LineageEntry
 from anabranch.zk_schemas.topic import TopicZnode
 from anabranch.zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS
@@ -131,7 +132,7 @@ def judge_request(
         return _refused(
             ErrorCode.POLICY_VIOLATION,
             "The resize has to wait until the leaders have acknowledged the present layout. Only a count can be queued:"
-            " repeat the request then, or send it without replica assignments.",
+            " send the request without replica assignments, or repeat it later.",
         )
     return verdict
 
@@ -231,7 +232,10 @@ def _judge(case: Case) -> Verdict:
     if resize.may_begin(case.known, case.count):
         return _refusal(case, MOMENTS) or Verdict(VerdictKind.ACCEPT, case.begun)
     is_assigned = case.asked.partitions != case.known.topic.partitions
-    later = f"The resize to {case.count} partitions is queued; the replicas of new ones are chosen when it begins."
+    later = (
+        f"The resize to {case.count} partitions is queued. The assigned replicas are not used: the controller chooses"
+        " replicas when the resize begins."
+    )
     return Verdict(VerdictKind.ACCEPT, case.queued, later if is_assigned else "")
 
 
@@ -277,8 +281,8 @@ def _replicas(case: Case) -> str | None:
     known, asked = case.known.topic.partitions, case.asked.partitions
     if len(asked) < len(known):
         return (
-            f"The assignment has {len(known)} partitions, and an edit cannot leave {len(asked)} of them: to shrink the"
-            " topic, lower undeleted_partition_count."
+            f"An edit cannot shorten the assignment from {len(known)} to {len(asked)} partitions: to shrink the topic,"
+            " lower undeleted_partition_count."
         )
     moved = [p for p in known if known[p] != asked[p]]
     if moved:
@@ -338,8 +342,9 @@ def _size(case: Case) -> str | None:
         size = len(state.replace(lineage=(*state.lineage, entry)).encode())
         if size > limits.max_state_bytes:
             return (
-                f"The lineage of partition {p} would make its znode {size} bytes, more than {limits.max_state_bytes};"
-                " it gets shorter when partitions marked for deletion are removed."
+                f"The znode of partition {p} would have {size} bytes, more than {limits.max_state_bytes}"
+                " (partition.state.max.bytes). Its lineage gets shorter when partitions marked for deletion are"
+                " removed."
             )
     return None
 
@@ -350,7 +355,9 @@ def _not_now(case: Case) -> str | None:
 
 def _reassigned(case: Case) -> str | None:
     moving = sorted({*case.known.topic.adding_replicas, *case.known.topic.removing_replicas})
-    return f"Partitions {listed(moving)} are being reassigned." if moving else None
+    if not moving:
+        return None
+    return f"{named('Partition', moving)} {one_or_many(len(moving), 'is', 'are')} being reassigned."
 
 
 def _unreadable(case: Case) -> str | None:
@@ -358,7 +365,8 @@ def _unreadable(case: Case) -> str | None:
 
 
 def _states_unreadable(partitions: Sequence[int]) -> str:
-    return f"The states of partitions {listed(partitions)} cannot be read: see the log."
+    sentence = states_unreadable(partitions)
+    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 EDITS: Final = (

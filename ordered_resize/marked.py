@@ -11,7 +11,8 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from anabranch.ordered_resize.explain import listed
+from anabranch.ordered_resize.explain import named
+from anabranch.protocol.plurals import one_or_many
 
 DRAIN_KEY: Final = "delete.records.when.drained"
 LOSS_KEY: Final = "delete.latest.values.when.drained"
@@ -22,9 +23,9 @@ _KEPT_FOREVER = -1
 class Marked(enum.Enum):
     """How long a marked partition is kept. An empty partition is removed in any case."""
 
-    DRAINED = "until every group has processed them"
-    EXPIRED = "until their records have expired"
-    FOR_EVER = "for ever: their records never expire"
+    DRAINED = "until every group has read the records"
+    EXPIRED = "until the records have expired"
+    FOR_EVER = "for ever: the records never expire"
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Marked:
@@ -42,14 +43,16 @@ def is_compacted(values: Mapping[str, Any]) -> bool:
 
 def of_compacted(partitions: Sequence[int], marked: Marked) -> str:
     """The effect of a shrink of a compacted topic on the latest values in the partitions that it marks."""
-    numbers = listed(partitions)
+    which, number = named("partition", partitions), len(partitions)
+    them, their = one_or_many(number, "it", "them"), one_or_many(number, "its", "their")
     if marked is Marked.DRAINED:
         return (
-            f"{LOSS_KEY}=true: partitions {numbers} are removed once every group has read them. The latest values of"
-            " their keys are lost, and older ones in other partitions may come back."
+            f"{LOSS_KEY}=true: {which} {one_or_many(number, 'is', 'are')} removed once every group has read {them}. The"
+            f" latest values of {their} keys are lost, and older values in other partitions may become visible again."
         )
     until = "" if marked is Marked.FOR_EVER else f" {marked.value}"
     return (
-        f"The topic is compacted: partitions {numbers} stay{until}, for they have the latest values of their keys."
-        f" {LOSS_KEY}=true removes them, and loses these values."
+        f"The topic is compacted: {which} {one_or_many(number, 'stays', 'stay')}{until}, because"
+        f" {one_or_many(number, 'it has', 'they have')} the latest values of {their} keys."
+        f" {LOSS_KEY}=true removes {them}, and loses these values."
     )

@@ -22,12 +22,12 @@ from tests.support.resize.resize_rules import TOPIC, alter, configure, finished,
 pytestmark = pytest.mark.trio
 COMPACT = {"cleanup_policy": "compact"}
 STAYS = (
-    "The topic is compacted: partitions 4, 5 stay, for they have the latest values of their keys."
+    "The topic is compacted: partitions 4, 5 stay, because they have the latest values of their keys."
     f" {LOSS_KEY}=true removes them, and loses these values."
 )
 LOST = (
     f"{LOSS_KEY}=true: partitions 4, 5 are removed once every group has read them. The latest values of their keys are"
-    " lost, and older ones in other partitions may come back."
+    " lost, and older values in other partitions may become visible again."
 )
 
 
@@ -97,7 +97,7 @@ async def test_the_dry_run_and_the_response_report_whether_latest_values_are_los
     hold_records(cluster, range(4, 6), 40)
     assert await answered(cluster, 4, validate_only=True) == (0, STAYS)
     await configure(cluster, cleanup_policy="compact,delete")
-    until = STAYS.replace("stay,", "stay until their records have expired,")
+    until = STAYS.replace("stay,", "stay until the records have expired,")
     assert await answered(cluster, 4, validate_only=True) == (0, until)
     await configure(cluster, delete_latest_values_when_drained="true")
     assert await answered(cluster, 4, validate_only=True) == (0, LOST)

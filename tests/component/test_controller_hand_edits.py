@@ -94,7 +94,7 @@ async def test_a_state_that_cannot_be_read_holds_resizes_until_it_is_repaired(
     await cluster.start_controller(1001)
     result = (await cluster.request(alter(8))).results[0]
     assert result.error_code == ErrorCode.POLICY_VIOLATION
-    assert result.error_message == "The states of partitions 2 cannot be read: see the log."
+    assert result.error_message == "The state of partition 2 cannot be read: see the controller's log."
     await cluster.store.set(path, b'{"leader":2}')
     await cluster.store.set(path, intact)
     await cluster.until(lambda: _accepts(cluster, 8))
@@ -113,7 +113,7 @@ async def test_a_deleted_partition_state_is_not_created_again(
     await cluster.store.delete(paths.partition_state(TOPIC, 2))
     await cluster.start_controller(1001)
     result = (await cluster.request(alter(8))).results[0]
-    assert result.error_message == "The states of partitions 2 cannot be read: see the log."
+    assert result.error_message == "The state of partition 2 cannot be read: see the controller's log."
     assert await cluster.store.exists(paths.partition_state(TOPIC, 2)) is None
 
 

@@ -103,7 +103,7 @@ async def test_once_a_gainer_is_created_the_old_count_is_a_new_resize(
     await cluster.request(request)
     assert await led_by(cluster, 4, 3) and await led_by(cluster, 5, 3)
     assert await queued(cluster, 4) == (
-        "partitions 4, 5 have the layout, and their leaders have not answered; 4 partitions are requested next."
+        "partitions 4, 5 have the layout, and their leaders have not answered; the resize to 4 partitions is queued."
     )
     await trio.sleep(5)  # virtual time: longer than any wait
     assert await counts(cluster) == (6, 1, 4, 4)
@@ -241,17 +241,17 @@ async def test_a_dry_run_names_the_resize_in_progress_and_the_queued_and_replace
     await begun(cluster, 6)
     progress = "a resize from 4 to 6 partitions is in progress; "
     assert (await dry(9)).startswith(progress)
-    assert (await dry(9)).endswith("; 9 partitions would be queued")
-    assert (await dry(4)).endswith("; 4 partitions would take back the resize to 6")
+    assert (await dry(9)).endswith("; the resize to 9 partitions would be queued")
+    assert (await dry(4)).endswith("; the resize to 6 partitions would be cancelled")
     await queued(cluster, 9)
     for count, effect in (
-        (12, "12 partitions would be queued in place of the queued 9"),
-        (9, "9 partitions are queued"),
-        (6, "a request for 6 takes the queued 9 back"),
-        (4, "4 partitions would take back the resize to 6 in place of the queued 9"),
+        (12, "the resize to 12 partitions would be queued in place of the queued resize to 9"),
+        (9, "the resize to 9 partitions is queued already"),
+        (6, "the queued resize to 9 partitions would be cancelled"),
+        (4, "the resize to 6 partitions would be cancelled, and the queued resize to 9 partitions"),
     ):
         message = await dry(count)
-        assert message.startswith(progress) and message.endswith(f"; 9 partitions are requested next; {effect}")
+        assert message.startswith(progress) and message.endswith(f"; the resize to 9 partitions is queued; {effect}")
     assert await counts(cluster) == (6, 1, 4, 9)
     release(cluster)
 
@@ -263,7 +263,7 @@ async def test_replicas_cannot_be_given_for_a_resize_that_has_to_wait(
     await begun(cluster, 6)
     result = (await cluster.request(placed(7, 1, [3, 2, 1]))).results[0]
     assert result.error_code == ErrorCode.POLICY_VIOLATION
-    assert "Only a count can be queued: repeat the request then" in result.error_message
+    assert "Only a count can be queued: send the request without replica assignments" in result.error_message
     assert await counts(cluster) == (6, 1, 4, None)
     release(cluster)
 
@@ -333,7 +333,7 @@ async def test_a_resize_waits_for_the_leader_of_a_partition_that_has_none(
     assert await cluster.alter_isr(TOPIC, 3, [leader]) == ErrorCode.NONE
     cluster.brokers[leader].leave()
     await cluster.until(lambda: led_by(cluster, 3, -1))
-    assert "partitions 3 have the layout, and their leaders have not answered" in await queued(cluster, asked)
+    assert "partition 3 has the layout, and its leader has not answered" in await queued(cluster, asked)
     await cluster.brokers[leader].register()
     await cluster.until(lambda: finished(cluster, asked))
 
@@ -368,7 +368,7 @@ async def test_a_count_that_includes_a_partition_being_removed_waits_and_names_t
     for broker in (1, 2):
         assert cluster.brokers[broker].metadata()[TOPIC, 5] < 0
     assert await queued(cluster, 6) == (
-        "partitions 4, 5 are being removed, and brokers 3 have replicas of them; 6 partitions are requested next."
+        "partitions 4, 5 are being removed, and broker 3 has replicas of them; the resize to 6 partitions is queued."
     )
     await trio.sleep(10)  # virtual time: several polls
     assert await counts(cluster) == (4, 2, 6, 6)

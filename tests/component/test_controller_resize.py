@@ -245,7 +245,7 @@ async def test_partitions_assigned_without_an_active_controller_become_a_queued_
     await cluster.start_controller(1001)
     await cluster.until(lambda: finished(cluster, 6))
     assert await counts(cluster) == (6, known.layout_version + 1, len(known.partitions), None)
-    line = "event=topic.edit_taken_in_part path=/brokers/topics/t reason=The resize to 6 partitions is queued;"
+    line = "event=topic.edit_taken_in_part path=/brokers/topics/t reason=The resize to 6 partitions is queued."
     assert line in caplog.text
 
 
@@ -257,6 +257,6 @@ async def test_partitions_assigned_while_a_resize_is_unfinished_become_a_queued_
     await edit(cluster, partitions={str(index): known.get(index, list(BROKERS)) for index in range(7)})
     await cluster.until(lambda: is_wanted(cluster, 7))
     assert await counts(cluster) == (6, 1, 4, 7) and len((await cluster.topic(TOPIC)).partitions) == 6
-    assert "The resize to 7 partitions is queued; the replicas of new ones are chosen when it begins." in caplog.text
+    assert "The resize to 7 partitions is queued. The assigned replicas are not used" in caplog.text
     release(cluster)
     await cluster.until(lambda: is_settled(cluster, 7, 2, 6, None))

@@ -147,7 +147,7 @@ async def test_a_deleted_state_of_a_topic_that_was_never_resized_is_not_created_
     await trio.sleep(5)  # virtual time: longer than any wait
     assert await cluster.store.exists(paths.partition_state(TOPIC, 2)) is None
     result = (await cluster.request(alter(8))).results[0]
-    assert result.error_message == "The states of partitions 2 cannot be read: see the log."
+    assert result.error_message == "The state of partition 2 cannot be read: see the controller's log."
 
 
 async def test_a_partition_znode_deleted_from_a_resized_topic_freezes_it(
@@ -158,7 +158,7 @@ async def test_a_partition_znode_deleted_from_a_resized_topic_freezes_it(
     await cluster.store.delete(paths.partition_state(TOPIC, 2))
     await cluster.store.delete(paths.partition(TOPIC, 2))
     await succeeded(cluster)
-    assert await why_frozen(cluster) == "partition 2: it is counted and has no state."
+    assert await why_frozen(cluster) == "partition 2: undeleted_partition_count counts it, but it has no state."
     await trio.sleep(5)  # virtual time: longer than any wait
     assert await cluster.store.exists(paths.partition_state(TOPIC, 2)) is None
 
@@ -179,7 +179,7 @@ async def test_a_state_that_no_controller_can_read_holds_resizes_until_it_is_rep
     await cluster.store.set(path, DEEP)
     await succeeded(cluster)
     assert f"znode {path}: not JSON" in caplog.text
-    assert "partitions 2 cannot be read" in (await cluster.request(alter(8))).results[0].error_message
+    assert "partition 2 cannot be read" in (await cluster.request(alter(8))).results[0].error_message
     await repaired(cluster, 2, intact, 8)
 
 

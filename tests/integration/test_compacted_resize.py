@@ -221,7 +221,7 @@ class KeyScenario:
     async def merge(self, admin: Admin) -> None:
         await self.writer.rest(self.last_in_child)
         advice = await admin.create_partitions({self.topic: 2})
-        assert advice[self.topic].startswith(f"The topic is compacted: partitions {CHILD} stay, for they have")
+        assert advice[self.topic].startswith(f"The topic is compacted: partition {CHILD} stays, because it has")
         await self.writer.write_to(HOME, [*self.living, *self.deleted_after_merge])
         await self.writer.delete(self.deleted_after_merge)
         await cleaned(self.cluster, self.topic, HOME)

@@ -296,7 +296,7 @@ def test_a_dry_run_of_a_shrink_of_a_compacted_topic_reports_once_that_the_partit
     admin = FakeAdmin(**COMPACTED, advice={"t": f"{STAYS}\nProducers wrote to t."})
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run")
     assert [line for line in out.splitlines() if LOSS_KEY in line] == [
-        "The topic is compacted: partitions 4, 5 stay, for they have the latest values of their keys."
+        "The topic is compacted: partitions 4, 5 stay, because they have the latest values of their keys."
         f" {LOSS_KEY}=true removes them, and loses these values."
     ]
     assert "warning: Producers wrote to t.\n" in out

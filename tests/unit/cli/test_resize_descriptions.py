@@ -131,7 +131,8 @@ def test_groups_describe_shows_which_partition_waits_for_which(run: Run) -> None
     status, out, _ = run(admin, "groups", "describe", "g")
     assert status == 0
     assert out.splitlines()[-1] == (
-        "  t: partition 1 from epoch 2 waits for 5 until offset 40, owned by m-1, at position 25 (blocked, expiring)"
+        "  t: partition 1 from epoch 2 waits for partition 5 until offset 40, owned by m-1, at position 25"
+        " (blocked, expiring)"
     )
     _, out, _ = run(admin, "groups", "describe", "g", "--json")
     (wait,) = json.loads(out)[0]["waits"]

@@ -46,7 +46,7 @@ def test_a_new_partition_waits_for_the_old_records_of_its_parent() -> None:
     found = group(GROWN, {0: 70, 1: 60}, owners={1: "m"})
     assert found.waits() == [(Wait(5, 0, 1, 0, 100, 60, "m"), True)]
     assert str(found.waits()[0].wait) == (
-        "partition 5 from epoch 0 waits for 1 until offset 100, owned by m, at position 60"
+        "partition 5 from epoch 0 waits for partition 1 until offset 100, owned by m, at position 60"
     )
 
 

@@ -54,7 +54,8 @@ def test_a_wait_shows_the_owner_and_the_committed_offset_of_the_parent(run: Run)
     wait = wait_of(run, broker, lambda wait: wait.member is not None and wait.until >= 0)
     assert (wait.on, wait.member, wait.position, wait.committed) == (PARENT, "other", -1, 7)
     assert wait.sentence(1) == (
-        "partition 1 from epoch 0 waits for 0 until offset 10, owned by other, position not known (7 committed)"
+        "partition 1 from epoch 0 waits for partition 0 until offset 10, owned by other, position not known"
+        " (7 committed)"
     )
 
 

@@ -152,7 +152,8 @@ def test_one_log_line_names_the_blocker_and_one_the_duration(caplog: pytest.LogC
         release(hand_overs, 10.0125)
     assert caplog.messages == [
         "blocked: partition=t-5 max_leader_epoch=-2 "
-        'waits_for="partition 5 from epoch 0 waits for 1 until offset 100, owned by member-7, at position 80"',
+        'waits_for="partition 5 from epoch 0 waits for partition 1 until offset 100, owned by member-7,'
+        ' at position 80"',
         "released: partition=t-5 after_ms=12.5 waited_for=t-1",
     ]
 
@@ -168,7 +169,9 @@ def test_a_blocked_partition_is_logged_after_a_while_even_if_the_awaited_offset_
         assert not caplog.messages
         hand_overs.evaluated([one], {CHILD: None}, 11.0)
     (line,) = caplog.messages
-    assert line.startswith('blocked: partition=t-5 max_leader_epoch=4 waits_for="partition 5 from epoch 0 waits for 10')
+    assert line.startswith(
+        'blocked: partition=t-5 max_leader_epoch=4 waits_for="partition 5 from epoch 0 waits for partition 10'
+    )
     assert line.endswith('; 2 more"')
 
 

@@ -171,7 +171,8 @@ def test_explain_blocked_names_the_parent_and_its_position(run: Run) -> None:
             assert (blocked.partition, wait.from_epoch, wait.on, wait.until) == (CHILD, 0, PARENT, 10)
             assert 0 <= wait.position < 10
             assert str(blocked) == (
-                f"t: partition 1 from epoch 0 waits for 0 until offset 10, owner not known, at position {wait.position}"
+                "t: partition 1 from epoch 0 waits for partition 0 until offset 10, owner not known,"
+                f" at position {wait.position}"
             )
 
     run(check)
@@ -196,7 +197,7 @@ def test_metrics_show_the_duration_of_the_hand_over(run: Run, caplog: pytest.Log
         run(check)
     first, released = caplog.messages
     assert first.startswith(
-        'blocked: partition=t-1 max_leader_epoch=-1 waits_for="partition 1 from epoch 0 waits for 0'
+        'blocked: partition=t-1 max_leader_epoch=-1 waits_for="partition 1 from epoch 0 waits for partition 0'
     )
     assert released.startswith("released: partition=t-1 after_ms=") and released.endswith(" waited_for=t-0")
 

@@ -286,7 +286,7 @@ def test_blocked_names_the_partition_its_parent_and_the_owner() -> None:
     gates = child_that_waits()
     (one,) = gates.blocked({}, {tp(0): "m"}.get)
     assert (one.partition, one.max_leader_epoch) == (tp(1), -1)
-    assert str(one) == "t: partition 1 from epoch 0 waits for 0 until offset 10, owned by m, at position 5"
+    assert str(one) == "t: partition 1 from epoch 0 waits for partition 0 until offset 10, owned by m, at position 5"
     gates.on_position(tp(0), 10)
     assert gates.blocked({}, lambda _: None) == []
 

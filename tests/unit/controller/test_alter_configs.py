@@ -222,7 +222,7 @@ def test_ordered_delivery_cannot_be_altered_after_the_first_resize() -> None:
         ({"autoscale.min.partitions": "65"}, ["autoscale.min.partitions: 65", "64"]),
         (
             {"autoscale.enable": "true", "autoscale.min.partitions": "5", "autoscale.max.partitions": "7"},
-            ["autoscale.min.partitions=5", "autoscale.max.partitions=7", "is 4,"],
+            ["autoscale.min.partitions=5", "autoscale.max.partitions=7", "with 4 partitions"],
         ),
         ({"autoscale.enable": "true", "autoscale.max.partitions": "3"}, ["autoscale.max.partitions=3"]),
         ({"autoscale.enable": "true", "cleanup.policy": "compact"}, ["autoscale.enable", "cleanup.policy=compact"]),

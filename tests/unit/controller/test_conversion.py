@@ -157,7 +157,7 @@ def test_a_resize_that_continues_gets_the_lineage_of_a_finished_one(name: str) -
         ("at-shrink-losers", 1, {"layout": Layout(6, 1)}, "partition 0: a resize that an earlier release began"),
         ("at-shrink-losers", 1, {"layout": Layout(4, 0)}, "partition 1: a resize that an earlier release began"),
         ("draining", 0, {"layout": None}, "partition 0: a resize that an earlier release began"),
-        ("draining", 2, {"layout": Layout(4, 1)}, "partition 2: layout 4 partitions in version 1 counts the"),
+        ("draining", 2, {"layout": Layout(4, 1)}, "partition 2: layout (4 partitions in version 1) counts the"),
     ],
 )
 def test_znodes_that_no_release_wrote_are_not_judged(
@@ -173,7 +173,10 @@ def test_znodes_that_no_release_wrote_are_not_judged(
 def test_a_partition_without_a_state_is_not_judged() -> None:
     snapshot = resized_so_far("draining")
     gone = {p: state for p, state in snapshot.states.items() if p != 0}
-    assert held(dataclasses.replace(snapshot, states=gone)) == "partition 0: it is counted and has no state"
+    assert (
+        held(dataclasses.replace(snapshot, states=gone))
+        == "partition 0: undeleted_partition_count counts it, but it has no state"
+    )
 
 
 def test_a_resize_under_way_waits_until_the_level_is_finalized() -> None:

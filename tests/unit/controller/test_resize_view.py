@@ -141,5 +141,5 @@ def test_a_resize_is_settled_when_every_leader_has_answered() -> None:
     assert view.is_settled(image_of(topic)) and not view.is_resizing(image_of(topic))
     assert not view.is_settled(image_of(topic, silent=[5]))
     assert view.unfinished(image_of(topic, silent=[5])) == (
-        "partitions 5 have the layout, and their leaders have not answered"
+        "partition 5 has the layout, and its leader has not answered"
     )

@@ -93,7 +93,7 @@ def configure(image: ClusterImage, **config: str) -> None:
         ({"wanted": 9}, "Only the controller may change wanted"),
         ({"last_leader_epochs": {"9": 1}}, "Only the controller may change last_leader_epochs"),
         ({"last_offsets": {"9": 1}}, "Only the controller may change last_offsets"),
-        ({"partitions": assigned(5)}, "an edit cannot leave 5 of them"),
+        ({"partitions": assigned(5)}, " to 5 partitions: to shrink the topic"),
         ({"partitions": assigned(7), "undeleted_partition_count": 5}, "make them equal"),
         ({"partitions": assigned(6) | {"6": [1]}}, "Partition 6 must have 2 replicas"),
         (
@@ -290,7 +290,7 @@ def test_a_state_that_contradicts_the_topic_freezes_it(partition: int, fields: d
         ({"initial_partition_count": 2}, "partition 0: initial_partition_count is 4, and the topic's is 2"),
         ({"layout_version": 9}, "partition 0: layout is 6 partitions in version 1, not the topic's"),
         ({"previous_undeleted_partition_count": 5}, "though the resize began with 5 partitions in version 0"),
-        ({"last_leader_epochs": {"5": 3}}, "partition 5: it has leader epoch 0, though last_leader_epochs"),
+        ({"last_leader_epochs": {"5": 3}}, "partition 5: it has leader epoch 0, but by last_leader_epochs"),
         ({"layout_version": None}, "layout_version is missing, and the topic was resized"),
         (
             {"partitions": assigned(5)},
@@ -313,8 +313,9 @@ def test_a_lineage_that_waits_for_itself_freezes_the_topic() -> None:
     topic = with_state(resized(4, 6, 4, 8), 0, lineage=[[2, {"4": 1}]])
     assert found(topic).response.outcome is VerdictKind.ACCEPT
     assert frozen(with_state(topic, 4, lineage=[[0, {"0": 0}], [1, {"0": 2}]])) == (
-        "lineage of partition 0: it waits for itself: 0 from leader epoch 2, then 4 from leader epoch 1,"
-        " then 0 from leader epoch 2"
+        "lineage of partition 0: its entries wait for each other: partition 0 from leader epoch 2 on,"
+        " then partition 4 from leader epoch 1 on,"
+        " then partition 0 from leader epoch 2 on"
     )
 
 

@@ -99,7 +99,7 @@ def test_bounds_are_reached_without_a_measurement_but_not_before_the_cool_down()
 
 @pytest.mark.parametrize(
     ("low", "high", "named"),
-    [(5, 3, "autoscale.min.partitions=5"), (5, 7, "autoscale.max.partitions=7"), (1, 3, "which the topic was created")],
+    [(5, 3, "autoscale.min.partitions=5"), (5, 7, "autoscale.max.partitions=7"), (1, 3, "the topic was created with")],
 )
 def test_contradictory_bounds_choose_no_count_and_are_named(low: int, high: int, named: str) -> None:
     decision = decide(POLICY._replace(min_partitions=low, max_partitions=high), 4, 4, measured(1_000_000))

@@ -47,10 +47,11 @@ def snapshot(
         ),
         (
             {0: [(2, {1: 3})], 1: [(3, {0: 2})]},
-            "it waits for itself: 0 from leader epoch 2, then 1 from leader epoch 3, then 0 from leader epoch 2",
+            "its entries wait for each other: partition 0 from leader epoch 2 on,"
+            " then partition 1 from leader epoch 3 on, then partition 0 from leader epoch 2 on",
         ),
-        ({0: [(2, {1: 2})], 1: [(1, {0: 4})]}, "it waits for itself"),
-        ({0: [(2, {3: 2})], 1: [(1, {0: 4})], 3: [(1, {1: 4})]}, "it waits for itself"),
+        ({0: [(2, {1: 2})], 1: [(1, {0: 4})]}, "its entries wait for each other"),
+        ({0: [(2, {3: 2})], 1: [(1, {0: 4})], 3: [(1, {1: 4})]}, "its entries wait for each other"),
     ],
 )
 def test_an_impossible_lineage_is_refused_with_a_reason(lineages: dict[int, Entries], words: str) -> None:
@@ -64,7 +65,7 @@ def test_a_cycle_through_older_entries_is_refused() -> None:
     Entry 2 needs partition 1, and partition 1 needs entry 2 of partition 0 again.
     """
     lineages: dict[int, Entries] = {0: [(2, {1: 1}), (4, {2: 1})], 1: [(1, {0: 2})]}
-    assert "waits for itself" in lineage_contradictions(snapshot({0: 5, 1: 5, 2: 5}, lineages))[0]
+    assert "its entries wait for each other" in lineage_contradictions(snapshot({0: 5, 1: 5, 2: 5}, lineages))[0]
 
 
 def test_an_entry_may_name_a_removed_partition_and_an_ended_one_closes_no_cycle() -> None:

@@ -38,21 +38,21 @@ def test_marked_and_removed_partitions_and_the_queued_count_are_explained() -> N
     topic.ask(20)
     assert resize_waits(topic.snapshot(), {18: [3], 19: [2, 3]})[1:] == [
         "partitions 18, 19 are being removed, and brokers 2, 3 have replicas of them",
-        "20 partitions are requested next",
+        "the resize to 20 partitions is queued",
     ]
 
 
 def test_partitions_that_were_never_led_are_explained() -> None:
     topic = Topic(3)
     del topic.states[2]
-    assert resize_waits(topic.snapshot(), {}) == ["partitions 2 have had no leader yet"]
+    assert resize_waits(topic.snapshot(), {}) == ["partition 2 has had no leader yet"]
 
 
 def test_a_state_that_cannot_be_read_is_not_one_that_was_never_led() -> None:
     topic = Topic(3)
     del topic.states[2]
     found = dataclasses.replace(topic.snapshot(), unreadable={2})
-    assert resize_waits(found, {}) == ["the states of partitions 2 cannot be read: see the log"]
+    assert resize_waits(found, {}) == ["the state of partition 2 cannot be read: see the controller's log"]
 
 
 def test_a_frozen_topic_waits_for_an_edit() -> None:

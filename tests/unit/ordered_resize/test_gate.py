@@ -199,14 +199,14 @@ def test_a_recreated_topic_of_the_same_name_has_no_known_facts(gate: Gate) -> No
 
 def test_a_wait_names_the_end_the_owner_and_the_position(gate: Gate) -> None:
     assert [str(wait) for wait in gate.waits(1)] == [
-        "partition 1 from epoch 0 waits for 0 until the end of epoch 0, not known yet, owner not known, position not"
-        " known"
+        "partition 1 from epoch 0 waits for partition 0 until the end of epoch 0, not known yet, owner not known,"
+        " position not known"
     ]
     gate.facts.on_lineage(0, Lineage(1))
     gate.facts.on_end(0, 0, 100)
     gate.facts.on_position(0, 40)
     assert [str(wait) for wait in gate.waits(1, lambda q: f"member-{q}")] == [
-        "partition 1 from epoch 0 waits for 0 until offset 100, owned by member-0, at position 40"
+        "partition 1 from epoch 0 waits for partition 0 until offset 100, owned by member-0, at position 40"
     ]
     gate.facts.on_position(0, 100)
     assert gate.waits(1) == []

@@ -58,7 +58,12 @@ def topic() -> Topic:
         (60_000, {}, INVALID, r"The topic's znode would have \d+ bytes, more than 524288."),
         (3, {"is_internal": True}, ErrorCode.INVALID_REQUEST, "The topic is internal"),
         (3, {"marked": Marked.FOR_EVER}, POLICY, "The topic's records never expire"),
-        (3, {"limits": Limits(max_state_bytes=100)}, INVALID, r"The lineage of partition \d .* more than 100;"),
+        (
+            3,
+            {"limits": Limits(max_state_bytes=100)},
+            INVALID,
+            r"The znode of partition \d .* more than 100 \(partition.state",
+        ),
         (3, {"not_now": "The feature is not finalized."}, POLICY, "The feature is not finalized."),
     ],
 )
@@ -73,11 +78,11 @@ def test_a_request_is_refused_with_a_code_and_a_reason(
 @pytest.mark.parametrize(
     ("count", "given", "expected"),
     [
-        (3, {"marked": Marked.FOR_EVER}, "The topic is compacted: partitions 3 stay, for they"),
+        (3, {"marked": Marked.FOR_EVER}, "The topic is compacted: partition 3 stays, because it"),
         (
             2,
             {"marked": Marked.EXPIRED},
-            "The topic is compacted: partitions 2, 3 stay until their records have expired,",
+            "The topic is compacted: partitions 2, 3 stay until the records have expired,",
         ),
         (
             2,
@@ -157,7 +162,7 @@ def test_a_temporary_obstacle_does_not_prevent_queueing_a_count(topic: Topic) ->
     verdict = judge_request(moving, 8, SETTING)
     assert (verdict.code, verdict.why) == (
         ErrorCode.REASSIGNMENT_IN_PROGRESS,
-        "Partitions 0 are being reassigned.",
+        "Partition 0 is being reassigned.",
     )
     unsettled = dataclasses.replace(moving, answered=())
     verdict = judge_request(unsettled, 8, SETTING)
@@ -200,7 +205,7 @@ def test_a_queued_count_is_judged_again(topic: Topic) -> None:
         ({"adding_replicas": {0: [3]}}, "Only the controller may change adding_replicas"),
         (
             {"partitions": {p: [1, 2] for p in range(4)}},
-            "The assignment has 6 partitions, and an edit cannot leave 4 of them",
+            "An edit cannot shorten the assignment from 6 to 4 partitions",
         ),
         (
             {"partitions": {p: [2, 1] for p in range(6)}},
@@ -318,7 +323,7 @@ def state(topic: Topic, p: int, **changes: Any) -> None:
             lambda t: edited(t, previous_undeleted_partition_count=4),
             "partition 4: it gained keys under 6 partitions in version 1",
         ),
-        (lambda t: edited(t, layout_version=1), "partition 0: layout is 4 partitions in version 2, not the topic's, 4"),
+        (lambda t: edited(t, layout_version=1), "partition 0: layout is 4 partitions in version 2, not the topic's (4"),
         (lambda t: edited(t, layout_version=9), "partition 0: layout is 4 partitions in version 2, not the topic's"),
         (
             lambda t: edited(t, last_leader_epochs={1: 3}),
@@ -326,7 +331,7 @@ def state(topic: Topic, p: int, **changes: Any) -> None:
         ),
         (
             lambda t: edited(t, last_leader_epochs={4: 3}),
-            "partition 4: it has leader epoch 0, though last_leader_epochs",
+            "partition 4: it has leader epoch 0, but by last_leader_epochs",
         ),
         (
             lambda t: state(t, 1, layout=Layout(1, 2)),
@@ -345,7 +350,7 @@ def state(topic: Topic, p: int, **changes: Any) -> None:
             lambda t: state(t, 1, lineage=(LineageEntry(1, {1: 0}),)),
             "lineage of partition 1: from leader epoch 1 on it names",
         ),
-        (lambda t: t.states.pop(3), "partition 3: it is counted and has no state"),
+        (lambda t: t.states.pop(3), "partition 3: undeleted_partition_count counts it, but it has no state"),
         (lambda t: state(t, 1, leader=-2), "partition 1: leader -2 marks it as being removed, but undeleted"),
         (lambda t: state(t, 1, isr=[9]), "partition 1: broker 9 is in its isr, but not among its assigned replicas"),
     ],
@@ -363,10 +368,10 @@ def test_a_contradictory_topic_is_frozen_with_a_reason(topic: Topic, edit: Any, 
         (lambda t: state(t, 1, layout=Layout(4, 9)), "partition 1: layout is 4 partitions in version 9, newer than"),
         (
             lambda t: state(t, 1, layout=Layout(5, 4)),
-            "partition 1: layout is 5 partitions in version 4, and the topic's",
+            "partition 1: layout is 5 partitions in version 4, but the topic's layout",
         ),
         (lambda t: state(t, 1, layout=Layout(4, 1)), "partition 1: layout is 4 partitions in version 1, too old for"),
-        (lambda t: state(t, 5, layout=Layout(6, 1)), "partition 5: layout 6 partitions in version 1 counts the"),
+        (lambda t: state(t, 5, layout=Layout(6, 1)), "partition 5: layout (6 partitions in version 1) counts the"),
     ],
 )
 def test_a_contradictory_topic_is_frozen_while_its_resize_is_taken_back(topic: Topic, edit: Any, why: str) -> None:
@@ -386,7 +391,7 @@ def test_a_wrong_initial_count_freezes_a_topic_that_was_never_resized() -> None:
     verdict = judge_found(topic.snapshot(), SETTING)
     assert (verdict.outcome, verdict.why) == (
         FREEZE,
-        "initial_partition_count is 2, though 4 partitions were led at first",
+        "initial_partition_count is 2, but the topic was never resized and 4 partitions have had a leader",
     )
 
 
@@ -398,8 +403,8 @@ def test_a_frozen_topic_does_not_change_until_an_edit_ends_the_contradiction(top
     refused = judge_request(frozen, 8, SETTING)
     assert (refused.outcome, refused.code, refused.topic) == (REFUSE, POLICY, None)
     assert refused.why == (
-        "The topic is frozen: partition 0: layout is 4 partitions in version 2, not the topic's,"
-        " 8 partitions in version 9, or the one before, 4 partitions in version 8."
+        "The topic is frozen: partition 0: layout is 4 partitions in version 2, not the topic's ("
+        "8 partitions in version 9) or its previous one (4 partitions in version 8)."
     )
     assert judge_wanted(frozen, SETTING) is None and resize.next_steps(frozen) == []
     assert judge_edit(frozen, good.replace(layout_version=8), SETTING).outcome is FREEZE
@@ -413,7 +418,7 @@ def test_a_gainer_whose_loser_is_gone_freezes_the_topic(topic: Topic) -> None:
     topic.ask(3)
     topic.write(STEPS[Phase.BUMP](topic.snapshot(), 3))
     del topic.states[3]
-    assert judge_found(topic.snapshot(), SETTING).why == "partition 1: it gains the keys of 3, which has no state"
+    assert judge_found(topic.snapshot(), SETTING).why == "partition 1: it gains keys of partition 3, which has no state"
 
 
 def test_nothing_is_written_while_a_state_cannot_be_read(topic: Topic) -> None:

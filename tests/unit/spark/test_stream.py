@@ -314,7 +314,9 @@ def test_an_available_now_query_that_cannot_end_reports_what_it_waits_for() -> N
     query = Query(reader)
     end = query.plan(query.initial())
     anyio.run(query.stream.end_at_present)
-    with pytest.raises(StalledError, match="t-1 is not read to its present end: partition 1 from epoch 0 waits for 0"):
+    with pytest.raises(
+        StalledError, match="t-1 is not read to its present end: partition 1 from epoch 0 waits for partition 0"
+    ):
         query.plan(end)
 
 
