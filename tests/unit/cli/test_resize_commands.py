@@ -288,7 +288,7 @@ def test_a_dry_run_shows_which_partitions_are_revived(run: Run) -> None:
 # ---------------------------------------------------------------- compacted topics
 
 LOSES = "--delete-latest-values-when-drained"
-STAYS = f"The topic is compacted: partitions 4, 5 stay, for they ... {LOSS_KEY}=true removes them ..."
+STAYS = f"The topic is compacted: partitions 4, 5 stay, because they ... {LOSS_KEY}=true removes them ..."
 COMPACTED = {"undeleted": 6, "total": 6, "version": 1, "configs": {"cleanup.policy": "compact"}}
 
 
