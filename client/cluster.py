@@ -136,6 +136,11 @@ class Cluster:
         info = topic.partitions.get(tp.partition)
         return info is None or 0 <= incarnation < info.incarnation
 
+    def is_resized(self, name: str) -> bool:
+        """Whether the topic is known and was ever resized."""
+        topic = self.topics.get(name)
+        return topic is not None and topic.layout_version > 0
+
     def leader_epoch(self, tp: TopicPartition) -> int:
         info = self.partition(tp)
         return info.leader_epoch if info is not None else NO_EPOCH

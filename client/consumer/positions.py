@@ -190,20 +190,16 @@ class PositionResolver:
 
     async def _topics_of_group(self, tps: Iterable[TopicPartition]) -> set[str]:
         """The resized topics of these partitions for which the group has committed offsets."""
-        topics = self._metadata.cluster.topics
+        cluster = self._metadata.cluster
         asked = [
             TopicPartition(name, p)
             for name in dict.fromkeys(tp.topic for tp in tps)
-            if self._is_resized(name) and (topic := topics.get(name)) is not None
-            for p in topic.partitions
+            if cluster.is_resized(name)
+            for p in cluster.topics[name].partitions
         ]
         if not asked or self._link is None:
             return set()
         return {tp.topic for tp in await self._link.fetch_offsets(asked, self._config.default_api_timeout_ms)}
-
-    def _is_resized(self, name: str) -> bool:
-        topic = self._metadata.cluster.topics.get(name)
-        return topic is not None and topic.layout_version > 0
 
     def _is_created_later(self, tp: TopicPartition, groups_topics: Container[str]) -> bool:
         """Whether a partition without a committed offset was created after the group began to read its topic.
@@ -236,7 +232,7 @@ class PositionResolver:
         for state in states:
             answer = found.get(state.tp)
             if answer is not None and state.version == versions[state.tp] and state.state is FetchState.AWAIT_RESET:
-                is_start = state.uncommitted_start is not None and self._is_resized(state.tp.topic)
+                is_start = state.uncommitted_start is not None and self._metadata.cluster.is_resized(state.tp.topic)
                 state.seek(answer.offset)
                 state.uncommitted_start = answer.offset if is_start else None
 

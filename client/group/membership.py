@@ -418,16 +418,12 @@ class GroupMembership:
         layouts = {
             topic: AssignedLayout(cluster.topics[topic].layout_version, span.total)
             for topic, span in led.spans.items()
-            if self._is_resized(topic)
+            if cluster.is_resized(topic)
         }
         return [
             SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(partitions, layouts))
             for member_id, partitions in led.partitions.items()
         ]
-
-    def _is_resized(self, name: str) -> bool:
-        topic = self._metadata.cluster.topics.get(name)
-        return topic is not None and topic.layout_version > 0
 
     def needs_assignment(self) -> bool:
         """Whether the leader should assign partitions again, because this member knows a newer layout.
@@ -440,7 +436,7 @@ class GroupMembership:
         if used is None:
             return False
         cluster = self._metadata.cluster
-        resized = [name for name in self._subscription.topics if self._is_resized(name)]
+        resized = [name for name in self._subscription.topics if cluster.is_resized(name)]
         return any(
             cluster.topics[name].layout_version > layout.version
             and (not self._cooperative or 0 < span.total != layout.total)
