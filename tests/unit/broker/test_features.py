@@ -168,7 +168,7 @@ async def test_a_broker_checks_the_features_again_when_they_change_before_it_reg
 
 
 async def test_each_registration_bumps_the_version_of_the_registrations_znode() -> None:
-    """Each registration bumps the lock's version. Model: off_broker_sets.
+    """Each registration bumps the znode's version. Model: off_broker_sets.
 
     A controller that checked the brokers earlier then fails to write its decision.
     """

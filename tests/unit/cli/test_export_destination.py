@@ -88,7 +88,7 @@ def test_an_export_to_a_uri_is_the_same_as_to_a_directory(tmp_path: Path, capsys
         assert remote.cat_file(f"{root}/{name}") == (tmp_path / "out" / name).read_bytes()
 
 
-def test_a_protocol_without_its_driver_names_the_package() -> None:
+def test_the_error_for_a_protocol_without_its_driver_names_the_package() -> None:
     with pytest.raises(CommandError, match=r"no driver for gs://: .*install gcsfs"):
         open_destination("gs://bucket/prefix")
 
@@ -98,7 +98,7 @@ def test_an_unknown_protocol_is_named() -> None:
         open_destination("floppy://a")
 
 
-def test_without_fsspec_a_uri_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_uri_without_fsspec_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(CommandError, match=r"pip install 'anabranch\[export\]'"):
         open_destination("s3://bucket/prefix")

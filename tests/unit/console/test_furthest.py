@@ -37,14 +37,14 @@ def shown(behind: list[Behind], also: int = 0) -> str:
     return "".join(part.split(">")[-1] for part in text.split("<"))
 
 
-def test_one_group_has_one_page() -> None:
+def test_one_group_far_behind_is_named_with_a_hint_to_its_page() -> None:
     assert (
         shown([Behind("idle", 1_001, ["t"], False)]).strip()
         == "Furthest behind: idle has no members, and 1,001 records of t to read. Its page says why."
     )
 
 
-def test_several_groups_have_pages() -> None:
+def test_several_groups_far_behind_are_named_and_the_rest_is_counted() -> None:
     behind = [Behind("a", 9_000, ["t", "u"], True), Behind("b", 8_000, ["t"], True)]
     assert shown(behind, 1).strip() == (
         "Furthest behind: a has 9,000 records of t and 1 other topic to read; b has 8,000 records of t to read;"

@@ -181,7 +181,7 @@ def test_a_member_that_is_hardly_behind_is_not_named() -> None:
     assert reasons(group([row(0, read_rate=9.0, lag_s=2.0), row(1, read_rate=9.0, lag_s=0.5)])) == []
 
 
-def test_a_member_that_stands_still_is_reported_as_an_error() -> None:
+def test_a_member_without_progress_is_reported_as_an_error() -> None:
     (reason,) = reasons(group([row(0, read_rate=0.0)]))
     assert reason.level == "error" and "app-1 makes no progress" in reason.text and "10.0.0.1" in reason.todo
 

@@ -14,7 +14,7 @@ SHORT = GroupConfig(offsets_retention_ms=RETENTION_MS)
 LONG_SESSION = {"session_ms": 1_800_000, "rebalance_ms": 1_800_000}
 
 
-def test_the_metadata_may_have_offset_metadata_max_bytes() -> None:
+def test_commit_metadata_above_offset_metadata_max_bytes_is_refused() -> None:
     driver = Driver(GroupConfig(offset_metadata_max_bytes=3))
     assert driver.commit_error(driver.commit({("t", 0): 1}, metadata="abc")) == ErrorCode.NONE
     too_long = driver.commit({("t", 0): 2}, metadata="abcd")

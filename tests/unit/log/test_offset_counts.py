@@ -112,7 +112,7 @@ def test_a_gap_before_a_segment_is_counted_once(log_fixture: LogFixture) -> None
     assert [read.offset_count for read in consumed(log, LARGE)] == [3 * RECORDS, RECORDS]
 
 
-def test_a_read_that_may_not_wait_needs_no_more_than_before(log_fixture: LogFixture) -> None:
+def test_a_read_to_the_end_of_a_segment_does_not_load_the_offset_index(log_fixture: LogFixture) -> None:
     """A read to the end of a segment does not need the offset index to find the end."""
     log = log_fixture.create()
     append(log, [RECORDS] * 3)

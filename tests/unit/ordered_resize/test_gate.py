@@ -66,7 +66,7 @@ def test_a_waiting_gate_asks_lineage_then_end_and_position_then_log_start(gate: 
 
 
 @pytest.mark.parametrize("while_loading", [False, True])
-def test_a_position_that_is_lowered_and_rises_again_before_a_look_is_loaded_again(
+def test_a_position_that_is_lowered_and_rises_between_two_checks_requires_another_load(
     gate: Gate, while_loading: bool
 ) -> None:
     process_zero(gate)
@@ -88,7 +88,7 @@ def test_a_position_that_is_lowered_and_rises_again_before_a_look_is_loaded_agai
 
 @pytest.mark.parametrize("while_loading", [False, True])
 @pytest.mark.parametrize("is_position_known", [False, True])
-def test_a_position_that_was_lowered_unseen_is_loaded_again(
+def test_a_position_that_was_lowered_unseen_requires_another_load(
     gate: Gate, while_loading: bool, is_position_known: bool
 ) -> None:
     gate.facts.on_rewinds(0, 2)
@@ -153,7 +153,7 @@ def test_a_new_assignment_needs_a_new_load(gate: Gate) -> None:
     assert gate.look(1, 0) is DUE
 
 
-def test_a_lowered_position_revokes_and_loads_again(gate: Gate) -> None:
+def test_a_lowered_position_revokes_the_partition_and_requires_another_load(gate: Gate) -> None:
     process_zero(gate)
     load(gate)
     assert gate.look(1, 0) is OPEN
@@ -174,7 +174,7 @@ def test_a_position_lowered_during_a_load_is_not_covered_by_it(gate: Gate) -> No
     assert gate.look(1, 0) is DUE
 
 
-def test_an_illegal_move_raises(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_illegal_gate_transition_raises(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     assert gate.look(1, 0) is WAITING
     process_zero(gate)
     monkeypatch.setattr(gates.lineage, "is_load_due", lambda *_: False)

@@ -197,7 +197,7 @@ def test_a_resize_is_taken_back_until_a_gainer_is_bumped() -> None:
     assert (t.topic.undeleted_partition_count, t.topic.wanted) == (4, 2)
 
 
-def test_a_cancel_while_partitions_drain_keeps_them() -> None:
+def test_a_cancel_keeps_the_partitions_that_drain() -> None:
     t = Topic.split(2, 4)
     t.ask(2)
     t.carry_out()
@@ -227,7 +227,9 @@ def drained(parts: int, **given: Collection[int]) -> list[int]:
         ({"drained": [3, 4], "silent": [3]}, [4]),
     ],
 )
-def test_the_highest_drained_partitions_go_first(given: dict[str, Collection[int]], expected: list[int]) -> None:
+def test_the_highest_drained_partitions_are_removed_first(
+    given: dict[str, Collection[int]], expected: list[int]
+) -> None:
     assert drained(5, **given) == expected
 
 
