@@ -66,7 +66,7 @@ async def test_an_edit_that_the_rules_refuse_is_undone(
     await resized(cluster, 7)
 
 
-async def test_of_two_edits_in_a_row_both_are_undone(
+async def test_two_edits_in_a_row_are_both_undone(
     nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The second edit comes while the first is undone, and must not count as an edit without an active controller."""
@@ -117,7 +117,7 @@ async def test_a_deleted_partition_state_is_not_created_again(
     assert await cluster.store.exists(paths.partition_state(TOPIC, 2)) is None
 
 
-async def test_a_topic_that_cannot_be_read_is_not_called_unknown(
+async def test_a_topic_that_cannot_be_read_is_not_answered_as_unknown(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     cluster.kill_controller(1000)

@@ -144,7 +144,7 @@ async def test_a_replica_on_a_failed_disk_does_not_lead_until_its_broker_registe
     assert (await leader_is(cluster, 2)).isr == [2]
 
 
-async def test_kafka_6361_three_quick_leader_changes_are_three_epochs_within_the_isr(
+async def test_kafka_6361_three_quick_leader_changes_have_three_epochs_and_elect_from_the_isr(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     cluster = await start(nursery, brokers=4, replicas=[[1, 2, 3, 4]])

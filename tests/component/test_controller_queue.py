@@ -182,7 +182,7 @@ async def test_a_cancel_that_a_controller_did_not_finish_is_finished_by_the_next
 # ---------------------------------------------------------------- the queue
 
 
-async def test_only_the_last_count_requested_during_a_resize_is_done(
+async def test_only_the_last_count_requested_during_a_resize_is_carried_out(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     await begun(cluster, 6)
@@ -268,7 +268,7 @@ async def test_replicas_cannot_be_given_for_a_resize_that_has_to_wait(
     release(cluster)
 
 
-async def test_a_queued_count_is_done_by_the_next_controller(
+async def test_a_queued_count_is_carried_out_by_the_next_controller(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     await begun(cluster, 6)
@@ -293,7 +293,7 @@ async def test_a_queued_count_that_became_impossible_is_dropped_and_logged(
     assert "event=resize.dropped topic=t wanted=5 reason=The topic's records never expire" in caplog.text
 
 
-async def test_a_queued_count_waits_while_a_broker_is_missing_and_is_then_done(
+async def test_a_queued_count_waits_while_a_broker_is_missing_and_is_then_carried_out(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With one of three brokers away there is no broker for the third replica.

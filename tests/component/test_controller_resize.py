@@ -86,7 +86,7 @@ async def test_the_goal_is_written_first_and_gainers_are_created_when_their_lose
     await cluster.until(lambda: finished(cluster, 5))
 
 
-async def test_a_gainer_without_a_live_replica_gets_its_leader_when_one_comes(
+async def test_a_gainer_without_a_live_replica_gets_its_leader_when_a_broker_registers(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     await begun(cluster, 5)

@@ -89,7 +89,7 @@ async def test_a_marked_partition_without_a_leader_delays_only_its_own_survivor(
     await cluster.until(lambda: is_settled(cluster, 4, 2, 6, None))
 
 
-async def test_a_leader_that_does_not_know_its_end_is_asked_with_pauses(
+async def test_a_leader_that_does_not_know_its_end_is_asked_again_after_pauses(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     await resized(cluster, 6)

@@ -99,7 +99,7 @@ def test_keys_are_set_deleted_appended_and_subtracted(changes: list[Change], con
     assert effects.writes == (SetOp(PATH, ConfigZnode(config).encode(), 3),)
 
 
-def test_alter_configs_replaces_all() -> None:
+def test_alter_configs_replaces_the_whole_config() -> None:
     given = [GivenConfig(name="segment.ms", value="9")]
     resource = WholeResource(resource_type=TOPIC, resource_name="t", configs=given)
     demand = Demand(resource, lambda old: given_keys(old, given))

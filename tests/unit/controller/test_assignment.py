@@ -30,7 +30,7 @@ def test_an_assignment_equals_the_example_in_kafkas_documentation() -> None:
     }
 
 
-def test_racks_alternate() -> None:
+def test_the_order_of_brokers_alternates_between_racks() -> None:
     assert alternate_racks(RACKS) == [0, 3, 1, 5, 4, 2]
 
 

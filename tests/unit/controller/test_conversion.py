@@ -33,7 +33,7 @@ def draining() -> tuple[TopicZnode, dict[int, PartitionState]]:
     return topic, states
 
 
-def test_maps_become_entries_in_a_bump() -> None:
+def test_the_maps_of_an_earlier_release_become_lineage_entries_in_a_bump() -> None:
     topic, states = draining()
     after = converted(topic, states, 7).changed
     assert list(after) == list(range(6)), "counted partitions come first"

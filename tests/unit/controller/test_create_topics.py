@@ -102,7 +102,7 @@ def test_a_topic_that_is_only_validated_has_no_effect_except_its_response() -> N
     assert (effects.response.error_code, effects.response.num_partitions) == (ErrorCode.NONE, 5)
 
 
-def test_a_given_assignment_is_taken() -> None:
+def test_a_given_assignment_is_used() -> None:
     effects = decided(assigned({0: [2], 1: [2]}))
     znode = TopicZnode.decode("", effects.writes[1].data)  # type: ignore[union-attr]
     assert (effects.response.error_code, znode.partitions) == (ErrorCode.NONE, {0: [2], 1: [2]})

@@ -204,7 +204,7 @@ async def test_only_one_write_of_the_topic_znode_is_made_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("change", [{"frozen": "odd"}, {"unreadable": {9}}])
-async def test_nothing_is_written_of_a_topic_that_cannot_be_judged(change: dict[str, Any]) -> None:
+async def test_nothing_is_written_for_a_topic_that_cannot_be_judged(change: dict[str, Any]) -> None:
     image = drained()
     assert image.partitions[5].state is not None
     image.partitions[5].state = image.partitions[5].state.replace(leader=-2)
@@ -269,7 +269,7 @@ async def test_a_resize_that_is_taken_back_is_sent_to_brokers() -> None:
     assert (sent.undeleted_partition_count, sent.layout_version) == (4, 2)
 
 
-async def test_a_partition_that_stays_assigned_is_new_after_its_removal() -> None:
+async def test_a_removed_partition_that_stays_assigned_has_no_state() -> None:
     resize_fixture = ResizeFixture(image_of(resized(4, 6)))
     znode = resize_fixture.topic.znode.replace(last_leader_epochs={5: 1})
     written = (SetOp(paths.topic("t"), znode.encode(), resize_fixture.topic.version),)

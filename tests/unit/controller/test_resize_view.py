@@ -95,7 +95,7 @@ def test_a_partition_that_the_next_resize_counts_again_does_not_drain() -> None:
 
 
 @pytest.mark.parametrize("change", [{"frozen": "odd"}, {"unreadable": {2}}])
-def test_nothing_drains_of_a_topic_that_cannot_be_judged(change: dict[str, object]) -> None:
+def test_no_partition_of_a_topic_that_cannot_be_judged_drains(change: dict[str, object]) -> None:
     assert view.drainable(dataclasses.replace(image_of(resized(4, 6, 4)), **change)) == []
 
 

@@ -118,7 +118,7 @@ def test_configuration_errors_name_the_problem(given: dict[str, str], words: str
 
 
 @pytest.mark.trio
-async def test_the_queue_holds_a_mark_once_and_keeps_order() -> None:
+async def test_the_queue_holds_a_change_event_once_and_keeps_order() -> None:
     queue = EventQueue()
     call = AdminCall(19, None, 7)
     topics = TopicListChanged()
