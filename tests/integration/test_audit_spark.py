@@ -22,7 +22,7 @@ from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.records import RecordBatch, iter_batches
 from tests.support.audit.history import History
 from tests.support.audit.samples import T0, TopicWriter, write_sample
-from tests.support.audit.seeds import MAX_DECOMPRESSED_BYTES, Seeds
+from tests.support.audit.violating_topic import MAX_DECOMPRESSED_BYTES, ViolatingTopic
 from tests.support.seen.page_blocks import blocks
 
 pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")
@@ -518,19 +518,19 @@ def test_a_clean_history_of_many_resizes_and_a_million_records_gives_no_violatio
 
 
 @pytest.fixture(scope="module")
-def seeds(tmp_path_factory: pytest.TempPathFactory) -> Seeds:
+def violating_topic(tmp_path_factory: pytest.TempPathFactory) -> ViolatingTopic:
     """Return an export that has every violation, and a consumer log beside it."""
-    root = tmp_path_factory.mktemp("seeds") / "exported"
-    seeds = Seeds(root)
-    seeds.append_violations()
-    seeds.append_bomb()
-    seeds.history.finish(copied=(11, 12, 31))
-    seeds.damage_files()
-    seeds.write_consumer_log(root.with_name("consumers.jsonl"))
-    return seeds
+    root = tmp_path_factory.mktemp("violating_topic") / "exported"
+    violating_topic = ViolatingTopic(root)
+    violating_topic.append_violations()
+    violating_topic.append_bomb()
+    violating_topic.history.finish(copied=(11, 12, 31))
+    violating_topic.damage_files()
+    violating_topic.write_consumer_log(root.with_name("consumers.jsonl"))
+    return violating_topic
 
 
-def audited_seeds(audit: Audit, seeds: Seeds, *, is_merged: bool) -> tuple[AuditReport, int]:
+def audited_violations(audit: Audit, violating_topic: ViolatingTopic, *, is_merged: bool) -> tuple[AuditReport, int]:
     """Audit the export, with a row for each stretch of batches or each batch. Returns the number of rows, too."""
     rows: list[int] = []
 
@@ -541,7 +541,7 @@ def audited_seeds(audit: Audit, seeds: Seeds, *, is_merged: bool) -> tuple[Audit
         rows.append(found.where("batch_start").count())
         return found
 
-    root = seeds.history.root
+    root = violating_topic.history.root
     options = {"consumer_log": root.with_name("consumers.jsonl"), "max_decompressed_bytes": MAX_DECOMPRESSED_BYTES}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasource, "segment_frame", frame)
@@ -551,25 +551,25 @@ def audited_seeds(audit: Audit, seeds: Seeds, *, is_merged: bool) -> tuple[Audit
 
 
 @pytest.fixture(scope="module")
-def of_stretches(audit: Audit, seeds: Seeds) -> tuple[AuditReport, int]:
-    return audited_seeds(audit, seeds, is_merged=True)
+def of_stretches(audit: Audit, violating_topic: ViolatingTopic) -> tuple[AuditReport, int]:
+    return audited_violations(audit, violating_topic, is_merged=True)
 
 
 def test_every_violation_in_the_brokers_files_is_found_and_named_at_its_place(
-    of_stretches: tuple[AuditReport, int], seeds: Seeds
+    of_stretches: tuple[AuditReport, int], violating_topic: ViolatingTopic
 ) -> None:
     """Each violation has a partition of its own, and there are no other violations."""
     report, _ = of_stretches
-    assert named(report) == seeds.expected
+    assert named(report) == violating_topic.expected
     assert {check.name for check in report.checks if check.status is not Status.VIOLATED} == set()
 
 
 def test_stretches_of_batches_give_the_same_report_as_single_batches(
-    of_stretches: tuple[AuditReport, int], audit: Audit, seeds: Seeds
+    of_stretches: tuple[AuditReport, int], audit: Audit, violating_topic: ViolatingTopic
 ) -> None:
     """Every count, violation and total is the same, although far fewer rows are read."""
     report, stretches = of_stretches
-    of_batches, batches = audited_seeds(audit, seeds, is_merged=False)
+    of_batches, batches = audited_violations(audit, violating_topic, is_merged=False)
     assert report.to_json() == of_batches.to_json()
     assert 0 < stretches < batches
 
@@ -592,8 +592,8 @@ def test_a_batch_inside_a_stretch_is_compared_with_the_batches_of_the_stretch(tm
 
 
 @pytest.fixture(scope="module")
-def audited(spark, seeds: Seeds) -> Audited:
-    return Audited(spark, seeds, seeds.history.root.with_name("consumers.jsonl"))
+def audited(spark, violating_topic: ViolatingTopic) -> Audited:
+    return Audited(spark, violating_topic, violating_topic.history.root.with_name("consumers.jsonl"))
 
 
 @pytest.mark.parametrize("off", RULES_OFF, ids=lambda off: off.rule)
@@ -604,8 +604,8 @@ def test_a_check_without_one_of_its_rules_misses_the_violations_of_that_rule(aud
     assert {partition for _, partition, *_ in expected - found} == off.missed
 
 
-def test_rules_of_every_check_are_switched_off_and_listed_in_the_docs(seeds: Seeds) -> None:
-    assert {off.check for off in RULES_OFF} == {check for check, *_ in seeds.expected}
+def test_rules_of_every_check_are_switched_off_and_listed_in_the_docs(violating_topic: ViolatingTopic) -> None:
+    assert {off.check for off in RULES_OFF} == {check for check, *_ in violating_topic.expected}
     assert all(off.missed for off in RULES_OFF)
     listed = (ROOT / "docs" / "development.md").read_text().split("\n## Rules of the audit")[1].split("\n## ")[0]
     rows = dict(line.strip("| ").split(" | ") for line in listed.splitlines() if line.startswith("| "))

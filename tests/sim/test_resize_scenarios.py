@@ -26,14 +26,18 @@ RULES: tuple[tuple[Scenario, SwitchOff, str], ...] = (
     (scenarios.write_to_a_marked_partition, off.closed_partitions_take_records, "closed"),
     (
         scenarios.write_late_by_an_earlier_layout_of_the_same_count,
-        rules.a_batch_of_another_version_is_taken,
+        rules.a_batch_of_another_layout_version_is_accepted,
         "key_order",
     ),
-    (scenarios.write_late_by_an_earlier_layout_of_the_same_count, rules.a_batch_of_another_version_is_taken, "layouts"),
+    (
+        scenarios.write_late_by_an_earlier_layout_of_the_same_count,
+        rules.a_batch_of_another_layout_version_is_accepted,
+        "layouts",
+    ),
     (scenarios.merge_two_while_one_gets_no_requests, off.one_layout_for_a_topic_on_a_broker, "promise"),
     (scenarios.grow_by_several_at_once, off.the_losers_are_those_of_the_new_count, "unseen"),
-    (scenarios.grow_while_controller_and_leader_die, rules.a_losers_epoch_is_noted_with_the_goal, "promise"),
-    (scenarios.grow_while_only_an_election_gets_through, rules.a_losers_epoch_is_noted_with_the_goal, "promise"),
+    (scenarios.grow_while_controller_and_leader_die, rules.a_losers_epoch_is_recorded_with_the_goal, "promise"),
+    (scenarios.grow_while_only_an_election_gets_through, rules.a_losers_epoch_is_recorded_with_the_goal, "promise"),
     (
         scenarios.grow_again_while_a_grow_is_unfinished,
         rules.the_next_resize_begins_at_any_time,

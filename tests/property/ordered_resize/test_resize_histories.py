@@ -68,7 +68,7 @@ def test_topics_edited_by_hand_keep_the_order_or_are_frozen(first: int) -> None:
         (lineage_mutations.batches_newer_than_the_known_lineage_are_delivered, 1),
         (lineage_mutations.a_partition_unknown_to_a_broker_is_over, 14),
         (lineage_mutations.pruned_entries_leave_no_floor, 23),
-        (lineage_mutations.pruned_epochs_are_those_not_over, 124),
+        (lineage_mutations.entries_of_a_later_incarnation_are_pruned, 124),
         (lineage_mutations.a_bump_never_replaces_before, 16),
         (lineage_mutations.no_load_is_due, 0),
         (lineage_mutations.pruned_entries_need_no_load, 23),
@@ -182,10 +182,14 @@ def a_leader_two_layouts_behind(model: LineageModel) -> None:
 
 
 SCENES = {
-    an_election_between_goal_and_bump: ((1, 1), 1, lineage_mutations.a_losers_epoch_is_noted_with_the_goal),
+    an_election_between_goal_and_bump: ((1, 1), 1, lineage_mutations.a_losers_epoch_is_recorded_with_the_goal),
     an_empty_loser_in_between: ((1, 1), 3, lineage_mutations.no_recursion),
     an_answer_older_than_the_required_epoch: ((1, 2), 3, lineage_mutations.lineages_of_any_age_are_used),
-    a_batch_of_the_first_layout_under_the_third: ((1, 2), 1, lineage_mutations.a_batch_of_another_version_is_taken),
+    a_batch_of_the_first_layout_under_the_third: (
+        (1, 2),
+        1,
+        lineage_mutations.a_batch_of_another_layout_version_is_accepted,
+    ),
     a_leader_two_layouts_behind: ((1, 2), 1, lineage_mutations.the_next_resize_begins_when_all_is_stored),
 }
 

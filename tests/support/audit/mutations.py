@@ -1,4 +1,4 @@
-"""Mutations of the audit's checks: each mutation switches one rule off and audits the files of ``seeds``.
+"""Mutations of the audit's checks: each mutation switches one rule off and audits the files of ``violating_topic``.
 
 A mutation replaces text in the source of the rule's function. The audit must then miss the rule's violations.
 """
@@ -24,7 +24,7 @@ from anabranch.audit.discovery import discover, replica_files
 from anabranch.audit.order_field import OrderField
 from anabranch.audit.parts import SegmentPart, read_part, segment_parts
 from anabranch.audit.summary import SUMMARY_SCHEMA, summaries
-from tests.support.audit.seeds import MAX_DECOMPRESSED_BYTES, Place, Seeds
+from tests.support.audit.violating_topic import MAX_DECOMPRESSED_BYTES, Place, ViolatingTopic
 
 ORDER_BY = "tsv:0"
 Rules = Callable[[rules.Found], Iterator[rules.Rule]]
@@ -164,12 +164,12 @@ RULES_OFF = [
 
 
 class Audited:
-    """Reads the files of ``seeds`` in this process, so that a test can apply a single check."""
+    """Reads the files of ``violating_topic`` in this process, so that a test can apply a single check."""
 
-    def __init__(self, spark: SparkSession, seeds: Seeds, consumer_log: Path) -> None:
+    def __init__(self, spark: SparkSession, violating_topic: ViolatingTopic, consumer_log: Path) -> None:
         self._spark = spark
-        self.expected = seeds.expected
-        topics = discover(seeds.history.root)
+        self.expected = violating_topic.expected
+        topics = discover(violating_topic.history.root)
         copies = [*topics, *(copy for topic in topics for copy in replica_files(topic))]
         self._parts, self._of_leaders = list(segment_parts(copies)), list(segment_parts(topics))
         kept = self._kept()

@@ -53,7 +53,7 @@ def an_entry_is_written_after_the_bump(patch: Patch) -> None:
     patch.setattr(resize, "next_steps", with_entries)
 
 
-def a_losers_epoch_is_noted_with_the_goal(patch: Patch) -> None:
+def a_losers_epoch_is_recorded_with_the_goal(patch: Patch) -> None:
     """The loser's last epoch is recorded too early: an election before the bump raises the epoch."""
     noted: dict[int, int] = {}
     begun = resize.begun
@@ -107,7 +107,7 @@ def a_recreated_partition_begins_at_epoch_0(patch: Patch) -> None:
     patch.setattr(resize, "STEPS", MappingProxyType({**resize.STEPS, Phase.CREATE: again}))
 
 
-def a_batch_of_another_version_is_taken(patch: Patch) -> None:
+def a_batch_of_another_layout_version_is_accepted(patch: Patch) -> None:
     patch.setattr(Layout, "takes", lambda self, p, named: self.undeleted_partition_count == named[0] and self.counts(p))
 
 
@@ -140,7 +140,7 @@ def pruned_entries_leave_no_floor(patch: Patch) -> None:
     patch.setattr(lineage, "raised_floor", lambda floor, _: floor)
 
 
-def pruned_epochs_are_those_not_over(patch: Patch) -> None:
+def entries_of_a_later_incarnation_are_pruned(patch: Patch) -> None:
     """An entry is pruned although only an earlier incarnation of the entry's loser was removed."""
 
     def pruned(entries: Any, floor: int, over: Mapping[int, int]) -> Any:

@@ -33,7 +33,7 @@ Place: TypeAlias = tuple[str, int, int | None, str | None, int | None]
 Record: TypeAlias = tuple[bytes | None, bytes]
 
 
-class Seeds:
+class ViolatingTopic:
     """A topic with 40 -> 44 -> 40 partitions. ``expected``: check, partition, offset, file and byte."""
 
     def __init__(self, root: Path) -> None:
@@ -154,7 +154,7 @@ class Seeds:
         self._flip(6)
         self._tear(7)
         for partition, suffix, entry, at in ((8, ".index", ">ii", 1), (9, ".timeindex", ">qi", 0)):
-            self._lie(partition, suffix, struct.Struct(entry), at)
+            self._decrement_index_entry(partition, suffix, struct.Struct(entry), at)
         first = self._file(10, segment=0)
         first.unlink()
         self._expect("segment files", 10, 0, first, None)
@@ -165,9 +165,9 @@ class Seeds:
         extra = self._file(34).with_name(f"{1:020d}.log")
         extra.touch()
         self._expect("segment files", 34, None, extra, None)
-        self._misname(13, ATTRIBUTES_AT + 1, 7)  # a codec that does not exist
-        self._misname(16, MAGIC_AT, 1)
-        self._misname(21, HEADER_BYTES, 2)  # a record of one byte
+        self._change_header(13, ATTRIBUTES_AT + 1, 7)  # a codec that does not exist
+        self._change_header(16, MAGIC_AT, 1)
+        self._change_header(21, HEADER_BYTES, 2)  # a record of one byte
         self._diverge(11)
         self._shorten(12, of_replica=True)
         self._shorten(31, of_replica=False)
@@ -201,7 +201,7 @@ class Seeds:
         self._expect("log ends", partition, batch.last_offset, None, None)
         self._changed(partition, file)
 
-    def _misname(self, partition: int, at: int, value: int) -> None:
+    def _change_header(self, partition: int, at: int, value: int) -> None:
         """Change a byte in the header of the last batch, and make the CRC match."""
         file = self._file(partition)
         data, batch, position = self._last(file)
@@ -214,7 +214,7 @@ class Seeds:
             self._expect("log ends", partition, batch.last_offset, None, None)
         self._changed(partition, file)
 
-    def _lie(self, partition: int, suffix: str, entry: struct.Struct, number: int) -> None:
+    def _decrement_index_entry(self, partition: int, suffix: str, entry: struct.Struct, number: int) -> None:
         """Decrement a field of the last index entry."""
         file = self._file(partition, suffix)
         data = bytearray(file.read_bytes())
