@@ -115,7 +115,7 @@ async def test_the_end_of_a_closed_partition_is_not_available_until_the_isr_has_
     ],
     ids=["closed", "of another layout", "behind a gap"],
 )
-@pytest.mark.parametrize("follows", [True, False], ids=["it follows", "it leaves the ISR"])
+@pytest.mark.parametrize("follows", [True, False], ids=["the replica follows", "the replica leaves the ISR"])
 async def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch(
     broker: Broker,
     number: int,

@@ -188,11 +188,11 @@ def test_placement_follows_the_layout_of_the_leader_epoch() -> None:
 @pytest.mark.parametrize(
     ("layouts", "partition", "value", "expected"),
     [
-        pytest.param([4, 16], 2, None, 2, id="where-it-began"),
-        pytest.param([8, 16], 6, None, 6, id="on-its-way"),
-        pytest.param([16], 6, None, 14, id="passed-by"),
-        pytest.param([4, 16], 3, None, 14, id="no-ancestor"),
-        pytest.param([4, 16], 2, b"0\tvalue", 14, id="no-tombstone"),
+        pytest.param([4, 16], 2, None, 2, id="in its first partition"),
+        pytest.param([8, 16], 6, None, 6, id="in a partition in between"),
+        pytest.param([16], 6, None, 14, id="in a partition that never had the key"),
+        pytest.param([4, 16], 3, None, 14, id="in no ancestor"),
+        pytest.param([4, 16], 2, b"0\tvalue", 14, id="with a value"),
     ],
 )
 def test_a_moved_keys_tombstone_may_be_in_an_earlier_partition_of_the_key(
