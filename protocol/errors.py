@@ -43,7 +43,7 @@ class ErrorCode(enum.IntEnum):
         member.message = message
         return member
 
-    UNKNOWN_SERVER_ERROR = -1, _FAIL, "the broker failed in a way it did not expect"
+    UNKNOWN_SERVER_ERROR = -1, _FAIL, "the broker failed in a way it did not expect: see its log"
     NONE = 0, _FAIL, "no error"
     OFFSET_OUT_OF_RANGE = 1, _FAIL, "the offset is outside the offsets of the partition"
     CORRUPT_MESSAGE = 2, _RETRY, "the records fail their checksum, have a wrong size or are otherwise damaged"
@@ -55,7 +55,7 @@ class ErrorCode(enum.IntEnum):
         _REFRESH,
         "this broker is not the leader of the partition, or not a replica for a request that any replica may answer",
     )
-    REQUEST_TIMED_OUT = 7, _RETRY, "the request ran out of time"
+    REQUEST_TIMED_OUT = 7, _RETRY, "the request timed out"
     BROKER_NOT_AVAILABLE = 8, _FAIL, "the broker is not available"
     REPLICA_NOT_AVAILABLE = 9, _REFRESH, "this broker does not have the replica yet"
     MESSAGE_TOO_LARGE = 10, _FAIL, "the record batch is larger than max.message.bytes allows"
@@ -85,7 +85,7 @@ class ErrorCode(enum.IntEnum):
     INVALID_SESSION_TIMEOUT = (
         26,
         _FAIL,
-        "the session timeout is outside group.min.session.timeout.ms to group.max.session.timeout.ms",
+        "the session timeout is not between group.min.session.timeout.ms and group.max.session.timeout.ms",
     )
     REBALANCE_IN_PROGRESS = 27, _FAIL, "the group is rebalancing: join again"
     INVALID_COMMIT_OFFSET_SIZE = 28, _FAIL, "the offset commit is too large"
@@ -119,11 +119,11 @@ class ErrorCode(enum.IntEnum):
     KAFKA_STORAGE_ERROR = 56, _REFRESH, "the broker's disk failed or is full"
     LOG_DIR_NOT_FOUND = 57, _FAIL, "the broker does not have this log directory"
     SASL_AUTHENTICATION_FAILED = 58, _FAIL, "SASL authentication failed"
-    UNKNOWN_PRODUCER_ID = 59, _FAIL, "the broker does not know this producer id (any more)"
+    UNKNOWN_PRODUCER_ID = 59, _FAIL, "the broker does not know this producer id, or has forgotten it"
     REASSIGNMENT_IN_PROGRESS = 60, _FAIL, "the partition is being reassigned"
     DELEGATION_TOKEN_AUTH_DISABLED = 61, _FAIL, "delegation tokens are not enabled"
     DELEGATION_TOKEN_NOT_FOUND = 62, _FAIL, "the delegation token was not found"
-    DELEGATION_TOKEN_OWNER_MISMATCH = 63, _FAIL, "the delegation token belongs to someone else"
+    DELEGATION_TOKEN_OWNER_MISMATCH = 63, _FAIL, "the delegation token belongs to another principal"
     DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = (
         64,
         _FAIL,
@@ -152,7 +152,7 @@ class ErrorCode(enum.IntEnum):
     NO_REASSIGNMENT_IN_PROGRESS = 85, _FAIL, "the partition is not being reassigned"
     GROUP_SUBSCRIBED_TO_TOPIC = 86, _FAIL, "a member of the group subscribes to the topic"
     INVALID_RECORD = 87, _FAIL, "a record breaks a rule of the broker or the topic"
-    UNSTABLE_OFFSET_COMMIT = 88, _RETRY, "an offset commit of an open transaction is in the way"
+    UNSTABLE_OFFSET_COMMIT = 88, _RETRY, "an offset commit of an open transaction is pending"
     THROTTLING_QUOTA_EXCEEDED = 89, _RETRY, "a quota is used up: wait for the throttle time"
     PRODUCER_FENCED = 90, _FAIL, "a newer producer with the same transactional id has taken over"
     RESOURCE_NOT_FOUND = 91, _FAIL, "the resource does not exist"
@@ -190,12 +190,12 @@ class ErrorCode(enum.IntEnum):
     INVALID_SHARE_SESSION_EPOCH = 123, _RETRY, "the epoch of the share session is not the expected one"
     FENCED_STATE_EPOCH = 124, _FAIL, "the share state epoch is older than the current one"
     INVALID_VOTER_KEY = 125, _FAIL, "the voter's key differs from the one it registered"
-    DUPLICATE_VOTER = 126, _FAIL, "the voter is a voter already"
+    DUPLICATE_VOTER = 126, _FAIL, "the voter is in the set already"
     VOTER_NOT_FOUND = 127, _FAIL, "the voter is not in the set"
     INVALID_PARTITION_METADATA = (
         25310,
         _REFRESH,
-        "the partition layout the request was made with is not the topic's current one",
+        "the request was made with a partition layout that is not the topic's current one",
     )
 
     @property
