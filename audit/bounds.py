@@ -10,6 +10,7 @@ import msgspec
 
 _MAX = 2**63 - 1
 _Offsets = dict[str, dict[int, int]]
+_MILLISECONDS = "a number of milliseconds since 1970"
 OPTIONS = ("assign", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp")
 
 
@@ -63,8 +64,8 @@ def wanted(options: Mapping[str, str]) -> Wanted:
         assigned=_json(options, "assign", dict[str, list[int]], 'like {"events": [0, 1]}', None),
         starts=_json(options, "startingOffsets", _Offsets, 'like {"events": {"0": 23}}', {}),
         ends=_json(options, "endingOffsets", _Offsets, 'like {"events": {"0": 23}}', {}),
-        first_timestamp=_json(options, "startingTimestamp", int, "milliseconds", EVERYTHING.first_timestamp),
-        end_timestamp=_json(options, "endingTimestamp", int, "milliseconds", EVERYTHING.end_timestamp),
+        first_timestamp=_json(options, "startingTimestamp", int, _MILLISECONDS, EVERYTHING.first_timestamp),
+        end_timestamp=_json(options, "endingTimestamp", int, _MILLISECONDS, EVERYTHING.end_timestamp),
     )
 
 

@@ -153,9 +153,9 @@ def broken_sequences(batches: DataFrame, compacted: bool, missing: Sequence[Miss
         ordered.where(
             F.col("previous").isNotNull() & ((same & wrong) | late | F.expr("producer_epoch < epoch_before"))
         ),
-        F.when(same, _sentence(*batch, " follows ", "previous"))
+        F.when(same, _sentence(*batch, " follows sequence ", "previous"))
         .when(newer, _sentence(*batch, " begins the epoch, not sequence 0; the epoch before was ", "epoch_before"))
-        .otherwise(_sentence(*batch, " comes after epoch ", "epoch_before")),
+        .otherwise(_sentence(*batch, " comes after a batch of epoch ", "epoch_before")),
         F.col("base_offset"),
     )
 

@@ -458,7 +458,7 @@ def consumer_rules(found: Found) -> Iterator[Rule]:
         are, their = one_or_many(unplaced, "is", "are"), one_or_many(unplaced, "its", "their")
         missing = f"{counted(unplaced, 'delivered record', form=',')} {are} not in the files"
         why = [f"{missing}, or {their} layout is not known"] if unplaced else []
-        why += [f"the consumer log has no line of {', '.join(unread[:5])}"] if unread else []
+        why += [f"the consumer log has no line of {_first_five(unread)}"] if unread else []
         return Decided(delivered() - unplaced, "; ".join(why) or None, unplaced)
 
     yield _rule(
@@ -478,7 +478,7 @@ def _unread_partitions(log: DataFrame, summaries: Summaries) -> list[str]:
     held = [(topic, number) for (topic, number, of), x in summaries.items() if of == OF_LEADERS and x.by_clients]
     groups = sorted({(group, topic) for group, topic, _ in read})
     return [
-        f"{group}: {topic}-{number}"
+        f"group {group} in {topic}-{number}"
         for group, topic in groups
         for name, number in sorted(held)
         if name == topic and (group, topic, number) not in read
@@ -486,6 +486,11 @@ def _unread_partitions(log: DataFrame, summaries: Summaries) -> list[str]:
 
 
 # ---------------------------------------------------------------- helpers
+
+
+def _first_five(names: list[str]) -> str:
+    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    return f"{', '.join(names[:5])}{more}"
 
 
 def _rule(name: str, rule: Callable[..., Any], decide: Callable[[Totals], Decided], offences: list[DataFrame]) -> Rule:

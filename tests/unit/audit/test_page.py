@@ -115,7 +115,7 @@ def test_each_omission_names_the_option_that_shows_it() -> None:
     found = report(manifests, checks)
     text = Page(render_page(found, manifests, PageLimits(lanes=4, rows=3))).text
     for sentence in (
-        "Named are the first 1 of 1,234. --first",
+        "The first 1 of 1,234 are named. --first",
         "Checked and not shown: 2 further topics. --html-rows",
         "Not shown: 1 earlier layout. --html-rows",
         "A box stands for 10 partitions from its number on. --html-lanes",
