@@ -353,7 +353,9 @@ class GroupMetrics:
         groups = self._node.groups
         yield _counter("anabranch_offset_commits", "OffsetCommit requests to this coordinator", groups.commits)
         yield _counter(
-            "anabranch_committed_offsets", "Offsets in requests to commit to this coordinator", groups.committed_offsets
+            "anabranch_committed_offsets",
+            "Offsets in OffsetCommit requests to this coordinator",
+            groups.committed_offsets,
         )
 
     def _members(self, groups: list[tuple[str, Shard, Group]], shown: set[str]) -> Iterator[Metric | None]:
