@@ -103,7 +103,7 @@ def _append(
         records = _usable_records(ctx, topic, data.records)
         large = ctx.large_batches.get(key)
         placement = None if large is None else large.placement
-        admission = produce_admission(data.index, partition.layout, partition.delivery, layout, placement)
+        admission = produce_admission(key, partition.layout, partition.delivery, layout, placement)
         if layout is None:
             info = ctx.node.metadata.topics.get(topic)
             stock = ctx.node.stock_producers
@@ -207,7 +207,7 @@ def _leader(ctx: RequestContext, key: TopicPartition, layout: StoredLayout | Non
             raise KafkaError(ctx.session.repeat_code, f"{key} has no leader yet") from error
         # If another broker leads a marked partition, it may have the batch already: only the leader may refuse it.
         gone = ctx.node.metadata.merged_away(*key)
-        merged = refusal_of_absent(key.partition, ctx.node.metadata.topics[key.topic].layout, layout) if gone else None
+        merged = refusal_of_absent(key, ctx.node.metadata.topics[key.topic].layout, layout) if gone else None
         raise error if merged is None else merged from error
 
 

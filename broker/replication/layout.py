@@ -20,6 +20,7 @@ from anabranch.protocol.generated.produce import TopicProduceData
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.sentinels import NO_COUNT, NO_LAYOUT_VERSION
+from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 
 _CACHED_KEYS = 32_768
@@ -109,7 +110,7 @@ def verifies_keys(partition: int, layout: Layout, rules: DeliveryRules, client: 
 
 
 def produce_admission(
-    partition: int,
+    key: TopicPartition,
     layout: Layout,
     rules: DeliveryRules,
     client: StoredLayout | None,
@@ -123,28 +124,28 @@ def produce_admission(
     ``placement``: the known partitions of the batch's keys, used only if they were computed by the same layout. A
     closed partition accepts no batch, even without ordered delivery, because the batch would be removed unread.
     """
-    if layout.closes(partition):
-        return _refuse(_closed(partition, layout) if client is None else _mismatch(partition, layout, client))
+    if layout.closes(key.partition):
+        return _refuse(_closed(key, layout) if client is None else _mismatch(key, layout, client))
     if not rules.ordered or layout.undeleted_partition_count < 0:
         return None
     if client is not None:
-        return None if layout.takes(partition, client) else _refuse(_mismatch(partition, layout, client))
+        return None if layout.takes(key.partition, client) else _refuse(_mismatch(key, layout, client))
     if layout.layout_version <= 0 or rules.legacy is LegacyProducers.ACCEPT:
         return None
     if rules.legacy is LegacyProducers.REJECT:
-        return _refuse(_legacy(partition))
-    return _verify_keys(partition, layout, placement)
+        return _refuse(_legacy(key))
+    return _verify_keys(key, layout, placement)
 
 
-def refusal_of_absent(partition: int, topic: Layout, client: StoredLayout | None) -> LayoutRefusedError | None:
+def refusal_of_absent(key: TopicPartition, topic: Layout, client: StoredLayout | None) -> LayoutRefusedError | None:
     """The refusal for a producer that names no layout, if the partition is absent and not below the topic's count.
 
     Such a partition was merged away. After a retriable error a stock producer would wait in vain for the partition
     until its delivery timeout, or for ever if the producer is idempotent.
     """
-    if client is not None or topic.layout_version <= 0 or not topic.closes(partition):
+    if client is not None or topic.layout_version <= 0 or not topic.closes(key.partition):
         return None
-    return _closed(partition, topic)
+    return _closed(key, topic)
 
 
 # ---------------------------------------------------------------- refusals
@@ -157,30 +158,28 @@ def _refuse(refusal: LayoutRefusedError) -> Admission:
     return refuse
 
 
-def _mismatch(partition: int, layout: Layout, client: StoredLayout) -> LayoutRefusedError:
+def _mismatch(key: TopicPartition, layout: Layout, client: StoredLayout) -> LayoutRefusedError:
     return LayoutRefusedError(
         ErrorCode.INVALID_PARTITION_METADATA,
-        f"partition {partition}: layout version {layout.layout_version} of the topic has "
-        f"{layout.undeleted_partition_count} undeleted partitions, the client placed its records by "
-        f"{client.undeleted_partition_count} in layout version {client.layout_version}",
+        f"{key}: layout version {layout.layout_version} of the topic has {layout.undeleted_partition_count} undeleted "
+        f"partitions, the client placed its records by {client.undeleted_partition_count} partitions in layout version "
+        f"{client.layout_version}",
     )
 
 
-def _closed(partition: int, layout: Layout) -> LayoutRefusedError:
+def _closed(key: TopicPartition, layout: Layout) -> LayoutRefusedError:
     return LayoutRefusedError(
         ErrorCode.POLICY_VIOLATION,
-        f"partition {partition} is marked for deletion or removed, the topic has {layout.undeleted_partition_count} "
-        "partitions now: refresh the producer's metadata (metadata.max.age.ms, topic.metadata.refresh.interval.ms) or "
-        "restart it",
+        f"{key} is marked for deletion or removed, the topic has {layout.undeleted_partition_count} partitions now: "
+        "refresh the producer's metadata (metadata.max.age.ms, topic.metadata.refresh.interval.ms) or restart it",
     )
 
 
-def _legacy(partition: int) -> LayoutRefusedError:
+def _legacy(key: TopicPartition) -> LayoutRefusedError:
     return LayoutRefusedError(
         ErrorCode.POLICY_VIOLATION,
-        f"partition {partition}: since its partition count was changed, the topic takes records only from producers "
-        "that name the layout by which they chose the partition (ordered.delivery.legacy.producers=reject): use "
-        "Anabranch's producer",
+        f"{key}: since its partition count was changed, the topic takes records only from producers that name the "
+        "layout by which they chose the partition (ordered.delivery.legacy.producers=reject): use Anabranch's producer",
     )
 
 
@@ -192,11 +191,13 @@ _cached_home = lru_cache(_CACHED_KEYS)(_home)
 """The same keys occur often, and hashing a key in Python takes longer than the rest of its check."""
 
 
-def _verify_keys(partition: int, layout: Layout, placement: Placement | None) -> Admission:
+def _verify_keys(tp: TopicPartition, layout: Layout, placement: Placement | None) -> Admission:
+    partition = tp.partition
+
     def verify(batch: RecordBatch) -> None:
         if placement is not None and (placement.partition, placement.layout) == (partition, layout):
             if placement.wrong:
-                raise _misplaced(partition, layout, placement.wrong)
+                raise _misplaced(tp, layout, placement.wrong)
             return
         initial, undeleted = layout.initial_partition_count, layout.undeleted_partition_count
         keys = batch.keys()
@@ -211,20 +212,23 @@ def _verify_keys(partition: int, layout: Layout, placement: Placement | None) ->
             if home != partition:
                 found = Placement(partition, layout)
                 at_once(place_keys(found, keys, len(keys)))
-                raise _misplaced(partition, layout, found.wrong)
+                raise _misplaced(tp, layout, found.wrong)
 
     return verify
 
 
-def _misplaced(partition: int, layout: Layout, wrong: Sequence[tuple[int, int]]) -> LayoutRefusedError:
+def _misplaced(key: TopicPartition, layout: Layout, wrong: Sequence[tuple[int, int]]) -> LayoutRefusedError:
     """The refusal of a batch. It names the records whose keys belong elsewhere (KIP-467)."""
     undeleted = layout.undeleted_partition_count
     index, home = wrong[0]
     return LayoutRefusedError(
         ErrorCode.POLICY_VIOLATION,
-        f"record {index} of the batch belongs to partition {home}, not {partition}: the topic has "
+        f"{key}: record {index} of the batch belongs to partition {home}, not {key.partition}: the topic has "
         f"{undeleted} partitions now. Refresh the producer's metadata every few seconds "
-        "(metadata.max.age.ms, topic.metadata.refresh.interval.ms), use a murmur2 partitioner, or "
+        "(metadata.max.age.ms, topic.metadata.refresh.interval.ms), use a murmur2 partitioner, or use "
         "Anabranch's producer (ordered.delivery.legacy.producers=verify)",
-        [RecordError(at, f"belongs to partition {right}, not {partition}") for at, right in wrong[:MAX_NAMED_RECORDS]],
+        [
+            RecordError(at, f"the record belongs to partition {right}, not {key.partition}")
+            for at, right in wrong[:MAX_NAMED_RECORDS]
+        ],
     )

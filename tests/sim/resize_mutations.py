@@ -152,8 +152,8 @@ def layouts_are_not_compared(patch: Patch) -> None:
 def closed_partitions_take_records(patch: Patch) -> None:
     original = produce.produce_admission
 
-    def admission(partition: int, layout: Layout, *rest: Any) -> Any:
-        return None if layout.closes(partition) else original(partition, layout, *rest)
+    def admission(key: TopicPartition, layout: Layout, *rest: Any) -> Any:
+        return None if layout.closes(key.partition) else original(key, layout, *rest)
 
     patch.setattr(produce, "produce_admission", admission)
 

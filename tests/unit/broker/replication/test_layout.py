@@ -18,6 +18,7 @@ from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 
 RULES = DeliveryRules()
@@ -49,7 +50,7 @@ def refusal(
     batch: RecordBatch | None = None,
 ) -> ErrorCode:
     """Return the error code that a batch is refused with, or NONE when it is accepted."""
-    admission = produce_admission(partition, layout, rules, client)
+    admission = produce_admission(TopicPartition("t", partition), layout, rules, client)
     if admission is not None:
         try:
             admission(batch or keyed(None))
@@ -70,7 +71,7 @@ def refusal(
     ],
 )
 def test_batches_with_the_partitions_layout_are_not_verified(layout: Layout, client: StoredLayout | None) -> None:
-    assert produce_admission(1, layout, RULES, client) is None
+    assert produce_admission(TopicPartition("t", 1), layout, RULES, client) is None
 
 
 @pytest.mark.parametrize(
@@ -110,8 +111,8 @@ def test_hole_4_a_survivor_keeps_its_old_layout_while_a_marked_partition_is_seal
 
 
 def test_hole_29_a_topic_never_resized_does_not_check_stock_producers() -> None:
-    assert produce_admission(1, NEVER_RESIZED, RULES, None) is None
-    assert produce_admission(1, UNKNOWN, RULES, None) is None
+    assert produce_admission(TopicPartition("t", 1), NEVER_RESIZED, RULES, None) is None
+    assert produce_admission(TopicPartition("t", 1), UNKNOWN, RULES, None) is None
 
 
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP, CompressionType.ZSTD])
@@ -147,13 +148,13 @@ def test_a_repeated_short_key_is_hashed_only_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_hole_29_the_refusal_names_the_client_config_to_change() -> None:
-    admission = produce_admission(1, GROWN, RULES, None)
+    admission = produce_admission(TopicPartition("t", 1), GROWN, RULES, None)
     assert admission is not None
-    with pytest.raises(LayoutRefusedError, match=r"record 1 .* partition 5, not 1.*metadata\.max\.age\.ms"):
+    with pytest.raises(LayoutRefusedError, match=r"t-1: record 1 .* partition 5, not 1.*metadata\.max\.age\.ms"):
         admission(keyed(key_of(1), key_of(5)))
-    sealed = produce_admission(5, SHRUNK, RULES, None)
+    sealed = produce_admission(TopicPartition("t", 5), SHRUNK, RULES, None)
     assert sealed is not None
-    with pytest.raises(LayoutRefusedError, match=r"marked for deletion.*metadata\.max\.age\.ms"):
+    with pytest.raises(LayoutRefusedError, match=r"t-5 is marked for deletion.*metadata\.max\.age\.ms"):
         sealed(keyed(None))
 
 
