@@ -13,6 +13,8 @@ from anabranch.broker.coordinator.membership import adopt_group
 from anabranch.broker.coordinator.records import UnknownRecord, decode
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.protocol.primitives import DecodeError
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
+from anabranch.protocol.types import TopicPartition
 
 _log = structlog.get_logger(__name__)
 
@@ -34,13 +36,17 @@ class Replayer:
         try:
             decoded = decode(*record)
         except DecodeError as error:
-            _log.error("offsets.record_malformed", partition=self.partition, error=str(error))
+            _log.error("offsets.record_malformed", partition=self._name, error=str(error))
             return
         if not isinstance(decoded, UnknownRecord):
             self.state.replay(decoded)
         elif decoded.key_version not in self.unknown_key_versions:
             self.unknown_key_versions.add(decoded.key_version)
-            _log.warning("offsets.records_of_unknown_type", partition=self.partition, key_version=decoded.key_version)
+            _log.warning("offsets.records_of_unknown_type", partition=self._name, key_version=decoded.key_version)
+
+    @property
+    def _name(self) -> str:
+        return str(TopicPartition(OFFSETS_TOPIC, self.partition))
 
 
 async def read_state(log: OffsetsLog, partition: int, leader_epoch: int, work: TimeSlice) -> DurableState:
