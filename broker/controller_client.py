@@ -99,8 +99,8 @@ class ControllerClient:
                 with trio.move_on_after(RETRY_BACKOFF_S):
                     await moved.wait()
         place = _place(self.address)
-        known = "none is known now" if place is None else f"the one known now is at {place[0]}:{place[1]}"
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no controller answered within {timeout_s:g} s, {known}")
+        known = "no active controller is known" if place is None else f"the active controller is {join_address(*place)}"
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no controller answered within {timeout_s:g} s: {known}")
 
     async def _connected(self, timeout_s: float) -> Channel | None:
         async with self._connecting:
