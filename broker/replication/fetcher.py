@@ -225,7 +225,7 @@ class ReplicaFetcher:
             if followed.retry_at <= now and followed.partition.log.is_full:
                 self._without_room.append(followed)
                 followed.retry_at = now + FULL_RETRY_S
-            if followed.retry_at <= now and self._throttle.is_throttled(key):
+            if followed.retry_at <= now and self._is_throttled(key, followed):
                 followed.retry_at = self._throttle.retry_at()
             if followed.retry_at <= now:
                 del self._waiting[key]
@@ -292,10 +292,14 @@ class ReplicaFetcher:
         elif outcome is not FetchOutcome.NOTHING_NEW:
             self._plan.want(key)
             self._throttle.used(key, size_bytes)
-        if outcome in (FetchOutcome.APPENDED, FetchOutcome.NOTHING_NEW) and self._throttle.is_throttled(key):
+        if outcome in (FetchOutcome.APPENDED, FetchOutcome.NOTHING_NEW) and self._is_throttled(key, followed):
             followed.retry_at = self._throttle.retry_at()
             self._waiting[key] = None
             self._plan.drop(key)
+
+    def _is_throttled(self, key: TopicPartition, followed: FollowedPartition) -> bool:
+        """Whether the partition must wait. A replica in sync never waits: it would hold up producers (KIP-73)."""
+        return not followed.is_caught_up and self._throttle.is_throttled(key)
 
     def _retry_later(self, key: TopicPartition, followed: FollowedPartition) -> None:
         now = self._clock.monotonic()

@@ -43,12 +43,14 @@ class FetchOutcome(enum.Enum):
 class FollowedPartition:
     """A partition that a fetcher follows in one leader epoch. In another epoch there is another object."""
 
-    __slots__ = ("failures", "leader_epoch", "partition", "retry_at")
+    __slots__ = ("failures", "is_caught_up", "leader_epoch", "partition", "retry_at")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.failures = 0
+        self.is_caught_up = False
+        """Whether the log reaches the high watermark of the leader's last answer, as that of a replica in sync does."""
         self.retry_at = -math.inf
         """The time of ``env.clock.monotonic()`` before which the partition is not fetched."""
 
@@ -80,6 +82,7 @@ class FollowedPartition:
         if has_records:
             log.append_as_follower(records)
         log.advance_high_watermark(data.high_watermark)
+        self.is_caught_up = log.log_end_offset >= data.high_watermark
         starts_later = data.log_start_offset > log.log_start_offset
         if starts_later:
             self.raise_log_start(data.log_start_offset)

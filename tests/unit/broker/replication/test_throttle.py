@@ -6,6 +6,7 @@ import pytest
 
 from anabranch.broker.replication.fetcher import ReplicaFetcher
 from anabranch.broker.replication.throttle import MAX_PAUSE_S, UNLIMITED, ReplicationQuota
+from anabranch.protocol.generated.fetch import PartitionData
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_trio import RealNetwork
 from tests.support.broker.replica_cluster import KEY, ReplicaCluster
@@ -62,6 +63,23 @@ def test_a_throttled_follower_fetches_once_the_rate_allows_it_and_not_before() -
     cluster.clock.seconds = fetcher._resume_waiting()
     fetcher._resume_waiting()
     assert not fetcher._waiting
+
+
+@pytest.mark.parametrize(("high_watermark", "waits"), [(1, False), (2, True)])
+def test_a_follower_that_has_all_committed_records_is_not_throttled(high_watermark: int, waits: bool) -> None:
+    """KIP-73: replicas in sync fetch without a limit. Otherwise the ISR would shrink, or producers would wait."""
+    cluster = ReplicaCluster()
+    cluster.throttle = ReplicationQuota(7, cluster.clock, lambda: 1000, lambda _topic: ["*"])
+    cluster.elect(1, 0, [1, 2])
+    cluster.append(1, b"a")
+    cluster.catch_up(1, 2)
+    fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher.follow(cluster[2].partition)
+    cluster.throttle.used(KEY, 10_000)
+    followed = fetcher._followed[KEY]
+    outcome = followed.take(1, PartitionData(high_watermark=high_watermark))
+    fetcher._settle(KEY, followed, outcome, 0)
+    assert list(fetcher._waiting) == ([KEY] if waits else [])
 
 
 def test_idle_time_does_not_raise_the_rate_later() -> None:
