@@ -35,7 +35,7 @@ def _number(key: str, value: object, low: float, high: float, whole: bool) -> in
         raise ConfigError(key, f"{value!r} is not a number")
     try:
         number: int | float = int(value) if whole else float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ConfigError(key, f"{value!r} is not a {'whole ' if whole else ''}number") from None
     if whole and isinstance(value, float) and value != number:
         raise ConfigError(key, f"{value!r} is not a whole number")

@@ -65,11 +65,16 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
         return None
 
 
+def read_assignment(blob: bytes) -> ConsumerProtocolAssignment:
+    """A member's assignment. Raises ``DecodeError``."""
+    version = min(read_version(blob), _NEWEST_ASSIGNMENT)
+    return ConsumerProtocolAssignment.decode_prefix(memoryview(blob)[_VERSION_BYTES:], version)[0]
+
+
 def assigned_partitions(assignment: bytes) -> list[TopicPartition]:
     """The partitions in a ``ConsumerProtocolAssignment`` blob; empty for a blob of another kind of group."""
     try:
-        version = min(read_version(assignment), _NEWEST_ASSIGNMENT)
-        decoded = ConsumerProtocolAssignment.decode_prefix(memoryview(assignment)[_VERSION_BYTES:], version)[0]
+        decoded = read_assignment(assignment)
     except DecodeError:
         return []
     return [TopicPartition(found.topic, index) for found in decoded.assigned_partitions for index in found.partitions]

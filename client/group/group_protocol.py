@@ -9,13 +9,12 @@ from typing import NamedTuple
 from anabranch.client.group.assignors.model import MemberSubscription
 from anabranch.protocol.generated import consumer_protocol as schema
 from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from anabranch.protocol.subscriptions import read_subscription
+from anabranch.protocol.subscriptions import read_assignment, read_subscription
 from anabranch.protocol.types import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
 _VERSION = struct.Struct(">h")
 _HIGHEST_SUBSCRIPTION = 3
-_HIGHEST_ASSIGNMENT = 3
 _WRITTEN_ASSIGNMENT = 1
 _LAYOUTS = b"anabranch.assigned"
 """The user data in an assignment by a leader of this project begins with this. Other clients do not read it."""
@@ -74,11 +73,7 @@ def encode_assignment(
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
     """The partitions of an assignment. A broker sends empty bytes to a member without an assignment."""
-    if not data:
-        return ()
-    version = _read_version(data, _HIGHEST_ASSIGNMENT)
-    body = ConsumerProtocolAssignment.decode(memoryview(data)[_VERSION.size :], version)
-    return _flatten(body.assigned_partitions)
+    return _flatten(read_assignment(data).assigned_partitions) if data else ()
 
 
 def read_layouts(data: bytes) -> dict[str, AssignedLayout] | None:
@@ -88,9 +83,7 @@ def read_layouts(data: bytes) -> dict[str, AssignedLayout] | None:
     """
     if not data:
         return None
-    version = _read_version(data, _HIGHEST_ASSIGNMENT)
-    user_data = ConsumerProtocolAssignment.decode(memoryview(data)[_VERSION.size :], version).user_data
-    mark, *named = bytes(user_data or b"").split(b" ")
+    mark, *named = bytes(read_assignment(data).user_data or b"").split(b" ")
     found: dict[str, AssignedLayout] = {}
     for entry in named if mark == _LAYOUTS else ():
         topic, *numbers = entry.decode("ascii", "replace").split(":")
@@ -98,13 +91,6 @@ def read_layouts(data: bytes) -> dict[str, AssignedLayout] | None:
             return None
         found[topic] = AssignedLayout(*map(int, numbers))
     return found if mark == _LAYOUTS else None
-
-
-def _read_version(data: bytes, highest: int) -> int:
-    if len(data) < _VERSION.size:
-        raise ValueError(f"consumer protocol: {len(data)} bytes are too short for a version")
-    version: int = _VERSION.unpack_from(data)[0]
-    return min(max(version, 0), highest)
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[schema.TopicPartition]:

@@ -164,3 +164,10 @@ def test_aiokafka_reads_our_subscriptions_and_we_read_those_of_aiokafka() -> Non
 def test_an_encoded_assignment_is_read_back() -> None:
     assert decode_assignment(encode_assignment(tps("t", 2, 0))) == tuple(tps("t", 0, 2))
     assert decode_assignment(b"") == ()
+
+
+def test_an_assignment_of_a_later_version_is_read_as_far_as_it_is_known() -> None:
+    """As Java clients do: the leader of the group may be a newer client."""
+    written = encode_assignment(tps("t", 2, 0))
+    later = (99).to_bytes(2, "big") + written[2:] + b"a field of version 99"
+    assert decode_assignment(later) == tuple(tps("t", 0, 2))

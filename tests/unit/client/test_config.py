@@ -36,6 +36,7 @@ def test_the_error_for_an_unknown_key_names_the_nearest_key(given: str, nearest:
     ("key", "value"),
     [
         ("linger_ms", -1),
+        ("linger_ms", float("inf")),
         ("linger_ms", "soon"),
         ("linger_ms", True),
         ("batch_size", 1.5),
