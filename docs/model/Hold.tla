@@ -157,7 +157,7 @@ Cap(p, said) ==
   IF ~Rule("hold") \/ held = {} THEN part[p].epoch ELSE Smallest(held) - 1
 
 \* max.hold is over for one group and one awaited epoch. A group that reads and commits does so within max.hold. So it ends only for
-\* a group that never commits, or that began behind the awaited epoch and has nothing to commit there.
+\* a group that never commits, or that began after the awaited epoch and has nothing to commit there.
 HasNothing(g, q, f) ==
   /\ at[g][q] # None /\ committed[g][q] = None /\ OnlyHoles(q, at[g][q], EndOf(q, f))
   /\ ~(\E d \in delivered[g] : d[3] = q)

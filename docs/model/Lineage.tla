@@ -473,12 +473,12 @@ Look(p) == \E y \in Views(p) :
   /\ UNCHANGED <<servers, producer, strays, accepted, delivered, flushed, broken, left>>
 
 Holes(p) == {host[p].start, host[p].base}
-Next1(p) == Largest({reader[p].at} \cup Holes(p)) + 1      \* the offset behind the next record
+Next1(p) == Largest({reader[p].at} \cup Holes(p)) + 1      \* the offset after the next record
 HasNext(p) == Hosted(host[p]) /\ Next1(p) <= host[p].base + Len(host[p].log)
 NextEpoch(p) == host[p].log[Next1(p) - host[p].base].epoch
 Opens(p, limit) == HasNext(p) /\ NextEpoch(p) <= limit
 
-\* Whether a load is due before the next record: the record is the first one behind an entry, or entries were pruned unseen.
+\* Whether a load is due before the next record: the record is the first one above an entry, or entries were pruned unseen.
 LoadIsDue(p) ==
   LET r == reader[p]
       unseen == IF ~Rule("floor_at_once") THEN r.covers < r.floor /\ r.floor <= NextEpoch(p)

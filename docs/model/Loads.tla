@@ -289,7 +289,7 @@ Opens(m, p) ==
   LET v == Mine(m, p) IN
   /\ v.mine /\ Heard(m, p) /\ v.at < End(p) /\ ~Hole(p, v.at + 1) /\ log[p][v.at + 1].epoch <= v.limit /\ v.call = NoCall
   /\ GoneIsFlushed(m) \/ ~Rule("gone_is_flushed")
-\* A load is due if the floor is above the cap and the floor at the last load's call, or if the next batch is behind a newer entry.
+\* A load is due if the floor is above the cap and the floor at the last load's call, or if the next batch is above a newer entry.
 Due(v, epoch) ==
   \/ ~v.once
   \/ Rule("floor") /\ v.floor > Largest({v.covers, v.spared})
