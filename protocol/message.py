@@ -127,7 +127,7 @@ def reason_of(cls: type[Message], data: memoryview, version: int, error: Excepti
 
 
 def encode_versioned(message: Message, version: int) -> bytes:
-    """Encode a message behind its int16 version, as in ``__consumer_offsets`` and in the consumer protocol."""
+    """Encode a message after its int16 version, as in ``__consumer_offsets`` and in the consumer protocol."""
     out = bytearray(version.to_bytes(2, "big"))
     parts: list[Part] = []
     message.encode_into(version, out, parts)

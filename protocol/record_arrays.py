@@ -68,7 +68,7 @@ def decode(body: Bytes, starts: Ints, ends: Ints, counts: Ints, last_deltas: Int
 
 
 def _record_bounds(body: Bytes, starts: Ints, ends: Ints, counts: Ints, bad: Bools) -> tuple[Ints, Ints]:
-    """The start (behind its length) and the end of each record. Batches with wrong lengths are marked in ``bad``."""
+    """The start (after the length) and the end of each record. Batches with wrong lengths are marked in ``bad``."""
     first = np.cumsum(counts) - counts
     begins, stops = np.zeros(int(counts.sum()), np.int64), np.zeros(int(counts.sum()), np.int64)
     order = np.argsort(-counts, kind="stable")
@@ -163,7 +163,7 @@ def _read_fields(body: Bytes, batch: Ints, begins: Ints, stops: Ints) -> tuple[C
 
 
 def _skip_header(body: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Bools]:
-    """The position behind the header at each position, and a mask of the malformed headers."""
+    """The position after the header at each position, and a mask of the malformed headers."""
     length, at, wrong = _varints(body, at, 32)
     wrong |= (length < 0) | (length > stops - at)
     length, at, overlong = _varints(body, np.where(wrong, 0, at + length), 32)

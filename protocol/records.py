@@ -46,7 +46,7 @@ from anabranch.protocol.sentinels import NO_PRODUCER_ID, NO_SEQUENCE
 
 
 def read_varint(data: bytes, pos: int, bits: int) -> tuple[int, int]:
-    """Read a zigzag number of at most ``bits`` bits. Returns it and the position behind it. IndexError if data ends."""
+    """Read a zigzag number of at most ``bits`` bits. Returns it and the position after it. IndexError if data ends."""
     byte = data[pos]
     pos += 1
     if byte < 0x80:
@@ -158,7 +158,7 @@ def _read_headers(data: bytes, pos: int, count: int) -> list[Header]:
 
 
 def _skip_headers(data: bytes, pos: int, count: int, end: int) -> int:
-    """The position behind ``count`` headers, every length checked against ``end``."""
+    """The position after ``count`` headers, every length checked against ``end``."""
     for _ in range(count):
         length, pos = read_varint(data, pos, 32)
         if length < 0:
@@ -230,7 +230,7 @@ def _read_some(
     base_timestamp: int,
     fixed: bool,
 ) -> int:
-    """Append the ``count`` records that begin at ``pos`` to ``records``, and return the position behind them."""
+    """Append the ``count`` records that begin at ``pos`` to ``records``, and return the position after them."""
     size = len(data)
     previous = records[-1].offset if records else base_offset - 1
     try:

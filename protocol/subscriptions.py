@@ -1,7 +1,7 @@
 """Reads the blobs of a consumer group's members: their subscribed topics and their assigned partitions.
 
 Every client writes and reads these blobs in its own way, so nothing here is strict. A version above the newest known
-version is read as the newest known version. Bytes behind the last field are ignored, as in Java clients. A subscription
+version is read as the newest known version. Bytes after the last field are ignored, as in Java clients. A subscription
 that ends early is read as far as it goes, because each version only adds fields at the end: old kafka-go writes version
 1 without its last field.
 """

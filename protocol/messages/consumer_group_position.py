@@ -17,7 +17,7 @@ Tag 10283 of a request has the offset that the group must reach before the membe
 record waits for this partition, or if the offset is not known yet. The tag serves only metrics. A member requests a
 position even after its wait has ended, because the position may be lowered.
 
-Tag 10286 of a request numbers the member's requests. If a request arrives behind a later request, its list of wanted
+Tag 10286 of a request numbers the member's requests. If a request arrives after a later request, its list of wanted
 positions is out of date, and replaces nothing. The tag is -1 from a release without it, and from a client that is no
 member.
 
@@ -25,8 +25,8 @@ Tag 10263 of a response means that only a live member knows the position: the ow
 poll soon. Until this member reports, a log start beyond the wanted offset proves nothing, because the member's program
 may still process the records.
 
-Tag 10273 of a response counts the commits that lowered the group's offset of the partition. A member with another count
-has missed such a commit. Since that commit, the group may have read the records again.
+Tag 10273 of a response counts the commits that lowered the group's offset of the partition. If a member knows another
+count, it has missed such a commit. Since that commit, the group may have read the records again.
 
 Tags 10284 and 10285 give the order in which the coordinator made its responses to members. A member polls over two
 connections, so responses may arrive in another order. The member drops a response that is older than a response it has

@@ -1,6 +1,6 @@
 """The blobs of consumer group members in JoinGroup and SyncGroup: an int16 version, then the fields below.
 
-A newer version than 3 is read as 3, and bytes behind its fields are ignored. ``StickyAssignorUserData`` is the user
+A newer version than 3 is read as 3, and bytes after its fields are ignored. ``StickyAssignorUserData`` is the user
 data of the sticky assignor and has no version in front.
 """
 

@@ -1,7 +1,7 @@
 """DeleteRecords (21): move the start of partitions up to an offset; -1 is the high watermark.
 
 Version 2 is flexible. Tag 10268 (Anabranch's) is the only leader epoch in which the records may be deleted, -1 for any.
-A program that drains a closed partition (KIP-253) sets this tag, so that nothing is deleted once a layout counts the
+A program that drains a closed partition (KIP-253) sets this tag, so that nothing is deleted after a layout counts the
 partition again.
 """
 
