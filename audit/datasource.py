@@ -139,7 +139,7 @@ class SegmentsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lost(self, what: str) -> None:
         if self._fail_on_data_loss:
-            raise DataLossError(f"{what}; failOnDataLoss=false goes on without these records")
+            raise DataLossError(f"{what}; failOnDataLoss=false continues without these records")
         _log.warning("records are lost: %s", what)
 
     def initialOffset(self) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def _is_later(name: str, high_watermark: int) -> bool:
 
 
 def wrong_log_ends(topic: TopicFiles, summaries: Mapping[int, PartitionSummary]) -> Iterator[Violation]:
-    """Logs that begin behind their log start offset, or do not end at their high watermark.
+    """Logs that begin above their log start offset, or do not end at their high watermark.
 
     Promise: a log holds every record from its log start offset to its high watermark. Kafka, "Replication"; KIP-107.
     """

@@ -186,7 +186,7 @@ def read_slice(one: Slice, order_by: OrderField | None, lost: Lost) -> Iterator[
 
 
 def _check_order(one: Slice, offsets: Ints, at: int, lost: Lost) -> int:
-    """Return the offset behind ``offsets``. If the offsets, beginning at ``at``, have a gap, a loss is reported."""
+    """Return the next offset after ``offsets``. If the offsets, beginning at ``at``, have a gap, a loss is reported."""
     if not len(offsets):
         return at
     before = np.concatenate([np.array([at - 1]), offsets[:-1]])

@@ -99,8 +99,8 @@ class Stage:
 class Move:
     """Keys that went from one partition to another.
 
-    ``source_end`` is the offset behind the source's last record before the resize. ``target_start`` is the offset of
-    the target's first record after it. An offset is None when there is no such record. ``records_after`` counts the
+    ``source_end`` is one above the offset of the source's last record before the resize. ``target_start`` is the offset
+    of the target's first record after it. An offset is None when there is no such record. ``records_after`` counts the
     target's records under the later layout.
     """
 
@@ -279,7 +279,7 @@ class _Offsets:
                 self._rows[row.partition].append(row)
 
     def end(self, partition: int, version: int) -> int | None:
-        """The offset behind the last record under this layout or an earlier one."""
+        """One above the offset of the last record under this layout or an earlier one."""
         last = [row.last_offset for row in self._rows[partition] if (row.layout_version or 0) <= version]
         return max(last) + 1 if last else None
 

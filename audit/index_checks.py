@@ -4,7 +4,7 @@ An offset index entry is correct under three conditions, so that no look-up miss
 entry's position. The batch's base offset is not above the entry's offset. The batch with the entry's offset is before
 the position of the next entry. A time index entry is correct when no record up to the entry's offset has a later time
 than the entry. In a topic that is not compacted, the batch with the entry's offset must also have the entry's time.
-Entries ascend. Zeros behind the last entry are space that Kafka reserves.
+Entries ascend. Zeros after the last entry are space that Kafka reserves.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Batches(NamedTuple):
 
 
 class Index(NamedTuple):
-    """The whole entries of an index file, without the zeros behind the last one. ``offset`` is absolute."""
+    """The whole entries of an index file, without the zeros after the last one. ``offset`` is absolute."""
 
     offset: Ints
     at: Ints
@@ -116,7 +116,7 @@ def offset_faults(index: Index, batches: Batches) -> Iterator[Fault]:
 
 
 def time_faults(index: Index, batches: Batches, compacted: bool) -> Iterator[Fault]:
-    """The wrong entries. The entries with an offset in these batches are checked, and the first entry behind them."""
+    """The wrong entries. The entries with an offset in these batches are checked, and the first entry after them."""
     if not len(batches.positions) or not batches.ascend:
         return
     first_last = np.searchsorted(index.offset, [batches.base_offsets[0], batches.last_offsets[-1] + 1])

@@ -111,7 +111,7 @@ def read_part(
 
 
 def _with_ends(segments: Sequence[SegmentEntry]) -> Iterator[tuple[SegmentEntry, int | None]]:
-    """Each segment with the offset behind its records, which may be unknown for the last segment."""
+    """Each segment with the first offset after its records, which may be unknown for the last segment."""
     for index, segment in enumerate(segments):
         later = segments[index + 1].base_offset if index + 1 < len(segments) else None
         yield segment, segment.end_offset if segment.end_offset >= 0 else later
@@ -169,7 +169,7 @@ def _begin(entries: Entries, log: BinaryIO, base_offset: int, first: int) -> int
 
 
 def _end(entries: Entries, log: BinaryIO, base_offset: int, end: int) -> int | None:
-    """A position behind all batches with offsets below ``end``; None when no such position is known."""
+    """A position after all batches with offsets below ``end``; None when no such position is known."""
     for at in range(bisect_left(entries, end - base_offset, key=lambda entry: int(entry[0])), len(entries)):
         position = int(entries[at][1])
         if (found := _batch_at(log, position)) is not None and found >= end:
@@ -178,7 +178,7 @@ def _end(entries: Entries, log: BinaryIO, base_offset: int, end: int) -> int | N
 
 
 def _splits(entries: Entries, log: BinaryIO, begin: int, end: int, split_bytes: int) -> Iterator[int]:
-    """Positions of batches that are at least ``split_bytes`` apart, and at least ``split_bytes`` behind ``begin``."""
+    """Positions of batches that are at least ``split_bytes`` apart, and at least ``split_bytes`` after ``begin``."""
     at, last, highest = 0, begin, end - split_bytes // 2
     while (at := bisect_left(entries, last + split_bytes, lo=at, key=lambda entry: int(entry[1]))) < len(entries):
         position = int(entries[at][1])

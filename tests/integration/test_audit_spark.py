@@ -447,7 +447,7 @@ def test_a_stream_follows_an_export_and_continues_from_its_checkpoint(tmp_path: 
     writer.partitions[1].append([(b"key", b"3\tnew")])
     export()
     writer.partitions[1].segments[-1].unlink()
-    with pytest.raises(StreamingQueryException, match=r"is missing, the export wrote .*failOnDataLoss=false goes on"):
+    with pytest.raises(StreamingQueryException, match=r"is missing, the export wrote .*failOnDataLoss=false continues"):
         follow()
     assert follow(failOnDataLoss="false") == []
 

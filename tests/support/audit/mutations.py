@@ -87,7 +87,7 @@ RULES_OFF = [
          "elif extra.endswith", "elif False and extra.endswith", 34),
     _off("a file has another CRC32C", "segment files", _FILES, file_checks.changed_files,
          "found[1] != crc", "False", 6, 8, 9, 11, 13, 16, 21, 24),
-    _off("a log begins behind its start", "log ends", _FILES, file_checks.end_faults,
+    _off("a log begins above its log start offset", "log ends", _FILES, file_checks.end_faults,
          "first > start and", "False and", 10),
     _off("a log ends before its high watermark", "log ends", _FILES, file_checks.end_faults,
          "last + 1 < end", "False", 7, 12, 16, 24, 31),
