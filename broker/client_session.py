@@ -66,7 +66,7 @@ class ClientSession:
 
     @property
     def refreshes_seldom(self) -> bool:
-        """Whether a doubling must not wait for the client's next metadata request, which may be seconds away."""
+        """Whether a doubling must not wait for the client's next metadata request, which may take seconds to come."""
         return self.software_name in _REFRESHES_SELDOM
 
     @property

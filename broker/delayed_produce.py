@@ -96,7 +96,7 @@ class AwaitedAppend(Awaited):
 
 
 class AwaitedInTerm(Awaited):
-    """A part without a batch in the log: the part is refused once this broker does not lead in the same term."""
+    """A part without a batch in the log: the part is refused as soon as this broker does not lead in the same term."""
 
     __slots__ = ("_term",)
 

@@ -12,12 +12,12 @@ from anabranch.runtime.env import Clock
 logger = structlog.get_logger(__name__)
 
 LOG_EVERY_S = 10.0
-"""A topic's refusals of one kind are logged once in this time."""
+"""A topic's refusals of one kind are logged at most once in this time."""
 _TOPICS_KEPT = 1024
 
 
 class LayoutRefusals:
-    """The refusals since the start."""
+    """Counts and logs the batches that this broker refuses for their layout."""
 
     def __init__(self, clock: Clock, metrics: BrokerMetrics) -> None:
         self._clock = clock

@@ -96,7 +96,7 @@ class KnownZnode(Generic[T]):
         return self.is_watched and bool(self.wrong)
 
     def changed(self) -> None:
-        """The callback of the data watch: the znode was written or deleted, or the connection is gone."""
+        """The callback of the data watch: the znode was written or deleted, or the connection was lost."""
         self.is_watched = False
 
     async def read(self, zk: ZkStore) -> None:

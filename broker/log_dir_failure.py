@@ -14,7 +14,7 @@ _RETRY_S = 1.0
 
 
 class LogDirFailures:
-    """Writes the reports. ``report`` may be called often. A report made during a write causes one more write."""
+    """Writes to ZooKeeper that replicas of this broker are offline. All reports during a write cause one more write."""
 
     def __init__(self, zk: ZkStore, broker_id: int) -> None:
         self._zk = zk

@@ -76,7 +76,7 @@ class TopicInfo:
     """Numbers of partitions that existed and were merged away."""
 
     def remove(self, index: int, incarnation: int) -> int:
-        """Drop a partition unless it was created again since; returns the incarnation that is gone, -1 if unknown."""
+        """Drop a partition unless it was created again since; returns the removed incarnation, -1 if unknown."""
         known = self.partitions.get(index)
         if known is not None and 0 <= incarnation < known.incarnation:
             return incarnation
@@ -208,7 +208,7 @@ class MetadataCache:
 
         Puts the partitions that left the cluster into ``removed``, with their incarnations. If partitions were removed
         or the topic was created again, the request has a new topic id and names all partitions of the topic. The
-        partitions that it does not name are gone: a broker that was not registered when they were removed got no
+        partitions that it does not name were removed: a broker that was not registered when they were removed got no
         request about their removal.
         """
         self.brokers = {
@@ -264,7 +264,8 @@ class MetadataCache:
             index = partition.partition_index
             if partition.leader == LEADER_DURING_DELETE:
                 incarnation = topic.remove(index, partition.incarnation)
-                if incarnation >= 0:  # otherwise it was removed long ago, and may exist again, with offsets
+                # The incarnation is unknown after a removal long ago. The partition may exist again, with offsets.
+                if incarnation >= 0:
                     removed[TopicPartition(name, index)] = incarnation
         if is_known and topic.layout_version > 0:
             for index, info in described.items():

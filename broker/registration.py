@@ -1,8 +1,8 @@
 """This broker's ephemeral znode ``/brokers/ids/<id>``; its czxid is the broker epoch.
 
-While the znode of an earlier session exists, registering waits until it is gone (KAFKA-7165, KAFKA-14845). If our own
-session owns the znode already, the broker is registered (KAFKA-13407: the response to the create was lost). After an
-expiry the broker registers again in the new session.
+While the znode of an earlier session exists, registering waits until it is deleted (KAFKA-7165, KAFKA-14845). If our
+own session owns the znode already, the broker is registered (KAFKA-13407: the response to the create was lost). After
+an expiry the broker registers again in the new session.
 
 Each registration reads ``/features`` first (``admit``). The multi that creates the broker's znode also sets
 ``/brokers/registrations``, at the version that ``/brokers/registrations`` had before ``/features`` was read. An update
@@ -83,7 +83,7 @@ class Registration:
         logger.info("broker.registered", path=self._path, epoch=self.epoch)
 
     async def _try_once(self, *, create: bool) -> bool:
-        """Register, or wait until an earlier session's znode is gone; returns whether nothing is left to do."""
+        """Register, or wait until an earlier session's znode is deleted; returns whether nothing is left to do."""
         gone = trio.Event()
         try:
             if create:

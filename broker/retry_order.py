@@ -113,7 +113,7 @@ class RetryOrder:
         self._awaited.clear()
 
     def turn(self, records: Sequence[Record], now: float) -> BatchTurn:
-        """Decide on a batch. If it is next, it is not awaited any more; if it has to be repeated, it is awaited now."""
+        """Decide whether a batch is written now. A batch that must be repeated is awaited until it is written."""
         first = _mark(records[0])
         self._moved_at = min(self._moved_at, now)
         if self._lost and not self._lost.isdisjoint(map(_mark, records)):

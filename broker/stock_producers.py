@@ -8,8 +8,8 @@ for each connection and layout:
   accepted: the key belongs here until the layout changes. By then the producer uses the new count.
 - The layout has changed and a batch has a misplaced key. The repeated batch is refused permanently.
 
-Batches in flight behind a refused batch are refused too; otherwise they would be written before the refused batch. The
-same holds for batches behind a batch that arrives before this broker leads its partition for the first time. See
+Batches in flight that follow a refused batch are refused too; otherwise they would be written before the refused batch.
+The same holds for batches that follow a batch which arrives before this broker first leads its partition. See
 ``awaited_batches`` for idempotent producers, and ``retry_order`` for the others.
 """
 
@@ -59,7 +59,7 @@ class Owed:
     topic_id: uuid.UUID | None
     layout_version: int
     partitions: WeakKeyDictionary[ClientSession, dict[int, float]] = field(default_factory=WeakKeyDictionary)
-    """The time until which each partition is waited for.
+    """For each partition, the time when the wait for its outstanding batch ends.
     If a batch must be repeated, the time is infinite. If the last batch had a misplaced key, the time is limited: the
     next batch may have a misplaced key too."""
 
@@ -73,7 +73,7 @@ class StockProducers:
     def __init__(self, clock: Clock, silence_s: float) -> None:
         self._clock = clock
         self._silence_s = silence_s
-        """The time for which a busy producer is waited for.
+        """The longest wait for a busy producer.
         The time begins when the producer can be made to refresh metadata. It begins again with each batch that has a
         misplaced key, because the producer may write more records by the old count. A batch without such a key ends the
         wait."""
@@ -289,7 +289,7 @@ def _is_awaited(session: ClientSession, key: TopicPartition) -> bool:
 def _is_moving(batch: RecordBatch, partition: int, count: int, announced: int) -> bool:
     """Whether all keys belong here with ``count`` partitions, and a key moves with ``announced`` partitions.
 
-    If a producer uses another partitioner, it cannot follow the split, so it is not waited for.
+    If a producer uses another partitioner, it cannot follow the split, so the split does not wait for it.
     """
     keys = batch.keys()
     hashes = [positive_hash(key) for key in keys if key is not None]

@@ -88,7 +88,7 @@ def _may_read(shard: Shard, group: Group, topic: str) -> bool:
 
 
 def delete_group(turn: Turn, token: Token, group_id: str) -> None:
-    """Write tombstones for an empty group and its offsets. ``DeletableGroupResult`` is sent once they are committed."""
+    """Write tombstones for an empty group and its offsets. ``DeletableGroupResult`` is sent when they are committed."""
     group = turn.shard.groups.get(group_id)
     if group is None or group.state is GroupState.DEAD:
         error = ErrorCode.GROUP_ID_NOT_FOUND

@@ -193,10 +193,10 @@ def _park(turn: Turn, group: Group, member: Member, join: ParkedJoin) -> None:
 
 
 def _replace_static(turn: Turn, group: Group, joining: Joining, instance_id: str, new_member_id: str) -> None:
-    """Replace a static member that came back without its member id, and fence its predecessor.
+    """Replace a static member that joins again without its member id, and fence its predecessor.
 
     If the group is stable and its protocol does not change, no rebalance is needed: the generation is written with the
-    new member id, and the join is answered once the generation is committed.
+    new member id, and the join is answered when the generation is committed.
     """
     old_member_id = group.static_members[instance_id]
     old_leader_id = group.leader_id
@@ -251,12 +251,12 @@ class StaticMemberStored:
         group, member = self.group, self.group.members.get(self.new_member_id)
         in_time = group.state is GroupState.STABLE and group.generation_id == self.generation_id
         if member is None or not in_time:
-            # A rebalance began or the member is gone: its join is answered already.
+            # A rebalance began or the member was removed: its join is answered already.
             return turn.out
         if error is ErrorCode.NONE:
             join = group.take_join(member)
             if join is not None:
-                # With the old leader's id, a leader that came back sends no assignment: no member would get it.
+                # With the old leader's id, a leader that joined again sends no assignment, so no member would get one.
                 response = generation_response(group, member, join, leader_id=self.old_leader_id or "")
                 turn.out.reply(join.token, response)
             group.keep_alive(member, now.monotonic_ms)

@@ -20,7 +20,7 @@ from anabranch.zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, highest
 
 
 def read_clock(clock: Clock, not_before_ms: int = 0) -> Now:
-    """The time of a decision. If a timer fired, it is never before the timer's deadline ``not_before_ms``."""
+    """The time for a decision now. After a timer, it is not before the timer's deadline ``not_before_ms``."""
     return Now(clock.now_ms(), max(int(clock.monotonic() * 1000), not_before_ms))
 
 

@@ -109,7 +109,7 @@ def _poll(
 def _replace_wants(
     turn: Turn, group: Group, member_id: str, poll_number: int, asked: Sequence[Asked]
 ) -> list[TopicPartition]:
-    """Replace a member's wanted partitions and its waits; returns the partitions that were not wanted before."""
+    """Replace the partitions whose positions a member wants, and its waits. Returns the newly wanted partitions."""
     poller = group.positions.pollers[member_id]
     poller.poll_number = poll_number
     new = group.positions.want(member_id, poller, {one.tp: one.incarnation for one in asked if one.is_wanted})

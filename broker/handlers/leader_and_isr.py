@@ -23,7 +23,7 @@ from anabranch.protocol.sentinels import NO_LAYOUT_VERSION
 from anabranch.protocol.types import TopicPartition
 
 _FULL = 2
-"""The type of a request that names all replicas that the broker has to have."""
+"""The type of a full request: it names every replica that the broker must have."""
 
 
 def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:

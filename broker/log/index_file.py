@@ -8,7 +8,7 @@ from anabranch.broker.log import disk_errors
 from anabranch.runtime.env import Storage
 
 WRITE_AT_BYTES = 4096
-"""New entries are written once they have this many bytes, and on roll, flush and close.
+"""New entries are written when they have this many bytes, and on roll, flush and close.
 If a crash loses entries, recovery rebuilds them, because it begins in the segment that holds the recovery point."""
 
 

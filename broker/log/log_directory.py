@@ -61,7 +61,7 @@ class LogDirectory:
         """Lock the dir, check or write ``meta.properties``, and remove the clean-shutdown marker.
 
         Raises ``LogDirError`` if another process uses the dir, or if it belongs to another broker or cluster. Raises
-        ``LogDirLostError`` if the disk refuses the dir.
+        ``LogDirLostError`` if a file operation in the dir fails.
         """
         lock_path = join(self.path, LOCK_FILE)
         try:

@@ -38,7 +38,7 @@ class LogFlusher:
         self._woken.set()
 
     def forget(self, partition: TopicPartition) -> None:
-        """Do not flush the log of this partition, because the log is gone."""
+        """Do not flush the log of this partition, because the log was deleted."""
         self._wanted.pop(partition, None)
 
     async def run(self) -> None:

@@ -275,7 +275,7 @@ class _Loader:
         return end_offset < following and not self._config.compacts and following > self._checkpoints.first_dirty_offset
 
     def _drop_after(self, index: int) -> None:
-        """Drop the segments after ``index``. Records are missing before them, so the log ends at that gap."""
+        """Drop the segments after ``index``: records are missing between it and the next one. The log ends there."""
         for segment in self._segments[index + 1 :]:
             self._log.warning("log.segment_dropped", file=segment.path(LOG_SUFFIX))
             for path in segment.mark_deleted():

@@ -386,7 +386,7 @@ class PartitionLog:
         return count
 
     def replace_segments(self, old: Sequence[LogSegment], cleaned: LogSegment) -> bool:
-        """Replace the segments ``old`` by a complete cleaned segment; False if some of ``old`` are gone.
+        """Replace the segments ``old`` by a complete cleaned segment; False if some of ``old`` were removed.
 
         A range of a removed file that is being sent stays readable. Raises KAFKA_STORAGE_ERROR. After this error the
         log is as before if the cleaned segment was not committed. Otherwise the log is broken, and the next start

@@ -1,6 +1,6 @@
 """The state of a partition's idempotent and transactional producers (KIP-98, KIP-360), with Kafka 3's rules.
 
-A check changes nothing. A batch is recorded once it is in the file. A producer's last five batches are kept to
+A check changes nothing. A batch is recorded when it is in the file. A producer's last five batches are kept to
 recognise a repeated batch. Snapshots have all five, so a repeated batch is recognised after a restart as before.
 (Kafka's snapshots have only the last batch. If an earlier batch is repeated after a restart, it is written a second
 time, under a new producer epoch.)

@@ -515,7 +515,7 @@ class LogSegment:
     def mark_deleted(self) -> list[str]:
         """Close the segment and rename its files to ``.deleted``; returns their new paths, to be removed later.
 
-        Once the log file is renamed, the segment is gone. Raises ``OSError``; then the segment is as before. If an
+        Once the log file is renamed, the segment is deleted. Raises ``OSError``; then the segment is as before. If an
         index keeps its name, a new segment overwrites the index, or the next start removes it.
         """
         log = self.path(LOG_SUFFIX)

@@ -109,7 +109,7 @@ class Partition:
         self.services = services
         self.role = Role.FOLLOWER
         self.term = 0
-        """Increases whenever this broker begins to lead: records that it appended in an earlier term may be gone."""
+        """Increases whenever this broker begins to lead: records that it appended in an earlier term may be lost."""
         self.base_offset = 0
         """The first offset of this incarnation, which never had records below: there is a gap, as after compaction."""
         self.leader_id = NO_LEADER
@@ -250,7 +250,7 @@ class Partition:
         admission: Admission | None = None,
         read: ReadBatch | None = None,
     ) -> AppendResult:
-        """Append one batch as the leader. If no other replica has to be waited for, move the high watermark.
+        """Append one batch as the leader. If it needs no other replica, move the high watermark.
 
         ``all_in_sync``: acks=all, so ``min.insync.replicas`` counts. ``admission``: see ``produce_admission``,
         ``read``: see ``validate_append``. Raises ``KafkaError``, among them NOT_LEADER_OR_FOLLOWER 6,
@@ -312,7 +312,7 @@ class Partition:
     def follower_fetched(self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int) -> None:
         """Note that a follower in this leader epoch has all records below ``fetch_offset``, after any truncation.
 
-        If a fetch has an earlier registration than the last fetch, it is from a process that is gone (KIP-903).
+        If a fetch has an earlier registration than the last fetch, it is from a process that has ended (KIP-903).
         """
         progress = self.progress.get(replica_id)
         if progress is None or broker_epoch < progress.broker_epoch:
@@ -328,10 +328,10 @@ class Partition:
 
     @property
     def is_followed(self) -> bool:
-        """Whether every in-sync replica has followed this leader, so that no replica has records of its own.
+        """Whether every in-sync replica has followed this leader, so that none has a record that the leader lacks.
 
-        If an earlier leader was cut off and is still in the ISR, it may have records of its own besides the committed
-        records. With ``log.flush=ack`` a power cut does not bring such records back: followers sync their truncations
+        If an earlier leader was cut off and is still in the ISR, it may have uncommitted records that this leader
+        lacks. With ``log.flush=ack`` a power cut does not bring such records back: followers sync their truncations
         before they fetch, and the result is true only once this leader has synced its own truncations.
         """
         known = self.progress
@@ -410,7 +410,7 @@ class Partition:
         self.recheck_high_watermark()
 
     def recheck_high_watermark(self) -> None:
-        """Check the high watermark again, because the replicas that are waited for may have changed."""
+        """Check the high watermark again, because the set of awaited replicas may have changed."""
         if self.is_leader and self._advance_high_watermark():
             self.notify()
 
@@ -426,7 +426,7 @@ class Partition:
     def _waited_for(self) -> Collection[int]:
         """The replicas that must have a record before it is committed: committed and pending ISR (KIP-497).
 
-        A replica that is about to join is waited for too. Otherwise, if a leader is alone in its ISR, its high
+        A replica that is about to join the ISR is awaited too. Otherwise, if a leader is alone in its ISR, its high
         watermark would move with every append, and under load no follower could ever reach the high watermark.
         """
         waited_for = dict.fromkeys(self._others_in_sync())

@@ -211,7 +211,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _with_log(self, key: TopicPartition, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> Partition:
-        """The partition with the log of the requested incarnation. Deletes a log of another incarnation."""
+        """Return the partition. Its log is new if it had none of the requested incarnation; another log is deleted."""
         log = self._logs.get(key)
         if log is not None and not _same_incarnation(log, topic_id, state.incarnation):
             logger.warning("replica.replaced", partition=str(key), incarnation=state.incarnation)
@@ -312,7 +312,7 @@ class ReplicaManager:
         log = self._logs.get(key)
         meant = state.incarnation
         if log is not None and 0 <= meant < log.identity.incarnation:
-            return Stopped(ErrorCode.NONE)  # the requested incarnation is gone; a later incarnation stays (hole 20)
+            return Stopped(ErrorCode.NONE)  # the requested incarnation was removed; a later one is kept (hole 20)
         # Epochs of two incarnations cannot be compared: a log of an earlier incarnation is deleted as well.
         is_same = log is None or meant == NO_INCARNATION or log.identity.incarnation in (NO_INCARNATION, meant)
         if partition is not None and is_same and is_fenced(state.leader_epoch, partition):
@@ -334,8 +334,8 @@ class ReplicaManager:
     def remember_end(self, key: TopicPartition, incarnation: int, epoch: int, end: int = NO_OFFSET) -> Ended:
         """Remember a replica's last StopReplica. If the replica is assigned again, its leader epoch is higher.
 
-        If the response is lost, the request arrives again when the log is gone, and is answered with the same log end.
-        If an older StopReplica arrives late, it does not count as the last one.
+        If the response is lost, the request arrives again after the log was deleted, and is answered with the same log
+        end. If an older StopReplica arrives late, it does not count as the last one.
         """
         before = self.ended.pop(key, Ended())
         ended = Ended(incarnation, epoch, end)
@@ -373,7 +373,7 @@ class ReplicaManager:
                     partition.review_isr()
 
     def brokers_changed(self) -> None:
-        """Check the high watermarks after brokers started or stopped: one may have waited for a broker that is gone."""
+        """Check the high watermarks after brokers started or stopped: one may have waited for a broker that stopped."""
         for partition in self._partitions.values():
             partition.recheck_high_watermark()
 

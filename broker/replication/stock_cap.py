@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 class StockCap(NamedTuple):
     """The highest leader epoch whose batches stock consumers get.
 
-    Until ``fresh_until`` (monotonic seconds) the cap is ``while_fresh``. That cap was computed from answers about the
+    Until ``fresh_until`` (monotonic seconds) the cap is ``while_fresh``, which was computed from answers about the
     groups. After ``fresh_until`` another group may begin to read, so the cap is ``at_least``, which is right for every
     group.
     """

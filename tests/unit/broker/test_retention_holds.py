@@ -159,7 +159,7 @@ def test_a_topic_whose_retention_does_not_wait_is_not_held(log_fixture: LogFixtu
 def test_a_topic_whose_retention_begins_to_wait_is_held_for_a_lease(log_fixture: LogFixture) -> None:
     """A topic gets a lease when its config makes retention wait.
 
-    The topic gets the lease even after an earlier hold has ended. The controller sends a hold in its next round.
+    The lease begins even if an earlier hold has ended. The controller sends a new hold in its next round.
     """
     broker = Broker(log_fixture)
     broker.lead(3)

@@ -83,7 +83,7 @@ def test_a_group_whose_commit_is_lowered_is_waited_for_again() -> None:
     assert cap(topic, 1) == -1
 
 
-def test_a_group_is_let_go_after_max_hold_while_a_later_group_is_still_awaited() -> None:
+def test_a_group_is_released_after_max_hold_while_a_later_group_is_still_awaited() -> None:
     topic, other = split(), Reader("other", 1)
     answered(topic, 0, BEHIND)
     assert not decided(topic, 0).let_go

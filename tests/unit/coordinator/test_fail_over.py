@@ -40,7 +40,7 @@ EVENTS: dict[str, Callable[[ReplicatedCoordinators, int], None]] = {
     "deliver": lambda cluster, broker: cluster.replicas[broker].deliver(),
     "deliver at leader": lambda cluster, _: cluster.replicas[cluster.leader].deliver(),
     "hold reads": lambda cluster, broker: cluster.replicas[broker].hold_reads(),
-    "let reads go on": lambda cluster, broker: cluster.replicas[broker].may_read.set(),
+    "let reads continue": lambda cluster, broker: cluster.replicas[broker].may_read.set(),
 }
 NAMES = [*EVENTS, "wait", *["commit and replicate", "fetch", "replicate", "deliver at leader", "notify all"] * 2]
 
@@ -85,7 +85,7 @@ READ_ACROSS_TWO_CHANGES = [
     ("commit", 0),
     *SETTLED,
     *LEADS_1,
-    ("let reads go on", 1),
+    ("let reads continue", 1),
     *SETTLED,
     ("fetch", 0),
 ]

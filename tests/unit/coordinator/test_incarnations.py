@@ -89,7 +89,7 @@ def test_hole_20_a_late_commit_is_refused_before_the_broker_knows_the_later_inca
 
 
 def lagging(**options: bool) -> Driver:
-    """Return a broker that took over a group with an offset of an incarnation. The broker does not know it yet."""
+    """Return a new coordinator with old metadata: it loaded an offset of an incarnation that its metadata lacks."""
     before = knows(NOW)
     before.commit({T0: 5})
     driver = before.restarted()

@@ -295,7 +295,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert group.wake_ms <= min(deadlines)
 
     def teardown(self) -> None:
-        """Check that every waiting request is answered once the log is healthy and time passes."""
+        """Check that every waiting request is answered when the log is healthy and time passes."""
         if not hasattr(self, "driver"):
             return
         self.driver.settle_all()

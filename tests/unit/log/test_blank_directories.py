@@ -197,7 +197,7 @@ async def test_a_blank_directory_stays_blank_until_it_has_a_role(log_fixture: Lo
     assert await found_after_restart(log_fixture, manager) == ("e", ONE_RECORD)
 
 
-async def test_one_of_several_blank_directories_stays(log_fixture: LogFixture) -> None:
+async def test_all_but_one_of_several_blank_directories_are_removed(log_fixture: LogFixture) -> None:
     for name in ("d", "e"):
         (log_fixture.root / name / "t-0").mkdir(parents=True)
     manager = await started(log_fixture)

@@ -226,7 +226,7 @@ async def test_the_cleaner_does_not_change_a_log_that_is_not_compacted(log_fixtu
     assert not await cleaner_for(log_fixture, log).clean_dirtiest()
 
 
-async def test_more_keys_than_memory_take_several_runs(log_fixture: LogFixture) -> None:
+async def test_keys_that_do_not_fit_in_memory_are_compacted_in_several_runs(log_fixture: LogFixture) -> None:
     log = compacted(log_fixture)
     for value in (b"1", b"2"):
         for number in range(40):
@@ -369,7 +369,7 @@ async def test_other_logs_are_cleaned_while_one_is_unreadable(log_fixture: LogFi
 async def test_a_log_that_was_compacted_loads_without_its_policy_and_checkpoint(
     log_fixture: LogFixture, clean_shutdown: bool
 ) -> None:
-    """The policy is ``delete`` by now, and the cleaner's checkpoint is gone: a gap would look like lost records."""
+    """The policy is ``delete`` now, and the cleaner's checkpoint is deleted: a gap would look like lost records."""
     log = compacted(log_fixture, segment_bytes=200)
     for value in (b"1", b"2"):
         put(log, a=value)

@@ -132,7 +132,7 @@ async def test_a_partial_batch_is_cut_off_before_a_new_segment(log_fixture: LogF
 
 
 async def hole(log_fixture: LogFixture, *, clean: bool = True, **checkpoints: int) -> PartitionLog:
-    """Return a log of three segments whose middle segment is gone."""
+    """Return a log of three segments, the second of which is missing."""
     log = log_fixture.create(segment_bytes=3 * SIZE)
     for sequence in range(9):
         log.append_as_leader(idempotent(sequence), 0)

@@ -394,7 +394,7 @@ async def test_idle_producers_are_forgotten(log_fixture: LogFixture, autojump_cl
     manager.close_at_once()
 
 
-async def test_a_changed_producer_expiration_counts_at_once(log_fixture: LogFixture) -> None:
+async def test_a_changed_producer_expiration_applies_at_once(log_fixture: LogFixture) -> None:
     manager = manager_for(log_fixture, producer_id_expiration_ms=1_000_000)
     await manager.start()
     log = manager.create(A, TOPIC_ID, 7)
@@ -408,7 +408,7 @@ async def test_a_changed_producer_expiration_counts_at_once(log_fixture: LogFixt
     manager.close_at_once()
 
 
-async def test_a_changed_cleaner_backoff_counts_at_once(log_fixture: LogFixture) -> None:
+async def test_a_changed_cleaner_backoff_applies_at_once(log_fixture: LogFixture) -> None:
     """The present pause has the old length, which may be a day."""
     manager = manager_for(log_fixture, cleaner_backoff_ms=86_400_000)
     await manager.start()
