@@ -260,7 +260,7 @@ class ConsumerConfig(ClientConfig):
     max_partition_fetch_bytes: int = _int(1_048_576)
     default_api_timeout_ms: int = _int(60_000)
     ordered_delivery_commit_before_report: bool = _flag(True)
-    """Commit processed records before another member goes on with their keys.
+    """Commit processed records before another member continues with their keys.
 
     Otherwise these records could be delivered again after newer records of their keys, if this member crashes.
     """

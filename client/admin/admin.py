@@ -239,7 +239,7 @@ class Admin(Client[AdminConfig]):
     ) -> dict[str, str]:
         """Set the partition count of each topic; a lower count merges partitions (KIP-253).
 
-        If the count is queued behind another resize, returns at once; otherwise once every leader has the new layout.
+        Returns at once if another resize has to end first; otherwise when every leader has the new layout.
         POLICY_VIOLATION means that the resize is not possible now. INVALID_PARTITIONS means that it is never possible.
         ``validate_only`` checks this and changes nothing. A count cannot be below the count at the topic's creation. If
         a response is lost, the request is repeated. If the topic already has the count by then, no error is raised.

@@ -261,7 +261,7 @@ class MemberDescription:
     None if the group does not wait, or if the broker does not send this time.
     """
     wait_left_ms: int | None = None
-    """The time after which the group goes on without an awaited member."""
+    """The time after which the group continues without an awaited member."""
 
 
 @dataclass(frozen=True, slots=True)

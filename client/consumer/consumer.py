@@ -176,8 +176,8 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
 
         ``partition_key_listener`` is called in the same way for keys that move between partitions while a topic is
         resized (KIP-253). ``on_partition_key_maybe_revoked`` flushes the state of the partitions' keys before another
-        member may go on with these keys. ``on_partition_key_assigned`` loads this state before the first record of such
-        a key is delivered.
+        member may continue with these keys. ``on_partition_key_assigned`` loads this state before the first record of
+        such a key is delivered.
         """
         self._ensure_open()
         if (topics is None) == (pattern is None):
@@ -289,7 +289,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
                 raise ClientClosedError("the consumer was closed")
 
     async def _call_back(self) -> None:
-        """Run the callbacks that are due. Partitions that the group took away during a long callback are given up."""
+        """Run the callbacks that are due. Partitions that the member lost during a long callback are given up."""
         if self._subscription.takes_every_partition:
             await self._announce_followed()
         while True:

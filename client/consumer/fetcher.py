@@ -356,7 +356,7 @@ class Fetcher:
             if diverging.end_offset < asked.offset:
                 truncate(state, diverging.end_offset, diverging.epoch, self._config.auto_offset_reset)
                 return True
-            # The log differs but is long enough: reading goes on from here, as after OffsetForLeaderEpoch.
+            # The log differs but is long enough: reading continues from here, as after OffsetForLeaderEpoch.
             state.last_fetched_epoch = diverging.epoch
             return False
         state.high_watermark = data.high_watermark

@@ -131,7 +131,7 @@ class PositionResolver:
             self._on_change()
 
     async def _pause(self, asked: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Let partitions with a position go on. Ask for the others after a pause, or once a leader changes.
+        """Let partitions with a position continue. Ask for the others after a pause, or once a leader changes.
 
         ``asked`` has the leaders that the round meant to ask.
         """

@@ -182,7 +182,7 @@ class GroupMembership:
         self._on_change()
 
     async def _give_up_lost(self) -> None:
-        """Give up the partitions that the group took away. Nothing may be committed for them."""
+        """Give up the partitions that the member has lost. Nothing may be committed for them."""
         self._lost = False
         held = list(self._subscription.partitions)
         self._subscription.set_assignment(())
@@ -526,7 +526,7 @@ class GroupMembership:
         purpose = GROUP
         if self._join_scope is not None:
             self._join_scope.cancel()
-            # On the connection GROUP the coordinator may hold back the JoinGroup and all requests behind it.
+            # On the connection GROUP the coordinator may hold back the JoinGroup and all later requests.
             purpose = GENERAL
         self.member.forget()
         if member_id and self._config.group_instance_id is None:

@@ -132,7 +132,7 @@ class HandOvers:
             *(*one.partition, one.max_leader_epoch, "; ".join(waits)),
         )
 
-    # ------------------------------------------------------------ the partitions waited for
+    # ------------------------------------------------------------ the awaited partitions
 
     def processed(self, tp: TopicPartition, now: float) -> None:
         """Note that the group's position in a partition became known, or moved."""

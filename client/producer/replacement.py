@@ -4,7 +4,7 @@ The records of a key are in one queue, in order. They are taken out in that orde
 key's new partition. No batch of the topic is in flight meanwhile (``topic_placement``). A partition that gains keys
 takes its first record only after the partitions that lose keys have stopped.
 
-A full buffer is seconds of work, so the work is done in steps. Between the steps other tasks run. The user goes on
+A full buffer is seconds of work, so the work is done in steps. Between the steps other tasks run. The user continues
 sending, and the new records go into the same queues by the old layout. They are placed next, until there are no new
 records. Only then is any record sent.
 """
@@ -124,7 +124,7 @@ class Replacement:
         return self._after
 
     def take(self, queues: list[list[ProducerBatch]]) -> None:
-        """Add batches to place, behind all batches taken before. ``queues`` has each queue's batches, in order."""
+        """Add batches to place, after all batches taken before. ``queues`` has each queue's batches, in order."""
         batches = _oldest_first(queues)
         self._taken += batches
         self._pending += batches

@@ -149,7 +149,7 @@ class AssignedPartition:
             self.last_fetched_epoch = fetched.leader_epoch
 
     def take(self, limit: int) -> list[tuple[FetchedBatch, int, int]]:
-        """Give out at most ``limit`` buffered records and move the position behind them."""
+        """Give out at most ``limit`` buffered records and move the position past them."""
         spans: list[tuple[FetchedBatch, int, int]] = []
         while self.buffer and limit > 0:
             fetched = self.buffer[0]

@@ -1,6 +1,6 @@
 """Hole 24: a moved key of a compacted topic leaves a marked tombstone in the key's old partition.
 
-The tombstone is sent once the key's record is in the new partition.
+The tombstone is sent when the key's record is in the new partition.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The clients' logs when brokers are away: outages, lost connections, absent topics, late records, joins."""
+"""The clients' logs when brokers are not available: outages, lost connections, absent topics, late records, joins."""
 
 from __future__ import annotations
 
