@@ -284,7 +284,7 @@ class ExportRun:
 
     def finish(self, unread: Iterable[int] = ()) -> ExportReport:
         """Write checkpoints and manifest, and remove the files that interrupted exports left."""
-        for key in self.copies.keys() - self._done:  # the replica is gone, or was not requested
+        for key in self.copies.keys() - self._done:  # the replica was removed, or was not requested
             copy = self.copies[key]
             self.copies[key] = replace(copy, high_watermark=copy.end_offset)
             if copy.is_new and not copy.segments:

@@ -1,8 +1,8 @@
 """The state of an export for each replica, and the rules by which a later export continues an earlier one. Pure.
 
 An export only grows. Records that retention or compaction removes from a broker stay exported. A later export begins at
-the offset behind the exported ones. Offsets that a broker removed before they were exported are recorded as missing. An
-export cannot continue a log that was truncated below the exported offset (by an unclean election):
+the first offset after the exported ones. Offsets that a broker removed before they were exported are recorded as
+missing. An export cannot continue a log that was truncated below the exported offset (by an unclean election):
 ``ExportConflictError``.
 """
 
@@ -263,7 +263,7 @@ def resumed(published: Manifest | None, partial: Manifest | None, sizes: Mapping
 def leftovers(copies: Mapping[CopyKey, Copy], topic: str, paths: Iterable[str]) -> list[str]:
     """The files that an interrupted export left and no manifest names.
 
-    A segment's file is returned only if it begins at or behind the end of the last complete export. The audit reports
+    A segment's file is returned only if it begins at or after the end of the last complete export. The audit reports
     other unnamed files.
     """
     kept = {key.directory(topic): copy for key, copy in copies.items()}

@@ -182,7 +182,7 @@ def _piece(path: Path, segment: SourceSegment, descriptor: int, start_offset: in
 def _boundary(
     descriptor: int, base_offset: int, index: Sequence[tuple[int, int]], offset: int, *, at_most: bool = False
 ) -> tuple[int, int]:
-    """The position of the first batch that reaches ``offset``, and the offset behind the previous batch.
+    """The position of the first batch that reaches ``offset``, and the first offset after the previous batch.
 
     The search begins at the last index entry below ``offset``, or at the beginning when the index is wrong. Without
     ``at_most``, raises HistoryChangedError if that batch begins below ``offset``. With ``at_most`` such a batch is left

@@ -35,7 +35,7 @@ T = TypeVar("T", AsyncAdmin, AsyncConsumer, AsyncProducer)
 
 
 class _Blocking(Generic[T]):
-    """Runs an async client in a portal, and has the client's attributes. The client's methods block here."""
+    """Runs an async client on another thread's event loop. It has the client's attributes, and its methods block."""
 
     _factory: ClassVar[Callable[..., Any]]
 

@@ -148,7 +148,7 @@ class Gate:
         return GateState.DUE if lineage.is_load_due(known, held.loaded, epoch) else GateState.OPEN
 
     def cap(self, partition: int) -> int:
-        """The highest leader epoch whose batches may be delivered once no load is due; -1: none."""
+        """The highest leader epoch whose batches may be delivered when no load is due; -1: none."""
         held = self._held[partition]
         if held.cap_version != self.facts.version:
             held.cap = lineage.cap(self.facts, partition)

@@ -118,7 +118,7 @@ def _facts_of(known: Facts, reader: Reader) -> Facts:
 
 
 class Patience(Generic[K]):
-    """Waits, each with its start, and the waits that lasted too long."""
+    """Remembers when each wait began, and which waits have lasted too long."""
 
     __slots__ = ("_since", "released")
 
@@ -136,5 +136,5 @@ class Patience(Generic[K]):
         return found
 
     def since(self, wait: K) -> float:
-        """The time when a wait of the last ``look`` began."""
+        """The time when a present wait began; ``wait`` was given to the last ``look``."""
         return self._since[wait]

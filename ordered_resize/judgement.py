@@ -323,7 +323,7 @@ def _emptied(case: Case) -> str | None:
     if case.count < case.before and stays:
         return (
             "The topic's records never expire, so partitions marked for deletion would never get empty; set"
-            " delete.records.when.drained=true to have them emptied once every group has read them."
+            " delete.records.when.drained=true to have them emptied when every group has read them."
         )
     return None
 

@@ -50,9 +50,9 @@ def raised_floor(floor: int, epoch: int) -> int:
 def required(facts: Facts, losers: Mapping[int, int], *, passed_too: bool = False) -> dict[int, int]:
     """The partitions to process before batches that wait for ``losers``, each with its highest leader epoch.
 
-    Epochs that are over or were passed need nothing more. Requirements behind a lineage that is unknown or too old are
-    not included. With ``passed_too``, passed epochs are included: they would be required again if their position were
-    lowered.
+    Epochs that are over or were passed need nothing more. Requirements that follow from an unknown or too old lineage
+    are not included. With ``passed_too``, passed epochs are included: they would be required again if their position
+    were lowered.
     """
     needed: dict[int, int] = {}
     todo = list(losers.items())

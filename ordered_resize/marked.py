@@ -47,7 +47,7 @@ def of_compacted(partitions: Sequence[int], marked: Marked) -> str:
     them, their = one_or_many(number, "it", "them"), one_or_many(number, "its", "their")
     if marked is Marked.DRAINED:
         return (
-            f"{LOSS_KEY}=true: {which} {one_or_many(number, 'is', 'are')} removed once every group has read {them}. The"
+            f"{LOSS_KEY}=true: {which} {one_or_many(number, 'is', 'are')} removed when every group has read {them}. The"
             f" latest values of {their} keys are lost, and older values in other partitions may become visible again."
         )
     until = "" if marked is Marked.FOR_EVER else f" {marked.value}"

@@ -125,7 +125,7 @@ class PartitionState:
 
     @property
     def being_removed(self) -> bool:
-        """Whether the partition was drained after a merge and its removal has begun. Only the removal goes on."""
+        """Whether the partition was drained after a merge and its removal has begun. Only the removal continues."""
         return self.leader == LEADER_DURING_DELETE
 
     def replace(self, **changes: Any) -> PartitionState:

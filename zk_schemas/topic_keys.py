@@ -118,7 +118,7 @@ TOPIC_CONFIGS = ConfigDef(
             False,
             None,
             CLUSTER,
-            doc="a marked partition of a compacted topic loses the latest values of its keys once every group has "
+            doc="a marked partition of a compacted topic loses the latest values of its keys when every group has "
             "read them, and older values in other partitions may become visible again; false: the partition stays "
             "until a grow counts it again",
         ),
@@ -128,7 +128,7 @@ TOPIC_CONFIGS = ConfigDef(
             False,
             None,
             CLUSTER,
-            doc="a partition marked for deletion loses its records once every group has read them, instead of when "
+            doc="a partition marked for deletion loses its records when every group has read them, instead of when "
             "they expire; not in compacted topics",
         ),
         ConfigKey(

@@ -62,7 +62,7 @@ def describe(
 ) -> int:
     """Show each partition that a group has committed or is assigned: offset, lag, member; and the waits of a resize.
 
-    The column behind has the age of the first record that is not committed; the total of a topic has the highest age.
+    The column "behind" has the age of the first record that is not committed; the total of a topic has the highest age.
     A wait is expiring if retention removes unread records of the awaited partition within ten minutes.
 
     Parameters
@@ -375,7 +375,7 @@ async def apply_reset(admin: Admin, group: str, rows: Iterable[Reset]) -> None:
     except KafkaError as error:
         if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
             raise
-        raise CommandError(f"group {group} has members: its offsets can be set once they have left") from error
+        raise CommandError(f"group {group} has members: its offsets can be set when all have left") from error
 
 
 @app.command(name="reset-offsets")

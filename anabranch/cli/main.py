@@ -109,7 +109,7 @@ def _wrong_usage(error: CycloptsError) -> RenderableType:
 
 
 def _end_without_reader() -> NoReturn:
-    """End without output: the reader of standard output is gone."""
+    """End without output: the reader of standard output has closed it."""
     sys.stderr.close()
     sys.exit(141)
 

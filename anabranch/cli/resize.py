@@ -221,13 +221,13 @@ def _when_deleted(partitions: Collection[int], values: Mapping[str, Any]) -> lis
     if is_compacted(values):
         return [of_compacted(sorted(partitions), kept)]
     if kept is Marked.DRAINED:
-        return [f"{numbers} {are} deleted once every group has read {them} ({DRAIN_KEY}=true)"]
+        return [f"{numbers} {are} deleted when every group has read {them} ({DRAIN_KEY}=true)"]
     its, days = one_or_many(len(partitions), "its", "their"), retention_ms / 86_400_000
     when = f"when {its} last record has expired (retention.ms={retention_ms}, {days:g} days)"
     never = f"{numbers} {are} never deleted: {its} records do not expire"
     return [
         f"{numbers} {are} deleted {when}" if kept is Marked.EXPIRED else never,
-        f"with --delete-records-when-drained: deleted once every group has read {them}",
+        f"with --delete-records-when-drained: deleted when every group has read {them}",
     ]
 
 
@@ -271,7 +271,7 @@ async def begin_resize(admin: Admin, name: str, count: int, changed: Collection[
     except KafkaTimeoutError as error:
         if not waits:
             raise CommandError(
-                f"{error.message}; a resize that has begun goes on: anabranch topics describe {name} shows it{done}"
+                f"{error.message}; a resize that has begun continues: anabranch topics describe {name} shows it{done}"
             ) from error
     except KafkaError as error:
         is_waited_for_again = waits and error.code is ErrorCode.INVALID_PARTITIONS
@@ -291,7 +291,8 @@ async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: in
             progress.update(f"{name}: {missing}")
             await anyio.sleep(CHECK_EVERY_S)
     raise CommandError(
-        f"{name} is not resized after {timeout_ms} ms: {missing}; the resize goes on: anabranch topics describe {name}"
+        f"{name} is not resized after {timeout_ms} ms: {missing}; "
+        f"the resize continues: anabranch topics describe {name}"
         " shows it"
     )
 

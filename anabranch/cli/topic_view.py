@@ -84,7 +84,7 @@ def is_resized(topic: TopicDescription) -> bool:
 
 
 def marked_partitions(topic: TopicDescription) -> list[int]:
-    """The partitions that are deleted once they are drained."""
+    """The partitions that are deleted when they are drained."""
     if topic.undeleted_partition_count < 0:
         return []
     return [p.partition for p in topic.partitions if p.partition >= topic.undeleted_partition_count]
@@ -286,7 +286,7 @@ def consumer_hold_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
         + (f"offset {row['end_offset']}" if row["end_offset"] >= 0 else f"the end of epoch {row['epoch']}")
         + (f" (at offset {row['position']}" if row["position"] >= 0 else " (without a commit")
         + f", for {row['waited_ms'] // 1000} s"
-        + (", no longer waited for)" if row["is_let_go"] else ")")
+        + (", no longer awaited)" if row["is_let_go"] else ")")
         for row in rows
     ]
 

@@ -218,11 +218,11 @@ def alter(
     delete_config
         A config to set back to its default; may be given many times.
     delete_records_when_drained
-        Set delete.records.when.drained=true first: partitions that are merged away are deleted once every group has
+        Set delete.records.when.drained=true first: partitions that are merged away are deleted when every group has
         read them, not only when their records have expired.
     delete_latest_values_when_drained
         Set delete.latest.values.when.drained=true first: partitions of a compacted topic that are merged away are
-        deleted once every group has read them. The latest values of their keys are lost with them, and older values in
+        deleted when every group has read them. The latest values of their keys are lost with them, and older values in
         other partitions may come back. Otherwise these partitions stay.
     dry_run
         Change nothing; print which partitions would be split or merged, and why the resize would be refused. With auto,
@@ -230,11 +230,11 @@ def alter(
         on.
     wait
         Wait until the partitions have been split, or merged into others. Without it the command fails if that takes
-        more than 20 s; the resize goes on.
+        more than 20 s; the resize continues.
     wait_drained
         As --wait, and then until the partitions that were merged away are deleted.
     timeout_ms
-        How long to wait with --wait or --wait-drained after the controller's answer. The resize goes on after that.
+        How long to wait with --wait or --wait-drained after the controller's answer. The resize continues after that.
     """
     loses = delete_latest_values_when_drained
     changes: dict[str, str | None] = {**parse_configs(config), **dict.fromkeys(delete_config or [])}

@@ -172,7 +172,7 @@ def _wait(wait: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Reason:
 def summary(group: Mapping[str, Any]) -> dict[str, Any]:
     """The totals of a group: lag in records and seconds, waiting partitions, the busiest member.
 
-    ``may_be_unread``: partitions without a commit have records, or their records are unknown.
+    ``may_be_unread``: a partition without a commit has records, or it is not known whether it has any.
     """
     rows = group["partitions"]
     lags = [row["lag"] for row in rows if row["lag"] is not None]

@@ -36,7 +36,7 @@ class DataLossError(Exception):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what}. Set failOnDataLoss to false to go on without the lost records, or begin with a new checkpoint "
+            f"{what}. Set failOnDataLoss to false to continue without the lost records, or begin with a new checkpoint "
             "location"
         )
 
@@ -151,7 +151,7 @@ class Looks:
         )
 
     async def check_starts(self, start: Offsets) -> None:
-        """Check ``startingOffsets``: an offset behind a partition's end means a truncated log, or a wrong option."""
+        """Check ``startingOffsets``: an offset above a partition's end means a truncated log, or a wrong option."""
         given = {
             TopicPartition(name, p): position.offset
             for name, topic in start.topics.items()

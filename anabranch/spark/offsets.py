@@ -5,7 +5,7 @@
         "partitions": {"0": {"offset": 100, "leader_epoch": 2, "incarnation": 44}}}}}
 
 ``offset`` is the next one to read. A micro-batch begins at the end of the previous one, unless ``begin`` is given: in
-the first micro-batch, in a new partition, and behind lost records. Spark does not keep the initial offsets, and
+the first micro-batch, in a new partition, and after lost records. Spark does not keep the initial offsets, and
 requests them again after a restart. ``initial`` marks the initial offsets; ``begin`` then applies. Spark compares
 offsets as text, so equal offsets are encoded equally.
 """

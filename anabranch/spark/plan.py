@@ -1,6 +1,6 @@
 """Computes the end of a micro-batch from the known facts about the topics and from the micro-batch's begin. Pure.
 
-A partition is read past the first leader epoch of a lineage entry only when the micro-batch **begins** at or behind
+A partition is read past the first leader epoch of a lineage entry only when the micro-batch **begins** at or after
 everything that the entry requires (``ordered_resize.lineage``). So the records of the old partition are in an earlier
 micro-batch than the records of the new partition. Within a micro-batch all records of a key are in one partition.
 """

@@ -153,7 +153,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
 
 class LogDataSource(DataSource):  # type: ignore[misc]
-    """The data source ``anabranch``. Options are checked once the kind of query is known."""
+    """The data source ``anabranch``. Options are checked when the kind of query is known."""
 
     @classmethod
     def name(cls) -> str:

@@ -26,7 +26,7 @@ STAYS = (
     f" {LOSS_KEY}=true removes them, and loses these values."
 )
 LOST = (
-    f"{LOSS_KEY}=true: partitions 4, 5 are removed once every group has read them. The latest values of their keys are"
+    f"{LOSS_KEY}=true: partitions 4, 5 are removed when every group has read them. The latest values of their keys are"
     " lost, and older values in other partitions may become visible again."
 )
 

@@ -105,7 +105,7 @@ def fill(cluster: Cluster, topic: str, count: int, *, partition: int = 0) -> Non
     assert done.returncode == 0, done.stderr
 
 
-def test_without_a_group_records_of_partitions_that_come_later_are_printed(cluster: Cluster, topic: str) -> None:
+def test_without_a_group_records_of_partitions_that_are_added_later_are_printed(cluster: Cluster, topic: str) -> None:
     with running(cluster, "consume", topic, "--from-beginning", "--max-messages", "200") as process:
         assert process.stdout is not None
         keys = [f"{n}:{n}" for n in range(100)]

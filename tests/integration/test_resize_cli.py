@@ -74,7 +74,7 @@ def test_a_topic_is_split_merged_drained_and_described(cluster: ProcessCluster) 
     shrunk = anabranch(cluster, "topics", "alter", "t", "--partitions", "4", "--wait")
     assert shrunk.returncode == 0, shrunk.stderr
     # 4 and 5 have no records, so nothing has to expire.
-    wait_for(lambda: len(described(cluster, "t")["partitions"]) == 4, DEADLINE_S, "empty partitions are gone")
+    wait_for(lambda: len(described(cluster, "t")["partitions"]) == 4, DEADLINE_S, "empty partitions are removed")
     text = anabranch(cluster, "topics", "describe", "t").stdout
     assert "created with 4 partitions, 4 in use" in text
 
@@ -116,7 +116,7 @@ def test_records_of_marked_partitions_are_left_until_every_group_has_read_them(c
             await admin.alter_group_offsets("g", ends)
 
     anyio.run(read_the_rest)
-    wait_for(lambda: len(described(cluster, "drained")["partitions"]) == 4, DEADLINE_S, "drained partitions are gone")
+    wait_for(lambda: len(described(cluster, "drained")["partitions"]) == 4, DEADLINE_S, "drained ones are removed")
     # A topic without marked partitions can grow again.
     assert anabranch(cluster, "topics", "alter", "drained", "--partitions", "5", "--wait").returncode == 0
 

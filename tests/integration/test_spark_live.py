@@ -202,7 +202,7 @@ def test_a_stateful_query_reads_each_key_without_a_gap_and_in_order_while_the_to
         wait_for(is_read, DEADLINE_S, "everything is read")
         assert query.exception() is None and broken == [] and len(last) == KEYS
         wait_for(
-            lambda: is_settled(live.bootstrap, topic, 4), DEADLINE_S, "partitions are removed once the stream read them"
+            lambda: is_settled(live.bootstrap, topic, 4), DEADLINE_S, "partitions are removed when the stream read them"
         )
         live.produce(topic, [(b"key-%d" % key, b"%d" % load.rounds) for key in range(KEYS)])
         wait_for(lambda: set(last.values()) == {load.rounds} or query.exception(), DEADLINE_S, "the stream continues")

@@ -536,7 +536,7 @@ def test_the_export_continues_after_a_shrink_changed_the_topic_id(cluster: Clust
     assert cluster.exported() == list(range(18))
 
 
-def test_where_no_incarnation_is_known_the_topic_id_decides(cluster: Cluster) -> None:
+def test_without_an_incarnation_a_topic_is_identified_by_its_topic_id(cluster: Cluster) -> None:
     cluster.incarnation = -1
     cluster.export()
     cluster.export()

@@ -32,7 +32,7 @@ def test_topics_describe_shows_the_groups_that_hold_stock_consumers_of_a_partiti
     lines = [line for line in out.splitlines() if "stock consumers" in line]
     assert lines == [
         "partition 1 from epoch 2 is held for stock consumers: group mute must first process partition 5 until "
-        "the end of epoch 0 (without a commit, for 300 s, no longer waited for)",
+        "the end of epoch 0 (without a commit, for 300 s, no longer awaited)",
         "partition 1 from epoch 2 is held for stock consumers: group slow must first process partition 5 until "
         "offset 40 (at offset 20, for 12 s)",
     ]

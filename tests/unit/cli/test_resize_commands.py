@@ -48,7 +48,7 @@ def test_a_dry_run_of_a_shrink_shows_when_marked_partitions_are_removed(run: Run
     assert "partitions 4, 5 are deleted when their last record has expired (retention.ms=604800000, 7 days)" in out
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run", "--delete-records-when-drained")
     assert "delete.records.when.drained: would be true" in out
-    assert "partitions 4, 5 are deleted once every group has read them" in out
+    assert "partitions 4, 5 are deleted when every group has read them" in out
     assert "group g has 17 records of partitions 4, 5 to read before it gets newer records of their keys" in out
     assert admin.calls[-2:] == [
         ("configs", {"t": {"delete.records.when.drained": "true"}}, True),
@@ -182,7 +182,7 @@ def test_a_controller_that_is_slow_to_answer_is_waited_for_only_with_wait(run: R
 
     status, out, err = run(FakeAdmin(on_create_partitions=begin_late), "topics", "alter", "t", "--partitions", "6")
     assert (status, out) == (1, "")
-    assert "within 20000 ms; a resize that has begun goes on" in err
+    assert "within 20000 ms; a resize that has begun continues" in err
     arguments = ["topics", "alter", "t", "--partitions", "6", "--wait"]
     status, out, _ = run(FakeAdmin(on_create_partitions=begin_late), *arguments)
     assert (status, out) == (0, "altered t\nt has 6 partitions\n")
@@ -301,7 +301,7 @@ def test_a_dry_run_of_a_shrink_of_a_compacted_topic_reports_once_that_the_partit
     ]
     assert "warning: Producers wrote to t.\n" in out
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run", LOSES)
-    assert f"\n{LOSS_KEY}=true: partitions 4, 5 are removed once every group has read them. The latest values" in out
+    assert f"\n{LOSS_KEY}=true: partitions 4, 5 are removed when every group has read them. The latest values" in out
     assert "no group has committed offsets of the topic" in out
     status, _, err = run(admin, "topics", "alter", "t", "--partitions=4")
     assert (status, err) == (0, f"warning: {STAYS}\nwarning: Producers wrote to t.\n")
@@ -384,4 +384,4 @@ def test_a_wait_for_a_drain_reports_that_only_expiry_deletes_the_partitions(run:
     status, _, err = run(admin, "topics", "alter", "t", "--partitions", "4", *waiting)
     assert status == 1
     assert "are deleted when their last record has expired (retention.ms=604800000, 7 days)" in err
-    assert "with --delete-records-when-drained: deleted once every group has read them; the same command" in err
+    assert "with --delete-records-when-drained: deleted when every group has read them; the same command" in err

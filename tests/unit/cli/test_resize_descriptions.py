@@ -55,7 +55,7 @@ def test_one_partition_is_written_in_the_singular(run: Run) -> None:
     )
     assert out.startswith("t: 2 -> 1 partition")
     assert "partition 1 is deleted when its last record has expired" in out
-    assert "with --delete-records-when-drained: deleted once every group has read it\n" in out
+    assert "with --delete-records-when-drained: deleted when every group has read it\n" in out
 
 
 def test_describe_as_json_has_the_layout(run: Run) -> None:

@@ -87,7 +87,7 @@ def test_a_request_is_refused_with_a_code_and_a_reason(
         (
             2,
             {"marked": Marked.DRAINED},
-            f"{LOSS_KEY}=true: partitions 2, 3 are removed once every group has read them.",
+            f"{LOSS_KEY}=true: partitions 2, 3 are removed when every group has read them.",
         ),
         (2, {"is_compacted": False}, "$"),
         (6, {"marked": Marked.FOR_EVER}, "$"),  # partitions 4 and 5 are revived
