@@ -307,7 +307,7 @@ class Channel:
         answered: bool = True,
         held_s: float = 0.0,
     ) -> Pending:
-        """Send a request behind the waiting requests. ``answered=False``: it has no response (Produce with acks=0).
+        """Send a request after the waiting requests. ``answered=False``: it has no response (Produce with acks=0).
 
         ``held_s`` is the time that the peer may hold the request back, such as the ``max_wait_ms`` of a Fetch.
         """

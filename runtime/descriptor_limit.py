@@ -20,7 +20,7 @@ class DescriptorLimit(NamedTuple):
 
     @property
     def allows(self) -> str:
-        """The meaning of the soft limit for a server."""
+        """Text for the log: the files and connections that may be open at the same time."""
         return f"{self.soft} log segments in use, connections and other files together"
 
 

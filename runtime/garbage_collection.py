@@ -21,7 +21,7 @@ THRESHOLDS = (2_500, 4, 2)
 OLDEST = 2
 GROWTH = 1.5
 GROWTH_BYTES = 256 << 20
-"""All objects are traversed once the process has ``GROWTH`` times its size at the last full traversal, plus this."""
+"""All objects are traversed when the size exceeds ``GROWTH`` times the size at the last traversal, plus these bytes."""
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 

@@ -29,7 +29,7 @@ class SchedulerChangedError(RuntimeError):
 class SimTasks:
     """The tasks of one simulated process, which can be stopped and continued as by SIGSTOP and SIGCONT.
 
-    While a process is stopped, time goes on and bytes arrive, but its tasks do not run.
+    While a process is stopped, time passes and bytes arrive, but its tasks do not run.
     """
 
     def __init__(self) -> None:
