@@ -61,4 +61,4 @@ def wait_in_sync(target: Target, topic: str) -> int:
         if partitions and all(len(p.isrs) == target.replicas and p.leader >= 0 for p in partitions.values()):
             return int(partitions[0].leader)
         time.sleep(0.1)
-    raise SystemExit(f"{target.name}: {topic} does not come back into sync")
+    raise SystemExit(f"{target.name}: {topic} is not in sync again in time")
