@@ -299,7 +299,7 @@ async def test_a_committed_offset_of_an_earlier_incarnation_does_not_count(
     assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
-async def test_nothing_is_deleted_while_a_coordinator_is_away(
+async def test_nothing_is_deleted_while_a_coordinator_is_unavailable(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     """The positions of a coordinator's groups are unknown while the coordinator does not respond."""

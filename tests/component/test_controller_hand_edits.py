@@ -136,7 +136,7 @@ async def test_a_topic_that_cannot_be_read_is_not_answered_as_unknown(
 async def test_a_deletion_ends_although_the_topic_is_removed_by_hand_meanwhile(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """The last broker responds only when the topic's znodes are gone. The deletion ends nevertheless."""
+    """The last broker responds only after the topic's znodes are deleted. The deletion still ends."""
     cluster = await started(nursery)
     cluster.brokers[3].answering = trio.Event()
     await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100))

@@ -162,7 +162,7 @@ async def test_kafka_12257_a_recreated_topic_has_a_new_id_and_incarnation_and_be
 async def test_kafka_14616_a_returning_replica_gets_the_new_id_of_a_topic_recreated_meanwhile(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """The topic is deleted and created by hand, so that no deletion waits for the broker that is away."""
+    """The topic is deleted and created by hand, so that no deletion waits for the stopped broker."""
     cluster = await start(nursery)
     first = await cluster.topic("t")
     cluster.brokers[3].leave()
@@ -193,7 +193,7 @@ async def test_kafka_14616_a_returning_replica_gets_the_new_id_of_a_topic_recrea
 async def test_kafka_10548_a_broker_that_registers_gets_the_list_of_its_replicas_and_no_others(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
-    """A log that is not in the list belongs to a topic that was deleted while the broker was away."""
+    """A log that is not in the list belongs to a topic that was deleted while the broker was stopped."""
     cluster = await start(nursery)
     await create(cluster, "elsewhere", [1, 2])
     await create(cluster, "here", [3])

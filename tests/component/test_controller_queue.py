@@ -296,7 +296,7 @@ async def test_a_queued_count_that_became_impossible_is_dropped_and_logged(
 async def test_a_queued_count_waits_while_a_broker_is_missing_and_is_then_carried_out(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With one of three brokers away there is no broker for the third replica.
+    """While one of three brokers is stopped, no broker can have the third replica.
 
     The reason is logged once, and again when it occurs again. A request that could begin at once is refused. A request
     that must wait is accepted.
@@ -342,7 +342,7 @@ async def test_a_resize_waits_for_the_leader_of_a_partition_that_has_none(
 
 
 async def removal_held(cluster: ControllerCluster) -> None:
-    """Begin the removal of partitions 4 and 5. Broker 3 has replicas of both partitions and is away."""
+    """Begin the removal of partitions 4 and 5. Broker 3 has replicas of both partitions and is stopped."""
     await resized(cluster, 6)
     hold_records(cluster, range(4, 6), 40)
     await resized(cluster, 4)

@@ -113,7 +113,7 @@ async def test_the_end_of_a_closed_partition_is_not_available_until_the_isr_has_
         (1, GROWN, FIRST, None, ErrorCode.INVALID_PARTITION_METADATA),
         (1, FIRST, FIRST, 7, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     ],
-    ids=["closed", "of another layout", "behind a gap"],
+    ids=["closed", "of another layout", "after a gap"],
 )
 @pytest.mark.parametrize("follows", [True, False], ids=["the replica follows", "the replica leaves the ISR"])
 async def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch(

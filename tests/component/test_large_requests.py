@@ -130,8 +130,8 @@ async def test_other_connections_are_served_between_two_slices_and_each_answers_
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask, "large", produce())
             await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(ask, "behind it", ApiVersionsRequest())
-        assert answers == ["other", "large", "behind it"]
+            nursery.start_soon(ask, "after it", ApiVersionsRequest())
+        assert answers == ["other", "large", "after it"]
 
 
 async def test_the_partitions_of_a_full_fetch_are_read_in_slices(

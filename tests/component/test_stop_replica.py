@@ -274,7 +274,7 @@ async def test_the_log_of_a_stray_is_deleted_when_its_stop_replica_comes(
 
 
 async def test_a_log_from_before_a_restart_has_no_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """KIP-570: a broker whose replica moved while it was away finds the log on its disk, and does not lead the log."""
+    """KIP-570: a replica moved while its broker was stopped. The broker finds the log on disk and does not lead it."""
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk):
         pass

@@ -145,7 +145,7 @@ def test_pages_that_the_kernel_dropped_are_cold_until_they_are_read(tmp_path: Pa
         assert is_cold(fd, WINDOW_BYTES, 1)
         read_through(fd, 0, 3 * WINDOW_BYTES)
         assert not is_cold(fd, 0, 3 * WINDOW_BYTES)
-        assert not is_cold(fd, 3 * WINDOW_BYTES, 10), "behind the end there are no bytes to wait for"
+        assert not is_cold(fd, 3 * WINDOW_BYTES, 10), "after the end there are no bytes to wait for"
     finally:
         os.close(fd)
 

@@ -1,7 +1,7 @@
 """Record the directories of a cluster of commit a02dc22, with topics in every state that an unfinished resize leaves.
 
-That commit resized by barriers and sealed offsets. The recording has the files that its processes wrote: ZooKeeper's
-log, the log dirs of two brokers, and in ``manifest.json`` the records that were produced. To make it again:
+The code of that commit resizes by barriers and sealed offsets. The recording has the files that its processes wrote:
+ZooKeeper's log, the log dirs of two brokers, and in ``manifest.json`` the records that were produced. To make it again:
 
     git worktree add /tmp/a02dc22 a02dc22
     python3 -m venv /tmp/a02dc22/.venv

@@ -136,7 +136,7 @@ def key_order(history: History) -> Iterator[Violation]:
                 order, before = history.order[value], last.get((sent.producer, sent.key))
                 if before is not None and before[0] > order:
                     where = f"{tp} offset {offset} on broker {log.replica.broker}"
-                    what = f"{value} is behind {before[1]}, which was sent later"
+                    what = f"{value} has a higher offset than {before[1]}, which was sent later"
                     yield Violation("key_order", where, what, (history.sent[before[1]], sent))
                 last[sent.producer, sent.key] = order, value
 

@@ -116,8 +116,8 @@ def incarnations(history: History) -> Iterator[Violation]:
     """A partition that was removed and created again shares nothing with its predecessor.
 
     Its leader epochs are above the predecessor's, so a late request of an old leader is fenced. Its offsets are above
-    the predecessor's too, so a consumer's old position skips nothing. No record is in two incarnations. A group that
-    committed in one incarnation has read nothing of the next, and begins at the first offset of the next.
+    the predecessor's too, so a consumer with an old position skips no record. No record is in two incarnations. A group
+    that committed in one incarnation has read nothing of the next, and begins at the first offset of the next.
     """
     by_place: dict[TopicPartition, list[TopicPartition]] = {}
     for tp in history.tps:

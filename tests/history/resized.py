@@ -1,6 +1,6 @@
 """Correct histories of a topic that grows and shrinks, from a random source, like ``generated``.
 
-This module uses the promise itself, not the gate's rules. A record is delivered once all earlier records of its
+This module uses the promise itself, not the gate's rules. A record is delivered when all earlier records of its
 producer and key in other partitions are delivered, flushed, committed and loaded.
 """
 

@@ -226,7 +226,7 @@ def test_a_damaged_segment_fires_an_alert(cluster: ProcessCluster, prometheus: P
 
 
 def test_znodes_edited_by_hand_fire_alerts(cluster: ProcessCluster, prometheus: Prometheus) -> None:
-    """A topic's znode has no space for the controller's fields. Later a restarted controller misses a state's znode."""
+    """One alert is for a topic znode without space for the controller's fields, the other for a deleted state znode."""
     anyio.run(filled, cluster, NewTopic("frozen", 1, 1))
 
     async def split() -> None:

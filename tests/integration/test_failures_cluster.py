@@ -1,4 +1,4 @@
-"""Faults of a cluster: processes and ZooKeeper die, stop and come back, and znodes are edited by hand."""
+"""Faults of a cluster: processes and ZooKeeper are killed, stopped and restarted, and znodes are edited by hand."""
 
 from __future__ import annotations
 

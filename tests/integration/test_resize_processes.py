@@ -139,7 +139,7 @@ def edit(zk: KazooClient, topic: str, change: Callable[[dict[str, Any]], Any]) -
 def edit_until_settled(
     cluster: ProcessCluster, zk: KazooClient, topic: str, change: Callable[[dict[str, Any]], Any], count: int
 ) -> None:
-    """Edit the topic's znode until the topic is settled. The edit is repeated, because another write may come first."""
+    """Edit the topic's znode until its resize is complete. The edit is repeated: another write may replace it."""
 
     def done() -> bool:
         fields = json.loads(zk.get(paths.topic(topic))[0])

@@ -7,7 +7,7 @@ from anabranch.protocol.errors import ErrorCode
 
 
 def assert_only_refuses(effects: Effects, code: ErrorCode) -> None:
-    """Check that the response has ``code`` and a message, and that nothing is written, sent or waited for."""
+    """Check that the response has ``code`` and a message, and that the controller writes, sends and awaits nothing."""
     assert effects.response.error_code == code, effects.response
     assert effects.response.error_message
     assert effects == Effects(effects.topic, response=effects.response)

@@ -1,4 +1,4 @@
-"""An environment in which a program finds only the packages of an installation with some extras."""
+"""Makes an environment in which a program finds only the packages that some of our extras install."""
 
 from __future__ import annotations
 

@@ -356,9 +356,9 @@ class Machine:
                 continue
             if key == COMPACTED and offset not in found:
                 newer = [other for other in kept if other > offset and _key_of(found[other]) == _key_of(value)]
-                assert newer, f"{key}: offset {offset} is gone, and no later record has its key"
+                assert newer, f"{key}: offset {offset} is missing, and no later record has its key"
                 continue
-            assert offset in found, f"{key}: offset {offset} was acknowledged and is gone"
+            assert offset in found, f"{key}: offset {offset} was acknowledged and is missing"
             assert (found[offset] or b"").startswith(value) or not value, f"{key}: offset {offset} is another record"
         for offset in kept - set(promise.acknowledged):
             assert found[offset] in promise.maybe.get(offset, ()) or b"" in promise.maybe.get(offset, ()), (

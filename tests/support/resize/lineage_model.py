@@ -386,7 +386,7 @@ class LineageModel:
             return False
         h, n = batch.number
         if behind := [m for m in range(n + 1, self.records) if (h, m) in self.where]:
-            raise BrokenError(f"record {n} of key {h} is written to {batch.partition} behind {behind}")
+            raise BrokenError(f"record {n} of key {h} is written to {batch.partition} after {behind}")
         if batch.number in self.where:
             raise BrokenError(f"record {n} of key {h} is written twice")
         if place(h, self.initial, replica.layout[0]) != batch.partition:

@@ -79,7 +79,7 @@ def hold_records(
 
 
 class Rules:
-    """Checks each multi of ``watch``ed controllers. ``broken`` has the violations, in order."""
+    """Checks each multi-write of the controllers given to ``watch``. ``broken`` has the violations, in order."""
 
     def __init__(self, cluster: ControllerCluster) -> None:
         self.cluster = cluster

@@ -105,7 +105,7 @@ async def test_the_page_reports_that_a_search_reached_its_limit(monkeypatch: pyt
     assert outcome_of(section, found) == "", "the page is full, and links to newer records"
 
 
-async def test_newer_records_follow_from_the_beginning() -> None:
+async def test_links_to_newer_records_lead_from_the_beginning_to_the_end() -> None:
     section, found = await look(LOGS, "beginning")
     seen = offsets(found)
     assert ways_on(section, found).older == ""

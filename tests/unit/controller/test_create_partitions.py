@@ -162,7 +162,7 @@ def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
         "internal": (ErrorCode.INVALID_REQUEST, decided(internal, 60, name="__consumer_offsets")),
         "too few given": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, given(8, 1, 1)),
         "none given": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, given(5)),
-        "a broker that is away": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, given(5, 9)),
+        "a broker that is not registered": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, given(5, 9)),
         "too large": (ErrorCode.INVALID_PARTITIONS, decide(image, CONFIG, Demand(topic), too_large, 0.0)),
     }
 

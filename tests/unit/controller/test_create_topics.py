@@ -140,7 +140,7 @@ def refusals() -> dict[str, tuple[ErrorCode, Effects]]:
         "no partitions": (ErrorCode.INVALID_PARTITIONS, decided(topic(partitions=0))),
         "no replicas": (ErrorCode.INVALID_REPLICATION_FACTOR, decided(topic(factor=0))),
         "more replicas than brokers": (ErrorCode.INVALID_REPLICATION_FACTOR, decided(topic(factor=3))),
-        "a broker that is away": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, decided(assigned({0: [1, 9]}))),
+        "a broker that is not registered": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, decided(assigned({0: [1, 9]}))),
         "no replicas for partition 0": (ErrorCode.INVALID_REPLICA_ASSIGNMENT, decided(assigned({1: [1]}))),
         "count and assignment": (ErrorCode.INVALID_REQUEST, decided(assigned({0: [1]}, partitions=1))),
         "over the limit": (ErrorCode.POLICY_VIOLATION, decided(topic(partitions=21))),

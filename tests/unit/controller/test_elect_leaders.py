@@ -37,7 +37,7 @@ def test_each_partition_that_can_be_led_by_its_first_replica_is_written() -> Non
 
 
 @pytest.mark.parametrize("out", ["shutting down", "failed disk", "gone"])
-def test_a_first_replica_that_may_not_lead_is_not_elected(out: str) -> None:
+def test_a_preferred_replica_that_may_not_lead_is_not_elected(out: str) -> None:
     image = cluster(state(2, [2, 1]), brokers=(2, 3) if out == "gone" else (1, 2, 3))
     image.shutting_down.update([1] if out == "shutting down" else [])
     image.failed.update({1: {T0}} if out == "failed disk" else {})

@@ -47,7 +47,7 @@ def test_a_replica_dropped_and_added_again_is_not_stopped() -> None:
 def test_only_a_broker_that_joins_is_sent_the_removed_partitions() -> None:
     """The other brokers saw the removal.
 
-    A broker that was away would treat an unknown partition as a new partition.
+    A broker that was not registered would treat an unknown partition as a new partition.
     """
     requests = batch(last_leader_epochs={0: 3, 1: 5})
 

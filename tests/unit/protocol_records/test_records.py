@@ -367,7 +367,7 @@ DAMAGED = {
     "timestamp over 64 bits": record(b"\0" + b"\xff" * 9 + b"\x02" + b"\0\1\1\0"),
     "varint without end": record(b"\0" + b"\xff" * 12),
     "batch ends inside a varint": varint(6) + b"\0\0\0\1\1\x80",
-    "bytes behind the last record": NORMAL + b"\0",
+    "bytes after the last record": NORMAL + b"\0",
     "nothing at all": b"",
     "another batch inside": GOOD,
 }
