@@ -91,7 +91,7 @@ async def test_answered_requests_are_logged_at_debug(tmp_path: Path) -> None:
     [
         ([("anabranch.broker.nothing", SET, "INFO")], ErrorCode.INVALID_CONFIG, "anabranch.broker.nothing does not"),
         ([(NAME, SET, "LOUD")], ErrorCode.INVALID_CONFIG, "levels are TRACE, DEBUG, INFO, WARN, ERROR, FATAL"),
-        ([(NAME, SET, None)], ErrorCode.INVALID_CONFIG, "None is no level"),
+        ([(NAME, SET, None)], ErrorCode.INVALID_CONFIG, "None is not a level"),
         ([(NAME, APPEND, "INFO")], ErrorCode.INVALID_REQUEST, "can only be set (0) or deleted (1)"),
         ([("root", DELETE, None)], ErrorCode.INVALID_REQUEST, "root"),
         ([(NAME, SET, "INFO"), (NAME, DELETE, None)], ErrorCode.INVALID_REQUEST, "named twice"),
