@@ -18,6 +18,7 @@ from anabranch.client.admin.types import PartitionHold
 from anabranch.client.errors import KafkaError
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.types import TopicPartition
@@ -37,7 +38,12 @@ TOPIC = "t"
 LIMIT_S = 60.0
 PRODUCER_ID = 9000
 _PRODUCE_VERSION = 9
+_CREATE_VERSION = 3
 _ANSWER_LIMIT_S = 2.0
+_ASK_LIMIT_S = 5.0
+_NO_LEADER = "no leader"
+_NOT_WRITTEN = (_NO_LEADER, ErrorCode.INVALID_PARTITION_METADATA.name, ErrorCode.NOT_LEADER_OR_FOLLOWER.name)
+"""Results of an attempt after which the record is certainly not in the log."""
 _BROKER_KEYS = {
     "min_insync_replicas": 1,
     "offsets_topic_num_partitions": 1,
@@ -58,6 +64,8 @@ class Scene:
         self._group = Group(cluster, self.recorder, TOPIC, GroupLoad(ordered=True))
         self._reads = False
         self._sequences: dict[TopicPartition, int] = {}
+        self._epochs: dict[TopicPartition, int] = {}
+        """The producer epochs: a record whose fate is unknown is the last one of its epoch (KIP-360)."""
         self._count = 0
         self.broker_keys: dict[str, Any] = dict(_BROKER_KEYS)
         """The configuration of every broker that is started later."""
@@ -95,14 +103,40 @@ class Scene:
     # ------------------------------------------------------------ the topic
 
     async def ask_for(self, count: int) -> str:
-        """Request a partition count, without waiting for the resize. Returns the refusal; "" when it was accepted."""
+        """Request a partition count, without waiting for the resize. Returns the refusal; "" when it was accepted.
+
+        The request goes to a broker whose requests the controllers answer. A broker that is cut off would deliver the
+        request again when the cut heals, so that the last count would depend on the schedule.
+        """
         self._wanted = 0
-        async with self._admin() as admin:
-            try:
-                await admin.create_partitions({TOPIC: count}, timeout_ms=0)
-            except KafkaError as error:
-                return str(error)
-        return ""
+        refusal = "no response"
+        with trio.move_on_after(_ASK_LIMIT_S):
+            while True:
+                refusal, is_final = await self._ask_once(count)
+                if is_final:
+                    break
+                await trio.sleep(0.1)  # polls: virtual time
+        return refusal
+
+    async def _ask_once(self, count: int) -> tuple[str, bool]:
+        """Send one CreatePartitions request. Returns the refusal, and whether another request cannot help."""
+        running = [machine for machine in self.cluster.running if machine.startswith("broker")]
+        reached = [machine for machine in running if not self._is_cut_off(machine)]
+        wanted = CreatePartitionsTopic(name=TOPIC, count=count, assignments=None)
+        request = CreatePartitionsRequest(topics=[wanted], timeout_ms=0, validate_only=False)
+        node = self.cluster.fabric.node("admin")
+        try:
+            async with Channel.open(node, min(reached), BROKER_PORT, "admin", timeout_s=1.0) as channel:
+                answer = await channel.request(request, version=_CREATE_VERSION, timeout_s=_ANSWER_LIMIT_S)
+        except (OSError, KafkaError, ValueError) as failure:
+            return f"{failure}", False
+        code = ErrorCode.of(answer.results[0].error_code)
+        if code in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT):
+            return "", True
+        return f"{code.name}: {answer.results[0].error_message}", code != ErrorCode.NOT_CONTROLLER
+
+    def _is_cut_off(self, machine: str) -> bool:
+        return any(self.cluster.fabric.is_cut(f"controller{controller}", machine) for controller in CONTROLLERS)
 
     def expect(self, count: int) -> None:
         """Expect this accepted count at the end of the run."""
@@ -228,10 +262,12 @@ class Scene:
         tp = TopicPartition(TOPIC, place(positive_hash(key.encode()), self.initial, layout[0]))
         value = value or self.sends(key)
         sequence = self._sequences.get(tp, 0)
-        error, offset = "no response", -1
+        error, offset, is_known = "no response", -1, True
         with trio.move_on_after(limit_s):
             while True:
+                before, is_known = is_known, False
                 error, offset = await self.ask(tp, layout, key, value, sequence, acks, broker)
+                is_known = before and error in _NOT_WRITTEN
                 if error == "" or (error == ErrorCode.INVALID_PARTITION_METADATA.name and not insist):
                     break
                 await trio.sleep(0.001 if insist else 0.1)  # polls: virtual time
@@ -242,6 +278,8 @@ class Scene:
                 self.recorder.add(Acked(now_ms(), "scenario", tp, offset, value))
         else:
             self.recorder.add(NotWritten(now_ms(), "scenario", value, "unknown", error))
+            if not is_known:
+                self._epochs[tp], self._sequences[tp] = self._epochs.get(tp, 0) + 1, 0
         return error, offset
 
     async def ask(
@@ -250,9 +288,11 @@ class Scene:
         """Send one Produce request; returns the error's name, "" for none, and the offset."""
         server = broker or self.leader_or_none(tp.partition)
         if not server:
-            return "no leader", -1
+            return _NO_LEADER, -1
         records = [(key.encode(), value.encode(), [], self.cluster.clock.now_ms())]
-        batch = build_batch(records, producer_id=PRODUCER_ID, producer_epoch=0, base_sequence=sequence)
+        batch = build_batch(
+            records, producer_id=PRODUCER_ID, producer_epoch=self._epochs.get(tp, 0), base_sequence=sequence
+        )
         data = TopicProduceData(
             name=TOPIC,
             partition_data=[PartitionProduceData(index=tp.partition, records=batch)],
