@@ -1,4 +1,8 @@
-"""The active controller: one queue of events, one task that decides, and one batch of requests to brokers per drain."""
+"""The active controller: one queue of events, and one task that handles them and sends requests to brokers.
+
+The events that are in the queue are handled together, and lead to one batch of requests. An urgent event has a batch of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,12 @@ from typing import Any
 import structlog
 import trio
 
-from anabranch.controller import autoscale, brokers, config_changes, deletion, features, log_dirs, topics, view
-from anabranch.controller.admin.dispatch import not_controller
+from anabranch.controller import autoscale, view
+from anabranch.controller.admin.error_responses import not_controller
+from anabranch.controller.carry_out import carry_out_all
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.controller_election import Office, wait_until_deposed
-from anabranch.controller.effects import carry_out
 from anabranch.controller.events import (
     AdminCall,
     AutoscaleDue,
@@ -37,14 +41,14 @@ from anabranch.controller.events import (
     TopicListChanged,
 )
 from anabranch.controller.giving_up import give_up
-from anabranch.controller.handlers import DECISIONS, PROCEDURES, UPDATES
+from anabranch.controller.handlers import HANDLERS, LOADING, Handler
 from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.outcome import Outcome
 from anabranch.controller.request_batch import BrokerRequest, RequestBatch
 from anabranch.controller.resize import draining, expiry
 from anabranch.controller.resize.groups import BrokerLink
-from anabranch.controller.resize.waits import DrainWait, changed
+from anabranch.controller.resize.waits import DrainWait, changed_waits
 from anabranch.controller.senders import Senders
 from anabranch.controller.store import ControllerMovedError, GuardedStore, ImageStaleError
 from anabranch.protocol.types import TopicPartition
@@ -97,11 +101,9 @@ class ActiveController:
         self._store = GuardedStore(env.zk, office.epoch_version)
         self._context = self._new_context()
         self.waits: dict[TopicPartition, DrainWait] = {}
-        """The reason why each partition marked for deletion still waits.
-
-        ``waiting_since`` has the time at which each wait began.
-        """
+        """The reason why each partition marked for deletion still waits."""
         self.waiting_since: dict[TopicPartition, float] = {}
+        """The time at which each of ``waits`` began, in seconds of the monotonic clock."""
         self._progress = trio.Event()
         self._undecided: dict[AdminCall, None] = {}
         self._over = False
@@ -123,13 +125,13 @@ class ActiveController:
             async with trio.open_nursery() as nursery:
                 self._senders.open(nursery)
                 for duty in (
-                    self._decide,
+                    self._handle_events,
                     self._watch_office,
                     self._remind_of_leaders,
                     self._remind_of_refusals,
                     self._remind_of_resizes,
                     self._remind_of_given_up,
-                    self._drain,
+                    self._watch_draining,
                     self._warn_of_retention,
                     self._remind_of_autoscaling,
                 ):
@@ -142,7 +144,7 @@ class ActiveController:
         raise ending[0]
 
     def submit(self, api_key: int, body: Any, version: int) -> AdminCall:
-        """Queue a request behind all earlier events. ``answer`` waits for the response."""
+        """Put a request into the queue, after all earlier events. ``answer`` waits for the response."""
         call = AdminCall(api_key, body, version)
         if self._over:
             call.decided.set()
@@ -215,7 +217,7 @@ class ActiveController:
             await trio.sleep(READ_AGAIN_S)
             self._events.put(ReadAgainDue())
 
-    async def _drain(self) -> None:
+    async def _watch_draining(self) -> None:
         """Check partitions marked for deletion periodically, because no event reports that one is empty."""
         link = BrokerLink(self._env.network, self._config)
         holders = draining.Holders()
@@ -225,11 +227,10 @@ class ActiveController:
                 found: dict[TopicPartition, DrainWait] = {}
                 with self._background.guard("partition-drain", passes=ControllerMovedError):
                     found = await draining.drain(lambda: self._context, link, holders)
-                for wait in changed(self.waits, found):
+                for wait in changed_waits(self.waits, found):
                     logger.info("resize.waits", **wait)
                 self._note_waits(draining.waits_after(self.image, self.waits, found))
                 self._events.put(DrainsDue())
-
             elif self.waits:
                 self._note_waits({})
 
@@ -253,33 +254,33 @@ class ActiveController:
             if autoscale.has_work(self.image):
                 self._events.put(AutoscaleDue())
 
-    async def _decide(self) -> None:
+    async def _handle_events(self) -> None:
         await self._load()
         while True:
-            for event in await self._events.drain():
-                await self._take_urgent()
-                await self._take(event)
-            await self._take_urgent()
+            for event in await self._events.take_all():
+                await self._handle_urgent()
+                await self._handle(event)
+            await self._handle_urgent()
             self._flush()
 
-    async def _take_urgent(self) -> None:
+    async def _handle_urgent(self) -> None:
         """Handle the events that may need elections before all others, and send the results to the brokers at once."""
         while (event := self._events.urgent()) is not None:
-            await self._take(event)
+            await self._handle(event)
             self._flush()
 
-    async def _take(self, event: Event) -> None:
+    async def _handle(self, event: Event) -> None:
         times = self._metrics.event_times
         times.queue_ms.observe(self._events.waited_s(event) * 1000)
         began = self._env.clock.monotonic()
-        await self._take_on(event)
+        await self._handle_or_give_up(event)
         took_ms = (self._env.clock.monotonic() - began) * 1000
         times.processing_ms.observe(took_ms)
         logger.debug("event.handled", kind=type(event).__name__, took_ms=round(took_ms, 3))
 
-    async def _take_on(self, event: Event) -> None:
+    async def _handle_or_give_up(self, event: Event) -> None:
         try:
-            await self._handle(event)
+            await self._proceed(HANDLERS[type(event)], event)
         except ImageStaleError as error:
             logger.warning("cluster.read_again", reason=str(error))
             if isinstance(event, AdminCall):
@@ -289,14 +290,10 @@ class ActiveController:
         except ZkError as error:
             give_up(self._context, type(event).__name__, error)
 
-    async def _handle(self, event: Event) -> None:
-        context, kind = self._context, type(event)
-        if kind in DECISIONS:
-            await carry_out(context, DECISIONS[kind](context.image, context.config, event))
-        elif kind in UPDATES:
-            UPDATES[kind](context, event)
-        else:
-            await PROCEDURES[kind](context, event)
+    async def _proceed(self, handler: Handler, event: Event | None = None) -> None:
+        """Read the facts, then carry out the handler's decisions. ``event`` is None while the cluster is loaded."""
+        found = await handler.read(self._context, event)
+        await carry_out_all(self._context, handler.decide(self._context, event, found))
 
     async def _load(self) -> None:
         """Read the whole cluster, apply due changes, and send everything to every live broker."""
@@ -321,25 +318,14 @@ class ActiveController:
         self._flush()
 
     async def _read_all(self) -> None:
-        for step in (
-            features.load,
-            config_changes.load_configs,
-            topics.on_topic_list_changed,
-            deletion.on_deletions_changed,
-            brokers.on_brokers_changed,
-            log_dirs.on_log_dirs_failed,
-            features.settle,
-        ):
+        for event, handler in LOADING:
             try:
-                await step(self._context)
+                await self._proceed(handler)
             except ZkError as error:
-                give_up(self._context, step.__name__, error)
+                give_up(self._context, event.__name__, error)
 
     def _new_context(self, before: ClusterImage | None = None) -> Context:
-        """A context with an empty image.
-
-        The image keeps ``suspects`` and ``configs`` of the image ``before``, and its number is one higher.
-        """
+        """A context with a new image. Of the image ``before`` it has only ``suspects`` and ``configs``."""
         config = self._config
         image = ClusterImage(config.controller_id, self._office.controller_epoch)
         if before is not None:
@@ -358,7 +344,7 @@ class ActiveController:
         )
 
     def _flush(self) -> None:
-        """Send the requests that this drain collected."""
+        """Send the requests of the batch."""
         named = self._context.batch.topics()
         requests = self._context.batch.build()
         if requests:

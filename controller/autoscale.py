@@ -12,6 +12,7 @@ from anabranch.controller import appended_bytes, view
 from anabranch.controller.admin.create_partitions import create_partitions
 from anabranch.controller.append_window import AppendWindow
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Decisions
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.topic_config import is_autoscaled, topic_values
 from anabranch.ordered_resize.autoscale import Measured, Policy, decide
@@ -30,7 +31,7 @@ def has_work(image: ClusterImage) -> bool:
     return any(topic.append_window is not None or is_autoscaled(image, name) for name, topic in image.topics.items())
 
 
-async def look(context: Context) -> None:
+def look(context: Context) -> Decisions[None]:
     """Run one round: resize topics that need another count, and ask brokers again.
 
     Raises ``ControllerMovedError``, ``ImageStaleError``.
@@ -49,7 +50,7 @@ async def look(context: Context) -> None:
         version = topic.znode.layout_version if _is_resized(topic) else None
         is_to_be_asked = window.begin_round(version, image.brokers, policy.window_ms / 1000, now)
         if window.is_on and window.is_current and version is not None:
-            await _resize(context, topic, policy, window.measured(now))
+            yield from _resize(context, topic, policy, window.measured(now))
         if is_to_be_asked:
             appended_bytes.ask(context, topic)
 
@@ -69,14 +70,14 @@ def _is_resized(topic: TopicImage) -> bool:
     return not topic.frozen and topic.znode.wanted is None and view.is_settled(topic)
 
 
-async def _resize(context: Context, topic: TopicImage, policy: Policy, measured: Measured) -> None:
+def _resize(context: Context, topic: TopicImage, policy: Policy, measured: Measured) -> Decisions[None]:
     before = topic.znode.undeleted_partition_count
     decision = decide(policy, topic.znode.initial_partition_count, before, measured)
     if decision.wanted is None or decision.waits:
         return
     wanted = CreatePartitionsTopic(name=topic.name, count=decision.wanted, assignments=None)
     request = CreatePartitionsRequest(topics=[wanted], timeout_ms=0, validate_only=False)
-    outcome = await create_partitions(context, request, _VERSION)
+    outcome = yield from create_partitions(context, request, _VERSION)
     result = outcome.response.results[0]
     refusal = (result.error_message or ErrorCode.of(result.error_code).name) if result.error_code else ""
     assert topic.append_window is not None

@@ -9,19 +9,18 @@ import structlog
 
 from anabranch.controller import deletion
 from anabranch.controller.context import Context
-from anabranch.controller.events import BrokerAnswered, BrokersChanged, ReassignmentsDue, ResizesDue
+from anabranch.controller.effects import Decisions
+from anabranch.controller.events import BrokerAnswered, FeaturesDue, ReassignmentsDue, ResizesDue
 from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.partitions import elect, elect_after_broker_change
+from anabranch.controller.reads.brokers import LockedBrokers
 from anabranch.controller.request_batch import inter_broker_endpoint
 from anabranch.controller.resize import steps
 from anabranch.controller.step_log import log_end
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.types import TopicPartition
-from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.broker_registration import BrokerRegistration
 from anabranch.zk_schemas.features import misfits
-from anabranch.zk_schemas.znode import MalformedZnodeError
 
 logger = structlog.get_logger(__name__)
 
@@ -59,10 +58,9 @@ def difference(image: ClusterImage, registered: Mapping[int, LiveBroker]) -> Dif
     )
 
 
-async def on_brokers_changed(context: Context) -> None:
-    """Read the registrations again, and act on the differences. Elections are the only writes."""
-    image = context.image
-    registered = await read_registrations(context)
+def on_brokers_changed(context: Context, found: LockedBrokers) -> Decisions[None]:
+    """Act on the differences between the registrations and the image. Elections are the only writes."""
+    image, registered = context.image, found.live
     refused, gone, joined, changed = difference(image, registered)
     for id, why in refused.items():
         if image.refused_brokers.get(id) != registered[id].epoch:
@@ -76,7 +74,7 @@ async def on_brokers_changed(context: Context) -> None:
             image.failed.pop(id, None)
             context.senders.remove(id)
         deletion.on_brokers_gone(context, gone)
-        await elect_after_broker_change(context)
+        yield from elect_after_broker_change(context)
     for broker in joined:
         endpoint = inter_broker_endpoint(broker, context.config.inter_broker_listener_name)
         logger.info("broker.joined", broker=broker.id, epoch=broker.epoch, address=str(endpoint))
@@ -91,11 +89,12 @@ async def on_brokers_changed(context: Context) -> None:
         context.senders.move(broker.id, endpoint)
         context.batch.metadata()
     if joined:
-        await elect_after_broker_change(context)
+        yield from elect_after_broker_change(context)
     if gone or joined:
         context.events.put(ReassignmentsDue())
         context.events.put(ResizesDue())
         context.batch.metadata(_partitions_on(context, {*gone, *(broker.id for broker in joined)}))
+    context.events.put(FeaturesDue())
 
 
 def _partitions_on(context: Context, brokers: set[int]) -> list[TopicPartition]:
@@ -106,29 +105,10 @@ def _partitions_on(context: Context, brokers: set[int]) -> list[TopicPartition]:
     ]
 
 
-async def read_registrations(context: Context) -> dict[int, LiveBroker]:
-    """Return the brokers that are registered now, and set watches on the registrations."""
-    present = {}
-    for name in await context.store.children(paths.BROKER_IDS, context.events.watch(BrokersChanged())):
-        path = f"{paths.BROKER_IDS}/{name}"
-        found = await context.store.get(path, context.events.watch(BrokersChanged()))
-        if found is None:
-            continue
-        try:
-            if not name.isdigit():
-                raise MalformedZnodeError(path, "", "its name is not a broker id, which is a number")
-            registration = BrokerRegistration.decode(path, found.data)
-        except MalformedZnodeError as error:
-            logger.error("broker.malformed", error=str(error))
-            continue
-        present[int(name)] = LiveBroker(int(name), found.czxid, registration)
-    return present
-
-
-async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) -> None:
+def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) -> Decisions[None]:
     """Process a response to LeaderAndIsr. Only replicas with the error NONE count as done.
 
-    A replica whose disk failed counts as gone until its broker serves it again or registers again.
+    A replica whose disk failed counts as not live until its broker serves it again or registers again.
     """
     request = cast(LeaderAndIsrRequest, event.request)
     names = {topic.topic_id: topic.topic_name for topic in request.topic_states}
@@ -169,8 +149,8 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
     context.image.refused.update(dict.fromkeys(refused))
     if event.response.error_code == ErrorCode.NONE:
         _acknowledge(context, event.broker.id, request, not_done)
-    await _on_replicas_failed(context, event.broker.id, failed)
-    await _on_replicas_served_again(context, event, not_done)
+    yield from _on_replicas_failed(context, event.broker.id, failed)
+    yield from _on_replicas_served_again(context, event, not_done)
 
 
 def _acknowledge(context: Context, broker: int, request: LeaderAndIsrRequest, not_done: set[TopicPartition]) -> None:
@@ -201,7 +181,9 @@ def on_refusals_due(context: Context) -> None:
             context.batch.leader_and_isr(tp)
 
 
-async def _on_replicas_served_again(context: Context, event: BrokerAnswered, not_done: set[TopicPartition]) -> None:
+def _on_replicas_served_again(
+    context: Context, event: BrokerAnswered, not_done: set[TopicPartition]
+) -> Decisions[None]:
     """Let replicas lead and be in sync again once their disk has room or their log can be opened."""
     failed = context.image.failed.get(event.broker.id)
     if not failed or event.response.error_code:
@@ -217,12 +199,12 @@ async def _on_replicas_served_again(context: Context, event: BrokerAnswered, not
         failed.difference_update(served)
         logger.info("replica.served_again", broker=event.broker.id, partitions=[str(tp) for tp in served])
         context.batch.metadata(served)
-        await elect(context, [led for led in context.image.led_partitions() if led[0] in served])
+        yield from elect(context, [led for led in context.image.led_partitions() if led[0] in served])
 
 
-async def _on_replicas_failed(context: Context, broker: int, failed: list[TopicPartition]) -> None:
+def _on_replicas_failed(context: Context, broker: int, failed: list[TopicPartition]) -> Decisions[None]:
     new = [tp for tp in failed if tp not in context.image.failed.get(broker, ())]
     if new:
         context.image.failed.setdefault(broker, set()).update(new)
         context.batch.metadata(new)
-        await elect(context, [led for led in context.image.led_partitions() if led[0] in new])
+        yield from elect(context, [led for led in context.image.led_partitions() if led[0] in new])

@@ -7,106 +7,84 @@ notifications.
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
 
 import structlog
 
 from anabranch.controller.config_writes import take
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, carry_out
-from anabranch.controller.events import ConfigsChanged
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.partitions import elect_offline
-from anabranch.controller.store import ImageStaleError, read_each
+from anabranch.controller.reads.configs import FoundConfigs
 from anabranch.controller.topic_config import ORDERED_KEY, of_topic
-from anabranch.controller.topic_names import name_problem
-from anabranch.runtime.env import CreateOp, SetOp, ZkError
+from anabranch.runtime.env import CreateOp, DeleteOp, SetOp, ZkError, Znode
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from anabranch.zk_schemas.config import ConfigZnode
 from anabranch.zk_schemas.config_def import ConfigError
 from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS
-from anabranch.zk_schemas.znode import MalformedZnodeError
 
 logger = structlog.get_logger(__name__)
+CHANGES_KEPT = 1000
+"""Number of notifications that are kept for brokers to read. A broker that starts reads all configs anyway."""
+_PURGED_AT_LEAST = 100
 
 
-async def load_configs(context: Context) -> None:
-    """Watch the notifications, then read the configs of brokers and of topics that do not exist.
+def on_configs_loaded(context: Context, found: FoundConfigs) -> Decisions[None]:
+    """Take the configs of brokers and of topics that do not exist. Forget the configs that were deleted."""
+    yield from ()  # nothing is written
+    image = context.image
+    image.config_changes_seen = found.changes[-1] if found.changes else ""
+    kept = {*found.configs, *found.unread, *map(paths.topic_config, found.of_topics)}
+    for path in image.configs.keys() - kept:
+        del image.configs[path]
+    _take(context, found)
 
-    The configs of topics that exist are read with the topics.
+
+def _take(context: Context, found: FoundConfigs) -> None:
+    """Take the configs that were read. A config that ZooKeeper refused to show stays as it was in the image."""
+    for path, znode in found.configs.items():
+        take_read(context.image, path, znode)
+    for path, error in found.unread.items():
+        give_up(context, f"reading {path}", error)
+
+
+def take_read(image: ClusterImage, path: str, found: Znode | None) -> None:
+    """Put a config znode that was read into the image; remove it from the image when it is deleted."""
+    if found is None:
+        image.configs.pop(path, None)
+    else:
+        take(image, path, found.data, found.version)
+
+
+def on_configs_changed(context: Context, found: FoundConfigs) -> Decisions[None]:
+    """Take changed configs, then elect leaders for partitions that have none.
+
+    A config may allow unclean elections now.
     """
     image = context.image
-    changes = await context.store.children(paths.CONFIG_CHANGES, context.events.watch(ConfigsChanged()))
-    image.config_changes_seen = changes[-1] if changes else ""
-    brokers = await context.store.children(paths.BROKER_CONFIGS)
-    topics = await context.store.children(paths.TOPIC_CONFIGS)
-    without = set(topics) - set(await context.store.children(paths.TOPICS))
-    of_brokers = {f"{paths.BROKER_CONFIGS}/{name}" for name in brokers}
-    for path in image.configs.keys() - of_brokers - set(map(paths.topic_config, topics)):
-        del image.configs[path]
-    unread = sorted(of_brokers | set(map(paths.topic_config, without)))
-    await read_each(unread, functools.partial(read_config, context))
-
-
-async def read_config(context: Context, path: str) -> None:
-    """Read one config znode into the image; remove it from the image when it is deleted."""
-    found = await context.store.get(path)
-    if found is None:
-        context.image.configs.pop(path, None)
-    else:
-        take(context.image, path, found.data, found.version)
-
-
-async def on_configs_changed(context: Context) -> None:
-    """Read the configs that new notifications name, then elect leaders for partitions that have none.
-
-    A config may allow unclean elections now. Raises ``ImageStaleError`` when notifications were removed before they
-    were read: any config may have changed.
-    """
-    image, seen = context.image, context.image.config_changes_seen
-    changes = await context.store.children(paths.CONFIG_CHANGES, context.events.watch(ConfigsChanged()))
-    if seen and seen not in changes:
-        raise ImageStaleError(f"notifications after {paths.CONFIG_CHANGES}/{seen} may have been removed")
-    image.config_changes_seen = changes[-1] if changes else ""
-    altered = await _altered(context, [name for name in changes if name > seen])
-    await read_each(altered, functools.partial(read_config, context))
-    for name in (path.removeprefix(f"{paths.TOPIC_CONFIGS}/") for path in altered):
+    image.config_changes_seen = found.changes[-1] if found.changes else ""
+    _take(context, found)
+    for name in (path.removeprefix(f"{paths.TOPIC_CONFIGS}/") for path in found.configs):
         if name in image.topics and name not in image.deletions:
             try:
-                await keep_ordered_delivery(context, name, image.topics[name].znode.ordered_delivery)
+                yield from keep_ordered_delivery(context, name, image.topics[name].znode.ordered_delivery)
             except ZkError as error:
                 give_up(context, f"undoing an edit of the config of topic {name}", error)
-    await elect_offline(context)
+    yield from elect_offline(context)
+    yield Effects(groups=[[DeleteOp(f"{paths.CONFIG_CHANGES}/{name}")] for name in purged(found.changes)])
 
 
-async def _altered(context: Context, changes: list[str]) -> list[str]:
-    """Paths of the configs that these notifications name. Raises ``ImageStaleError`` when a notification is gone."""
-    named = set()
-    for name in changes:
-        path = f"{paths.CONFIG_CHANGES}/{name}"
-        found = await context.store.get(path)
-        if found is None:
-            raise ImageStaleError(f"{path} was removed before it was read")
-        try:
-            change = ConfigChange.decode(path, found.data)
-        except MalformedZnodeError as error:
-            logger.error("config.change_malformed", error=str(error))
-            continue
-        if is_followed(change):
-            named.add(f"{paths.CONFIG}/{change.entity_path}")
-    return sorted(named)
+def purged(changes: Sequence[str]) -> Sequence[str]:
+    """The notifications to delete: many at a time, because each deletion makes every reader read the list again.
+
+    The last one that was read stays: the next read continues from it.
+    """
+    return changes[:-CHANGES_KEPT] if len(changes) >= CHANGES_KEPT + _PURGED_AT_LEAST else ()
 
 
-def is_followed(change: ConfigChange) -> bool:
-    """Whether the notification names a topic or brokers. A name such as ".." makes no path that can be read."""
-    if change.entity_type == "topics":
-        return name_problem(change.entity_name) is None
-    is_broker = change.entity_name.isascii() and change.entity_name.isdigit()
-    return change.entity_type == "brokers" and (is_broker or change.entity_name == paths.DEFAULT_BROKER)
-
-
-async def keep_ordered_delivery(context: Context, topic: str, settled: bool | None) -> None:
+def keep_ordered_delivery(context: Context, topic: str, settled: bool | None) -> Decisions[None]:
     """Undo a manual edit of ``enable.ordered.delivery`` after the first resize. Brokers ignore such an edit.
 
     Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``.
@@ -115,7 +93,7 @@ async def keep_ordered_delivery(context: Context, topic: str, settled: bool | No
     if effects.writes:
         why = f"{ORDERED_KEY} cannot be changed any more: the topic was resized"
         logger.error("config.edit_undone", path=paths.topic_config(topic), reason=why)
-        await carry_out(context, effects)
+        yield effects
 
 
 def restoring(image: ClusterImage, topic: str, settled: bool | None) -> Effects:

@@ -17,7 +17,7 @@ from anabranch.runtime.env import Clock
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Image, guarded store, the batch of this drain, the senders, the event queue, the counters."""
+    """Image, guarded store, the present batch, the senders, the event queue, the counters."""
 
     config: ControllerConfig
     rng: random.Random

@@ -71,7 +71,7 @@ async def wait_for_vacancy(zk: ZkStore) -> None:
 
 
 async def wait_until_deposed(zk: ZkStore) -> None:
-    """Return when ``/controller`` is gone or belongs to another session.
+    """Return when ``/controller`` is deleted or belongs to another session.
 
     Raises ``ControllerMovedError`` when the session is lost.
     """

@@ -1,7 +1,7 @@
 """Deletes topics: informs all brokers, waits until every replica is deleted, then removes the znodes.
 
 ``/admin/delete_topics`` names the topics to delete, so a new controller can continue. While a broker with a replica is
-away, the deletion waits for the broker.
+not registered, the deletion waits for it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Collection
 import structlog
 
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, TopicDeletion, carry_out
+from anabranch.controller.effects import Decisions, Effects, TopicDeletion
 from anabranch.controller.events import BrokerAnswered, DeletionsChanged, RemovalDue, TopicChanged
 from anabranch.controller.image import ClusterImage, TopicImage
+from anabranch.controller.reads.deletions import FoundDeletions, FoundZnodes
 from anabranch.controller.states import PartitionStatus, ReplicaStatus
 from anabranch.controller.stop_replica import deletions
-from anabranch.controller.store import MAX_OPERATIONS, chunks, read_each
 from anabranch.controller.topics import on_topic_list_changed
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.sentinels import EPOCH_DURING_DELETE
@@ -25,31 +25,39 @@ from anabranch.runtime.env import DeleteOp, ZkOp
 from anabranch.zk_schemas import paths
 
 logger = structlog.get_logger(__name__)
-REMOVED_AT_ONCE = MAX_OPERATIONS // 2 - 1
-"""Partitions whose znodes are removed before other events are handled: each takes two operations of a multi."""
 
 
-async def on_deletions_changed(context: Context) -> None:
-    """Read the topics to delete, and begin to delete the new ones."""
+def on_deletions_changed(context: Context, found: FoundDeletions) -> Decisions[None]:
+    """Begin the deletions that are requested, and remove requests that cannot be carried out.
+
+    If a request may name a topic that the image lacks, the topics are loaded first, and the requests are read again:
+    loading may write, and a request may be withdrawn meanwhile.
+    """
     image = context.image
-    names = await context.store.children(paths.DELETE_TOPICS, context.events.watch(DeletionsChanged()))
-    started = [name for name in names if name not in image.deletions]
-    if any(name not in image.topics for name in started):
-        await on_topic_list_changed(context)
-    for name in started:
+    if found.topics is not None:
+        yield from on_topic_list_changed(context, found.topics)
+        if found.topics.new:
+            context.events.put(DeletionsChanged())
+            return
+    removed: list[list[ZkOp]] = []
+    for name, request in found.requests.items():
         topic = image.topics.get(name)
         if topic is not None and context.config.delete_topic_enable:
-            await _start(context, topic)
-        elif await context.store.exists(paths.topic(name)) is None:
-            await context.store.write(await _leftovers(context, name))
-            image.configs.pop(paths.topic_config(name), None)
+            if request.zxid is not None:  # otherwise the request was withdrawn meanwhile
+                yield decide_deletion(image, topic, request.zxid)
+                logger.info("topic.deletion_started", topic=name)
+        elif paths.topic(name) not in request.znodes:
+            removed.append([*_leftovers(name, request.znodes)])
         elif topic is not None:
             logger.error("topic.deletion_refused", topic=name, reason="delete.topic.enable is false")
-            await context.store.write([DeleteOp(paths.delete_topic(name))])
+            removed.append([DeleteOp(paths.delete_topic(name))])
         else:
             logger.error(
                 "topic.deletion_refused", topic=name, reason="the topic could not be loaded; repair or remove its znode"
             )
+    yield Effects(groups=removed)
+    for op in (op for group in removed for op in group):
+        image.configs.pop(op.path, None)
 
 
 def on_brokers_gone(context: Context, gone: Collection[int]) -> None:
@@ -61,7 +69,7 @@ def on_brokers_gone(context: Context, gone: Collection[int]) -> None:
 
 
 def on_broker_joined(context: Context, broker: int) -> None:
-    """Try again to delete the replicas that could not be deleted while the broker was away."""
+    """Try again to delete the replicas that could not be deleted while the broker was not registered."""
     for name, replicas in context.image.deletions.items():
         for (partition, replica), status in replicas.items():
             if replica == broker and status is ReplicaStatus.DELETION_INELIGIBLE:
@@ -94,14 +102,6 @@ def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
         _finish_when_deleted(context, name)
 
 
-async def _start(context: Context, topic: TopicImage) -> None:
-    request = await context.store.exists(paths.delete_topic(topic.name))
-    if request is None:
-        return  # the request was withdrawn meanwhile
-    await carry_out(context, decide_deletion(context.image, topic, request.czxid))
-    logger.info("topic.deletion_started", topic=topic.name)
-
-
 def decide_deletion(image: ClusterImage, topic: TopicImage, zxid: int) -> Effects:
     """The effects that begin the deletion of a topic; ``zxid`` is the czxid of the request.
 
@@ -128,28 +128,15 @@ def _finish_when_deleted(context: Context, name: str) -> None:
         context.events.put(RemovalDue(name))
 
 
-async def remove_znodes(context: Context, name: str) -> None:
-    """Remove a limited number of partition znodes, and queue the others. The topic's own znodes go last."""
-    image = context.image
-    replicas = image.deletions.get(name)
-    if replicas is None or any(status is not ReplicaStatus.DELETION_SUCCESSFUL for status in replicas.values()):
-        return  # the cluster was read again, and the deletion began again
-    indexes = await context.store.children(paths.partitions(name))
-    now, later = indexes[:REMOVED_AT_ONCE], indexes[REMOVED_AT_ONCE:]
-    groups: dict[str, list[ZkOp]] = {}
-
-    async def look(index: str) -> None:
-        path = paths.partitions(name) + f"/{index}"
-        children = await context.store.children(path)
-        groups[index] = [*(DeleteOp(f"{path}/{child}") for child in children), DeleteOp(path)]
-
-    await read_each(now, look)
-    last = [] if later else await _topic_znodes(context, name)
-    for ops in chunks([*(groups[index] for index in now), last]):
-        await context.store.write(ops)
-    if later:
-        context.events.put(RemovalDue(name))
+def remove_znodes(context: Context, event: RemovalDue, found: FoundZnodes | None) -> Decisions[None]:
+    """Remove the znodes that were read, and queue the others. The topic's own znodes go last."""
+    if found is None:
         return
+    image, name = context.image, event.name
+    yield Effects(groups=_removals(name, found), events=() if found.is_all else (event,))
+    if not found.is_all:
+        return
+    replicas = image.deletions[name]
     for key, status in replicas.items():
         replicas[key] = status.enter(ReplicaStatus.NONEXISTENT)
     for partition in image.topics[name].partitions.values():
@@ -160,17 +147,18 @@ async def remove_znodes(context: Context, name: str) -> None:
     logger.info("topic.deleted", topic=name)
 
 
-async def _topic_znodes(context: Context, name: str) -> list[ZkOp]:
-    last = await _leftovers(context, name)
-    if await context.store.exists(paths.partitions(name)) is None:
-        return [DeleteOp(paths.topic(name)), *last]
-    return [DeleteOp(paths.partitions(name)), DeleteOp(paths.topic(name)), *last]
+def _removals(name: str, found: FoundZnodes) -> list[list[ZkOp]]:
+    """The operations that delete each partition's znodes, and if no others are left, the topic's other znodes."""
+    groups: list[list[ZkOp]] = []
+    for index, children in found.partitions.items():
+        path = f"{paths.partitions(name)}/{index}"
+        groups.append([*(DeleteOp(f"{path}/{child}") for child in children), DeleteOp(path)])
+    if found.is_all:
+        parents = [DeleteOp(paths.partitions(name))] if paths.partitions(name) in found.others else []
+        groups.append([*parents, DeleteOp(paths.topic(name)), *_leftovers(name, found.others)])
+    return groups
 
 
-async def _leftovers(context: Context, name: str) -> list[ZkOp]:
+def _leftovers(name: str, existing: Collection[str]) -> list[DeleteOp]:
     """The operations that delete the topic's config and its deletion request, if they exist."""
-    found: list[ZkOp] = []
-    for path in (paths.topic_config(name), paths.delete_topic(name)):
-        if await context.store.exists(path) is not None:
-            found.append(DeleteOp(path))
-    return found
+    return [DeleteOp(path) for path in (paths.topic_config(name), paths.delete_topic(name)) if path in existing]

@@ -69,6 +69,11 @@ class FeaturesChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class FeaturesDue:
+    """It is time to check whether ``/features`` is missing, or has minimum levels that no live broker supports."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogDirsFailed:
     """``/log_dir_event_notification`` has another notice."""
 
@@ -145,10 +150,8 @@ class AdminCall:
     version: int
     decided: trio.Event = field(default_factory=trio.Event)
     outcome: Any = None
-    left: deque[Any] | None = None
-    """The slices that are not decided yet; None before the first decision."""
-    outcomes: list[Any] = field(default_factory=list)
-    """The outcome of each decided slice."""
+    slices: Any = None
+    """The request in slices (``admin/slices.py``); None before the first decision."""
 
 
 Mark: TypeAlias = (
@@ -161,6 +164,7 @@ Mark: TypeAlias = (
     | DeletionsChanged
     | ConfigsChanged
     | FeaturesChanged
+    | FeaturesDue
     | LogDirsFailed
     | LeadersDue
     | FirstReplicasDue
@@ -254,12 +258,12 @@ class EventQueue:
         self._marks.discard(event)
         return event
 
-    async def drain(self) -> list[Event]:
+    async def take_all(self) -> list[Event]:
         """Wait for at least one event, then take all events that are not urgent, the oldest first."""
         while not self._events and not self._urgent:
             self._arrived = trio.Event()
             await self._arrived.wait()
-        drained = list(self._events)
+        taken = list(self._events)
         self._events.clear()
-        self._marks.difference_update(drained)
-        return drained
+        self._marks.difference_update(taken)
+        return taken

@@ -9,23 +9,23 @@ every live broker supports the finalized features at any moment.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import structlog
 
 from anabranch.controller import view
-from anabranch.controller.brokers import read_registrations
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.events import BrokersChanged, FeaturesChanged, ResizesDue
 from anabranch.controller.feature_updates import for_new_cluster, with_risen_minimums
-from anabranch.controller.image import ClusterImage, LiveBroker
+from anabranch.controller.image import ClusterImage
+from anabranch.controller.reads.brokers import LockedBrokers
+from anabranch.controller.reads.features import FoundFeatures
 from anabranch.controller.resize.conversion import is_old
 from anabranch.controller.store import ImageStaleError
 from anabranch.ordered_resize.explain import listed
 from anabranch.protocol.sentinels import NO_EPOCH
-from anabranch.runtime.env import CreateOp, SetOp
+from anabranch.runtime.env import CreateOp, SetOp, Znode
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import VersionRange
 from anabranch.zk_schemas.features import (
@@ -62,10 +62,15 @@ _LOST = {
 """For each feature: the lowest level without a loss, and what resized topics lose below this level."""
 
 
-async def load(context: Context) -> None:
-    """Read ``/features``. Raises ``IncompatibleFeaturesError`` when this controller does not support the levels."""
+def on_features_loaded(context: Context, found: Znode | None) -> Decisions[None]:
+    """Take ``/features`` before the topics and brokers are read, because they are judged by it."""
+    yield from ()  # nothing is written
+    _take(context, found)
+
+
+def _take(context: Context, found: Znode | None) -> None:
+    """Take ``/features``. Raises ``IncompatibleFeaturesError`` when this controller does not support the levels."""
     image = context.image
-    found = await context.store.get(paths.FEATURES, context.events.watch(FeaturesChanged()))
     image.features, image.features_epoch, image.features_problem = Features(FeaturesStatus.DISABLED), NO_EPOCH, ""
     if found is None:
         return
@@ -85,7 +90,7 @@ def check_supported(supported: Mapping[str, VersionRange], finalized: Features) 
         raise IncompatibleFeaturesError("; ".join(problems))
 
 
-async def settle(context: Context) -> None:
+def settle(context: Context, brokers: LockedBrokers) -> Decisions[None]:
     """Create a missing ``/features``, and raise minimum levels that no live broker supports.
 
     A cluster without topics finalizes all features, if every broker supports them. A cluster with topics comes from a
@@ -94,8 +99,7 @@ async def settle(context: Context) -> None:
     """
     if context.image.features_problem:
         return
-    brokers = await read_locked(context)
-    await write(context, decide_settled(context.image, context.config, brokers))
+    yield from write(context, decide_settled(context.image, context.config, brokers))
 
 
 def decide_settled(image: ClusterImage, config: ControllerConfig, brokers: LockedBrokers) -> Effects:
@@ -109,32 +113,19 @@ def decide_settled(image: ClusterImage, config: ControllerConfig, brokers: Locke
     return becoming(image, features, brokers)
 
 
-async def on_features_changed(context: Context) -> None:
+def on_features_changed(context: Context, found: FoundFeatures) -> Decisions[None]:
     """Process a change of ``/features``, perhaps a manual edit.
 
     Raises ``ImageStaleError`` when partition states that an earlier release wrote can be converted now.
     """
-    await load(context)
-    await settle(context)
+    _take(context, found.znode)
+    yield from settle(context, found.brokers)
     image = context.image
     old = [topic.name for topic in image.topics.values() if any(map(is_old, topic.states()))]
     if old and image.features.level(ORDERED_RESIZE) >= LINEAGE_LEVEL:
         raise ImageStaleError(f"states of topics {listed(sorted(old))} that an earlier release wrote can be converted")
     context.events.put(BrokersChanged())  # refused brokers may support the levels now, and live ones may not
     context.events.put(ResizesDue())
-
-
-@dataclass(frozen=True, slots=True)
-class LockedBrokers:
-    """The live brokers, and the version of ``/brokers/registrations`` that was read before them; -1 if missing."""
-
-    live: Mapping[int, LiveBroker]
-    version: int
-
-
-async def read_locked(context: Context) -> LockedBrokers:
-    lock = await context.store.exists(paths.REGISTRATIONS)
-    return LockedBrokers(await read_registrations(context), -1 if lock is None else lock.version)
 
 
 def becoming(image: ClusterImage, features: Features, brokers: LockedBrokers) -> Effects:
@@ -152,12 +143,12 @@ def becoming(image: ClusterImage, features: Features, brokers: LockedBrokers) ->
     )
 
 
-async def write(context: Context, effects: Effects) -> None:
-    """Carry out and log the effects.
+def write(context: Context, effects: Effects) -> Decisions[None]:
+    """Write and log the effects.
 
     Raises ``ImageStaleError`` when a broker registered since the brokers were read, or ``/features`` changed.
     """
-    await carry_out(context, effects)
+    yield effects
     if (features := effects.features) is not None:
         levels = {name: feature.max_version_level for name, feature in sorted(features.features.items())}
         epoch = context.image.features_epoch

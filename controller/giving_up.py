@@ -1,4 +1,4 @@
-"""Gives up steps that cannot be written: logs and counts them. The controller goes on deciding.
+"""Gives up steps that cannot be written: logs and counts them. The controller continues with other events.
 
 A request that is too long for ZooKeeper stays too long, so it is not repeated. But if the connection was lost at every
 attempt, the write may succeed later. So after a while the controller reads the whole cluster and tries once more.

@@ -1,14 +1,13 @@
-"""The handler of each kind of event.
+"""The handler of each kind of event: what it reads from ZooKeeper first, and what it then decides.
 
-A decision is a plain function of the image, and the active controller carries the decision's effects out. An update
-writes nothing: it changes the image and the batch at once. A procedure reads ZooKeeper, or makes several decisions,
-each from the image after the previous decision.
+Decisions are plain functions of the image and of the facts that were read. A handler yields the effects of one decision
+after another. Each decision uses the image after the previous one. The active controller carries the effects out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import structlog
 
@@ -29,7 +28,7 @@ from anabranch.controller import (
 from anabranch.controller.admin import dispatch
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.events import (
     AdminCall,
     AutoscaleDue,
@@ -40,6 +39,7 @@ from anabranch.controller.events import (
     DrainsDue,
     Event,
     FeaturesChanged,
+    FeaturesDue,
     FirstLeadersDue,
     FirstReplicasDue,
     HoldsFound,
@@ -56,6 +56,13 @@ from anabranch.controller.events import (
     WatchedStateChanged,
 )
 from anabranch.controller.image import ClusterImage
+from anabranch.controller.reads.brokers import read_locked
+from anabranch.controller.reads.configs import read_all_configs, read_changed_configs
+from anabranch.controller.reads.deletions import read_deleted, read_deletions
+from anabranch.controller.reads.features import read_features, read_features_znode
+from anabranch.controller.reads.log_dirs import read_log_dir_events
+from anabranch.controller.reads.requests import read_facts, read_nothing
+from anabranch.controller.reads.topics import read_topic_change, read_topic_list, read_watched_state
 from anabranch.controller.request_batch import BrokerRequest
 from anabranch.controller.resize import ends, held_records, removal, steps
 from anabranch.controller.store import ControllerMovedError, ImageStaleError
@@ -67,43 +74,73 @@ from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 
 logger = structlog.get_logger(__name__)
 E = TypeVar("E", bound=Event)
-Decision: TypeAlias = Callable[[ClusterImage, ControllerConfig, E], Effects]
-Update: TypeAlias = Callable[[Context, E], None]
-Procedure: TypeAlias = Callable[[Context, E], Awaitable[None]]
+F = TypeVar("F")
 
 
-def _decision(event: type[E], decide: Decision[E]) -> tuple[type, Decision[Any]]:
-    return event, decide
+class Handler(NamedTuple):
+    """The handler of one kind of event. ``decide`` gets the facts that ``read`` returned."""
+
+    read: Callable[[Context, Any], Awaitable[Any]]
+    decide: Callable[[Context, Any, Any], Decisions[None]]
 
 
-def _update(event: type[E], update: Update[E]) -> tuple[type, Update[Any]]:
-    return event, update
+Row: TypeAlias = tuple[type, Handler]
 
 
-def _procedure(event: type[E], proceed: Procedure[E]) -> tuple[type, Procedure[Any]]:
-    return event, proceed
+def _reading(
+    event: type[E],
+    read: Callable[[Context, E], Awaitable[F]],
+    decide: Callable[[Context, E, F], Decisions[None]],
+) -> Row:
+    return event, Handler(read, decide)
 
 
-async def _on_brokers_changed(context: Context, _event: BrokersChanged) -> None:
-    await brokers.on_brokers_changed(context)
-    await features.settle(context)
+def _reading_all(
+    event: type[E], read: Callable[[Context], Awaitable[F]], decide: Callable[[Context, F], Decisions[None]]
+) -> Row:
+    """An event without fields: what is read and decided does not depend on it."""
+    return event, Handler(lambda context, _: read(context), lambda context, _, found: decide(context, found))
 
 
-async def _on_questions_due(context: Context, _event: QuestionsDue) -> None:
+def _from_image(event: type[E], decide: Callable[[Context, E], Decisions[None]]) -> Row:
+    """Decisions that need no facts besides the image."""
+    return event, Handler(read_nothing, lambda context, due, _: decide(context, due))
+
+
+def _single(event: type[E], decide: Callable[[ClusterImage, ControllerConfig, E], Effects]) -> Row:
+    """One decision that needs no facts besides the image."""
+
+    def decide_once(context: Context, due: E, _: None) -> Decisions[None]:
+        yield decide(context.image, context.config, due)
+
+    return event, Handler(read_nothing, decide_once)
+
+
+def _update(event: type[E], update: Callable[[Context, E], None]) -> Row:
+    """A change of the image and the batch that needs no write."""
+
+    def decide_nothing(context: Context, due: E, _: None) -> Decisions[None]:
+        yield from ()  # nothing is written
+        update(context, due)
+
+    return event, Handler(read_nothing, decide_nothing)
+
+
+def _on_questions_due(context: Context, _event: QuestionsDue) -> Decisions[None]:
     ends.ask_again(context)
-    await steps.advance(context)
+    yield from steps.advance(context)
 
 
-async def _on_drains_due(context: Context, _event: DrainsDue) -> None:
+def _on_drains_due(context: Context, _event: DrainsDue) -> Decisions[None]:
     ends.look_again(context)
-    await steps.advance(context)
+    yield from steps.advance(context)
 
 
 def _on_read_again_due(_context: Context, _event: ReadAgainDue) -> None:
     raise ImageStaleError("a step was given up, and is tried again")
 
 
-async def _on_broker_answered(context: Context, event: BrokerAnswered) -> None:
+def _on_broker_answered(context: Context, event: BrokerAnswered) -> Decisions[None]:
     """Process a response, unless the broker has registered again since. Raises ``ControllerMovedError``."""
     broker = context.image.brokers.get(event.broker.id)
     if getattr(event.response, "error_code", ErrorCode.NONE) == ErrorCode.STALE_CONTROLLER_EPOCH:
@@ -111,7 +148,7 @@ async def _on_broker_answered(context: Context, event: BrokerAnswered) -> None:
     if broker is None or broker.epoch != event.broker.epoch:
         return
     if isinstance(event.request, LeaderAndIsrRequest):
-        await brokers.on_leader_and_isr_answered(context, event)
+        yield from brokers.on_leader_and_isr_answered(context, event)
     else:
         ANSWERS[type(event.request)](context, event)
 
@@ -134,44 +171,46 @@ def _on_metadata_answered(context: Context, event: BrokerAnswered) -> None:
     appended_bytes.on_metadata_answered(context, event)
 
 
-DECISIONS: Mapping[type, Decision[Any]] = dict(
+HANDLERS: Mapping[type, Handler] = dict(
     [
-        _decision(
+        _single(
             LeadersDue,
             lambda image, config, _: leaders.decide_rebalance(image, config.leader_imbalance_per_broker_percentage),
         ),
-        _decision(FirstReplicasDue, lambda image, _, event: leaders.decide_first_replicas(image, event.tps)),
-    ]
-)
-UPDATES: Mapping[type, Update[Any]] = dict(
-    [
+        _single(FirstReplicasDue, lambda image, _, event: leaders.decide_first_replicas(image, event.tps)),
         _update(RefusalsDue, lambda context, _: brokers.on_refusals_due(context)),
         _update(HoldsFound, lambda context, event: held_records.send(context, event.holds)),
         _update(ReadAgainDue, _on_read_again_due),
+        _from_image(FirstLeadersDue, lambda context, _: partitions.lead_first(context, ())),
+        _from_image(ReassignmentsDue, lambda context, _: reassignment.advance(context)),
+        _from_image(ResizesDue, lambda context, _: steps.advance(context)),
+        _from_image(QuestionsDue, _on_questions_due),
+        _from_image(DrainsDue, _on_drains_due),
+        _from_image(AutoscaleDue, lambda context, _: autoscale.look(context)),
+        _from_image(BrokerAnswered, _on_broker_answered),
+        _reading_all(BrokersChanged, read_locked, brokers.on_brokers_changed),
+        _reading_all(TopicListChanged, read_topic_list, topics.on_topic_list_changed),
+        _reading_all(DeletionsChanged, read_deletions, deletion.on_deletions_changed),
+        _reading_all(ConfigsChanged, read_changed_configs, config_changes.on_configs_changed),
+        _reading_all(FeaturesChanged, read_features, features.on_features_changed),
+        _reading_all(FeaturesDue, read_locked, features.settle),
+        _reading_all(LogDirsFailed, read_log_dir_events, log_dirs.on_log_dirs_failed),
+        _reading(TopicChanged, read_topic_change, topics.on_topic_changed),
+        _reading(WatchedStateChanged, read_watched_state, topics.on_watched_state_changed),
+        _reading(RemovalDue, read_deleted, deletion.remove_znodes),
+        _reading(AdminCall, read_facts, dispatch.on_call),
     ]
 )
-PROCEDURES: Mapping[type, Procedure[Any]] = dict(
-    [
-        _procedure(BrokersChanged, _on_brokers_changed),
-        _procedure(TopicListChanged, lambda context, _: topics.on_topic_list_changed(context)),
-        _procedure(TopicChanged, lambda context, event: topics.on_topic_changed(context, event.name)),
-        _procedure(WatchedStateChanged, lambda context, event: topics.on_watched_state_changed(context, event.tp)),
-        _procedure(FirstLeadersDue, lambda context, _: partitions.lead_first(context, ())),
-        _procedure(RemovalDue, lambda context, event: deletion.remove_znodes(context, event.name)),
-        _procedure(DeletionsChanged, lambda context, _: deletion.on_deletions_changed(context)),
-        _procedure(ConfigsChanged, lambda context, _: config_changes.on_configs_changed(context)),
-        _procedure(FeaturesChanged, lambda context, _: features.on_features_changed(context)),
-        _procedure(LogDirsFailed, lambda context, _: log_dirs.on_log_dirs_failed(context)),
-        _procedure(ReassignmentsDue, lambda context, _: reassignment.advance(context)),
-        _procedure(ResizesDue, lambda context, _: steps.advance(context)),
-        _procedure(QuestionsDue, _on_questions_due),
-        _procedure(DrainsDue, _on_drains_due),
-        _procedure(AutoscaleDue, lambda context, _: autoscale.look(context)),
-        _procedure(BrokerAnswered, _on_broker_answered),
-        _procedure(AdminCall, dispatch.on_call),
-    ]
-)
-ANSWERS: Mapping[type[BrokerRequest], Update[BrokerAnswered]] = {
+LOADING: Sequence[Row] = [
+    _reading_all(FeaturesChanged, read_features_znode, features.on_features_loaded),
+    _reading_all(ConfigsChanged, read_all_configs, config_changes.on_configs_loaded),
+    *(
+        (event, HANDLERS[event])
+        for event in (TopicListChanged, DeletionsChanged, BrokersChanged, LogDirsFailed, FeaturesDue)
+    ),
+]
+"""The handlers that read the whole cluster, in order. Each is named by the event that reports later changes."""
+ANSWERS: Mapping[type[BrokerRequest], Callable[[Context, BrokerAnswered], None]] = {
     StopReplicaRequest: _on_stop_replica_answered,
     ListOffsetsRequest: ends.on_offsets_answered,
     UpdateMetadataRequest: _on_metadata_answered,

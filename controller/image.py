@@ -143,6 +143,14 @@ class TopicImage:
     append_window: AppendWindow | None = None
     """The measurement of the bytes appended to the topic; None if the topic is not measured."""
 
+    def adopt(self, znode: TopicZnode, version: int) -> None:
+        """Take another znode. Add or remove partitions to match the znode's assignment."""
+        self.znode, self.version = znode, version
+        for p in sorted(znode.partitions.keys() - self.partitions.keys() - self.unreadable):
+            self.partitions[p] = PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))
+        for p in self.partitions.keys() - znode.partitions.keys():
+            del self.partitions[p]
+
     def replicas(self, partition: int) -> list[int]:
         return self.znode.partitions[partition]
 

@@ -33,9 +33,9 @@ def after_broker_change(
 
     ``live`` are the brokers that serve their replica. ``electable`` are the live brokers that are not shutting down.
 
-    The first electable replica of the ISR replaces a leader that is gone. If no replica of the ISR is electable, the
-    partition is offline and keeps its ISR, because every member of the ISR has all committed records. With ``unclean``,
-    another replica may lead instead, and is then the whole ISR.
+    The first electable replica of the ISR replaces a leader that is not live. If no replica of the ISR is electable,
+    the partition is offline and keeps its ISR, because every member of the ISR has all committed records. With
+    ``unclean``, another replica may lead instead, and is then the whole ISR.
     """
     in_sync = [replica for replica in state.isr if replica in live]
     if state.leader in live:
@@ -125,7 +125,7 @@ def before_shutdown(
     """The state before ``broker`` stops.
 
     If other replicas are in sync, one of them leads, and ``broker`` leaves the ISR. A partition with one replica stays
-    as it is until the broker is gone.
+    as it is while the broker is registered.
     """
     if broker not in state.isr or len(replicas) == 1 or state.leader == NO_LEADER:
         return None

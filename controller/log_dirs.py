@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import structlog
 
 from anabranch.controller.context import Context
-from anabranch.controller.events import LogDirsFailed
-from anabranch.controller.store import chunks
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.runtime.env import DeleteOp
-from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.log_dir_event import LogDirEvent
 from anabranch.zk_schemas.znode import MalformedZnodeError
 
 logger = structlog.get_logger(__name__)
 
 
-async def on_log_dirs_failed(context: Context) -> None:
-    """Read the notices, send everything to the brokers they name, and remove the notices."""
-    names = await context.store.children(paths.LOG_DIR_EVENTS, context.events.watch(LogDirsFailed()))
+def on_log_dirs_failed(context: Context, notices: Mapping[str, bytes]) -> Decisions[None]:
+    """Send everything to the brokers that the notices name, and remove the notices."""
     brokers: dict[int, None] = {}
-    read = []
-    for name in names:
-        path = f"{paths.LOG_DIR_EVENTS}/{name}"
-        found = await context.store.get(path)
-        if found is None:
-            continue
-        read.append([DeleteOp(path)])
+    for path, data in notices.items():
         try:
-            brokers[LogDirEvent.decode(path, found.data).broker] = None
+            brokers[LogDirEvent.decode(path, data).broker] = None
         except MalformedZnodeError as error:
             logger.error("log_dir.notice_malformed", error=str(error))
     for broker in brokers:
         if broker in context.image.brokers:
             logger.warning("log_dir.changed", broker=broker)
             context.batch.everything_to(broker)
-    for ops in chunks(read):
-        await context.store.write(ops)
+    yield Effects(groups=[[DeleteOp(path)] for path in notices])

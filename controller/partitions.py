@@ -10,7 +10,7 @@ import structlog
 from anabranch.controller import leader_selection
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.events import FirstLeadersDue
 from anabranch.controller.image import ClusterImage, Led, TopicImage
 from anabranch.controller.state_writes import StateChange
@@ -26,28 +26,28 @@ FIRST_LEADERS_AT_ONCE = MAX_OPERATIONS // 2 - 1
 """Partitions that get a first state before other events are handled. Each takes two operations of a multi."""
 
 
-async def elect_after_broker_change(context: Context) -> None:
+def elect_after_broker_change(context: Context) -> Decisions[None]:
     """Update leaders and ISRs for the live brokers, and elect first leaders of partitions that never had one."""
-    await elect(context, list(context.image.led_partitions()))
-    await lead_first(context, context.image.topics)
+    yield from elect(context, list(context.image.led_partitions()))
+    yield from lead_first(context, context.image.topics)
 
 
-async def elect_offline(context: Context) -> None:
+def elect_offline(context: Context) -> Decisions[None]:
     """Elect leaders for the partitions without a leader, because one of their replicas may be electable now."""
-    await elect(context, [led for led in context.image.led_partitions() if led[3].leader == NO_LEADER])
+    yield from elect(context, [led for led in context.image.led_partitions() if led[3].leader == NO_LEADER])
 
 
-async def elect(context: Context, partitions: Sequence[Led]) -> None:
+def elect(context: Context, partitions: Sequence[Led]) -> Decisions[None]:
     """Update the leaders and ISRs of these partitions for the live brokers.
 
-    A leader that is gone is replaced, and a replica that is gone leaves the ISR. If no clean election is possible and
-    the topic allows it, an unclean leader is elected.
+    A leader on a broker that is not live is replaced, and a replica on such a broker leaves the ISR. If no clean
+    election is possible and the topic allows it, an unclean leader is elected.
     """
     began = context.clock.monotonic()
     effects = decide_elections(context.image, context.config, partitions)
     for change, isr in effects.response:
         logger.warning("election.unclean", partition=str(change.tp), leader=change.state.leader, isr=isr)
-    await carry_out(context, effects)
+    yield effects
     if effects.independent:
         context.metrics.election_ms.observe((context.clock.monotonic() - began) * 1000)
 
@@ -99,7 +99,7 @@ def unclean_order(topic: TopicImage, partition: int) -> list[int]:
     return sorted(topic.replicas(partition), key=lambda replica: replica in adding)
 
 
-async def lead_first(context: Context, topics: Iterable[str]) -> None:
+def lead_first(context: Context, topics: Iterable[str]) -> Decisions[None]:
     """Write first states for new partitions of ``topics`` that have an electable replica.
 
     One call writes a limited number, so that other events wait less. ``FirstLeadersDue`` continues with the rest.
@@ -107,7 +107,7 @@ async def lead_first(context: Context, topics: Iterable[str]) -> None:
     image = context.image
     image.awaiting_first_leaders.update(dict.fromkeys(topics))
     effects = decide_first_leaders(image)
-    refused = await carry_out(context, effects)
+    refused = yield effects
     left: list[str] = [] if refused else effects.response
     image.awaiting_first_leaders = dict.fromkeys(left)
     if left:

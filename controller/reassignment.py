@@ -20,7 +20,7 @@ import structlog
 
 from anabranch.controller import leader_selection, view
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.events import ReassignmentsDue
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import ClusterImage, TopicImage
@@ -50,9 +50,9 @@ class _Step:
     state: PartitionState
 
 
-async def move(context: Context, effects: Effects) -> None:
-    """Carry out and log the steps of one topic. Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``."""
-    await carry_out(context, effects)
+def move(context: Context, effects: Effects) -> Decisions[None]:
+    """Write and log the steps of one topic. Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``."""
+    yield effects
     for tp in moved(effects):
         found = ReplicaAssignment.of(context.image.topics[tp.topic].znode, tp.partition)
         fields = {"replicas": found.replicas, "adding": found.adding, "removing": found.removing}
@@ -64,13 +64,13 @@ def moved(effects: Effects) -> list[TopicPartition]:
     return [change.tp for group in effects.states for change in group]
 
 
-async def advance(context: Context) -> None:
+def advance(context: Context) -> Decisions[None]:
     """Finish reassignments whose target is in sync: a limited number now, the others by a later event."""
     due, is_all = decide_due(context.image)
     is_refused = False
     for effects in due:
         try:
-            await move(context, effects)
+            yield from move(context, effects)
         except ZkError as error:
             is_refused = True
             for tp in moved(effects):

@@ -1,6 +1,6 @@
-"""The requests of one drain of the event queue: at most one request of each kind per broker.
+"""A batch of requests: at most one request of each kind per broker.
 
-The batch collects names, and builds the requests from the image when the drain ends. So a request never mixes two
+The batch collects names, and builds the requests from the image when it is sent. So a request never mixes two
 states of the cluster.
 """
 

@@ -1,7 +1,8 @@
 """One sender per registered broker.
 
 A sender sends in order over one connection, and repeats each request until it is answered. A sender ends when its
-registration is gone. Its undelivered requests are dropped, because the broker gets everything when it registers again.
+broker is not registered any more. Its undelivered requests are dropped, because the broker gets everything when it
+registers again.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Senders:
             sender.endpoint = endpoint
 
     def remove(self, broker_id: int) -> None:
-        """Stop sending: the registration is gone."""
+        """Stop sending: the broker is not registered any more."""
         sender = self._senders.pop(broker_id, None)
         if sender is not None:
             sender.scope.cancel()

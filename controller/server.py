@@ -15,7 +15,8 @@ import trio
 
 from anabranch.controller.active import ActiveController
 from anabranch.controller.admin import own_loggers
-from anabranch.controller.admin.dispatch import HANDLERS, api_versions, not_controller
+from anabranch.controller.admin.dispatch import HANDLERS, api_versions
+from anabranch.controller.admin.error_responses import not_controller
 from anabranch.controller.config import ControllerConfig
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode

@@ -42,7 +42,7 @@ class ReplicaStatus(enum.Enum):
     """StopReplica with delete was sent, and has no response yet."""
     DELETION_SUCCESSFUL = "deletion successful"
     DELETION_INELIGIBLE = "deletion ineligible"
-    """The broker is gone or could not delete. The deletion is tried again when the broker comes back."""
+    """The broker is not registered or could not delete. The deletion is tried again when the broker registers."""
     NONEXISTENT = "nonexistent"
 
     def enter(self, target: ReplicaStatus) -> ReplicaStatus:

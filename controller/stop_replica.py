@@ -13,7 +13,7 @@ from anabranch.protocol.types import TopicPartition
 class Deletion(NamedTuple):
     """The response of ``broker`` about a replica that the broker had to delete in ``leader_epoch``.
 
-    ``error`` 0 means that the replica is gone. ``log_end_offset`` is -1 if the log end is not known.
+    ``error`` 0 means that the replica is deleted. ``log_end_offset`` is -1 if the log end is not known.
     """
 
     tp: TopicPartition

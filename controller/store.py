@@ -7,7 +7,7 @@ is lost, the store reads the znodes before it does anything else.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 import trio
@@ -39,11 +39,12 @@ CONCURRENT_READS = 64
 MAX_ATTEMPTS = 5
 """The number of attempts at a write, if the connection is lost each time before the write is applied."""
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
 class ControllerMovedError(Exception):
-    """Another controller took over, or the session is gone. This controller may not decide anything any more."""
+    """Another controller took over, or the session is lost. This controller may not decide anything any more."""
 
 
 class WriteGivenUpError(ZkError):
@@ -109,6 +110,22 @@ async def read_each(items: Iterable[T], read: Callable[[T], Awaitable[None]]) ->
             nursery.start_soon(work, first)
     if failures:
         raise failures[0]
+
+
+async def read_all(items: Iterable[K], read: Callable[[K], Awaitable[T]]) -> tuple[dict[K, T], dict[K, ZkError]]:
+    """Read all items, a limited number at a time. Returns what was read, and the errors of the items that were not."""
+    found: dict[K, T] = {}
+    errors: dict[K, ZkError] = {}
+
+    async def read_one(item: K) -> None:
+        try:
+            found[item] = await read(item)
+        except ZkError as error:
+            errors[item] = error
+
+    wanted = list(items)
+    await read_each(wanted, read_one)
+    return {item: found[item] for item in wanted if item in found}, errors
 
 
 class GuardedStore:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 import structlog
 
 from anabranch.controller import view
 from anabranch.controller.config import ControllerConfig
-from anabranch.controller.config_changes import keep_ordered_delivery, read_config
+from anabranch.controller.config_changes import keep_ordered_delivery, take_read
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, adopt, carry_out
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.events import TopicChanged, TopicListChanged, WatchedStateChanged
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import ClusterImage, PartitionImage, TopicImage
 from anabranch.controller.partitions import lead_first
+from anabranch.controller.reads.topics import FoundChange, FoundTopic, FoundTopics
 from anabranch.controller.resize import conversion, goal
+from anabranch.controller.resize.conversion import Converted
 from anabranch.controller.states import PartitionStatus
-from anabranch.controller.store import ImageStaleError, chunks, read_each
+from anabranch.controller.store import MAX_OPERATIONS, ImageStaleError
 from anabranch.controller.topic_config import ORDERED_KEY, topic_values
 from anabranch.controller.topic_id import new_topic_id
 from anabranch.ordered_resize.consistency import as_served
@@ -29,7 +32,7 @@ from anabranch.ordered_resize.judgement import Setting, Verdict, VerdictKind, ju
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.env import DeleteOp, SetOp, ZkError, ZkOp
+from anabranch.runtime.env import SetOp, ZkError, Znode
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE
 from anabranch.zk_schemas.partition_state import PartitionState
@@ -37,23 +40,28 @@ from anabranch.zk_schemas.topic import TopicZnode
 from anabranch.zk_schemas.znode import NO_ID, MalformedZnodeError
 
 logger = structlog.get_logger(__name__)
+LOADED_TOGETHER = MAX_OPERATIONS - 1
+"""Topics whose znodes are completed by one multi, if they need it."""
+NEVER_READ = -1
+"""The mzxid of a topic that ZooKeeper refused to show."""
 
 
-async def on_topic_list_changed(context: Context) -> None:
-    """Read the list of topics: load the new topics, and forget the deleted topics.
+def on_topic_list_changed(context: Context, found: FoundTopics) -> Decisions[None]:
+    """Load the new topics, and forget the deleted topics.
 
-    Raises ``ImageStaleError`` if a malformed topic is gone. Every broker then gets the full list of its replicas.
+    Raises ``ImageStaleError`` if a malformed topic was deleted. Every broker then gets the full list of its replicas.
     """
     image = context.image
-    names = await context.store.children(paths.TOPICS, context.events.watch(TopicListChanged()))
-    for name in sorted(image.topics.keys() - set(names)):
+    for name in sorted(image.topics.keys() - set(found.names)):
         _forget(context, name)
-    if vanished := image.malformed.keys() - set(names):
+    if vanished := image.malformed.keys() - set(found.names):
         raise ImageStaleError(f"{paths.topic(min(vanished))} was not loaded before, and is gone now")
-    added = [name for name in names if name not in image.topics]
-    await load_topics(context, added)
+    for name, error in found.unread.items():
+        give_up(context, f"reading topic {name}", error)
+        image.malformed[name] = NEVER_READ
+    yield from _load(context, found.new)
     image.created = {}
-    await lead_first(context, added)
+    yield from lead_first(context, [topic.name for topic in found.new])
 
 
 def _forget(context: Context, name: str) -> None:
@@ -63,24 +71,13 @@ def _forget(context: Context, name: str) -> None:
     context.events.forget_watch(TopicChanged(name))
 
 
-async def load_topics(context: Context, names: list[str]) -> None:
-    """Read topics with all their partition states into the image. A malformed znode is logged and left out.
-
-    Raises ``ImageStaleError`` if a malformed znode is readable again. Such a topic is handled when the cluster is read.
-    """
-    unread = [name for name in names if name in context.image.malformed]
-    await read_each(names, functools.partial(_load_topic, context))
-    if repaired := [name for name in unread if name in context.image.topics]:
-        raise ImageStaleError(f"{paths.topic(repaired[0])} could not be loaded before, and can be now")
-
-
-async def on_topic_changed(context: Context, name: str) -> None:
-    """Read one topic again. A new partition count begins a resize or is queued. A refused edit is undone.
+def on_topic_changed(context: Context, event: TopicChanged, change: FoundChange) -> Decisions[None]:
+    """Take the change of one topic. A new partition count begins a resize or is queued. A refused edit is undone.
 
     A znode that was created again is a new topic of the same name, whoever deleted the old topic (KAFKA-12257).
     """
+    name, found = event.name, change.znode
     known = context.image.topics.get(name)
-    found = await context.store.get(paths.topic(name), context.events.watch(TopicChanged(name)))
     if name in context.image.deletions:
         return
     if found is None:
@@ -93,20 +90,20 @@ async def on_topic_changed(context: Context, name: str) -> None:
         del context.image.topics[name]
         known = None
     if known is None:
-        await load_topics(context, [name])
+        yield from _load(context, [] if change.new is None else [change.new])
     elif found.version != known.version:
         try:
             znode = TopicZnode.decode(paths.topic(name), found.data)
         except MalformedZnodeError as error:
             logger.error("topic.edit_undone", path=paths.topic(name), reason=str(error))
-            await _undo(context, undone(known, found.version))
+            yield from _undo(undone(known, found.version))
             return
-        await _take_edit(context, known, znode, found.version)
+        yield from _take_edit(context, known, znode, found.version)
     if name in context.image.topics:
-        await lead_first(context, [name])
+        yield from lead_first(context, [name])
 
 
-async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, version: int) -> None:
+def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, version: int) -> Decisions[None]:
     """Accept an edit of the topic's znode, or undo an edit that the rules refuse.
 
     Raises ``ImageStaleError`` for a frozen topic. Then the whole topic is judged again.
@@ -115,12 +112,21 @@ async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, ve
     if topic.frozen:
         raise ImageStaleError(f"{path} of a frozen topic was edited")
     effects = decide_edit(context.image, context.config, topic, edited, version)
-    if effects.response.outcome is VerdictKind.REFUSE:
-        logger.error("topic.edit_undone", path=path, reason=effects.response.why)
-        await _undo(context, effects)
+    verdict: Verdict = effects.response
+    if verdict.outcome is VerdictKind.REFUSE:
+        logger.error("topic.edit_undone", path=path, reason=verdict.why)
+        yield from _undo(effects)
         return
-    _log_partly_done(path, effects.response)
-    await carry_out(context, effects)
+    _log_partly_done(path, verdict)
+    yield effects
+
+
+def _undo(effects: Effects) -> Decisions[None]:
+    """Undo an edit. If the znode was edited once more, the watch reports it, and that edit is judged next."""
+    try:
+        yield effects
+    except ImageStaleError as error:
+        logger.info("topic.edited_again", reason=str(error))
 
 
 def decide_edit(
@@ -145,165 +151,184 @@ def undone(topic: TopicImage, version: int) -> Effects:
     return Effects(topic.name, topic.znode, writes=(write,))
 
 
-async def _load_topic(context: Context, name: str) -> None:
-    mark = TopicChanged(name)
-    found = await context.store.get(paths.topic(name), context.events.watch(mark))
-    if found is None:
-        return
-    malformed = context.image.malformed
-    if malformed.get(name) == found.mzxid:
-        return
-    await read_config(context, paths.topic_config(name))
+def _load(context: Context, found: Sequence[FoundTopic]) -> Decisions[None]:
+    """Take topics with all their partition states into the image. A malformed znode is logged and left out.
+
+    Raises ``ImageStaleError`` if a malformed znode is readable again. Such a topic is handled when the cluster is read.
+    """
+    image = context.image
+    unread = [topic.name for topic in found if topic.name in image.malformed]
+    for start in range(0, len(found), LOADED_TOGETHER):
+        loaded: list[_Loaded] = []
+        for topic in found[start : start + LOADED_TOGETHER]:
+            loaded += yield from _load_topic(context, topic)
+        yield from _complete(context, loaded)
+    if repaired := [name for name in unread if name in image.topics]:
+        raise ImageStaleError(f"{paths.topic(repaired[0])} could not be loaded before, and can be now")
+
+
+class _Loaded(NamedTuple):
+    """A topic that was read, and the effects that must be written before it is taken into the image."""
+
+    topic: TopicImage
+    mzxid: int
+    effects: Effects
+
+
+def _load_topic(context: Context, found: FoundTopic) -> Decisions[list[_Loaded]]:
+    """Judge a topic that was read. Returns nothing if it is left out."""
+    image, name = context.image, found.name
+    take_read(image, paths.topic_config(name), found.config)
+    if isinstance(found.znode, MalformedZnodeError):
+        logger.error("topic.malformed", error=str(found.znode))
+        image.malformed[name] = found.read.mzxid
+        return []
+    image.malformed.pop(name, None)
+    topic = TopicImage(name, found.znode, found.read.version, found.read.czxid)
+    _take_states(image, topic, found)
+    snapshot = _with_stray_states(image, topic, found)
     try:
-        znode = TopicZnode.decode(paths.topic(name), found.data)
-    except MalformedZnodeError as error:
-        logger.error("topic.malformed", error=str(error))
-        malformed[name] = found.mzxid
+        if malformed := _malformed_states(topic, found):
+            yield Effects(watches=malformed)
+        result = _convertible(image, topic, snapshot)
+        if result is not None:
+            yield conversion.writing(found, result)
+            logger.info("topic.lineages_written", topic=name, partitions=listed(sorted(result.changed)))
+            yield from _load(context, [conversion.written(found, result)])
+            if name in image.topics:
+                for p in result.changed:
+                    context.batch.leader_and_isr(TopicPartition(name, p))
+            return []
+        effects = yield from _settle(context, topic, snapshot)
+    except ZkError as error:
+        _leave_out(context, name, found.read.mzxid, error)
+        return []
+    return [_Loaded(topic, found.read.mzxid, effects)]
+
+
+def _complete(context: Context, loaded: Sequence[_Loaded]) -> Decisions[None]:
+    """Write the completed znodes of topics, as many as fit in one multi, and take the topics into the image."""
+    together = [each for each in loaded if each.effects.writes]
+    try:
+        yield Effects(groups=[each.effects.writes for each in together])
+    except ZkError as error:
+        if len(loaded) > 1:  # it is unknown which znode cannot be written
+            for each in loaded:
+                yield from _complete(context, [each])
+            return
+        (refused,) = loaded
+        _leave_out(context, refused.topic.name, refused.mzxid, error)
         return
-    malformed.pop(name, None)
-    topic = TopicImage(name, znode, found.version, found.czxid)
-    present = await _load_partitions(context, topic)
-    for index in await _lost_states(context, topic):
-        logger.error("partition_state.lost", path=paths.partition_state(name, index))
+    for topic, _, effects in loaded:
+        if effects.writes and effects.znode is not None:
+            before = topic.znode
+            topic.adopt(effects.znode, topic.version + 1)
+            goal.log_change(context, topic, before)
+        context.image.topics[topic.name] = topic
+
+
+def _leave_out(context: Context, name: str, mzxid: int, error: ZkError) -> None:
+    give_up(context, f"loading topic {name}", error)
+    context.image.malformed[name] = mzxid
+
+
+def _take_states(image: ClusterImage, topic: TopicImage, found: FoundTopic) -> None:
+    """Take the states of the assigned partitions. A topic that was just created has none."""
+    for index in topic.znode.partitions:
+        read = found.states.get(index) if str(index) in found.present else None
+        partition = _decoded(image, topic, index, read)
+        if partition is not None:
+            topic.partitions[index] = partition
+    for index in _lost_states(topic, found):
+        logger.error("partition_state.lost", path=paths.partition_state(topic.name, index))
         del topic.partitions[index]
         topic.unreadable.add(index)
-    try:
-        changed = await _convert(context, topic, present)
-        if changed is not None:
-            await _load_topic(context, name)
-            for tp in changed if name in context.image.topics else ():
-                context.batch.leader_and_isr(tp)
-            return
-        await _settle(context, topic, present)
-    except ZkError as error:
-        give_up(context, f"loading topic {name}", error)
-        malformed[name] = found.mzxid
-        return
-    context.image.topics[name] = topic
 
 
-async def _convert(context: Context, topic: TopicImage, present: Collection[str]) -> list[TopicPartition] | None:
-    """Write lineages into the partition states of a topic that an earlier release resized.
-
-    Returns the changed partitions; the caller has to read the topic again. Returns None when nothing is converted.
-    Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``.
-    """
-    if topic.unreadable or context.image.features.level(ORDERED_RESIZE) < LINEAGE_LEVEL:
-        return None
-    snapshot = await _with_stray_states(context, topic, present)
-    if not any(map(conversion.is_old, snapshot.states.values())):
-        return None
-    found, _ = conversion.judged(snapshot)
-    if found is None:
-        return None
-    states, tps = found.changed, [TopicPartition(topic.name, p) for p in found.changed]
-    groups: list[list[ZkOp]] = [[SetOp(paths.topic(topic.name), found.topic.encode(), topic.version)]]
-    groups += [
-        [SetOp(paths.partition_state(*tp), states[tp.partition].encode(), topic.partitions[tp.partition].epoch)]
-        for tp in tps
-    ]
-    for p in found.never_led:
-        groups.append([DeleteOp(paths.partition_state(topic.name, p)), DeleteOp(paths.partition(topic.name, p))])
-    for ops in chunks(groups):
-        await context.store.write(ops)
-    logger.info("topic.lineages_written", topic=topic.name, partitions=listed(sorted(states)))
-    return tps
-
-
-async def _load_partitions(context: Context, topic: TopicImage) -> Collection[str]:
-    """Read the partition states of a topic, many at a time. A topic that was just created has none.
-
-    Returns the names of the partition znodes, which are the parents of the states.
-    """
-    present = set(await context.store.children(paths.partitions(topic.name)))
-    found: dict[int, PartitionImage] = {}
-
-    async def load(index: int) -> None:
-        partition = await _load_partition(context, topic, index)
-        if partition is not None:
-            found[index] = partition
-
-    await read_each([index for index in topic.znode.partitions if str(index) in present], load)
-    for index in topic.znode.partitions:
-        if index in found or str(index) not in present:
-            topic.partitions[index] = found.get(index) or PartitionImage(
-                PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW)
-            )
-    return present
-
-
-async def _load_partition(context: Context, topic: TopicImage, index: int) -> PartitionImage | None:
-    """Read the state of one partition; None when it is malformed."""
-    path = paths.partition_state(topic.name, index)
-    found = await context.store.get(path)
-    if found is None:
+def _decoded(image: ClusterImage, topic: TopicImage, index: int, read: Znode | None) -> PartitionImage | None:
+    """One partition of the image; None if its state is malformed, which is noted in ``topic``."""
+    if read is None:
         return PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))
+    path = paths.partition_state(topic.name, index)
     try:
-        state = PartitionState.decode(path, found.data)
+        state = PartitionState.decode(path, read.data)
     except MalformedZnodeError as error:
         logger.error("partition_state.malformed", error=str(error))
         topic.unreadable.add(index)
-        await _await_repair(context, TopicPartition(topic.name, index), found.version)
         return None
     status = PartitionStatus.ONLINE if state.leader >= 0 else PartitionStatus.OFFLINE
     # 0 counts every broker as restarted, because the mzxid of a manual edit hides restarts before the edit.
-    mzxid = 0 if path in context.image.suspects else found.mzxid
-    return PartitionImage(status, state, found.version, found.czxid, mzxid)
+    mzxid = 0 if path in image.suspects else read.mzxid
+    return PartitionImage(status, state, read.version, read.czxid, mzxid)
 
 
-async def _lost_states(context: Context, topic: TopicImage) -> list[int]:
+def _lost_states(topic: TopicImage, found: FoundTopic) -> list[int]:
     """Partitions whose state znode was deleted by hand while its parent znode is still there.
 
     A new state znode would be a new incarnation, and brokers would delete the log of the previous incarnation.
     """
     missing = [index for index in topic.partitions if topic.state(index) is None]
-    if not missing:
-        return []
     if len(missing) == len(topic.partitions) and topic.znode.absent:
         return []  # Kafka's controller makes the znodes of a new topic one by one
-    left = set(await context.store.children(paths.partitions(topic.name)))
-    return [index for index in missing if str(index) in left]
+    return [index for index in missing if str(index) in found.present_after]
 
 
-async def on_watched_state_changed(context: Context, tp: TopicPartition) -> None:
+def _with_stray_states(image: ClusterImage, topic: TopicImage, found: FoundTopic) -> Snapshot:
+    """The snapshot of a topic, with the states of partitions that an edit removed from the assignment."""
+    strays = {
+        p: _decoded(image, topic, p, found.states[p]) for p in found.states.keys() - topic.znode.partitions.keys()
+    }
+    snapshot = view.snapshot_of(image, topic)
+    states = {p: stray.state for p, stray in sorted(strays.items()) if stray is not None and stray.state is not None}
+    return dataclasses.replace(snapshot, states={**snapshot.states, **states})
+
+
+def _malformed_states(topic: TopicImage, found: FoundTopic) -> list[tuple[TopicPartition, int]]:
+    """The malformed states, each with the zkVersion at which it was read."""
+    read = ((p, found.states.get(p)) for p in sorted(topic.unreadable))
+    return [(TopicPartition(topic.name, p), znode.version) for p, znode in read if znode is not None]
+
+
+def _convertible(image: ClusterImage, topic: TopicImage, snapshot: Snapshot) -> Converted | None:
+    """The lineages for a topic that an earlier release resized; None if there is nothing to convert, or not yet."""
+    if topic.unreadable & topic.znode.partitions.keys() or image.features.level(ORDERED_RESIZE) < LINEAGE_LEVEL:
+        return None
+    if not any(map(conversion.is_old, snapshot.states.values())):
+        return None
+    return conversion.judged(snapshot)[0]
+
+
+def on_watched_state_changed(context: Context, event: WatchedStateChanged, found: Znode | None) -> Decisions[None]:
     """Handle the change of a watched state. Raises ``ImageStaleError`` unless this controller made the change."""
-    partition, path = context.image.partition(tp), paths.partition_state(*tp)
-    found = await context.store.get(path, context.events.watch(WatchedStateChanged(tp)))
+    yield from ()  # nothing is written
+    partition, path = context.image.partition(event.tp), paths.partition_state(*event.tp)
     if partition is not None and partition.state is None and found is None:
         return  # this controller deleted the state when it converted the topic
     if partition is None or found is None or found.version != partition.epoch:
         raise ImageStaleError(f"{path} changed; it was malformed, or belonged to a frozen topic")
 
 
-async def _await_repair(context: Context, tp: TopicPartition, version: int) -> None:
-    """Watch a state that was read at ``version``. If the state changes, everything is read again."""
-    path = paths.partition_state(*tp)
-    context.image.suspects.add(path)
-    watched = await context.store.get(path, context.events.watch(WatchedStateChanged(tp)))
-    if watched is None or watched.version != version:
-        context.events.put(WatchedStateChanged(tp))
+def _settle(context: Context, topic: TopicImage, snapshot: Snapshot) -> Decisions[Effects]:
+    """Judge the znode of a topic that was read: it is complete, is completed, or an edit of it is undone.
 
-
-async def _settle(context: Context, topic: TopicImage, present: Collection[str]) -> None:
-    """Complete the znode of a topic that was read, undo a refused edit of it, or freeze the topic."""
-    found = topic.znode
-    snapshot = await _with_stray_states(context, topic, present)
+    Returns the effects that write the znode. A topic whose znodes contradict each other is frozen. ``snapshot`` has the
+    topic's stray states.
+    """
     new_id = functools.partial(new_topic_id, context.rng)
     effects = decide_found(context.image, context.config, topic, snapshot, new_id)
     verdict: Verdict = effects.response
-    if effects.znode is None:
-        await _freeze(context, topic, snapshot, verdict.why)
-        return
+    if verdict.outcome is VerdictKind.FREEZE:
+        _freeze(topic, snapshot, verdict.why)
+        states = {p: found.epoch for p, found in topic.partitions.items() if found.state is not None}
+        yield Effects(watches=[(TopicPartition(topic.name, p), version) for p, version in states.items()])
+        return effects
     if verdict.outcome is VerdictKind.REFUSE:
         logger.error("topic.edit_undone", path=paths.topic(topic.name), reason=verdict.why)
     else:
         _log_partly_done(paths.topic(topic.name), verdict)
-    if effects.znode.ordered_delivery is not None:
-        await keep_ordered_delivery(context, topic.name, effects.znode.ordered_delivery)
-    if effects.writes:
-        versions = await context.store.write(effects.writes)
-        adopt(topic, effects.znode, versions[0])
-        goal.log_change(context, topic, found)
+    if effects.znode is not None and effects.znode.ordered_delivery is not None:
+        yield from keep_ordered_delivery(context, topic.name, effects.znode.ordered_delivery)
+    return effects
 
 
 def decide_found(
@@ -336,34 +361,8 @@ def _log_partly_done(path: str, verdict: Verdict) -> None:
         logger.warning("topic.edit_taken_in_part", path=path, reason=verdict.why)
 
 
-async def _with_stray_states(context: Context, topic: TopicImage, present: Collection[str]) -> Snapshot:
-    """The snapshot of a topic, with the states of partitions that an edit removed from the assignment.
-
-    ``present``: the names of the partition znodes, which are the parents of the states.
-    """
-    snapshot = view.snapshot_of(context.image, topic)
-    stray = [int(name) for name in sorted(present) if name.isdigit() and int(name) not in topic.znode.partitions]
-    states = dict(snapshot.states)
-    for index in stray:
-        found = await _load_partition(context, topic, index)
-        if found is not None and found.state is not None:
-            states[index] = found.state
-    return dataclasses.replace(snapshot, states=states)
-
-
-async def _freeze(context: Context, topic: TopicImage, snapshot: Snapshot, why: str) -> None:
+def _freeze(topic: TopicImage, snapshot: Snapshot, why: str) -> None:
     """Freeze the topic: the layout of its partition states is served until an edit removes the contradiction."""
     logger.error("topic.frozen", path=paths.topic(topic.name), reason=why)
     topic.frozen = why
     topic.znode = as_served(snapshot)
-    for index, partition in topic.partitions.items():
-        if partition.state is not None:
-            await _await_repair(context, TopicPartition(topic.name, index), partition.epoch)
-
-
-async def _undo(context: Context, effects: Effects) -> None:
-    """Undo an edit. If the znode was edited once more, the watch reports it, and that edit is judged next."""
-    try:
-        await carry_out(context, effects)
-    except ImageStaleError as error:
-        logger.info("topic.edited_again", reason=str(error))

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from anabranch.controller.admin.create_topics import check_autoscale, checked_config, config_too_large
 from anabranch.controller.config_changes import with_ordered_delivery
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.outcome import Outcome
 from anabranch.controller.topic_config import ORDERED_KEY
@@ -77,19 +77,19 @@ class Demand:
     """Whether the request names the resource more than once."""
 
 
-async def alter_configs(context: Context, request: AlterConfigsRequest, version: int) -> Outcome:
+def alter_configs(context: Context, request: AlterConfigsRequest, version: int) -> Decisions[Outcome]:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
-    responses = await answer_each(context, request, given_keys, AlterConfigsResourceResponse)
+    responses = yield from answer_each(context, request, given_keys, AlterConfigsResourceResponse)
     return Outcome(AlterConfigsResponse(responses=responses))
 
 
-async def answer_each(
+def answer_each(
     context: Context,
     request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
     changed: Callable[..., Mapping[str, str | None]],
     response: type[R],
-) -> list[R]:
-    """Carry out a request for each resource. ``changed(resource, changes=...)`` returns its new overrides.
+) -> Decisions[list[R]]:
+    """Decide a request for each resource. ``changed(resource, changes=...)`` returns its new overrides.
 
     Raises ``ControllerMovedError``, ``ImageStaleError``.
     """
@@ -97,16 +97,10 @@ async def answer_each(
     for resource in request.resources:
         of_resource = functools.partial(changed, changes=resource.configs)
         demand = Demand(resource, of_resource, request.validate_only, named[key_of(resource)] > 1)
-        responses.append(response_of(response, resource, await answered(context, demand)))
+        effects = decide(context.image, demand, context.store.check_fits)
+        yield effects
+        responses.append(response_of(response, resource, effects.response))
     return responses
-
-
-async def answered(context: Context, demand: Demand) -> KafkaError | None:
-    """Carry out a request for one resource. Returns the error of a refusal, or None."""
-    effects = decide(context.image, demand, context.store.check_fits)
-    await carry_out(context, effects)
-    error: KafkaError | None = effects.response
-    return error
 
 
 def given_keys(_resource: Resource, changes: list[GivenConfig]) -> dict[str, str | None]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from anabranch.controller import leader_selection
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.image import ClusterImage, PartitionImage
 from anabranch.controller.outcome import Outcome
 from anabranch.controller.reassignment import is_due
@@ -34,11 +34,11 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.partition_state import PartitionState
 
 
-async def alter_partition(context: Context, request: AlterPartitionRequest, version: int) -> Outcome:
+def alter_partition(context: Context, request: AlterPartitionRequest, version: int) -> Decisions[Outcome]:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
     effects = decide(context.image, request)
     response: AlterPartitionResponse = effects.response
-    refused = await carry_out(context, effects)
+    refused = yield effects
     for topic in response.topics if refused else ():
         topic.partitions = [
             AlterPartitionResponsePartitionData(

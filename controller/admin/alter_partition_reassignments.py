@@ -7,6 +7,7 @@ responds once the change is written, before any data has moved. Every partition 
 from __future__ import annotations
 
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Decisions
 from anabranch.controller.outcome import Outcome
 from anabranch.controller.reassignment import decide, move, moved
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -20,9 +21,9 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import ZkError
 
 
-async def alter_partition_reassignments(
+def alter_partition_reassignments(
     context: Context, request: AlterPartitionReassignmentsRequest, version: int
-) -> Outcome:
+) -> Decisions[Outcome]:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
     wanted: dict[str, dict[int, list[int] | None]] = {}
     for topic in request.topics:
@@ -33,7 +34,7 @@ async def alter_partition_reassignments(
         effects = decide(context.image, name, targets)
         refused |= effects.response
         try:
-            await move(context, effects)
+            yield from move(context, effects)
         except ZkError as error:
             refused |= {tp: KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(error)) for tp in moved(effects)}
     return Outcome(

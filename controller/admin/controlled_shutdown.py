@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from anabranch.controller import leader_selection
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.outcome import Outcome
 from anabranch.controller.state_writes import StateChange
@@ -21,10 +21,10 @@ from anabranch.protocol.generated.controlled_shutdown import (
 from anabranch.protocol.types import TopicPartition
 
 
-async def controlled_shutdown(context: Context, request: ControlledShutdownRequest, version: int) -> Outcome:
+def controlled_shutdown(context: Context, request: ControlledShutdownRequest, version: int) -> Decisions[Outcome]:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
     effects = decide(context.image, request)
-    refused = await carry_out(context, effects)
+    refused = yield effects
     response: ControlledShutdownResponse = effects.response
     for tp, _, _, state in context.image.led_partitions():
         if tp in refused and state.leader == request.broker_id:

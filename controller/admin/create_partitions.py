@@ -8,8 +8,8 @@ response can repeat the request, and gets the same response.
 
 The message of a response without error is advice, with one line each for: the reason why a queued count waits; the
 latest values that a compacted topic loses in marked partitions; recent producers that cannot follow the count. A dry
-run lists the resize in progress, the queued resize, and the resize that the request would replace. A request that only
-validates may ask for the measured bytes appended to the topic instead.
+run lists the resize in progress, the queued resize, and the resize that the request would replace. It may instead ask
+for the measured bytes appended to the topic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from anabranch.controller.admin.create_topics import check_assignment
 from anabranch.controller.admin.resize_wait import advised, lines, resized
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Ask, Effects, carry_out
+from anabranch.controller.effects import Ask, Decisions, Effects
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.outcome import AdviceWait, Outcome, ResponseWait
 from anabranch.controller.partition_limit import check_partition_limit
@@ -42,15 +42,15 @@ from anabranch.zk_schemas.topic import TopicZnode
 _QUEUED_MESSAGE = "The resize begins when the one before it is done:"
 
 
-async def create_partitions(context: Context, request: CreatePartitionsRequest, version: int) -> Outcome:
+def create_partitions(context: Context, request: CreatePartitionsRequest, version: int) -> Decisions[Outcome]:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
     named = Counter(topic.name for topic in request.topics)
     outcome = Outcome(CreatePartitionsResponse(results=[]), [], request.timeout_ms)
     for name, times in named.items():
-        wanted = next(topic for topic in request.topics if topic.name == name)
-        demand = Demand(wanted, request.validate_only, is_repeated=times > 1)
+        requested = next(topic for topic in request.topics if topic.name == name)
+        demand = Demand(requested, request.validate_only, is_repeated=times > 1)
         effects = decide(context.image, context.config, demand, context.store.check_fits, context.clock.monotonic())
-        await carry_out(context, effects)
+        yield effects
         outcome.response.results.append(effects.response)
         outcome.waits.extend(effects.waits)
     return outcome
@@ -60,8 +60,9 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
 class Demand:
     """A request for one topic."""
 
-    wanted: CreatePartitionsTopic
+    requested: CreatePartitionsTopic
     validate_only: bool = False
+    """Whether the request is a dry run, which changes nothing."""
     is_repeated: bool = False
     """Whether the request names the topic more than once."""
 
@@ -74,12 +75,12 @@ def decide(
     now: float,
 ) -> Effects:
     """The effects of a request for one topic. ``check_fits`` raises ``ZkRequestTooLargeError``."""
-    wanted = demand.wanted
-    result = CreatePartitionsTopicResult(name=wanted.name)
-    effects = Effects(wanted.name, response=result)
+    requested = demand.requested
+    result = CreatePartitionsTopicResult(name=requested.name)
+    effects = Effects(requested.name, response=result)
     try:
         topic = _existing(image, demand)
-        if demand.validate_only and wanted.wants_measured:
+        if demand.validate_only and requested.wants_measured:
             appended_bytes.describe(topic, result, now)
             effects = replace(effects, asks=(Ask.APPENDED_BYTES,))
         else:
@@ -98,48 +99,57 @@ def _resize(
     result: CreatePartitionsTopicResult,
 ) -> Effects:
     """The effects of a resize or of its dry run. Raises ``KafkaError``."""
-    wanted = demand.wanted
+    count = demand.requested.count
     setting = goal.setting_of(image, config, topic)
-    given = _given(image, config, topic, wanted)
-    verdict = judgement.judge_request(view.snapshot_of(image, topic), wanted.count, setting, given)
+    verdict = judgement.judge_request(
+        view.snapshot_of(image, topic), count, setting, _given(image, config, topic, demand.requested)
+    )
     if verdict.topic is None:
         raise KafkaError(verdict.code, verdict.why)
-    asked, advice = verdict.topic, judgement.advice(topic.znode, verdict.topic, setting)
-    becoming = goal.becoming(topic, asked, topic.version)
-    _check_fits(topic, asked, becoming.writes, check_fits)
-    is_concerned = stock_producers.concerned_by(topic, wanted.count)
-    if demand.validate_only or asked == topic.znode:
-        becoming = Effects(topic.name)
-    waits: list[ResponseWait] = []
-    if demand.validate_only and (in_the_way := view.dry_run(topic, asked, wanted.count)):
-        result.error_message = lines(in_the_way, advice)
-    elif demand.validate_only and is_concerned:
-        waits = [AdviceWait(advised(topic, wanted.count, advice, result), result)]
-    elif demand.validate_only:
-        result.error_message = lines(advice)
-    elif asked.wanted == wanted.count:
-        unfinished = view.unfinished(replace(topic, znode=asked))
-        result.error_message = lines(f"{_QUEUED_MESSAGE} {unfinished}.", advice)
-    else:
-        waits = [ResponseWait(resized(topic, asked.layout_version, wanted.count, advice, result), result)]
-    return replace(becoming, asks=(Ask.STOCK_PRODUCERS,) if is_concerned else (), response=result, waits=waits)
-
-
-def _check_fits(
-    topic: TopicImage,
-    asked: TopicZnode,
-    writes: Sequence[ZkOp],
-    check_fits: Callable[[Sequence[ZkOp]], None],
-) -> None:
+    znode, advice = verdict.topic, judgement.advice(topic.znode, verdict.topic, setting)
+    becoming = goal.becoming(topic, znode, topic.version)
     try:
-        check_fits(writes)
+        check_fits(becoming.writes)
     except ZkRequestTooLargeError as error:
-        message = f"{len(asked.partitions)} partitions of {topic.name} are too many: {error}."
+        message = f"{len(znode.partitions)} partitions of {topic.name} are too many: {error}."
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message) from error
+    is_concerned = stock_producers.concerned_by(topic, count)
+    answer = _dry_run if demand.validate_only else _response
+    waits = answer(topic, znode, count, advice, result)
+    return replace(
+        Effects(topic.name) if demand.validate_only or znode == topic.znode else becoming,
+        asks=(Ask.STOCK_PRODUCERS,) if is_concerned else (),
+        response=result,
+        waits=waits,
+    )
+
+
+def _dry_run(
+    topic: TopicImage, znode: TopicZnode, count: int, advice: str, result: CreatePartitionsTopicResult
+) -> list[ResponseWait]:
+    """Describe the resize that a request would begin. Returns what the response waits for."""
+    if in_the_way := view.dry_run(topic, znode, count):
+        result.error_message = lines(in_the_way, advice)
+        return []
+    if stock_producers.concerned_by(topic, count):
+        return [AdviceWait(advised(topic, count, advice, result), result)]
+    result.error_message = lines(advice)
+    return []
+
+
+def _response(
+    topic: TopicImage, znode: TopicZnode, count: int, advice: str, result: CreatePartitionsTopicResult
+) -> list[ResponseWait]:
+    """The response to a resize that begins or is queued. Returns what the response waits for."""
+    if znode.wanted == count:
+        unfinished = view.unfinished(replace(topic, znode=znode))
+        result.error_message = lines(f"{_QUEUED_MESSAGE} {unfinished}.", advice)
+        return []
+    return [ResponseWait(resized(topic, znode.layout_version, count, advice, result), result)]
 
 
 def _existing(image: ClusterImage, demand: Demand) -> TopicImage:
-    name = demand.wanted.name
+    name = demand.requested.name
     topic = image.topics.get(name)
     if demand.is_repeated:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
@@ -156,26 +166,26 @@ def _existing(image: ClusterImage, demand: Demand) -> TopicImage:
 
 
 def _given(
-    image: ClusterImage, config: ControllerConfig, topic: TopicImage, wanted: CreatePartitionsTopic
+    image: ClusterImage, config: ControllerConfig, topic: TopicImage, requested: CreatePartitionsTopic
 ) -> dict[int, list[int]] | None:
     """The replicas that the request names for new partitions; None if the controller chooses them.
 
     Raises ``KafkaError``.
     """
-    if wanted.assignments is None:
+    if requested.assignments is None:
         return None
     current = len(topic.znode.partitions)
-    added = wanted.count - current
+    added = requested.count - current
     if added <= 0:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The request has assignments, but would add no partition."
         )
-    if len(wanted.assignments) != added:
+    if len(requested.assignments) != added:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Increasing the number of partitions by {added} but {len(wanted.assignments)} assignments provided.",
+            f"Increasing the number of partitions by {added} but {len(requested.assignments)} assignments provided.",
         )
-    given = {current + index: list(entry.broker_ids) for index, entry in enumerate(wanted.assignments)}
+    given = {current + index: list(entry.broker_ids) for index, entry in enumerate(requested.assignments)}
     check_assignment(image, given, current)
     factor = len(topic.replicas(0))
     if any(len(replicas) != factor for replicas in given.values()):

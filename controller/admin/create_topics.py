@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from anabranch.controller.assignment import assign_replicas
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.new_replicas import rack_of_live_brokers
 from anabranch.controller.outcome import Outcome, ResponseWait
@@ -46,10 +46,11 @@ from anabranch.zk_schemas.znode import MAX_PARTITIONS
 _SOURCE_TOPIC, _SOURCE_DEFAULT = 1, 5
 
 
-async def create_topics(context: Context, request: CreateTopicsRequest, version: int) -> Outcome:
-    """Raises ``ControllerMovedError``, ``ImageStaleError``."""
+def create_topics(
+    context: Context, request: CreateTopicsRequest, version: int, existing: list[str]
+) -> Decisions[Outcome]:
+    """``existing`` are the topics that have a znode. Raises ``ControllerMovedError``, ``ImageStaleError``."""
     named = Counter(topic.name for topic in request.topics)
-    existing = await context.store.children(paths.TOPICS)
     outcome = Outcome(CreateTopicsResponse(topics=[]), [], request.timeout_ms)
     planned = 0
     for name, times in named.items():
@@ -57,7 +58,7 @@ async def create_topics(context: Context, request: CreateTopicsRequest, version:
         demand = Demand(wanted, request.validate_only, is_repeated=times > 1, planned=planned)
         effects = decide(context.image, context.config, existing, demand, context.rng, context.store.check_fits)
         try:
-            await carry_out(context, effects)
+            yield effects
         except ImageStaleError as error:
             if not _is_there_already(error, name):
                 raise

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.outcome import Outcome, ResponseWait, UnreadTopicError
 from anabranch.controller.topic_names import name_problem
@@ -32,18 +32,21 @@ from anabranch.zk_schemas.delete_topic import DeleteTopic
 _BY_ID_FROM = 6
 
 
-async def delete_topics(context: Context, request: DeleteTopicsRequest, version: int) -> Outcome:
-    """Raises ``ControllerMovedError``, ``ImageStaleError``, ``UnreadTopicError``."""
+def delete_topics(
+    context: Context, request: DeleteTopicsRequest, version: int, existing: set[str], requested: set[str]
+) -> Decisions[Outcome]:
+    """``existing`` and ``requested`` are those of ``decide``.
+
+    Raises ``ControllerMovedError``, ``ImageStaleError``, ``UnreadTopicError``.
+    """
     wanted = request.topics if version >= _BY_ID_FROM else [DeleteTopicState(name=name) for name in request.topic_names]
     named = Counter((topic.name, topic.topic_id) for topic in wanted)
-    existing = set(await context.store.children(paths.TOPICS))
-    requested = set(await context.store.children(paths.DELETE_TOPICS))
     check_read(context.image, existing & {name for name, _ in named if name is not None})
     outcome = Outcome(DeleteTopicsResponse(responses=[]), [], request.timeout_ms)
     for (name, topic_id), times in named.items():
         demand = Demand(name, topic_id, is_repeated=times > 1)
         effects = decide(context.image, context.config, existing, requested, demand)
-        await carry_out(context, effects)
+        yield effects
         outcome.response.responses.append(effects.response)
         outcome.waits.extend(effects.waits)
         if effects.writes:

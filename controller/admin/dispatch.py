@@ -1,12 +1,12 @@
-"""The requests that the controller serves, their handlers, and the error responses.
+"""The requests that the controller serves, and their handlers.
 
 A request is decided in slices. Each slice waits in the queue of events like any other event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
+from typing import TypeAlias
 
 import structlog
 
@@ -18,36 +18,26 @@ from anabranch.controller.admin.create_partitions import create_partitions
 from anabranch.controller.admin.create_topics import create_topics
 from anabranch.controller.admin.delete_topics import delete_topics
 from anabranch.controller.admin.elect_leaders import elect_leaders
+from anabranch.controller.admin.error_responses import error_response
 from anabranch.controller.admin.incremental_alter_configs import incremental_alter_configs
 from anabranch.controller.admin.list_partition_reassignments import list_partition_reassignments
-from anabranch.controller.admin.slices import joined, sliced
+from anabranch.controller.admin.slices import Slices
 from anabranch.controller.admin.update_features import update_features
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Decisions
 from anabranch.controller.events import AdminCall, TopicListChanged
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.outcome import Outcome, UnreadTopicError
+from anabranch.controller.reads.requests import Facts
 from anabranch.controller.store import ControllerMovedError, ImageStaleError
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.generated.alter_configs import AlterConfigsResourceResponse, AlterConfigsResponse
-from anabranch.protocol.generated.alter_partition import AlterPartitionResponse
-from anabranch.protocol.generated.alter_partition_reassignments import AlterPartitionReassignmentsResponse
 from anabranch.protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
-from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownResponse
-from anabranch.protocol.generated.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
-from anabranch.protocol.generated.create_topics import CreatableTopicResult, CreateTopicsResponse
-from anabranch.protocol.generated.delete_topics import DeletableTopicResult, DeleteTopicsResponse
-from anabranch.protocol.generated.elect_leaders import ElectLeadersResponse
-from anabranch.protocol.generated.incremental_alter_configs import (
-    AlterConfigsResourceResponse as IncrementalResourceResponse,
-)
-from anabranch.protocol.generated.incremental_alter_configs import IncrementalAlterConfigsResponse
-from anabranch.protocol.generated.list_partition_reassignments import ListPartitionReassignmentsResponse
-from anabranch.protocol.generated.update_features import UpdateFeaturesResponse
 from anabranch.runtime.env import ZkError, ZkRequestTooLargeError
 
 logger = structlog.get_logger(__name__)
-Handler = Callable[[Context, Any, int], Awaitable[Outcome]]
+Handler: TypeAlias = Callable[..., Decisions[Outcome]]
+"""Its arguments are the context, the request, its version, and the facts that ``reads/requests.py`` read for it."""
 
 
 HANDLERS: dict[int, Handler] = {
@@ -65,27 +55,15 @@ HANDLERS: dict[int, Handler] = {
 }
 
 
-_TOP_LEVEL_ERROR: dict[int, Callable[..., Any]] = {
-    ApiKey.CONTROLLED_SHUTDOWN: ControlledShutdownResponse,
-    ApiKey.ALTER_PARTITION: AlterPartitionResponse,
-    ApiKey.ELECT_LEADERS: ElectLeadersResponse,
-}
-"""Responses with an error code for the whole request. Version 0 of ElectLeaders, which no broker sends, has none."""
-_TOP_LEVEL_MESSAGE: dict[int, Callable[..., Any]] = {
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignmentsResponse,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignmentsResponse,
-    ApiKey.UPDATE_FEATURES: UpdateFeaturesResponse,
-}
-"""Responses with an error code and a message for the whole request."""
-
-
-async def on_call(context: Context, call: AdminCall) -> None:
-    """Decide one slice of a request. An error becomes the response to the slice, and the controller goes on."""
-    if call.left is None:
-        call.left = sliced(call.api_key, call.body, context.image)
-    some = call.left[0]
+def on_call(context: Context, call: AdminCall, facts: Facts | Exception) -> Decisions[None]:
+    """Decide one slice of a request. An error becomes the response to the slice, and the controller continues."""
+    if call.slices is None:
+        call.slices = Slices(call.api_key, call.body, context.image)
+    some = call.slices.next
     try:
-        outcome = await HANDLERS[call.api_key](context, some, call.version)
+        if isinstance(facts, Exception):
+            raise facts
+        outcome = yield from HANDLERS[call.api_key](context, some, call.version, *facts)
     except (ControllerMovedError, ImageStaleError):
         raise
     except UnreadTopicError:
@@ -100,13 +78,11 @@ async def on_call(context: Context, call: AdminCall) -> None:
     except Exception:
         logger.exception("request.failed", api=ApiKey(call.api_key).name, version=call.version)
         outcome = Outcome(error_response(call.api_key, some, ErrorCode.UNKNOWN_SERVER_ERROR))
-    call.left.popleft()
-    call.outcomes.append(outcome)
-    if call.left:
+    call.outcome = call.slices.take(outcome)
+    if call.outcome is None:
         context.events.put(call)
-        return
-    call.outcome = joined(call.api_key, call.body, call.outcomes)
-    call.decided.set()
+    else:
+        call.decided.set()
 
 
 def api_versions(error_code: int = ErrorCode.NONE) -> ApiVersionsResponse:
@@ -119,32 +95,3 @@ def api_versions(error_code: int = ErrorCode.NONE) -> ApiVersionsResponse:
         for key in served
     ]
     return ApiVersionsResponse(error_code=error_code, api_keys=keys)
-
-
-def error_response(api_key: int, request: Any, code: ErrorCode, message: str | None = None) -> Any:
-    """A response with the error ``code`` for every item of the request."""
-    error: dict[str, Any] = {"error_code": code, "error_message": message}
-    if api_key in _TOP_LEVEL_ERROR:
-        return _TOP_LEVEL_ERROR[api_key](error_code=code)
-    if api_key in _TOP_LEVEL_MESSAGE:
-        return _TOP_LEVEL_MESSAGE[api_key](**error)
-    if api_key == ApiKey.CREATE_TOPICS:
-        names = dict.fromkeys(topic.name for topic in request.topics)
-        return CreateTopicsResponse(topics=[CreatableTopicResult(name=name, configs=[], **error) for name in names])
-    if api_key == ApiKey.CREATE_PARTITIONS:
-        names = dict.fromkeys(topic.name for topic in request.topics)
-        return CreatePartitionsResponse(results=[CreatePartitionsTopicResult(name=name, **error) for name in names])
-    if api_key == ApiKey.DELETE_TOPICS:
-        by_name = [DeletableTopicResult(name=name, **error) for name in request.topic_names]
-        by_state = [DeletableTopicResult(name=t.name, topic_id=t.topic_id, **error) for t in request.topics]
-        return DeleteTopicsResponse(responses=by_name + by_state)
-    named = [{"resource_type": r.resource_type, "resource_name": r.resource_name} for r in request.resources]
-    if api_key == ApiKey.ALTER_CONFIGS:
-        return AlterConfigsResponse(responses=[AlterConfigsResourceResponse(**error, **name) for name in named])
-    return IncrementalAlterConfigsResponse(responses=[IncrementalResourceResponse(**error, **name) for name in named])
-
-
-def not_controller(api_key: int, request: Any) -> Any:
-    """The response of a controller that is not in office. It makes the broker try the next controller."""
-    message = "This controller is not active: the znode /controller names the active one."
-    return error_response(api_key, request, ErrorCode.NOT_CONTROLLER, message)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.leaders import chosen
 from anabranch.controller.outcome import NOT_WRITTEN_MESSAGE, TIMED_OUT_MESSAGE, Outcome, ResponseWait
@@ -37,7 +37,7 @@ class _Known(ResponseWait):
             result.error_code, result.error_message = ErrorCode.REQUEST_TIMED_OUT, TIMED_OUT_MESSAGE
 
 
-async def elect_leaders(context: Context, request: ElectLeadersRequest, version: int) -> Outcome:
+def elect_leaders(context: Context, request: ElectLeadersRequest, version: int) -> Decisions[Outcome]:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
     try:
         election_type = ElectionType(request.election_type)
@@ -50,7 +50,7 @@ async def elect_leaders(context: Context, request: ElectLeadersRequest, version:
     }
     effects = decide(context.image, [tp for tps in asked.values() for tp in tps], election_type)
     results: dict[TopicPartition, PartitionResult] = effects.response
-    refused = await carry_out(context, effects)
+    refused = yield effects
     for tp in refused:
         results[tp].error_code, results[tp].error_message = ErrorCode.UNKNOWN_SERVER_ERROR, NOT_WRITTEN_MESSAGE
     flush = context.senders.last_flush + 1

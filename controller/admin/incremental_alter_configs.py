@@ -9,6 +9,7 @@ import enum
 
 from anabranch.controller.admin.alter_configs import Resource, answer_each
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Decisions
 from anabranch.controller.outcome import Outcome
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.incremental_alter_configs import (
@@ -29,9 +30,11 @@ class Operation(enum.IntEnum):
     SUBTRACT = 3
 
 
-async def incremental_alter_configs(context: Context, request: IncrementalAlterConfigsRequest, version: int) -> Outcome:
+def incremental_alter_configs(
+    context: Context, request: IncrementalAlterConfigsRequest, version: int
+) -> Decisions[Outcome]:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
-    responses = await answer_each(context, request, changed_keys, AlterConfigsResourceResponse)
+    responses = yield from answer_each(context, request, changed_keys, AlterConfigsResourceResponse)
     return Outcome(IncrementalAlterConfigsResponse(responses=responses))
 
 

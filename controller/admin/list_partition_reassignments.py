@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from anabranch.controller.context import Context
+from anabranch.controller.effects import Decisions
 from anabranch.controller.outcome import Outcome
 from anabranch.controller.reassignment import in_progress
 from anabranch.controller.replica_assignment import ReplicaAssignment
@@ -15,9 +16,10 @@ from anabranch.protocol.generated.list_partition_reassignments import (
 from anabranch.protocol.types import TopicPartition
 
 
-async def list_partition_reassignments(
+def list_partition_reassignments(
     context: Context, request: ListPartitionReassignmentsRequest, version: int
-) -> Outcome:
+) -> Decisions[Outcome]:
+    yield from ()  # nothing is written
     named = None
     if request.topics is not None:
         named = {TopicPartition(topic.name, index) for topic in request.topics for index in topic.partition_indexes}

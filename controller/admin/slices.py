@@ -10,7 +10,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.leaders import ELECTED_AT_ONCE
@@ -23,8 +23,6 @@ from anabranch.protocol.types import TopicPartition
 
 ITEMS_AT_ONCE = 16
 """The largest number of topics or configs in a slice. Each takes a few requests to ZooKeeper."""
-
-Slices: TypeAlias = deque[Any]
 
 
 class _Named(NamedTuple):
@@ -82,7 +80,27 @@ _OF_PARTITIONS = {
 }
 
 
-def sliced(api_key: int, body: Any, image: ClusterImage) -> Slices:
+class Slices:
+    """A request in slices, and the outcomes of those that are decided."""
+
+    def __init__(self, api_key: int, body: Any, image: ClusterImage) -> None:
+        self._api_key, self._body = api_key, body
+        self._left = sliced(api_key, body, image)
+        self._outcomes: list[Outcome] = []
+
+    @property
+    def next(self) -> Any:
+        """The slice to decide now."""
+        return self._left[0]
+
+    def take(self, outcome: Outcome) -> Outcome | None:
+        """Take the outcome of ``next``. Returns the outcome of the request after its last slice, before that None."""
+        self._left.popleft()
+        self._outcomes.append(outcome)
+        return None if self._left else joined(self._api_key, self._body, self._outcomes)
+
+
+def sliced(api_key: int, body: Any, image: ClusterImage) -> deque[Any]:
     """The slices of a request, in order. A small request, or a request of another kind, is one slice.
 
     An ElectLeaders request for all partitions becomes a request that names the partitions of the image.

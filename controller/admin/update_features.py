@@ -13,11 +13,11 @@ from dataclasses import replace
 from anabranch.controller import features
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.feature_updates import Cluster, Update, judge
-from anabranch.controller.features import LockedBrokers
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.outcome import Outcome
+from anabranch.controller.reads.brokers import LockedBrokers
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.update_features import (
     FeatureUpdateKey,
@@ -29,7 +29,9 @@ from anabranch.protocol.request_kinds import UpgradeType
 from anabranch.protocol.sentinels import NO_EPOCH
 
 
-async def update_features(context: Context, request: UpdateFeaturesRequest, version: int) -> Outcome:
+def update_features(
+    context: Context, request: UpdateFeaturesRequest, version: int, brokers: LockedBrokers
+) -> Decisions[Outcome]:
     """Raises ``ControllerMovedError``, ``ImageStaleError``; ``ZkError`` when ``/features`` cannot be written."""
     try:
         updates = [_update(asked, version) for asked in request.feature_updates]
@@ -39,9 +41,8 @@ async def update_features(context: Context, request: UpdateFeaturesRequest, vers
             raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, f"{context.image.features_problem}: repair it first.")
     except KafkaError as error:
         return Outcome(UpdateFeaturesResponse(error_code=error.code, error_message=error.message))
-    brokers = await features.read_locked(context)
     effects = decide(context.image, context.config, updates, brokers, validate_only=request.validate_only)
-    await features.write(context, effects)
+    yield from features.write(context, effects)
     return Outcome(effects.response)
 
 

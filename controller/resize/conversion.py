@@ -4,7 +4,7 @@ Such a state has a layout and no ``initial_partition_count``. It names the parti
 split, or into which it was merged. A bump (a write with leader epoch + 1) converts the state, so that a client that has
 read the old state asks again.
 
-A resize in progress goes on. Its goal and its previous count follow from the stored layouts. The last epochs of the
+A resize in progress continues. Its goal and its previous count follow from the stored layouts. The last epochs of the
 previous layout follow from the maps in the old states. The old release first wrote the states of a grow's new
 partitions, and counted the partitions later. This release writes the goal first, and creates a partition with its first
 leader.
@@ -16,11 +16,15 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from anabranch.controller.effects import Effects
+from anabranch.controller.reads.topics import FoundTopic
 from anabranch.ordered_resize.consistency import contradictions
 from anabranch.ordered_resize.judgement import proven
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.key_placement import ancestor_below
 from anabranch.protocol.sentinels import NO_OFFSET
+from anabranch.runtime.env import DeleteOp, SetOp, ZkOp
+from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE
 from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
@@ -94,6 +98,37 @@ def converted(topic: TopicZnode, states: Mapping[int, PartitionState], controlle
             if is_old(state)
         },
         never_led,
+    )
+
+
+def writing(found: FoundTopic, result: Converted) -> Effects:
+    """The effects that write lineages into the topic's znode and its partition states."""
+    name = found.name
+    groups: list[list[ZkOp]] = [[SetOp(paths.topic(name), result.topic.encode(), found.read.version)]]
+    for p, state in result.changed.items():
+        read = found.states[p]
+        assert read is not None
+        groups.append([SetOp(paths.partition_state(name, p), state.encode(), read.version)])
+    for p in result.never_led:
+        groups.append([DeleteOp(paths.partition_state(name, p)), DeleteOp(paths.partition(name, p))])
+    return Effects(groups=groups)
+
+
+def written(found: FoundTopic, result: Converted) -> FoundTopic:
+    """The topic as ``writing`` leaves it. Each write raised the version of its znode by one."""
+    gone = {str(p) for p in result.never_led}
+    states = {p: znode for p, znode in found.states.items() if p not in result.never_led}
+    for p, state in result.changed.items():
+        read = states[p]
+        assert read is not None
+        states[p] = dataclasses.replace(read, data=state.encode(), version=read.version + 1)
+    return dataclasses.replace(
+        found,
+        read=dataclasses.replace(found.read, data=result.topic.encode(), version=found.read.version + 1),
+        znode=result.topic.replace(absent=frozenset()),
+        present={name for name in found.present if name not in gone},
+        states=states,
+        present_after={name for name in found.present_after if name not in gone},
     )
 
 

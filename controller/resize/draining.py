@@ -3,8 +3,9 @@
 Without draining, topics whose records never expire could not shrink (hole 23). A compacted topic keeps its marked
 partitions, unless ``delete.latest.values.when.drained`` is true. A group counts if it has committed an offset of the
 topic or has a member that subscribes to the topic. There must be at least one such group. If a fact is missing, the
-deletion waits for the next round. While a coordinator is loading or away, all partitions wait. While a group is in a
-rebalance and its topics are unknown, every partition waits, except where the group has committed the partition's end.
+deletion waits for the next round. While a coordinator is loading or unavailable, all partitions wait. While a group is
+in a rebalance and its topics are unknown, every partition waits, except where the group has committed the partition's
+end.
 """
 
 from __future__ import annotations

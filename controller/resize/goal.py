@@ -12,7 +12,7 @@ import structlog
 from anabranch.controller import view
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.new_replicas import assign_new
@@ -57,7 +57,7 @@ def not_now(image: ClusterImage) -> str:
     )
 
 
-async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) -> None:
+def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) -> Decisions[None]:
     """Begin the queued resize if it may begin now. A count that is refused for good is dropped."""
     effects = decide_wanted(context.image, context.config, topic, snapshot)
     verdict, wanted = effects.response, topic.znode.wanted
@@ -68,7 +68,7 @@ async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) 
         return
     if verdict.outcome is VerdictKind.REFUSE:
         logger.error("resize.dropped", topic=topic.name, wanted=wanted, reason=verdict.why)
-    await carry_out(context, effects)
+    yield effects
 
 
 def decide_wanted(image: ClusterImage, config: ControllerConfig, topic: TopicImage, snapshot: Snapshot) -> Effects:

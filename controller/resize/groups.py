@@ -111,7 +111,7 @@ class BrokerLink:
 async def read_groups(link: BrokerLink, current: Callable[[], ClusterImage], topics: Collection[str]) -> KnownGroups:
     """The groups that may read one of ``topics``. ``current`` returns the present image of the cluster.
 
-    Groups may be missing if a coordinator is loading or away. Groups may also be missing if a coordinator moves
+    Groups may be missing if a coordinator is loading or unavailable. Groups may also be missing if a coordinator moves
     meanwhile, so that neither the old nor the new broker lists its groups. An error about one group does not affect
     another.
     """

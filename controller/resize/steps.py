@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from anabranch.controller import view
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import TopicImage
@@ -30,7 +30,7 @@ CHANGED_AT_ONCE = MAX_OPERATIONS
 """Partitions whose states resizes change before the controller handles other events."""
 
 
-async def advance(context: Context) -> None:
+def advance(context: Context) -> Decisions[None]:
     """Advance every resize as far as possible now. Raises ``ControllerMovedError``, ``ImageStaleError``."""
     image, left = context.image, CHANGED_AT_ONCE
     for name in sorted(image.topics):
@@ -41,7 +41,7 @@ async def advance(context: Context) -> None:
             goal.log_wait(topic, f"its resize waits: {why}")
             continue
         try:
-            left -= await _advance(context, topic, left)
+            left -= yield from _advance(context, topic, left)
         except ZkError as error:
             give_up(context, f"a step of the resize of {name}", error)
         if left <= 0:
@@ -55,7 +55,7 @@ def concerns(context: Context, names: Sequence[str]) -> bool:
     return any(topic is not None and view.is_resizing(topic) for topic in found)
 
 
-async def _advance(context: Context, topic: TopicImage, at_most: int) -> int:
+def _advance(context: Context, topic: TopicImage, at_most: int) -> Decisions[int]:
     """Write the due steps of one topic. Returns the number of changed partitions."""
     removal.stop(context, topic)
     ends.ask(context, topic)
@@ -64,13 +64,15 @@ async def _advance(context: Context, topic: TopicImage, at_most: int) -> int:
     snapshot = view.snapshot_of(context.image, topic, new_topic_id(context.rng))
     due = decide(topic, snapshot, at_most)
     if not due:
-        await goal.begin_wanted(context, topic, snapshot)
+        yield from goal.begin_wanted(context, topic, snapshot)
         return 0
     topic.wait_logged = ""
+    changed = 0
     for effects in due:
-        await carry_out(context, effects)
+        yield effects
+        changed += len(effects.stepped)
     context.events.put(ResizesDue())
-    return sum(len(effects.stepped) for effects in due)
+    return changed
 
 
 def decide(topic: TopicImage, snapshot: Snapshot, at_most: int) -> list[Effects]:

@@ -22,7 +22,7 @@ class DrainWait(NamedTuple):
     end_offset: int = NO_OFFSET
 
 
-def changed(
+def changed_waits(
     before: Mapping[TopicPartition, DrainWait], now: Mapping[TopicPartition, DrainWait]
 ) -> list[dict[str, str]]:
     """The log fields of each wait that has begun, one entry per topic, reason and group.

@@ -229,7 +229,7 @@ async def test_the_cluster_is_not_read_again_when_old_notifications_are_purged(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("anabranch.controller.config_writes.CHANGES_KEPT", 1)
+    monkeypatch.setattr("anabranch.controller.config_changes.CHANGES_KEPT", 1)
     changes = [AlterableConfig(name="retention.ms", config_operation=0, value="7")]
     resources = [
         AlterConfigsResource(resource_type=4, resource_name=name, configs=[AlterableConfig(name=key, value="9")])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import trio
 
 from anabranch.controller.admin.dispatch import HANDLERS
 from anabranch.controller.events import AdminCall, Event, EventQueue
-from anabranch.controller.outcome import Outcome
 from anabranch.controller.store import MAX_ATTEMPTS, MAX_OPERATIONS
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
@@ -193,7 +192,7 @@ async def test_a_request_that_fails_unexpectedly_is_answered_with_an_error(
     """The message of an unexpected error goes only to the controller's log."""
     assert {request.API_KEY for request in REQUESTS} == HANDLERS.keys()
 
-    async def fail(*_: Any) -> Outcome:
+    def fail(*_: Any) -> NoReturn:
         raise error
 
     message = None if isinstance(error, ZeroDivisionError) else str(error)

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import pytest
 import trio
 
-from anabranch.controller.admin.delete_topics import delete_topics
-from anabranch.controller.admin.dispatch import HANDLERS
-from anabranch.controller.context import Context
-from anabranch.controller.outcome import Outcome
-from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsRequest,
@@ -28,7 +22,7 @@ from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.protocol.types import ZERO_UUID
-from anabranch.runtime.env import NoNodeError
+from anabranch.runtime.env import NoNodeError, Watch
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.topic import TopicZnode
 from anabranch.zk_schemas.znode import NO_ID
@@ -175,12 +169,15 @@ async def test_a_topic_that_the_controller_has_not_read_yet_is_deleted(
 ) -> None:
     """The watch event of the topic is queued when the request comes, and the request is decided after that event."""
 
-    async def create_before(context: Context, request: Any, version: int) -> Outcome:
-        monkeypatch.setitem(HANDLERS, ApiKey.DELETE_TOPICS, delete_topics)
-        await cluster.store.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1]}}')
-        return await delete_topics(context, request, version)
+    session, children = cluster.sessions[1000], cluster.sessions[1000].children
 
-    monkeypatch.setitem(HANDLERS, ApiKey.DELETE_TOPICS, create_before)
+    async def create_before(path: str, watch: Watch | None = None) -> list[str]:
+        if path == paths.TOPICS and watch is None:  # the read for the request
+            monkeypatch.undo()
+            await cluster.store.create(paths.topic("t"), b'{"version":1,"partitions":{"0":[1]}}')
+        return await children(path, watch)
+
+    monkeypatch.setattr(session, "children", create_before)
     response = await cluster.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
     assert response.responses[0].error_code == ErrorCode.NONE
     assert response.responses[0].topic_id != ZERO_UUID

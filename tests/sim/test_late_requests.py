@@ -16,9 +16,9 @@ import trio
 
 from anabranch.broker.lineage_reader import NOTHING_READ, LineageReader
 from anabranch.broker.replication.replica_manager import Ended, ReplicaManager
+from anabranch.controller import carry_out
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Effects
-from anabranch.controller.resize import steps
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.partition_state import Layout
 from tests.sim.faults import BROKERS
@@ -235,18 +235,18 @@ def neither_incarnations_nor_ascending_epochs(patch: Patch) -> None:
 def a_removal_is_known_to_its_controller_alone(patch: Patch) -> None:
     """The controller does not write that a partition is being removed before it deletes the replicas."""
 
-    original = steps.carry_out
+    original = carry_out.carry_out
 
-    async def remember(context: Context, effects: Effects) -> None:
+    async def remember(context: Context, effects: Effects) -> set[TopicPartition]:
         if effects.step != "leave":
-            await original(context, effects)
-            return
+            return await original(context, effects)
         for change in itertools.chain.from_iterable(effects.states):
             found = context.image.partition(change.tp)
             assert found is not None
             found.state = change.state
+        return set()
 
-    patch.setattr(steps, "carry_out", remember)
+    patch.setattr(carry_out, "carry_out", remember)
 
 
 # ---------------------------------------------------------------- both

@@ -35,6 +35,16 @@ ASSERTED_CALLERS = {
 }
 """Conditions that callers in this code must meet, by file. No such condition checks data from a socket or a file."""
 
+AWAITING = {
+    f"controller/{name}.py"
+    for name in (
+        *("active", "carry_out", "config_writes", "state_writes", "store"),  # read and write ZooKeeper for handlers
+        *("__main__", "controller_election", "events", "process", "registration", "senders", "server"),  # the process
+        *("resize/draining", "resize/expiry", "resize/groups", "resize/owners"),  # ask brokers beside the queue
+    )
+}
+"""The files of the controller that await, apart from ``controller/reads``."""
+
 
 def tracked_text() -> list[Path]:
     names = subprocess.run(
@@ -162,11 +172,23 @@ def test_decisions_of_the_controller_get_an_image_and_await_nothing() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.returns is not None
         and "Effects" in ast.unparse(node.returns)
+        and "Decisions" not in ast.unparse(node.returns)
     ]
     assert len(decisions) > 20
     for where, node in decisions:
         given = {ast.unparse(arg.annotation) for arg in node.args.args + node.args.kwonlyargs if arg.annotation}
         assert isinstance(node, ast.FunctionDef) and "Context" not in given, where
+
+
+def test_no_handler_of_the_controller_awaits() -> None:
+    """Reading, deciding and writing are apart: handlers yield effects (docs/adr/0045-decisions-return-effects.md)."""
+    awaiting = {
+        relative(path)
+        for path in sources("controller")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.AsyncFunctionDef)
+    }
+    assert {path for path in awaiting if not path.startswith("controller/reads/")} == AWAITING
 
 
 def test_every_package_has_a_readme_and_is_typed() -> None:

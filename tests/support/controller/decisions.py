@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from anabranch.controller.config import ControllerConfig
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.feature_updates import for_new_cluster
 from anabranch.controller.image import ClusterImage, LiveBroker, PartitionImage, TopicImage
 from anabranch.controller.metrics import ControllerMetrics
@@ -62,6 +64,8 @@ class Store:
     def __init__(self, refused: Collection[str] = ()) -> None:
         self.refused, self.multis = refused, list[list[ZkOp]]()
         self.confirmed = 0
+        self.versions: dict[str, int] = {}
+        """The znodes that can be read, with their zkVersions."""
 
     async def write(self, ops: Sequence[ZkOp]) -> list[int]:
         if any(op.path in self.refused for op in ops):
@@ -74,6 +78,9 @@ class Store:
 
     async def confirm_office(self) -> None:
         self.confirmed += 1
+
+    async def get(self, path: str, _watch: object) -> SimpleNamespace | None:
+        return SimpleNamespace(version=self.versions[path]) if path in self.versions else None
 
     async def children(self, _path: str) -> list[str]:
         return []
@@ -88,10 +95,29 @@ class Store:
         return {tp: PartitionState.decode("", ops[paths.partition_state(*tp)].data) for tp in tps}
 
 
+def decided(decisions: Decisions[Any], refuse: Callable[[Effects], Exception | None] = lambda _: None) -> list[Effects]:
+    """Make all decisions and return their effects.
+
+    ZooKeeper takes every write, except for effects for which ``refuse`` returns an error.
+    """
+    made: list[Effects] = []
+    decide: Callable[[], Effects] = partial(next, decisions)
+    while True:
+        try:
+            made.append(decide())
+        except StopIteration:
+            return made
+        error = refuse(made[-1])
+        decide = partial(decisions.send, set()) if error is None else partial(decisions.throw, error)
+
+
 def context_of(image: ClusterImage, refused: Collection[str] = ()) -> Any:
-    """A context with a ``Store``. ``events.puts`` has the events; ``events.later`` counts the postponed reads."""
-    events = SimpleNamespace(puts=[], later=0)
-    events.put = events.puts.append
+    """A context with a ``Store``.
+
+    ``events.puts`` has the events, ``events.watched`` those of watches. ``events.later`` counts the postponed reads.
+    """
+    events = SimpleNamespace(puts=[], watched=[], later=0)
+    events.put, events.watch = events.puts.append, events.watched.append
 
     def read_again_later() -> None:
         events.later += 1

@@ -12,7 +12,8 @@ import pytest
 from anabranch.controller import config_writes
 from anabranch.controller.admin.alter_configs import Demand, decide, given_keys
 from anabranch.controller.admin.incremental_alter_configs import changed_keys
-from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.carry_out import carry_out
+from anabranch.controller.effects import Effects
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.store import ImageStaleError
 from anabranch.protocol.errors import ErrorCode

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from anabranch.controller.admin.alter_partition import alter_partition, decide
+from anabranch.controller.carry_out import carry_out_all
 from anabranch.controller.effects import Effects
 from anabranch.controller.events import ReassignmentsDue
 from anabranch.controller.image import ClusterImage
@@ -158,7 +159,7 @@ def test_each_partition_is_judged_and_answered_in_the_order_of_the_request() -> 
 @pytest.mark.trio
 async def test_a_written_isr_is_sent_by_update_metadata_only() -> None:
     context = context_of(led())
-    outcome = await alter_partition(context, request([1, 2]), 0)
+    outcome = await carry_out_all(context, alter_partition(context, request([1, 2]), 0))
     assert outcome.response.topics[0].partitions[0].isr == context.image.topics["t"].state(0).isr == [1, 2]
     assert outcome.response.topics[0].partitions[0].current_isr_version == context.image.topics["t"].partitions[0].epoch
     sent = {type(each).__name__ for requests in context.batch.build().values() for each in requests}
@@ -170,7 +171,7 @@ async def test_a_written_isr_is_sent_by_update_metadata_only() -> None:
 async def test_a_response_without_a_write_is_sent_only_by_the_active_controller(asked: AlterPartitionRequest) -> None:
     """KAFKA-14154: a controller that has not noticed its replacement may only answer NOT_CONTROLLER."""
     context = context_of(led())
-    await alter_partition(context, asked, 0)
+    await carry_out_all(context, alter_partition(context, asked, 0))
     assert (context.store.multis, context.store.confirmed) == ([], 1)
 
 
@@ -181,7 +182,7 @@ async def test_a_partition_whose_isr_zookeeper_refuses_gets_only_an_error() -> N
     asked.topics[0].partitions += [
         PartitionData(partition_index=1, leader_epoch=2, new_isr=[1, 2], current_isr_version=STATE_VERSION)
     ]
-    outcome = await alter_partition(context, asked, 0)
+    outcome = await carry_out_all(context, alter_partition(context, asked, 0))
     refused, other = outcome.response.topics[0].partitions
     assert (refused.error_code, refused.leader_id, refused.isr) == (ErrorCode.UNKNOWN_SERVER_ERROR, 0, [])
     assert (other.error_code, other.isr) == (ErrorCode.NONE, [1, 2])
@@ -199,9 +200,9 @@ async def test_a_reassignment_continues_when_its_target_is_in_sync(
     topic.znode = topic.znode.replace(adding_replicas={0: [3], 1: [3]})
     context = context_of(image, refused)
     asked = request(isr)
-    await alter_partition(context, asked, 0)
+    await carry_out_all(context, alter_partition(context, asked, 0))
     assert context.events.puts == ([ReassignmentsDue()] if is_due else [])
     asked.topics[0].partitions[0].partition_index = T1.partition
     context.events.puts.clear()
-    await alter_partition(context, asked, 0)
+    await carry_out_all(context, alter_partition(context, asked, 0))
     assert context.events.puts == ([ReassignmentsDue()] if is_due and not refused else [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.controller.admin.controlled_shutdown import controlled_shutdown, decide
+from anabranch.controller.carry_out import carry_out_all
 from anabranch.controller.effects import Effects
 from anabranch.controller.image import ClusterImage
 from anabranch.protocol.errors import ErrorCode
@@ -77,7 +78,7 @@ async def test_a_broker_that_shuts_down_gets_no_leadership_and_unwritten_partiti
 ) -> None:
     image: ClusterImage = cluster(state(1, [1, 2, 3]), state(2, [2, 1]))
     context = context_of(image, [paths.partition_state(*tp) for tp in refused])
-    response = (await controlled_shutdown(context, request(), 3)).response
+    response = (await carry_out_all(context, controlled_shutdown(context, request(), 3))).response
     assert image.live_ids() == {2, 3}
     led = [T0] if refused else []  # both states are in one multi
     assert [tp for tp, _, _, state in image.led_partitions() if state.leader == 1] == led

@@ -18,8 +18,9 @@ from anabranch.controller import config_writes
 from anabranch.controller.admin.create_partitions import Demand, create_partitions, decide
 from anabranch.controller.admin.resize_wait import ResizeState, state_of_resize
 from anabranch.controller.append_window import AppendWindow
+from anabranch.controller.carry_out import carry_out, carry_out_all
 from anabranch.controller.config import ControllerConfig
-from anabranch.controller.effects import Ask, Effects, carry_out
+from anabranch.controller.effects import Ask, Effects
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.feature_updates import for_new_cluster
 from anabranch.controller.image import ClusterImage, LiveBroker, StockReport, TopicImage
@@ -258,7 +259,7 @@ async def test_a_request_that_names_the_topic_twice_is_refused(counts: tuple[int
     """The intended count is unknown, even if both counts are equal."""
     context = context_of(cluster(image_of(Topic(4))))
     topics = [CreatePartitionsTopic(name="t", count=count, assignments=None) for count in counts]
-    outcome = await create_partitions(context, CreatePartitionsRequest(topics=topics), 3)
+    outcome = await carry_out_all(context, create_partitions(context, CreatePartitionsRequest(topics=topics), 3))
     (result,) = outcome.response.results
     assert result.error_code == ErrorCode.INVALID_REQUEST
     assert result.error_message == "The topic is named more than once in the request."

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 from anabranch.controller.admin.create_topics import Demand, create_topics, decide
+from anabranch.controller.carry_out import carry_out_all
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.effects import Effects
 from anabranch.controller.image import ClusterImage, LiveBroker
+from anabranch.controller.outcome import Outcome
 from anabranch.controller.store import ImageStaleError
 from anabranch.controller.stored_config import StoredConfig
 from anabranch.protocol.errors import ErrorCode
@@ -204,9 +206,6 @@ class Store:
     def __init__(self, *, there: Collection[str] = (), stale: bool = False) -> None:
         self.there, self.stale, self.written = there, stale, list[str]()
 
-    async def children(self, _path: str) -> list[str]:
-        return []
-
     def check_fits(self, _ops: Sequence[ZkOp]) -> None:
         pass
 
@@ -226,11 +225,16 @@ def context_of(store: Store) -> Any:
     return SimpleNamespace(image=cluster(), config=CONFIG, rng=random.Random(1), store=store)
 
 
+async def created(context: Any, request: CreateTopicsRequest) -> Outcome:
+    """Carry out a request in a cluster without topics."""
+    return await carry_out_all(context, create_topics(context, request, 7, []))
+
+
 @pytest.mark.trio
 async def test_created_topics_count_towards_the_limit_until_they_are_read() -> None:
     context = context_of(Store())
     request = CreateTopicsRequest(topics=[topic("a", 15), topic("b", 6), topic("c", 5, retention_ms="5")])
-    outcome = await create_topics(context, request, 7)
+    outcome = await created(context, request)
     codes = {result.name: result.error_code for result in outcome.response.topics}
     assert codes == {"a": ErrorCode.NONE, "b": ErrorCode.POLICY_VIOLATION, "c": ErrorCode.NONE}
     assert context.image.created == {"a": 15, "c": 5}
@@ -243,21 +247,21 @@ async def test_created_topics_count_towards_the_limit_until_they_are_read() -> N
 async def test_topics_that_are_only_validated_count_towards_the_limit_together() -> None:
     context = context_of(Store())
     request = CreateTopicsRequest(topics=[topic("a", 15), topic("b", 6), topic("c", 5)], validate_only=True)
-    outcome = await create_topics(context, request, 7)
+    outcome = await created(context, request)
     assert [result.error_code for result in outcome.response.topics] == [0, ErrorCode.POLICY_VIOLATION, 0]
     assert (context.image.created, context.store.written, outcome.waits) == ({}, [], [])
 
 
 @pytest.mark.trio
 async def test_a_topic_collides_with_one_created_before_it_in_the_request() -> None:
-    outcome = await create_topics(context_of(Store()), CreateTopicsRequest(topics=[topic("a.b"), topic("a_b")]), 7)
+    outcome = await created(context_of(Store()), CreateTopicsRequest(topics=[topic("a.b"), topic("a_b")]))
     assert [result.error_code for result in outcome.response.topics] == [0, ErrorCode.INVALID_TOPIC_EXCEPTION]
 
 
 @pytest.mark.trio
 async def test_a_topic_created_meanwhile_is_answered_as_already_existing() -> None:
     context = context_of(Store(there=["a"]))
-    outcome = await create_topics(context, CreateTopicsRequest(topics=[topic("a"), topic("b")]), 7)
+    outcome = await created(context, CreateTopicsRequest(topics=[topic("a"), topic("b")]))
     assert [result.error_code for result in outcome.response.topics] == [ErrorCode.TOPIC_ALREADY_EXISTS, 0]
     assert (context.image.created, len(outcome.waits)) == ({"b": 3}, 1)
 
@@ -265,4 +269,4 @@ async def test_a_topic_created_meanwhile_is_answered_as_already_existing() -> No
 @pytest.mark.trio
 async def test_any_other_refused_write_ends_the_request() -> None:
     with pytest.raises(ImageStaleError):
-        await create_topics(context_of(Store(stale=True)), CreateTopicsRequest(topics=[topic("a")]), 7)
+        await created(context_of(Store(stale=True)), CreateTopicsRequest(topics=[topic("a")]))

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from anabranch.controller.admin.delete_topics import Demand, decide, delete_topics
+from anabranch.controller.carry_out import carry_out_all
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.effects import Effects
 from anabranch.controller.image import ClusterImage, TopicImage
-from anabranch.controller.outcome import UnreadTopicError
+from anabranch.controller.outcome import Outcome, UnreadTopicError
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from anabranch.runtime.env import CreateOp, ZkOp
@@ -109,9 +110,6 @@ class Store:
     def __init__(self, topics: Sequence[str]) -> None:
         self.topics, self.written = topics, list[str]()
 
-    async def children(self, path: str) -> list[str]:
-        return list(self.topics) if path == paths.TOPICS else []
-
     async def write(self, ops: Sequence[ZkOp]) -> list[int]:
         self.written += [op.path for op in ops]
         return [0 for _ in ops]
@@ -121,12 +119,18 @@ def context_of(store: Store, topics: Collection[str] = "tuv") -> Any:
     return SimpleNamespace(image=cluster(topics), config=CONFIG, store=store)
 
 
+async def deleted(context: Any, request: DeleteTopicsRequest, version: int) -> Outcome:
+    """Carry out a request while no deletion is requested."""
+    decisions = delete_topics(context, request, version, set(context.store.topics), set())
+    return await carry_out_all(context, decisions)
+
+
 @pytest.mark.trio
 async def test_each_topic_is_answered_and_its_deletion_is_written_once() -> None:
     context = context_of(Store("tuv"))
     wanted = [DeleteTopicState(name="t"), DeleteTopicState(name="u"), DeleteTopicState(topic_id=ID["t"])]
     wanted += [DeleteTopicState(name="v"), DeleteTopicState(name="v"), DeleteTopicState(name="none")]
-    outcome = await delete_topics(context, DeleteTopicsRequest(topics=wanted, timeout_ms=7), 6)
+    outcome = await deleted(context, DeleteTopicsRequest(topics=wanted, timeout_ms=7), 6)
     codes = [(result.name, result.error_code) for result in outcome.response.responses]
     assert codes == [
         ("t", ErrorCode.NONE),
@@ -147,18 +151,18 @@ async def test_nothing_is_written_while_one_of_the_topics_is_not_read_yet() -> N
     """
     context = context_of(Store("tu"), topics="t")
     with pytest.raises(UnreadTopicError):
-        await delete_topics(context, DeleteTopicsRequest(topic_names=["t", "u"]), 5)
+        await deleted(context, DeleteTopicsRequest(topic_names=["t", "u"]), 5)
     assert context.store.written == []
 
 
 @pytest.mark.trio
 async def test_a_topic_that_cannot_be_read_is_answered_at_once() -> None:
-    outcome = await delete_topics(context_of(Store(["bad"])), DeleteTopicsRequest(topic_names=["bad"]), 5)
+    outcome = await deleted(context_of(Store(["bad"])), DeleteTopicsRequest(topic_names=["bad"]), 5)
     assert [result.error_code for result in outcome.response.responses] == [ErrorCode.INVALID_TOPIC_EXCEPTION]
 
 
 @pytest.mark.trio
 async def test_topics_that_the_request_does_not_name_need_not_be_read() -> None:
     context = context_of(Store("tu"), topics="t")
-    outcome = await delete_topics(context, DeleteTopicsRequest(topic_names=["t"]), 5)
+    outcome = await deleted(context, DeleteTopicsRequest(topic_names=["t"]), 5)
     assert [result.error_code for result in outcome.response.responses] == [ErrorCode.NONE]

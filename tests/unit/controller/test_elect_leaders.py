@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.controller.admin.elect_leaders import decide, elect_leaders
+from anabranch.controller.carry_out import carry_out_all
 from anabranch.controller.effects import Effects
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.state_writes import StateChange
@@ -101,7 +102,7 @@ def movable() -> ClusterImage:
 @pytest.mark.trio
 async def test_the_answer_waits_until_brokers_have_the_batch_with_the_new_leaders() -> None:
     context = context_of(movable())
-    outcome = await elect_leaders(context, request(0, 1), 2)
+    outcome = await carry_out_all(context, elect_leaders(context, request(0, 1), 2))
     (topic,) = outcome.response.replica_election_results
     found = [(result.partition_id, result.error_code) for result in topic.partition_result]
     assert (topic.topic, found) == ("t", [(0, ErrorCode.NONE), (1, ErrorCode.ELECTION_NOT_NEEDED)])
@@ -118,7 +119,7 @@ async def test_the_answer_waits_until_brokers_have_the_batch_with_the_new_leader
 @pytest.mark.trio
 async def test_an_election_that_zookeeper_refuses_is_answered_with_an_error_and_not_waited_for() -> None:
     context = context_of(movable(), refused=[paths.partition_state("t", 0)])
-    outcome = await elect_leaders(context, request(0, 1), 2)
+    outcome = await carry_out_all(context, elect_leaders(context, request(0, 1), 2))
     (topic,) = outcome.response.replica_election_results
     assert [result.error_code for result in topic.partition_result] == [
         ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -130,5 +131,6 @@ async def test_an_election_that_zookeeper_refuses_is_answered_with_an_error_and_
 
 @pytest.mark.trio
 async def test_an_unknown_election_type_is_refused() -> None:
-    outcome = await elect_leaders(context_of(movable()), request(0, kind=2), 2)
+    context = context_of(movable())
+    outcome = await carry_out_all(context, elect_leaders(context, request(0, kind=2), 2))
     assert outcome.response.error_code == ErrorCode.INVALID_REQUEST

@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from anabranch.controller import config_writes, partitions
+from anabranch.controller.carry_out import carry_out_all
 from anabranch.controller.effects import Effects
 from anabranch.controller.events import FirstLeadersDue, FirstReplicasDue
 from anabranch.controller.image import ClusterImage, TopicImage
@@ -132,8 +133,8 @@ async def test_unclean_elections_are_logged_and_elections_are_timed() -> None:
     context = context_of(cluster(state(1, [1]), state(1, [1, 2]), brokers=(2, 3)))
     context.config = UNCLEAN
     with structlog.testing.capture_logs() as logs:
-        await partitions.elect(context, list(context.image.led_partitions()))
-        await partitions.elect(context, list(context.image.led_partitions()))
+        await carry_out_all(context, partitions.elect(context, list(context.image.led_partitions())))
+        await carry_out_all(context, partitions.elect(context, list(context.image.led_partitions())))
     (line,) = logs
     assert line == {
         "event": "election.unclean",
@@ -150,7 +151,7 @@ async def test_unclean_elections_are_logged_and_elections_are_timed() -> None:
 async def test_a_multi_that_zookeeper_refuses_does_not_stop_the_others() -> None:
     states = [state(1, [1, 2])] * 300
     context = context_of(cluster(*states, brokers=(2, 3)), refused=[paths.partition_state("t", 0)])
-    await partitions.elect(context, list(context.image.led_partitions()))
+    await carry_out_all(context, partitions.elect(context, list(context.image.led_partitions())))
     leaders = [found.leader for found in context.image.topics["t"].states()]
     assert (leaders[0], leaders[-1], len(context.store.multis), context.events.later) == (1, 2, 1, 1)
 
@@ -159,7 +160,7 @@ async def test_a_multi_that_zookeeper_refuses_does_not_stop_the_others() -> None
 async def test_a_thousand_partitions_lose_a_broker_in_a_few_writes() -> None:
     replicas = [[1 + index % 3, 1 + (index + 1) % 3, 1 + (index + 2) % 3] for index in range(1000)]
     context = context_of(cluster(*[state(ids[0], ids) for ids in replicas], replicas=replicas, brokers=(2, 3)))
-    await partitions.elect(context, list(context.image.led_partitions()))
+    await carry_out_all(context, partitions.elect(context, list(context.image.led_partitions())))
     assert 1 not in [found.leader for found in context.image.topics["t"].states()]
     assert len(context.store.multis) == 4
     assert [sum(isinstance(r, LeaderAndIsrRequest) for r in sent) for sent in context.batch.build().values()] == [1, 1]
@@ -232,7 +233,7 @@ async def test_a_limited_number_of_first_leaders_is_written_and_an_event_follows
     counts: list[int], left: list[str]
 ) -> None:
     context = context_of(awaiting(*(new(count, f"t{index}") for index, count in enumerate(counts))))
-    await lead_first(context, ())
+    await carry_out_all(context, lead_first(context, ()))
     created = [op.path for multi in context.store.multis for op in multi if isinstance(op, CreateOp)]
     assert sum(path.endswith("/state") for path in created) == FIRST_LEADERS_AT_ONCE
     assert list(context.image.awaiting_first_leaders) == left
@@ -243,7 +244,7 @@ async def test_a_limited_number_of_first_leaders_is_written_and_an_event_follows
 async def test_no_event_follows_after_a_refused_write() -> None:
     """The event would try the same partitions again at once, without end."""
     context = context_of(awaiting(new(FIRST_LEADERS_AT_ONCE + 1)), refused=[paths.partition_state("t", 0)])
-    await lead_first(context, ())
+    await carry_out_all(context, lead_first(context, ()))
     assert (context.image.awaiting_first_leaders, context.events.puts) == ({}, [])
 
 

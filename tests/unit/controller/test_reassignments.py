@@ -10,6 +10,7 @@ import structlog
 
 from anabranch.controller.admin.alter_partition_reassignments import alter_partition_reassignments
 from anabranch.controller.admin.slices import sliced
+from anabranch.controller.carry_out import carry_out_all
 from anabranch.controller.effects import Effects
 from anabranch.controller.events import ReassignmentsDue
 from anabranch.controller.image import ClusterImage
@@ -237,7 +238,7 @@ async def request(context: Any, targets: Mapping[int, list[int] | None]) -> dict
     body = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=partitions)])
     errors = dict[int, int]()
     for part in sliced(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, context.image):
-        outcome = await alter_partition_reassignments(context, part, 0)
+        outcome = await carry_out_all(context, alter_partition_reassignments(context, part, 0))
         errors |= {p.partition_index: p.error_code for p in outcome.response.responses[0].partitions}
     return errors
 
@@ -270,7 +271,7 @@ async def test_old_and_new_replicas_get_the_first_step_and_dropped_ones_are_stop
     topic = context.image.topics["t"]
     assert (topic.replicas(0), topic.version, topic.partitions[0].epoch) == ([1, 2, 4, 3], 7, STATE_VERSION + 1)
     topic.partitions[0].state = topic.state(0).replace(isr=[1, 2, 3, 4])
-    await advance(context)
+    await carry_out_all(context, advance(context))
     assert (topic.replicas(0), context.events.puts) == ([1, 2, 4], [])
     kinds = sent(context)
     assert (kinds[3], kinds[4]) == ({"StopReplicaRequest"}, {"LeaderAndIsrRequest"})
@@ -302,7 +303,7 @@ async def test_moves_that_zookeeper_refuses_have_an_error_each_and_leave_the_ima
 async def test_the_rest_of_the_moves_end_by_a_later_event_unless_a_write_was_refused(is_refused: bool) -> None:
     """After a refusal the same moves would be tried again at once, without end."""
     context = context_of(many(TOPICS_AT_ONCE + 1, 2), refused=[paths.topic("t01")] if is_refused else [])
-    await advance(context)
+    await carry_out_all(context, advance(context))
     assert context.events.puts == ([] if is_refused else [ReassignmentsDue()])
     assert (len(context.store.multis), context.events.later) == (TOPICS_AT_ONCE - is_refused, 2 * is_refused)
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from anabranch.controller.carry_out import carry_out, carry_out_all
 from anabranch.controller.config import ControllerConfig
-from anabranch.controller.effects import Effects, carry_out
+from anabranch.controller.effects import Effects
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.feature_updates import for_new_cluster
 from anabranch.controller.image import ClusterImage, Ending, LiveBroker, TopicImage
@@ -87,7 +88,7 @@ class ResizeFixture:
         """Return the multis of one event."""
         self.store.multis.clear()
         self.queued.clear()
-        await steps.advance(self.context)
+        await carry_out_all(self.context, steps.advance(self.context))
         return self.store.multis
 
     async def become(self, znode: TopicZnode) -> None:

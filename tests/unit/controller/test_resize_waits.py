@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.controller.image import ClusterImage, Ending
 from anabranch.controller.resize import draining
-from anabranch.controller.resize.waits import DrainWait, changed
+from anabranch.controller.resize.waits import DrainWait, changed_waits
 from anabranch.ordered_resize import resize
 from anabranch.protocol.types import TopicPartition
 from tests.support.controller.topic_images import image_of, resized
@@ -55,7 +55,9 @@ DELETES = DrainWait("brokers 3 to delete their replicas")
 def test_each_new_reason_is_logged_once(
     before: dict[TopicPartition, DrainWait], now: dict[TopicPartition, DrainWait], lines: list[str]
 ) -> None:
-    assert [" ".join(f"{key}={value}" for key, value in fields.items()) for fields in changed(before, now)] == lines
+    assert [
+        " ".join(f"{key}={value}" for key, value in fields.items()) for fields in changed_waits(before, now)
+    ] == lines
 
 
 @pytest.mark.parametrize(

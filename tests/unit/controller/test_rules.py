@@ -124,10 +124,10 @@ async def test_the_queue_holds_a_change_event_once_and_keeps_order() -> None:
     topics = TopicListChanged()
     for event in (topics, TopicChanged("t"), call, TopicListChanged(), TopicChanged("u"), TopicChanged("t")):
         queue.put(event)
-    assert await queue.drain() == [topics, TopicChanged("t"), call, TopicChanged("u")]
+    assert await queue.take_all() == [topics, TopicChanged("t"), call, TopicChanged("u")]
     assert queue.watch(TopicChanged("t")) is queue.watch(TopicChanged("t"))
     with trio.move_on_after(0) as scope:
-        await queue.drain()
+        await queue.take_all()
     assert scope.cancelled_caught
 
 
@@ -136,10 +136,10 @@ async def test_events_that_may_cause_elections_are_taken_before_earlier_ones() -
     queue = EventQueue()
     for event in (TopicListChanged(), BrokersChanged(), BrokersChanged(), LogDirsFailed()):
         queue.put(event)
-    assert await queue.drain() == [TopicListChanged()]
+    assert await queue.take_all() == [TopicListChanged()]
     assert [queue.urgent(), queue.urgent(), queue.urgent()] == [BrokersChanged(), LogDirsFailed(), None]
     queue.put(BrokersChanged())
-    assert await queue.drain() == []
+    assert await queue.take_all() == []
     assert queue.urgent() == BrokersChanged()
 
 

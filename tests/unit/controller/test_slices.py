@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.controller.admin.slices import ITEMS_AT_ONCE, joined, sliced
+from anabranch.controller.admin.slices import ITEMS_AT_ONCE, Slices, joined, sliced
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.leaders import ELECTED_AT_ONCE
 from anabranch.controller.outcome import Outcome
@@ -28,7 +28,7 @@ from anabranch.protocol.generated.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest
+from anabranch.protocol.generated.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from anabranch.protocol.generated.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -149,3 +149,16 @@ def test_a_request_that_is_small_or_names_nothing_is_one_slice() -> None:
     assert part.topic_partitions == [], "the image has no partitions"
     many = DeleteTopicsRequest(topic_names=[str(n) for n in range(40)])
     assert len(sliced(ApiKey.DELETE_TOPICS, many, IMAGE)) == 3
+
+
+def test_the_outcome_is_complete_once_every_slice_is_decided() -> None:
+    names = [f"t{number}" for number in range(ITEMS_AT_ONCE + 1)]
+    body = DeleteTopicsRequest(topic_names=names)
+    slices = Slices(ApiKey.DELETE_TOPICS, body, IMAGE)
+    outcomes = []
+    for _ in range(2):
+        results = [DeletableTopicResult(name=name) for name in slices.next.topic_names]
+        outcomes.append(slices.take(Outcome(DeleteTopicsResponse(responses=results))))
+    first, whole = outcomes
+    assert first is None and whole is not None
+    assert [result.name for result in whole.response.responses] == names

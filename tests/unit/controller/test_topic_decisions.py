@@ -8,10 +8,11 @@ import pytest
 
 from anabranch.controller import config_writes, topics, view
 from anabranch.controller.config import ControllerConfig
-from anabranch.controller.config_changes import is_followed, restoring
+from anabranch.controller.config_changes import restoring
 from anabranch.controller.effects import Effects
 from anabranch.controller.feature_updates import for_new_cluster
 from anabranch.controller.image import ClusterImage, LiveBroker
+from anabranch.controller.reads.configs import is_followed
 from anabranch.controller.resize import goal, steps
 from anabranch.ordered_resize.judgement import VerdictKind
 from anabranch.ordered_resize.resize import next_steps

@@ -15,11 +15,13 @@ import structlog
 
 from anabranch.controller import features
 from anabranch.controller.admin.update_features import decide, update_features
+from anabranch.controller.carry_out import carry_out_all
 from anabranch.controller.effects import Effects
 from anabranch.controller.events import FeaturesChanged
 from anabranch.controller.feature_updates import Update, for_new_cluster
-from anabranch.controller.features import LockedBrokers, decide_settled
+from anabranch.controller.features import decide_settled
 from anabranch.controller.image import ClusterImage, LiveBroker
+from anabranch.controller.reads.brokers import LockedBrokers
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from anabranch.protocol.request_kinds import UpgradeType
@@ -272,13 +274,8 @@ def test_the_minimum_level_rises_once_no_broker_supports_the_old_level() -> None
 
 async def carried_out(context: Any, *keys: FeatureUpdateKey, version: int = 1) -> Any:
     """Carry out a request while broker 1 is registered, and return the response."""
-
-    async def read_locked(_context: object) -> LockedBrokers:
-        return brokers(SUPPORTED)
-
-    with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(features, "read_locked", read_locked)
-        return (await update_features(context, UpdateFeaturesRequest(feature_updates=list(keys)), version)).response
+    request = UpdateFeaturesRequest(feature_updates=list(keys))
+    return (await carry_out_all(context, update_features(context, request, version, brokers(SUPPORTED)))).response
 
 
 @pytest.mark.trio
@@ -325,8 +322,8 @@ async def test_an_invalid_request_is_refused_as_a_whole(
 async def test_the_image_has_the_written_features_with_the_version_of_their_znode() -> None:
     context = context_of(image_with())
     with structlog.testing.capture_logs() as logs:
-        await features.write(context, update(DOWN, SAFE, context.image))
-        await features.write(context, Effects())
+        await carry_out_all(context, features.write(context, update(DOWN, SAFE, context.image)))
+        await carry_out_all(context, features.write(context, Effects()))
     (multi,) = context.store.multis
     assert [op.path for op in multi] == [paths.REGISTRATIONS, paths.FEATURES]
     assert context.image.features_epoch == EPOCH + 1

@@ -1,0 +1,281 @@
+"""A topic that is read is taken into the image, with the effects that complete, convert or freeze it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from anabranch.controller import topics
+from anabranch.controller.effects import Effects
+from anabranch.controller.events import FirstLeadersDue, TopicChanged
+from anabranch.controller.image import ClusterImage
+from anabranch.controller.reads.topics import FoundChange, FoundTopic, FoundTopics
+from anabranch.controller.states import PartitionStatus
+from anabranch.controller.store import ImageStaleError
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.runtime.env import DeleteOp, SetOp, ZkError, Znode
+from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.features import ORDERED_RESIZE
+from anabranch.zk_schemas.partition_state import Layout, PartitionState
+from anabranch.zk_schemas.topic import TopicZnode
+from anabranch.zk_schemas.znode import MalformedZnodeError
+from tests.earlier_release import recorded
+from tests.support.controller.decisions import T0, T1, cluster, context_of, decided, state
+
+TOPIC_VERSION, STATE_VERSION, CZXID, MZXID = 4, 6, 11, 12
+BAD = b"{"
+
+
+def znode(data: bytes, version: int) -> Znode:
+    return Znode(data, version, CZXID, MZXID, 0)
+
+
+def found(
+    topic: TopicZnode,
+    states: Mapping[int, PartitionState | bytes | None],
+    *,
+    gone: Collection[int] = (),
+    absent: Collection[int] = (),
+) -> FoundTopic:
+    """The znodes of the topic ``t``.
+
+    A state is None if only its parent znode exists. The parent of a partition in ``gone`` was removed before the
+    partitions were listed again, and a partition in ``absent`` has neither znode.
+    """
+    data = {p: each.encode() if isinstance(each, PartitionState) else each for p, each in states.items()}
+    present = {str(p) for p in states.keys() - set(absent)}
+    return FoundTopic(
+        "t",
+        znode(topic.encode(), TOPIC_VERSION),
+        topic,
+        None,
+        present,
+        {p: None if each is None else znode(each, STATE_VERSION) for p, each in data.items()},
+        present - {str(p) for p in gone},
+    )
+
+
+def new_topic(count: int) -> TopicZnode:
+    return TopicZnode.new(uuid.UUID(int=1), {p: [1, 2] for p in range(count)})
+
+
+def empty_cluster() -> ClusterImage:
+    image = cluster()
+    image.topics.clear()
+    return image
+
+
+def loaded(context: Any, topic: FoundTopic, **refused: Any) -> list[Effects]:
+    """The effects of loading a topic that write or watch something."""
+    effects = decided(topics.on_topic_list_changed(context, FoundTopics(["t"], [topic])), **refused)
+    return [each for each in effects if each.groups or each.independent or each.watches]
+
+
+def test_a_complete_topic_is_taken_as_it_is() -> None:
+    context = context_of(empty_cluster())
+    assert loaded(context, found(new_topic(2), {0: state(1, [1, 2]), 1: state(-1, [2])})) == []
+    topic = context.image.topics["t"]
+    assert (topic.version, topic.czxid, topic.unreadable) == (TOPIC_VERSION, CZXID, set())
+    assert [found.status for found in topic.partitions.values()] == [PartitionStatus.ONLINE, PartitionStatus.OFFLINE]
+    first = topic.partitions[0]
+    assert (first.epoch, first.incarnation, first.mzxid) == (STATE_VERSION, CZXID, MZXID)
+
+
+def test_a_topic_with_a_malformed_znode_is_noted_and_left_out() -> None:
+    context = context_of(empty_cluster())
+    error = MalformedZnodeError(paths.topic("t"), "", "no JSON")
+    assert loaded(context, FoundTopic("t", znode(BAD, TOPIC_VERSION), error, None)) == []
+    assert (context.image.topics, context.image.malformed) == ({}, {"t": MZXID})
+
+
+def test_the_cluster_is_read_again_when_a_malformed_topic_is_repaired() -> None:
+    context = context_of(empty_cluster())
+    context.image.malformed["t"] = MZXID - 1
+    with pytest.raises(ImageStaleError, match="/brokers/topics/t could not be loaded before"):
+        loaded(context, found(new_topic(1), {0: state(1, [1])}))
+
+
+def test_a_malformed_state_is_watched_and_its_partition_left_out() -> None:
+    context = context_of(empty_cluster())
+    assert loaded(context, found(new_topic(2), {0: BAD, 1: state(1, [1])})) == [Effects(watches=[(T0, STATE_VERSION)])]
+    topic = context.image.topics["t"]
+    assert (topic.unreadable, list(topic.partitions)) == ({0}, [1])
+
+
+@pytest.mark.parametrize(("gone", "is_lost"), [([], True), ([0], False)])
+def test_a_state_that_was_removed_alone_is_lost(gone: list[int], is_lost: bool) -> None:
+    """If the partition's parent znode is gone too, the controller of another release removed the partition."""
+    context = context_of(empty_cluster())
+    loaded(context, found(new_topic(2), {0: None, 1: state(1, [1])}, gone=gone))
+    topic = context.image.topics["t"]
+    assert (topic.unreadable == {0}, 0 in topic.partitions) == (is_lost, not is_lost)
+
+
+def test_a_partition_without_znodes_is_new_and_gets_a_leader() -> None:
+    context = context_of(empty_cluster())
+    (first,) = loaded(context, found(new_topic(2), {0: state(1, [1, 2])}))
+    assert [(change.tp, change.create, change.state.leader) for change in first.independent] == [(T1, True, 1)]
+    assert FirstLeadersDue() not in context.events.puts
+
+
+def test_a_topic_that_zookeeper_refuses_to_complete_is_left_out() -> None:
+    context = context_of(empty_cluster())
+    topic = new_topic(1).replace(absent=frozenset({"layout_version"}))
+    (write,) = loaded(context, found(topic, {0: state(1, [1])}), refuse=refuse_writes)
+    assert [[op.path for op in group] for group in write.groups] == [[paths.topic("t")]]
+    assert (context.image.topics, context.image.malformed) == ({}, {"t": MZXID})
+
+
+def test_a_completed_topic_has_the_version_of_the_write() -> None:
+    context = context_of(empty_cluster())
+    loaded(context, found(new_topic(1).replace(absent=frozenset({"layout_version"})), {0: state(1, [1])}))
+    topic = context.image.topics["t"]
+    assert (topic.version, topic.znode.absent) == (TOPIC_VERSION + 1, frozenset())
+
+
+def test_a_frozen_topic_is_served_and_its_states_are_watched() -> None:
+    context = context_of(empty_cluster())
+    topic = new_topic(2).replace(layout_version=1)
+    states = {0: state(1, [1]).replace(layout=Layout(9, 4)), 1: state(1, [1])}
+    (effects,) = loaded(context, found(topic, states))
+    assert effects == Effects(watches=[(T0, STATE_VERSION), (T1, STATE_VERSION)])
+    assert context.image.topics["t"].frozen
+
+
+def refuse_writes(effects: Effects) -> ZkError | None:
+    return ZkError(paths.topic("t"), "refused") if effects.writes or effects.groups else None
+
+
+def named(name: str, topic: TopicZnode) -> FoundTopic:
+    return replace(found(topic, {0: state(1, [1])}), name=name)
+
+
+def loaded_together(context: Any, *names: str, **refused: Any) -> list[Effects]:
+    incomplete = new_topic(1).replace(absent=frozenset({"layout_version"}))
+    topics_read = FoundTopics(names, [named(name, incomplete) for name in names])
+    return [each for each in decided(topics.on_topic_list_changed(context, topics_read), **refused) if each.groups]
+
+
+def test_topics_are_completed_by_as_few_multis_as_possible() -> None:
+    context = context_of(empty_cluster())
+    (effects,) = loaded_together(context, "a", "b", "c")
+    assert [op.path for group in effects.groups for op in group] == [paths.topic(name) for name in "abc"]
+    assert list(context.image.topics) == ["a", "b", "c"]
+
+
+def test_a_topic_that_cannot_be_completed_does_not_stop_the_others() -> None:
+    context = context_of(empty_cluster())
+
+    def refuse(effects: Effects) -> ZkError | None:
+        is_named = any(op.path == paths.topic("b") for group in effects.groups for op in group)
+        return ZkError(paths.topic("b"), "refused") if is_named else None
+
+    loaded_together(context, "a", "b", "c", refuse=refuse)
+    assert (list(context.image.topics), context.image.malformed) == (["a", "c"], {"b": MZXID})
+
+
+def test_a_topic_that_zookeeper_refuses_to_show_does_not_stop_the_others() -> None:
+    """The cluster is incomplete then, so brokers keep the replicas of the topic."""
+    context = context_of(empty_cluster())
+    unread = {"u": ZkError(paths.topic("u"), "no permission")}
+    read = FoundTopics(["t", "u"], [found(new_topic(1), {0: state(1, [1])})], unread)
+    decided(topics.on_topic_list_changed(context, read))
+    assert (list(context.image.topics), context.image.complete) == (["t"], False)
+    assert context.events.later == 1, "the cluster is read again later"
+
+
+# ---------------------------------------------------------------- resized by an earlier release
+
+
+def earlier(name: str) -> FoundTopic:
+    """A recorded topic of the earlier release. Its partitions 0 and 1 have leaders."""
+    return found(*recorded.topic(name))
+
+
+def test_lineages_are_written_before_a_topic_is_taken() -> None:
+    context = context_of(empty_cluster())
+    (conversion,) = loaded(context, earlier("draining"))
+    written = [[(op.path, op.version) for op in group if isinstance(op, SetOp)] for group in conversion.groups]
+    states = [(paths.partition_state("t", p), STATE_VERSION) for p in range(4)]
+    assert written == [[(paths.topic("t"), TOPIC_VERSION)], *([each] for each in states)]
+    topic = context.image.topics["t"]
+    assert (topic.version, topic.frozen) == (TOPIC_VERSION + 1, "")
+    assert [found.epoch for found in topic.partitions.values()] == [STATE_VERSION + 1] * 4
+    assert all(state.lineage for state in topic.states())
+    sent = [request for broker in context.batch.build().values() for request in broker]
+    orders = [topic for each in sent if isinstance(each, LeaderAndIsrRequest) for topic in each.topic_states]
+    marked = {state.partition_index for topic in orders for state in topic.partition_states}
+    assert marked == {0, 1, 2, 3}, "the replicas get the new leader epoch"
+
+
+def test_a_conversion_hides_no_restart_of_a_broker() -> None:
+    """The states keep the mzxid that was read, with which an election finds members that restarted since."""
+    context = context_of(empty_cluster())
+    loaded(context, earlier("draining"))
+    assert {found.mzxid for found in context.image.topics["t"].partitions.values()} == {MZXID}
+
+
+def test_partitions_that_never_had_a_leader_are_removed_by_the_conversion() -> None:
+    context = context_of(empty_cluster())
+    effects = loaded(context, earlier("at-grow-losers"))
+    deleted = [op.path for group in effects[0].groups for op in group if isinstance(op, DeleteOp)]
+    assert deleted == [path for p in (2, 3) for path in (paths.partition_state("t", p), paths.partition("t", p))]
+    topic = context.image.topics["t"]
+    assert [topic.partitions[p].status for p in (2, 3)] == [PartitionStatus.NEW] * 2 and not topic.unreadable
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_nothing_is_converted_before_the_level_is_finalized(level: int) -> None:
+    context = context_of(empty_cluster())
+    features = context.image.features
+    lineage = replace(features.features[ORDERED_RESIZE], max_version_level=level, min_version_level=min(level, 1))
+    context.image.features = replace(features, features={**features.features, ORDERED_RESIZE: lineage})
+    assert not any(effects.groups for effects in loaded(context, earlier("draining")))
+
+
+def test_nothing_is_converted_while_a_state_cannot_be_read() -> None:
+    context, topic = context_of(empty_cluster()), earlier("draining")
+    topic = replace(topic, states={**topic.states, 1: znode(BAD, STATE_VERSION)})
+    assert not any(effects.groups for effects in loaded(context, topic))
+
+
+def test_a_malformed_state_outside_of_the_assignment_does_not_stop_the_conversion() -> None:
+    context, topic = context_of(empty_cluster()), earlier("draining")
+    topic = replace(topic, present={*topic.present, "9"}, states={**topic.states, 9: znode(BAD, STATE_VERSION)})
+    assert any(effects.groups for effects in loaded(context, topic))
+
+
+def test_a_topic_whose_conversion_is_refused_is_left_out() -> None:
+    context = context_of(empty_cluster())
+    loaded(context, earlier("draining"), refuse=refuse_writes)
+    assert (context.image.topics, context.image.malformed) == ({}, {"t": MZXID})
+
+
+# ---------------------------------------------------------------- changes of one topic
+
+
+def test_a_topic_that_was_created_again_is_another_topic() -> None:
+    context = context_of(cluster(state(1, [1, 2]), replicas=[[1, 2]]))
+    again = found(new_topic(1), {0: state(2, [2])})
+    decided(topics.on_topic_changed(context, TopicChanged("t"), FoundChange(again.read, again)))
+    topic = context.image.topics["t"]
+    assert (topic.czxid, topic.states()) == (CZXID, [state(2, [2])])
+
+
+def test_an_edit_that_cannot_be_decoded_is_undone() -> None:
+    context = context_of(cluster(state(1, [1, 2]), replicas=[[1, 2]]))
+    known = context.image.topics["t"]
+    edited = Znode(BAD, known.version + 1, known.czxid, MZXID, 0)
+    undo = decided(topics.on_topic_changed(context, TopicChanged("t"), FoundChange(edited, None)))[0]
+    assert undo.writes == (SetOp(paths.topic("t"), known.znode.encode(), known.version + 1),)
+
+
+def test_an_edit_during_the_undoing_of_another_is_judged_next() -> None:
+    context = context_of(cluster(state(1, [1, 2]), replicas=[[1, 2]]))
+    edited = Znode(BAD, 9, context.image.topics["t"].czxid, MZXID, 0)
+    change = topics.on_topic_changed(context, TopicChanged("t"), FoundChange(edited, None))
+    assert decided(change, lambda effects: ImageStaleError("edited again") if effects.writes else None)
