@@ -30,7 +30,7 @@ from anabranch.export_state import Bounds, CopyKey, Head
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
 from anabranch.protocol.types import TopicPartition
 from anabranch.replica_files import read_high_watermarks, read_leader_epochs, read_offsets
-from anabranch.segment_copy import SourceChangedError, list_segments
+from anabranch.segment_pieces import SourceChangedError, list_segments
 from anabranch.zk_schemas.znode import format_id
 
 

@@ -43,7 +43,7 @@ from anabranch.export_state import (
     skipped_to,
     wrong_files,
 )
-from anabranch.segment_copy import (
+from anabranch.segment_pieces import (
     HistoryChangedError,
     Piece,
     list_segments,

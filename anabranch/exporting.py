@@ -20,7 +20,7 @@ from anabranch.export_state import Bounds, CopyKey, Head
 from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 from anabranch.replica_files import read_high_watermarks, read_leader_epochs
-from anabranch.segment_copy import SourceChangedError
+from anabranch.segment_pieces import SourceChangedError
 from anabranch.zk_schemas.znode import format_id
 
 COPY_ATTEMPTS = 20

@@ -16,7 +16,7 @@ import trio
 
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.log.log_config import LogConfig
-from anabranch.broker.replication.layout import DeliveryRules, LegacyConsumers, LegacyProducers
+from anabranch.broker.replication.layout_admission import DeliveryRules, LegacyConsumers, LegacyProducers
 from anabranch.ordered_resize.marked import Marked
 from anabranch.runtime.env import NoNodeError, SessionState, ZkConnectionError, ZkError, ZkSessionExpiredError, ZkStore
 from anabranch.zk_schemas import paths

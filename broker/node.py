@@ -33,7 +33,7 @@ from anabranch.broker.replication.fetcher_per_leader import FetcherPerLeader
 from anabranch.broker.replication.flusher import Flusher
 from anabranch.broker.replication.isr_changes import VERSION as ALTER_PARTITION_VERSION
 from anabranch.broker.replication.isr_changes import IsrChanges
-from anabranch.broker.replication.layout import LegacyConsumers
+from anabranch.broker.replication.layout_admission import LegacyConsumers
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.broker.replication.replica_manager import ReplicaManager

@@ -9,9 +9,9 @@ from typing import Any
 import trio
 
 from anabranch.broker.coordinator.broker_services import KeyValue
+from anabranch.broker.coordinator.consumer_offsets_records import encode
 from anabranch.broker.coordinator.durable import GroupRecord
 from anabranch.broker.coordinator.outcome import is_committed
-from anabranch.broker.coordinator.records import encode
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.log.load_records import load_records
 from anabranch.broker.log.partition_log import AppendOrigin

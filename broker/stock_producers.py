@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from anabranch.broker.client_session import ClientSession
 from anabranch.broker.log.producer_state import AppendOrigin
 from anabranch.broker.metadata_cache import TopicInfo
-from anabranch.broker.replication.layout import Admission, LayoutRefusedError, LegacyProducers
+from anabranch.broker.replication.layout_admission import Admission, LayoutRefusedError, LegacyProducers
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.retry_order import BatchTurn, RetryOrder, can_be_awaited
 from anabranch.ordered_resize.layout import Layout

@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from anabranch.broker.coordinator.broker_services import OffsetsLog
+from anabranch.broker.coordinator.consumer_offsets_records import encode
 from anabranch.broker.coordinator.membership import on_deadlines, release_groups
 from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Turn, Write, is_committed
-from anabranch.broker.coordinator.records import encode
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.coordinator.timer import DeadlineTimer
 from anabranch.broker.deferred import Deferred

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import structlog
 
 from anabranch.broker.coordinator.broker_services import KeyValue, OffsetsLog
+from anabranch.broker.coordinator.consumer_offsets_records import UnknownRecord, decode
 from anabranch.broker.coordinator.durable import DurableState
 from anabranch.broker.coordinator.loaded_partition import LoadedPartition
 from anabranch.broker.coordinator.membership import adopt_group
-from anabranch.broker.coordinator.records import UnknownRecord, decode
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.protocol.primitives import DecodeError
 from anabranch.protocol.topic_names import OFFSETS_TOPIC

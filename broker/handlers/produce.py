@@ -6,8 +6,8 @@ no response; an error closes the connection, so that the client refreshes its me
 success without an offset: the batch is older than the batches that the partition remembers.
 
 KIP-253: from version 9 on a producer names the layout by which it chose the partitions of the records;
-``replication.layout`` decides which batches are refused. With acks=all a permanent refusal is sent only when no
-in-sync replica can have a copy of the batch from an earlier leader. After the refusal, the producer may write the
+``replication.layout_admission`` decides which batches are refused. With acks=all a permanent refusal is sent only when
+no in-sync replica can have a copy of the batch from an earlier leader. After the refusal, the producer may write the
 records again, in another partition or with other sequences.
 
 An idempotent producer may have batches in flight that it sent after a batch that it has to repeat. These later batches
@@ -32,7 +32,7 @@ from anabranch.broker.delayed_produce import (
     answer_of,
     waiting_of,
 )
-from anabranch.broker.replication.layout import (
+from anabranch.broker.replication.layout_admission import (
     Admission,
     LayoutRefusedError,
     named_layout,

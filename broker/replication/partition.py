@@ -11,7 +11,7 @@ from anabranch.broker.log.partition_log import AppendOrigin, AppendResult, Parti
 from anabranch.broker.log.retention import Hold
 from anabranch.broker.replication import isr
 from anabranch.broker.replication.isr import PendingIsr, ReplicaProgress
-from anabranch.broker.replication.layout import UNKNOWN, Admission, DeliveryRules, LegacyConsumers
+from anabranch.broker.replication.layout_admission import UNKNOWN, Admission, DeliveryRules, LegacyConsumers
 from anabranch.broker.replication.stock_cap import NOTHING, StockCap
 from anabranch.protocol.batch_layout import Buffer
 from anabranch.protocol.errors import ErrorCode, KafkaError

@@ -15,7 +15,7 @@ from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogManager
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.metadata_cache import MetadataCache
-from anabranch.broker.replication.layout import DeliveryRules
+from anabranch.broker.replication.layout_admission import DeliveryRules
 from anabranch.broker.replication.partition import Partition, PartitionServices
 from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.errors import ErrorCode, KafkaError

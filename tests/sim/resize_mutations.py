@@ -15,7 +15,7 @@ from anabranch.broker.delayed_produce import AwaitedRefusal
 from anabranch.broker.handlers import offset_for_leader_epoch, produce
 from anabranch.broker.handlers.fetch_read import FetchRead
 from anabranch.broker.log.producer_state import ProducerState
-from anabranch.broker.replication.layout import UNKNOWN
+from anabranch.broker.replication.layout_admission import UNKNOWN
 from anabranch.broker.replication.partition import Partition
 from anabranch.client.group.listener import PartitionKeyListener
 from anabranch.client.ordered_delivery.delivery import OrderedDelivery

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.broker.coordinator.consumer_offsets_records import UnknownRecord, decode, encode
 from anabranch.broker.coordinator.durable import (
     GroupRecord,
     OffsetAndMetadata,
@@ -14,7 +15,6 @@ from anabranch.broker.coordinator.durable import (
     StableGeneration,
     StoredMember,
 )
-from anabranch.broker.coordinator.records import UnknownRecord, decode, encode
 from anabranch.protocol.primitives import DecodeError
 from anabranch.protocol.types import TopicPartition
 

@@ -8,7 +8,7 @@ from typing import Any
 from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.broker.replication.fetch_session import FetchSession
-from anabranch.broker.replication.layout import DeliveryRules, LegacyConsumers
+from anabranch.broker.replication.layout_admission import DeliveryRules, LegacyConsumers
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.broker.replication.stock_cap import NOTHING, StockCap
 from anabranch.ordered_resize.layout import Layout

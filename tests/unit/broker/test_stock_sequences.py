@@ -15,7 +15,7 @@ from anabranch.broker.awaited_batches import SentBatch
 from anabranch.broker.client_session import IN_FLIGHT_S, ClientSession
 from anabranch.broker.log.producer_state import AppendOrigin, ProducerState
 from anabranch.broker.metadata_cache import TopicInfo
-from anabranch.broker.replication.layout import LegacyProducers
+from anabranch.broker.replication.layout_admission import LegacyProducers
 from anabranch.broker.retry_order import GIVE_UP_S
 from anabranch.broker.stock_producers import REFRESH_AGAIN_S, StockProducers
 from anabranch.ordered_resize.layout import Layout

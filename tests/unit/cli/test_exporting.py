@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fastcrc import crc32
 
-from anabranch import export_run, exporting, segment_copy
+from anabranch import export_run, exporting, segment_pieces
 from anabranch.audit.discovery import discover, replica_files
 from anabranch.audit.file_checks import wrong_files
 from anabranch.audit.manifest import EpochStart, Layout, OffsetRange
@@ -110,7 +110,7 @@ def test_the_manifest_is_replaced_after_everything_else(cluster: Cluster, monkey
 
 
 def test_a_crc_covers_all_chunks_of_a_file(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_copy, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(segment_pieces, "CHUNK_BYTES", 100)
     cluster.export()
     for segment in cluster.manifest().partitions[0].segments:
         assert segment.crc32c == crc32.iscsi((cluster.out / segment.name).read_bytes())

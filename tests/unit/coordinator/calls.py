@@ -7,6 +7,7 @@ from typing import Any
 
 import trio.testing
 
+from anabranch.broker.coordinator.consumer_offsets_records import encode
 from anabranch.broker.coordinator.durable import (
     GroupRecord,
     OffsetAndMetadata,
@@ -14,7 +15,6 @@ from anabranch.broker.coordinator.durable import (
     StableGeneration,
     StoredMember,
 )
-from anabranch.broker.coordinator.records import encode
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest

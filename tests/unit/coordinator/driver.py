@@ -12,10 +12,10 @@ from typing import Any
 
 from anabranch.broker.coordinator import admin, expiry, join, membership, offsets, position_poll, sync
 from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.broker.coordinator.consumer_offsets_records import UnknownRecord, decode, encode
 from anabranch.broker.coordinator.deletions import Deletion
 from anabranch.broker.coordinator.durable import CoordinatorRecord, DurableState
 from anabranch.broker.coordinator.outcome import Now, Outcome, Turn, Write, is_committed
-from anabranch.broker.coordinator.records import UnknownRecord, decode, encode
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.consumer_group_position import (

@@ -17,8 +17,8 @@ import trio.testing
 
 from anabranch.broker.coordinator.broker_services import KeyValue
 from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.broker.coordinator.consumer_offsets_records import decode, encode
 from anabranch.broker.coordinator.durable import GroupRecord, OffsetRecord
-from anabranch.broker.coordinator.records import decode, encode
 from anabranch.broker.coordinator.service import GroupCoordinator
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.errors import ErrorCode, KafkaError

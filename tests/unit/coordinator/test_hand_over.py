@@ -9,9 +9,9 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from anabranch.broker.coordinator.consumer_offsets_records import encode
 from anabranch.broker.coordinator.durable import DurableState, GroupRecord, OffsetRecord
 from anabranch.broker.coordinator.loaded_partition import LoadedPartition
-from anabranch.broker.coordinator.records import encode
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest

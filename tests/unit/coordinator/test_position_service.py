@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
+from anabranch.broker.coordinator.consumer_offsets_records import encode
 from anabranch.broker.coordinator.durable import OffsetRecord
 from anabranch.broker.coordinator.placement import partition_for
-from anabranch.broker.coordinator.records import encode
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.consumer_group_position import (

@@ -12,12 +12,12 @@ import trio.testing
 
 from anabranch.broker.coordinator import expiry
 from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.broker.coordinator.consumer_offsets_records import encode
 from anabranch.broker.coordinator.deletions import Deletion
 from anabranch.broker.coordinator.durable import GroupRecord, OffsetRecord
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.loader import read_state
 from anabranch.broker.coordinator.outcome import Turn
-from anabranch.broker.coordinator.records import encode
 from anabranch.broker.coordinator.service import GroupCoordinator
 from anabranch.broker.log.slices import SLICE_S, TimeSlice
 from anabranch.protocol.errors import ErrorCode, KafkaError

@@ -8,10 +8,10 @@ import pytest
 from trio.testing import MockClock
 
 from anabranch.broker.coordinator import expiry
+from anabranch.broker.coordinator.consumer_offsets_records import encode
 from anabranch.broker.coordinator.durable import OffsetAndMetadata, OffsetRecord
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.outcome import Turn
-from anabranch.broker.coordinator.records import encode
 from anabranch.broker.log.slices import MAX_STEPS
 from anabranch.protocol.types import TopicPartition
 from tests.support.broker.loop_probe import LoopProbe

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker.coordinator.consumer_offsets_records import decode, encode
 from anabranch.broker.coordinator.durable import OffsetAndMetadata, OffsetRecord
-from anabranch.broker.coordinator.records import decode, encode
 from anabranch.broker.log.cleaner import LogCleaner, group_segments
 from anabranch.broker.log.compaction import CleanedTransactions, KeyOffsets
 from anabranch.broker.log.current_logs import CurrentLogs

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from anabranch import segment_copy
+from anabranch import segment_pieces
 from anabranch.protocol.records import iter_batches
-from anabranch.segment_copy import (
+from anabranch.segment_pieces import (
     HistoryChangedError,
     Piece,
     SourceChangedError,
@@ -153,7 +153,7 @@ def test_a_compaction_about_to_replace_segments_is_noticed(source: Replica) -> N
 def test_a_compaction_that_ends_while_segments_are_listed_is_noticed(
     source: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scan, scans = segment_copy.scan_segments, []
+    scan, scans = segment_pieces.scan_segments, []
 
     def compacted_after_the_first(directory: Path) -> dict[int, tuple[int, int]]:
         scans.append(scan(directory))
@@ -162,7 +162,7 @@ def test_a_compaction_that_ends_while_segments_are_listed_is_noticed(
             source.remove(6)
         return scans[-1]
 
-    monkeypatch.setattr(segment_copy, "scan_segments", compacted_after_the_first)
+    monkeypatch.setattr(segment_pieces, "scan_segments", compacted_after_the_first)
     with pytest.raises(SourceChangedError, match="are changing"):
         list_segments(source.directory)
 

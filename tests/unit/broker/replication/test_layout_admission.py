@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.replication import layout
-from anabranch.broker.replication.layout import (
+from anabranch.broker.replication import layout_admission
+from anabranch.broker.replication.layout_admission import (
     UNKNOWN,
     DeliveryRules,
     LayoutRefusedError,
@@ -134,8 +134,8 @@ def test_a_repeated_short_key_is_hashed_only_once(monkeypatch: pytest.MonkeyPatc
         hashed.append(key)
         return positive_hash(key)
 
-    monkeypatch.setattr(layout, "positive_hash", counted)
-    layout._cached_home.cache_clear()
+    monkeypatch.setattr(layout_admission, "positive_hash", counted)
+    layout_admission._cached_home.cache_clear()
     long = key_of(1) * 2_000
     batch = keyed(*[key_of(1)] * 50)
     for _ in range(3):
