@@ -58,8 +58,8 @@ NoCall == [limit |-> -1, floor |-> -1, flushed |-> <<>>]
 \* that load. call: the load that runs. life: the topic's life when the partition was assigned, or when the member noticed a newer
 \* topic. said: the position that was reported last, if a position is reported only once. rewinds: the coordinator's last answer of
 \* the number of seeks back in each partition. looked: the coordinator has answered since the last seek, and the partition was not
-\* removed meanwhile (only for the properties). late: an answer that is still on its way. overtaken: an answer that was made after
-\* it was taken in.
+\* removed meanwhile (only for the properties). late: an answer that is still on its way. overtaken: the member has used
+\* an answer that was made after this late answer.
 NoAnswer == [positions |-> <<>>, rewinds |-> <<>>]
 NotMine == [mine |-> FALSE, at |-> 0, safe |-> 0, sure |-> 0, from |-> 0, limit |-> -1, floor |-> -1, entries |-> {},
             once |-> FALSE, covers |-> -1, spared |-> -1, loaded |-> <<>>, call |-> NoCall, life |-> 0, said |-> -1,
@@ -258,7 +258,7 @@ AnswerLate(m, p) ==
   /\ Looks(m, p) /\ IsAnswered(m) /\ Mine(m, p).late = NoAnswer
   /\ With(m, p, [Mine(m, p) EXCEPT !.late = Answer, !.overtaken = FALSE])
   /\ UNCHANGED <<topic, group, reported, committed, user>>
-\* The late answer arrives. It is dropped if one that was made after it was taken in.
+\* The late answer arrives. The member drops it if the member has used an answer that was made later.
 LookLate(m, p) ==
   LET v == [Mine(m, p) EXCEPT !.late = NoAnswer, !.overtaken = FALSE] IN
   /\ Looks(m, p) /\ Mine(m, p).late # NoAnswer

@@ -215,7 +215,7 @@ def judge(output: str, seconds: float, finished: bool = True) -> Result:
 
 
 def chosen(configurations: Sequence[Configuration], names: Sequence[str], ci: bool) -> Iterator[Configuration]:
-    """The named configurations, or the small set, or all that are not long."""
+    """The named configurations, or the small set, or all except the long ones."""
     unknown = set(names) - {configuration.name for configuration in configurations}
     if unknown:
         raise SetupError(f"no such configuration: {', '.join(sorted(unknown))}")
@@ -241,7 +241,7 @@ def _is_as_expected(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check the models with TLC.")
-    parser.add_argument("names", nargs="*", help="configurations; all that are not long when none is named")
+    parser.add_argument("names", nargs="*", help="configurations to check; without a name, all except the long ones")
     parser.add_argument("--ci", action="store_true", help="only the small set that `make test` checks")
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="stop a configuration that takes longer")
     parser.add_argument("--list", action="store_true", help="list the configurations, run nothing")
