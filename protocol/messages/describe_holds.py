@@ -1,4 +1,4 @@
-"""DescribeHolds (25303): the groups for which a leader holds records back from stock consumers, and since when.
+"""DescribeHolds (25303): the groups for which a leader holds records back from stock consumers, and for how long.
 
 Only topics with ``ordered.delivery.legacy.consumers=hold`` have holds. Partition leaders respond. ``served_epoch`` is
 the highest leader epoch whose batches stock consumers get, -1 for none. If ``served_epoch`` equals ``leader_epoch``,

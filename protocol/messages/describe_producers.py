@@ -1,7 +1,7 @@
 """DescribeProducers (61): the producers whose state a partition keeps.
 
-Tag 10274 (Anabranch's) asks for the producers without any record left in the log. A follower sets the tag when it has
-to begin at its leader's log start: no record from this offset on has the state of these producers. The response has the
+Tag 10274 (Anabranch's) asks for the producers without any record left in the log. A follower that has to begin at its
+leader's log start sets the tag, because it cannot read the state of these producers from records. The response has the
 state in the same tag, as a ``.snapshot`` file.
 """
 

@@ -4,8 +4,8 @@ A null topic list asks for all topics; in version 0 an empty list does. Version 
 internal topics; 2 the cluster id; 4 lets the client forbid auto-creation; 5 offline replicas; 7 leader epochs; 8
 authorised operations; 9 is flexible; 10 returns topic ids; 11 drops the cluster's authorised operations.
 KIP-253: the topic's partition counts, its layout version, whether its delivery is ordered, and each partition's
-incarnation. Tag 10267 distinguishes a topic from a deleted one of the same name; the topic id does not, because a
-resize changes it.
+incarnation. Tag 10267 distinguishes a topic from a deleted one of the same name; the topic id does not, because the
+removal of merged partitions changes it.
 """
 
 from anabranch.protocol.schema import field, message

@@ -4,9 +4,10 @@ Only version 7 is implemented: grouped by topic, with topic ids, flexible. KIP-2
 counts, its layout version, whether its delivery is ordered (-1: its configuration decides), and each partition's
 incarnation. Tag 10267 distinguishes a topic from a deleted one of the same name.
 
-Three tags precede a split that producers without a layout can follow. 10258 announces the new count to these producers.
-10259 makes brokers refuse their batches, so that the producers refresh their metadata. 10265 names the future leaders
-of the new partitions. The response has the time of the last write of such producers to the named topics.
+Three tags announce a split that producers without a layout can follow. Tag 10258 is the new count, which brokers show
+to these producers. With tag 10259 brokers refuse a batch with a key that moves, so that its producer refreshes its
+metadata. Tag 10265 names the future leaders of the new partitions. For each named topic to which such producers wrote,
+the response has the time of their last write, and of their last batch with a key that moves.
 
 Tag 10269 of a topic asks for the bytes that this broker has appended to it. Tag 10272 of a partition makes its leader
 hold records back from retention by time. The tag has the first held offset, the duration, and the group that has yet to
