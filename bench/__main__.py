@@ -286,7 +286,7 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
         ("the znode of the topic, bytes (below 65,536)", "topic_znode_bytes"),
         ("from 4 to 2,000 partitions the first time, which creates them, s", "wide_first_grow_s"),
         ("from 2,000 to 4 partitions, s", "wide_shrink_s"),
-        ("from 4 to 2,000 partitions that drain, which revives them, s", "wide_revival_s"),
+        ("from 4 to 2,000 partitions again, which revives draining partitions, s", "wide_revival_s"),
         ("the largest znode of a partition after these, bytes (below 65,536)", "wide_partition_znode_bytes"),
         ("the znode of the topic after these, bytes (below 65,536)", "wide_topic_znode_bytes"),
         ("from 4 to 8 partitions while 1,996 drain, s", "grow_while_draining_s"),

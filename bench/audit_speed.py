@@ -109,9 +109,9 @@ def main() -> None:
         whole = {who: statistics.median(took[name, who]) for who in ("audit", "consumer")}
         beyond = {who: whole[who] - statistics.median(took["few", who]) for who in whole}
         print(
-            f"{name}: audit {records / beyond['audit']:,.0f} records/s without its fixed time, "
+            f"{name}: without fixed times the audit reads {records / beyond['audit']:,.0f} records/s, "
             f"{beyond['consumer'] / beyond['audit']:.2f} of the consumer's rate; "
-            f"with the fixed time {whole['consumer'] / whole['audit']:.2f} of it"
+            f"with fixed times {whole['consumer'] / whole['audit']:.2f} of that rate"
         )
 
 

@@ -1,8 +1,8 @@
 """Whether a cluster of many partitions and groups stays usable: ``python -m bench.large_cluster``.
 
 One broker has 10,000 partitions, a fifth of them of one topic, and 1,000 groups that committed. The table has the time
-and size of a scrape of its ``/metrics``, with the default limits of series and without limits, and the time of the
-console's pages, for the first request and for later ones.
+and size of a scrape of the broker's ``/metrics``, with the default limits of series and without limits. It also has the
+time of the console's pages, for the first request and for later requests.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One load in one client process: ``python -m bench.load KIND --bootstrap ... `` prints one JSON line.
 
-The line has ``records`` and ``seconds``; for latency ``p50_ms`` and ``p99_ms``; for fetches ``first_records_ms``, the
-time from the assignment to the first records. ``seconds`` does not include that time, set-up, or the client's own
-warm-up.
+Every line has ``records`` and ``seconds``. The line of a latency load also has ``p50_ms`` and ``p99_ms``. The line of a
+fetch also has ``first_records_ms``, the time from the assignment to the first records. ``seconds`` does not include
+that time, the set-up, or the client's own warm-up.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ async def timed_produce(producer: Any, arguments: argparse.Namespace) -> dict[st
 async def timed_fetch(consumer: Any, wanted: int) -> dict[str, float]:
     """Poll until ``wanted`` records are read, and touch each value as an application would.
 
-    The rate begins after the first records: the time that a consumer needs to find its place is measured separately.
+    The rate begins after the first records; ``first_records_ms`` is the time until then.
     """
     seen, size, started, assigned = 0, 0, 0.0, time.perf_counter()
     while seen < wanted:

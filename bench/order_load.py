@@ -3,7 +3,7 @@
 One topic keeps the order of keys across resizes, and two do not (``enable.ordered.delivery=false``). All three have the
 same producer, on the same processor. Turns are short, so that a slow moment of the machine covers several turns. Each
 round gives the cost of the ordered topic over the first topic without order, in percent. The control is the cost of the
-second topic without order over the first: the difference of two turns without order. ``--records`` is the number of
+second topic without order over the first: it shows how much two equal turns differ. ``--records`` is the number of
 rounds, ``--size`` the size of values.
 
 ``cost-of-the-gate`` reads the same three topics. The ordered topic was resized several times before. All records that

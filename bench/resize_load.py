@@ -9,8 +9,8 @@ delivered from the new partition. The time begins when all of these are true:
 - the broker has appended the key's first record in the new partition (LogAppendTime).
 
 Thus the time until a key is written does not count. The commit, the messages between members, the load callback, and
-the fetches of missing metadata and records do count. A key is left out if its first record was appended after the new
-partition had delivered a record of another key with the same move: such a key did not wait (``demo.hand_over``).
+the fetches of missing metadata and records do count. A key does not count if it did not wait: its first record was
+appended after the new partition had delivered a record of another key with the same move (``demo.hand_over``).
 
 ``resize-throughput`` counts acknowledged records in the seconds of a split and a merge. Its producer sends at half of
 its highest rate; the producer of ``resize-throughput-saturated`` sends at its highest rate. ``resize-thousand`` doubles
@@ -171,7 +171,7 @@ class SteadyProducer:
         self._due_s = 0.0
 
     def limit(self, per_s: float) -> None:
-        """Send ``per_s`` records a second from now on. After a stop, the delayed records are sent at once."""
+        """Send ``per_s`` records a second from now on. After a delay, the records that are due follow at once."""
         self._limit_per_s, self._due_s = per_s, time.monotonic()
 
     async def run(self) -> None:

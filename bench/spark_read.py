@@ -1,7 +1,8 @@
 """``python -m bench.spark_read``: a topic read by ``format("anabranch")`` and by Spark's own Kafka source, in turns.
 
-Both read the same Anabranch broker in one session on two cores, as a batch query and as a stream that reads the present
-records (Trigger.AvailableNow), into a sink that drops all rows. The first rounds warm the JVM and do not count.
+Both sources read from the same Anabranch broker, in one session on two cores, into a sink that drops all rows. Each
+source runs as a batch query, and as a stream that ends after the present records (Trigger.AvailableNow). The first
+rounds warm the JVM and do not count.
 """
 
 from __future__ import annotations
