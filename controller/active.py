@@ -264,7 +264,7 @@ class ActiveController:
             self._flush()
 
     async def _handle_urgent(self) -> None:
-        """Handle the events that may need elections before all others, and send the results to the brokers at once."""
+        """Handle urgent events, which may need elections, before all others. Send their requests at once."""
         while (event := self._events.urgent()) is not None:
             await self._handle(event)
             self._flush()

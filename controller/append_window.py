@@ -46,8 +46,8 @@ class AppendWindow:
         """Begin a round. Returns whether ``brokers`` are to be asked again.
 
         The brokers are asked again once all have answered; then ``is_current`` is true. They are also asked again if a
-        broker has not answered for the whole window. In that case the measurement starts again from nothing. It also
-        starts again if ``layout_version`` has changed, or is None because a resize is in progress.
+        broker has not answered for the whole window. In that case the measurement starts again from nothing. The
+        measurement also starts again if ``layout_version`` has changed, or is None because a resize is in progress.
         """
         self._window_s = window_s
         if layout_version != self._layout_version or layout_version is None:

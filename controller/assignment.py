@@ -71,7 +71,10 @@ def _with_racks(
 
 
 def _fits(broker: int, replicas: Sequence[int], racks: Mapping[int, str], rack_count: int, broker_count: int) -> bool:
-    """Whether the broker has no replica yet, and either its rack has no replica or every rack has one."""
+    """Whether the broker may get the partition's next replica.
+
+    Its rack has no replica yet, or every rack has one. The broker has no replica yet, or every broker has one.
+    """
     used_racks = {racks[replica] for replica in replicas}
     rack_is_free = racks[broker] not in used_racks or len(used_racks) == rack_count
     broker_is_free = broker not in replicas or len(set(replicas)) == broker_count

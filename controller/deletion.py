@@ -30,8 +30,8 @@ logger = structlog.get_logger(__name__)
 def on_deletions_changed(context: Context, found: FoundDeletions) -> Decisions[None]:
     """Begin the deletions that are requested, and remove requests that cannot be carried out.
 
-    If a request may name a topic that the image lacks, the topics are loaded first, and the requests are read again:
-    loading may write, and a request may be withdrawn meanwhile.
+    If a request names a topic that the image lacks, new topics are loaded first. Then the requests are read again,
+    because loading may write, and a request may be withdrawn meanwhile.
     """
     image = context.image
     if found.topics is not None:

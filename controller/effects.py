@@ -41,7 +41,7 @@ class Effects:
 
     A decision writes in one of these ways:
 
-    - ``writes``, which include the operations of ``states``: one multi, all or nothing.
+    - ``writes``: one multi, all or nothing. If ``states`` are given too, ``writes`` includes their operations.
     - ``states`` alone, or ``groups``: several multis in order. The first refused multi ends them.
     - ``independent``: several multis. If one is refused, the others are still written.
     """
@@ -91,7 +91,7 @@ class Effects:
     stepped: Sequence[int] = ()
     """The partitions in the log line of ``step``."""
     response: Any = None
-    """What the decision answers to its caller: the response to a request, a verdict about a topic, or the work left."""
+    """The decision's answer to its caller: the response to a request, a verdict about a topic, or the work left."""
     waits: Sequence[ResponseWait] = ()
     """Parts of ``response`` that must be complete, or time out, before ``response`` is sent."""
 

@@ -32,7 +32,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The facts by which updates are judged: the levels that the controller and the live brokers support, and losses.
+    """The facts by which updates are judged: the supported levels of the controller and of live brokers, and losses.
 
     ``lost(feature, level)`` describes the loss if the feature goes down to this level; empty if nothing is lost.
     ``blocked(feature, level)`` describes an obstacle even to an unsafe downgrade; empty if there is no obstacle.

@@ -45,13 +45,13 @@ logger = structlog.get_logger(__name__)
 _LOST = {
     ORDERED_RESIZE: (
         LINEAGE_LEVEL,
-        "topics {} were resized or could not be loaded, and a release that does not know lineages would write and read"
-        " them without keeping the order of their keys.",
+        "topics {} were resized or could not be loaded, and a release that does not know lineages would not keep the"
+        " order of keys when it writes or reads these topics.",
     ),
     GROUP_COORDINATOR: (
         2,
-        "topics {} were resized or could not be loaded, and a group member that waits until another has processed moved"
-        " keys would wait until the level is raised again.",
+        "topics {} were resized or could not be loaded, and a group member that waits for another member to process"
+        " moved keys would wait until the level is raised again.",
     ),
     CONSUMER_OFFSETS_TOPIC_SCHEMA: (
         2,

@@ -1,4 +1,4 @@
-"""The handler of each kind of event: what it reads from ZooKeeper first, and what it then decides.
+"""The handler of each kind of event: its reads from ZooKeeper, and then its decisions.
 
 Decisions are plain functions of the image and of the facts that were read. A handler yields the effects of one decision
 after another. Each decision uses the image after the previous one. The active controller carries the effects out.
@@ -98,7 +98,7 @@ def _reading(
 def _reading_all(
     event: type[E], read: Callable[[Context], Awaitable[F]], decide: Callable[[Context, F], Decisions[None]]
 ) -> Row:
-    """An event without fields: what is read and decided does not depend on it."""
+    """The row of an event without fields: neither the facts nor the decision depends on the event."""
     return event, Handler(lambda context, _: read(context), lambda context, _, found: decide(context, found))
 
 

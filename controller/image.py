@@ -33,8 +33,8 @@ class LiveBroker:
 class PartitionImage:
     """One partition. ``epoch`` is the zkVersion of its state znode, ``incarnation`` the czxid; -1 without a state.
 
-    ``mzxid`` is the zxid of the last write of the state before this controller took office; -1 once this controller
-    wrote it.
+    ``mzxid`` is the zxid of the state's last write when the state was read; 0 if that write may be a manual edit; -1
+    once this controller has written the state.
     """
 
     status: PartitionStatus
@@ -88,7 +88,7 @@ class StockReport(NamedTuple):
 
     written_at: float
     misplaced_at: float | None
-    """The time of the last batch that the announced count would place in another partition; None if none."""
+    """The time of the last batch that the announced count places in another partition; None if there is none."""
 
 
 @dataclass(slots=True)

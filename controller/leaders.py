@@ -66,8 +66,8 @@ def decide_rebalance(image: ClusterImage, percentage: int) -> Effects:
 def imbalanced(image: ClusterImage, percentage: int) -> list[TopicPartition]:
     """The partitions whose first replica is to lead again.
 
-    Returns partitions whose first replica may lead, if other brokers lead more than ``percentage`` percent of the
-    partitions with this first replica.
+    A broker counts if others lead more than ``percentage`` percent of the partitions whose first replica it has.
+    Returns those of these partitions that the broker may lead now.
     """
     by_preferred: dict[int, list[Led]] = {}
     for led in image.led_partitions():

@@ -134,7 +134,7 @@ def first_elections(image: ClusterImage, topics: Iterable[str]) -> Iterator[Stat
             if partition.status is not PartitionStatus.NEW or index >= topic.znode.undeleted_partition_count:
                 continue
             if index in gained:
-                continue  # a partition that a grow adds gets a leader once the partitions that lose keys have answered
+                continue  # the resize elects the first leader, once the leaders of the losers have answered
             tp = TopicPartition(name, index)
             electable = image.electable(tp)
             state = leader_selection.first_state(topic.replicas(index), electable, image.controller_epoch)

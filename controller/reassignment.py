@@ -99,7 +99,7 @@ def decide(image: ClusterImage, topic: str, targets: Mapping[int, Sequence[int] 
 
 
 def decide_due(image: ClusterImage) -> tuple[list[Effects], bool]:
-    """The effects that finish reassignments, by topic, and whether they finish all reassignments that are due."""
+    """The effects that finish reassignments, one for each topic, and whether they finish all that are due."""
     found = (_last_step(image, tp, assignment, assignment) for tp, assignment in in_progress(image))
     by_topic: dict[str, list[_Step]] = {}
     is_all = True

@@ -78,7 +78,7 @@ class RequestBatch:
     def leader_and_isr(self, tp: TopicPartition, *, is_new: bool = False) -> None:
         """Send a partition's state to its replicas, and its metadata to every live broker.
 
-        No broker serves a partition that was never led or that is being removed.
+        Only the metadata of a partition that was never led or is being removed is sent: no broker serves the partition.
         """
         topic = self._image.topics[tp.topic]
         state = topic.state(tp.partition)
@@ -310,9 +310,9 @@ class RequestBatch:
         )
 
     def _stopped_epoch(self, tp: TopicPartition) -> tuple[int, int] | None:
-        """The leader epoch and incarnation of a StopReplica; None if they are not known. It is then not sent.
+        """The leader epoch and incarnation of a StopReplica. None if they are not known: no StopReplica is then sent.
 
-        Without them, a StopReplica would delete any replica that exists when the request arrives, even a replica of a
+        A StopReplica without both would delete any replica that exists when the request arrives, even a replica of a
         later incarnation. If a partition's state cannot be read, the zxid of the request to delete the topic is sent as
         the last incarnation.
         """

@@ -1,8 +1,8 @@
 """One sender per registered broker.
 
 A sender sends in order over one connection, and repeats each request until it is answered. A sender ends when its
-broker is not registered any more. Its undelivered requests are dropped, because the broker gets everything when it
-registers again.
+broker is not registered any more. The sender's undelivered requests are dropped, because the broker gets everything
+when it registers again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = structlog.get_logger(__name__)
 RETRY_BACKOFF_S = 0.1
 """Kafka's pause before a request to a broker is repeated."""
 LONGEST_PAUSE_S = 10.0
-"""The longest pause before a request is repeated after an error other than a failed connection."""
+"""The longest pause before a request is repeated after an unexpected error."""
 
 Answered = Callable[[LiveBroker, BrokerRequest, Any], None]
 

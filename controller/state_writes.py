@@ -52,8 +52,8 @@ async def write_states(context: Context, changes: Sequence[StateChange]) -> set[
 async def write_together(context: Context, groups: Sequence[Sequence[StateChange]]) -> None:
     """Write groups of changes in order; a group is never split between multis.
 
-    Raises ``ControllerMovedError``, ``ImageStaleError``, and ``ZkError`` for a multi that cannot be written. Then the
-    multis before that multi are written.
+    Raises ``ControllerMovedError``, ``ImageStaleError``, and ``ZkError`` for a multi that cannot be written. The multis
+    before it stay written.
     """
     by_path = _by_path([change for group in groups for change in group])
     for ops in chunks(await _operations(context, groups)):

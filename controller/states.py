@@ -33,7 +33,7 @@ VALID_PREVIOUS_PARTITION_STATUSES = {
 
 
 class ReplicaStatus(enum.Enum):
-    """The status of a replica. Until its deletion begins, its broker's registration decides whether it is online."""
+    """The status of a replica of a deleted topic. It begins as online or offline, by the broker's registration."""
 
     ONLINE = "online"
     OFFLINE = "offline"

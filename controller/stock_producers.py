@@ -63,8 +63,8 @@ def warning(context: Context, topic: TopicImage, count: int) -> str | None:
     initial, minutes = topic.znode.initial_partition_count, context.config.stock_producer_window_ms / 60_000
     return (
         f"Producers that do not know ordered resize wrote to {topic.name} within the last {minutes:g} minutes. They"
-        f" place keys by hash % {count}, which is wrong for some of them: such batches are refused or lose their order"
-        f" (ordered.delivery.legacy.producers). They can follow {listed_counts(initial, count)}."
+        f" place keys by hash % {count}, which is wrong for some keys: batches with such a key are refused or lose"
+        f" their order (ordered.delivery.legacy.producers). They can follow {listed_counts(initial, count)}."
     )
 
 

@@ -113,7 +113,7 @@ async def read_each(items: Iterable[T], read: Callable[[T], Awaitable[None]]) ->
 
 
 async def read_all(items: Iterable[K], read: Callable[[K], Awaitable[T]]) -> tuple[dict[K, T], dict[K, ZkError]]:
-    """Read all items, a limited number at a time. Returns what was read, and the errors of the items that were not."""
+    """Read all items, a limited number at a time. Returns the values that were read, and the other items' errors."""
     found: dict[K, T] = {}
     errors: dict[K, ZkError] = {}
 

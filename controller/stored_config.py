@@ -43,7 +43,7 @@ class StoredConfig:
 
 
 def _unclean(znode: ConfigZnode) -> bool | None:
-    """Parse this key by itself, so that another key that cannot be used does not affect it."""
+    """Parse this key alone, so that an error in another key does not affect it."""
     value = znode.config.get(UNCLEAN)
     try:
         return None if value is None else bool(TOPIC_CONFIGS[UNCLEAN].parse(value))

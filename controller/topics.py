@@ -154,7 +154,7 @@ def undone(topic: TopicImage, version: int) -> Effects:
 def _load(context: Context, found: Sequence[FoundTopic]) -> Decisions[None]:
     """Take topics with all their partition states into the image. A malformed znode is logged and left out.
 
-    Raises ``ImageStaleError`` if a malformed znode is readable again. Such a topic is handled when the cluster is read.
+    Raises ``ImageStaleError`` if a malformed znode is readable again: the topic is handled when the cluster is read.
     """
     image = context.image
     unread = [topic.name for topic in found if topic.name in image.malformed]
@@ -168,7 +168,7 @@ def _load(context: Context, found: Sequence[FoundTopic]) -> Decisions[None]:
 
 
 class _Loaded(NamedTuple):
-    """A topic that was read, and the effects that must be written before it is taken into the image."""
+    """A topic that was read, and the effects to write before the topic is taken into the image."""
 
     topic: TopicImage
     mzxid: int
@@ -290,7 +290,10 @@ def _malformed_states(topic: TopicImage, found: FoundTopic) -> list[tuple[TopicP
 
 
 def _convertible(image: ClusterImage, topic: TopicImage, snapshot: Snapshot) -> Converted | None:
-    """The lineages for a topic that an earlier release resized; None if there is nothing to convert, or not yet."""
+    """The lineages for a topic that an earlier release resized.
+
+    None if the topic needs no conversion, or cannot be converted yet.
+    """
     if topic.unreadable & topic.znode.partitions.keys() or image.features.level(ORDERED_RESIZE) < LINEAGE_LEVEL:
         return None
     if not any(map(conversion.is_old, snapshot.states.values())):

@@ -175,7 +175,7 @@ def client_layout(topic: TopicImage) -> StoredLayout:
 
 
 def announced_count(topic: TopicImage) -> int:
-    """The count by which producers without a layout may place before the first bump of a grow; -1 if none.
+    """The new count, if producers without a layout may place by it before the first bump of a grow; otherwise -1.
 
     Until a partition has the goal, ``hash % count`` must place each key in its old partition, or in a new partition,
     which takes no records yet. This is so if the old and the new count are the initial count times powers of two.

@@ -2,9 +2,9 @@
 
 The request changes the ISR and keeps the leader epoch. The response has the new partition epoch for the leader;
 UpdateMetadata has it for all other brokers. The controller responds after the write. If there is nothing to write, the
-controller first confirms that it is still in office: a controller that was replaced without noticing may only answer
+controller first confirms that it is still in office. A replaced controller that has not noticed this may only answer
 NOT_CONTROLLER (KAFKA-14154). The controller compares the epochs before it judges the ISR. So INVALID_REQUEST or
-INELIGIBLE_REPLICA proves to the leader that it knows the stored state.
+INELIGIBLE_REPLICA proves to the leader that its epochs are the stored epochs.
 
 A leader whose disk is full resigns: it asks for an ISR without itself (docs/adr/0025). The controller elects a member
 of that ISR, and every replica gets the new leader epoch by LeaderAndIsr.

@@ -6,10 +6,10 @@ resize. While a resize is unfinished, the controller queues another count and ac
 count wins. The controller answers any other request once every leader has the layout. A client that did not get the
 response can repeat the request, and gets the same response.
 
-The message of a response without error is advice, with one line each for: the reason why a queued count waits; the
-latest values that a compacted topic loses in marked partitions; recent producers that cannot follow the count. A dry
-run lists the resize in progress, the queued resize, and the resize that the request would replace. It may instead ask
-for the measured bytes appended to the topic.
+The message of a response without error is advice. It has one line each for the reason why a queued count waits, for the
+latest values that a compacted topic loses in marked partitions, and for recent producers that cannot follow the count.
+A dry run lists the resize in progress, the queued resize, and the resize that the request would replace. A dry run may
+instead ask for the measured bytes appended to the topic.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _resize(
 def _dry_run(
     topic: TopicImage, znode: TopicZnode, count: int, advice: str, result: CreatePartitionsTopicResult
 ) -> list[ResponseWait]:
-    """Describe the resize that a request would begin. Returns what the response waits for."""
+    """Describe the resize that a request would begin. Returns the conditions for the response."""
     if in_the_way := view.dry_run(topic, znode, count):
         result.error_message = lines(in_the_way, advice)
         return []
@@ -140,7 +140,7 @@ def _dry_run(
 def _response(
     topic: TopicImage, znode: TopicZnode, count: int, advice: str, result: CreatePartitionsTopicResult
 ) -> list[ResponseWait]:
-    """The response to a resize that begins or is queued. Returns what the response waits for."""
+    """The response to a resize that begins or is queued. Returns the conditions for the response."""
     if znode.wanted == count:
         unfinished = view.unfinished(replace(topic, znode=znode))
         result.error_message = lines(f"{_QUEUED_MESSAGE} {unfinished}.", advice)

@@ -13,7 +13,7 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import CreatePartitionsTopicResult
 
 _DELETED_MESSAGE = "The topic '{}' was deleted before it was resized."
-_TAKEN_BACK_MESSAGE = "The resize was taken back by another request, or by an edit of the topic's znode."
+_TAKEN_BACK_MESSAGE = "The resize was cancelled by another request, or by an edit of the topic's znode."
 
 
 class ResizeState(enum.Enum):
@@ -49,7 +49,7 @@ def resized(
 ) -> Callable[[Context], bool]:
     """A condition that holds once every leader has the requested layout, or once the resize can no longer complete.
 
-    ``version`` is the version of the requested layout. If the topic is deleted or the resize is taken back, the result
+    ``version`` is the version of the requested layout. If the topic is deleted or the resize is cancelled, the result
     gets an error.
     """
 

@@ -94,7 +94,7 @@ class Slices:
         return self._left[0]
 
     def take(self, outcome: Outcome) -> Outcome | None:
-        """Take the outcome of ``next``. Returns the outcome of the request after its last slice, before that None."""
+        """Take the outcome of ``next``. Returns the outcome of the request after its last slice, otherwise None."""
         self._left.popleft()
         self._outcomes.append(outcome)
         return None if self._left else joined(self._api_key, self._body, self._outcomes)

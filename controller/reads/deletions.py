@@ -40,7 +40,7 @@ class FoundZnodes:
     is_all: bool
     """Whether ``partitions`` has all partition znodes."""
     others: Collection[str]
-    """Those of the topic's other znodes that exist; empty unless ``is_all``."""
+    """The other znodes of the topic that exist; empty unless ``is_all``."""
 
 
 async def read_deletions(context: Context) -> FoundDeletions:
@@ -59,7 +59,7 @@ async def read_deletions(context: Context) -> FoundDeletions:
 
 
 async def read_deleted(context: Context, event: RemovalDue) -> FoundZnodes | None:
-    """Read the znodes of a topic of which every replica is deleted. Returns None if that is not so any more."""
+    """Read the znodes of a topic whose replicas are all deleted. Returns None if the deletion has begun again."""
     name = event.name
     replicas = context.image.deletions.get(name)
     if replicas is None or any(status is not ReplicaStatus.DELETION_SUCCESSFUL for status in replicas.values()):

@@ -30,7 +30,7 @@ class FoundTopic:
     states: Mapping[int, Znode | None] = field(default_factory=dict)
     """The states of assigned partitions, and of partitions that an edit removed from the assignment."""
     present_after: Collection[str] = ()
-    """The names of the partition znodes again, read after the states; empty if every assigned partition has a state."""
+    """``present``, read again after the states; empty if every assigned partition has a state."""
 
 
 class FoundTopics(NamedTuple):
@@ -70,7 +70,7 @@ async def read_watched_state(context: Context, event: WatchedStateChanged) -> Zn
 
 
 async def _read_topic(context: Context, name: str) -> FoundTopic | None:
-    """Read a topic. Returns None if it is gone, or if it is known as malformed and has not changed."""
+    """Read a topic. Returns None if the znode is gone, or is known as malformed and has not changed."""
     found = await context.store.get(paths.topic(name), context.events.watch(TopicChanged(name)))
     if found is None or context.image.malformed.get(name) == found.mzxid:
         return None

@@ -65,7 +65,7 @@ def is_over(context: Context, topic: TopicImage) -> bool:
     """Advance the announcement of a split. Returns whether the first bump may be written."""
     count, grace_s = view.announced_count(topic), context.config.stock_producer_grace_ms / 1000
     if count < 0 or grace_s <= 0:
-        topic.announcement = None  # nothing is announced, for example after the split was taken back
+        topic.announcement = None  # nothing is announced, for example after the split was cancelled
         return True
     now = context.clock.monotonic()
     announcement = topic.announcement

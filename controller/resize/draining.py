@@ -4,8 +4,7 @@ Without draining, topics whose records never expire could not shrink (hole 23). 
 partitions, unless ``delete.latest.values.when.drained`` is true. A group counts if it has committed an offset of the
 topic or has a member that subscribes to the topic. There must be at least one such group. If a fact is missing, the
 deletion waits for the next round. While a coordinator is loading or unavailable, all partitions wait. While a group is
-in a rebalance and its topics are unknown, every partition waits, except where the group has committed the partition's
-end.
+in a rebalance, every partition that the group may read waits, even if the group has committed the partition's end.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def standing(image: ClusterImage, topic: TopicImage) -> dict[int, DrainWait]:
 def waits_after(
     image: ClusterImage, before: Mapping[TopicPartition, DrainWait], found: Mapping[TopicPartition, DrainWait]
 ) -> dict[TopicPartition, DrainWait]:
-    """The waits of marked partitions after a round: those ``found`` in it, and those from ``before`` that may go on.
+    """The waits of marked partitions after a round: the waits ``found`` in it, and the waits ``before`` that may go on.
 
     A wait for a group ends when every group has processed the partition, even before the partition is removed.
     """

@@ -36,7 +36,7 @@ ALL = MAX_EPOCH
 
 
 class Expiring(NamedTuple):
-    """Records that a group has not read and that retention removes soon: from ``position`` to ``before``, exclusive."""
+    """Records from ``position`` up to, not including, ``before``: the group has not read them, and they expire soon."""
 
     group: str
     tp: TopicPartition
@@ -59,9 +59,9 @@ def expiring(
 def awaited(image: ClusterImage, topic: TopicImage) -> dict[int, int]:
     """For each awaited partition, the newest leader epoch of it that a lineage names.
 
-    The newest epoch is enough: a group that has not read to the end of an older epoch has not read to the end of the
-    newest. A marked partition is awaited as a whole. A loser is also awaited as a whole, as long as its gainer does not
-    have the new layout.
+    The newest epoch is enough: a group that has read to the end of the newest epoch has read to the end of every older
+    epoch. A marked partition is awaited as a whole. A loser is also awaited as a whole, until its gainer has the new
+    layout.
     """
     snapshot = view.snapshot_of(image, topic)
     epochs = dict.fromkeys(view.marked(topic), ALL)

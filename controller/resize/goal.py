@@ -95,7 +95,7 @@ def log_wait(topic: TopicImage, why: str) -> None:
 def becoming(topic: TopicImage, znode: TopicZnode, version: int, *, is_stored: bool = False) -> Effects:
     """The effects that give the topic another znode.
 
-    ``version`` is the zkVersion of the stored znode. The stored znode is ``znode`` itself if ``is_stored``, otherwise
+    If ``is_stored``, ``znode`` is stored already, with zkVersion ``version``. Otherwise ``version`` is the zkVersion of
     the znode that ``znode`` replaces. Brokers get a new goal only with the first partition state that has this goal.
     """
     kept = {p: found for p, found in topic.partitions.items() if p in znode.partitions}

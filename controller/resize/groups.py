@@ -178,7 +178,8 @@ async def _groups_of(link: BrokerLink, broker: LiveBroker, topics: Collection[st
 async def _read(link: BrokerLink, broker: LiveBroker, names: list[str]) -> list[Group]:
     """Read these groups of a coordinator.
 
-    Members are read before offsets, so that a member that commits and leaves in between is seen at least once.
+    Members are read before offsets. So a member that commits and leaves in between is seen as a member or by its
+    commit.
     """
     groups = {name: Group(name, broker.id) for name in names}
     fetch = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=None) for name in names])
@@ -219,8 +220,9 @@ async def unprocessed(
     """The wait for a group that has not processed a partition; None if the group has committed and flushed all of it.
 
     A commit may run ahead of the flush callback. So members that keep order are asked for their position. These members
-    may not know yet that the partition is marked. If no member waits or may wait for the partition, the members do not
-    keep order, and only the commits count. While it is not known whether a group reads the topic, nothing is removed.
+    may not know yet that the partition is marked. If no member waits or may wait for the partition, only the commits
+    count, because the members do not keep order. While it is not known whether a group reads the topic, nothing is
+    removed.
 
     Raises ``OSError``, ``KafkaError``, ``UnknownGroupsError``.
     """

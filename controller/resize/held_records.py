@@ -1,9 +1,8 @@
 """Holds make retention by time keep records: topic key ``ordered.delivery.retention.waits`` (hole 22).
 
-If another partition waits for records, these records are held for every group that has committed offsets of the topic
-but has not read them yet. All records are held if a fact is missing: the list of groups, the topics of a group in a
-rebalance, or the end of the awaited records. The controller sends holds in each round. A hold that is not sent again
-ends.
+Records for which another partition waits are held until every group with committed offsets of the topic has read them.
+All records are held if a fact is missing: the list of groups, the end of the awaited records, or whether a group
+without such commits reads the topic. The controller sends holds in each round. A hold that is not sent again ends.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ async def test_the_old_count_cancels_a_grow_while_no_gainer_is_created(
     assert sorted((await cluster.topic(TOPIC)).partitions) == [0, 1, 2, 3]
     await cluster.until(lambda: answers)
     assert answers[0].error_code == ErrorCode.POLICY_VIOLATION
-    assert answers[0].error_message.startswith("The resize was taken back by another request")
+    assert answers[0].error_message.startswith("The resize was cancelled by another request")
     release(cluster)
     await cluster.until(lambda: finished(cluster, 4))
     assert await lineages(cluster, range(4)) == dict.fromkeys(range(4), ())

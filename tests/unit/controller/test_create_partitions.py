@@ -348,7 +348,7 @@ def test_a_resize_ends_without_an_error(topic: TopicImage | None, state: ResizeS
     assert stood(topic) == (state, ErrorCode.NONE)
 
 
-def test_a_resize_that_is_taken_back_or_whose_topic_is_deleted_ends_with_an_error() -> None:
+def test_a_resize_that_is_cancelled_or_whose_topic_is_deleted_ends_with_an_error() -> None:
     back = Topic(4)
     back.ask(8)
     back.ask(4)
