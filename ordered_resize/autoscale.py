@@ -15,8 +15,7 @@ from anabranch.protocol.plurals import counted, one_or_many
 HALVED_BELOW = 4
 """The count halves when the mean is below the target divided by this divisor.
 
-The divisor must not be below 2: to halve the count doubles the mean, and a mean above the target would double the count
-again.
+The divisor must be at least 2. Halving the count doubles the mean, and a mean above the target doubles the count again.
 """
 
 

@@ -1,7 +1,7 @@
 """Contradictions between the znodes of one topic, which a manual edit can cause.
 
-No step of a resize leads to a contradiction. The controller freezes a topic with a contradiction: it cannot know which
-of two znodes is right, and a wrong guess breaks the order of keys.
+No step of a resize leads to a contradiction. The controller freezes a topic with a contradiction, because it cannot
+know which of two znodes is right. A wrong guess would break the order of keys.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _shown(layout: Layout) -> str:
 
 
 def lineage_contradictions(snapshot: Snapshot) -> list[str]:
-    """Entries that no resize writes, in sentences that name partition and entry; empty if there are none."""
+    """Sentences about lineage entries that no resize writes. Each sentence names a partition and an entry."""
     found = [
         f"lineage of partition {p}: from leader epoch {entry.epoch} on it names partition {q}, {why}"
         for p, state in sorted(snapshot.states.items())

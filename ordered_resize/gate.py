@@ -1,7 +1,7 @@
 """The delivery gate of one topic of a consumer: which batches may be delivered.
 
-If some may not yet, the gate names the questions and loads that must come first. Feed ``facts``, then ``look`` at the
-next batch of a partition. The table of states is ``MOVES``.
+If a batch may not be delivered yet, the gate names the questions and loads that must come first. Feed ``facts``, then
+``look`` at the next batch of a partition. The table of states is ``MOVES``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anabranch.protocol.transitions import IllegalTransitionError
 class GateState(enum.Enum):
     """Whether the next batch of a partition may be delivered."""
 
-    UNKNOWN = "no lineage is known, or the batch is newer than what is known"
+    UNKNOWN = "no lineage is known, or the batch is newer than the known lineage"
     WAITING = "an entry at or below the batch's leader epoch is not satisfied"
     DUE = "the user has to load first"
     OPEN = "the batch may be delivered"
@@ -34,11 +34,11 @@ MOVES: Final[Mapping[tuple[GateState, GateState], str]] = MappingProxyType(
         (GateState.UNKNOWN, GateState.DUE): "25301 was answered, and no load covers its entries",
         (GateState.UNKNOWN, GateState.OPEN): "25301 was answered without news",
         (GateState.WAITING, GateState.DUE): "the partitions it waited for were processed",
-        (GateState.WAITING, GateState.UNKNOWN): "the batch expired, the next one is newer than what is known",
+        (GateState.WAITING, GateState.UNKNOWN): "the batch expired, the next one is newer than the known lineage",
         (GateState.DUE, GateState.OPEN): "the load returned",
         (GateState.DUE, GateState.WAITING): "a position was lowered, or the batch expired and the next one waits",
-        (GateState.DUE, GateState.UNKNOWN): "the batch expired, the next one is newer than what is known",
-        (GateState.OPEN, GateState.UNKNOWN): "the next batch is newer than what is known",
+        (GateState.DUE, GateState.UNKNOWN): "the batch expired, the next one is newer than the known lineage",
+        (GateState.OPEN, GateState.UNKNOWN): "the next batch is newer than the known lineage",
         (GateState.OPEN, GateState.WAITING): "the next batch waits, or a position was lowered",
         (GateState.OPEN, GateState.DUE): "the next batch is past an entry, or the floor rose",
     }
@@ -148,7 +148,7 @@ class Gate:
         return GateState.DUE if lineage.is_load_due(known, held.loaded, epoch) else GateState.OPEN
 
     def cap(self, partition: int) -> int:
-        """The highest leader epoch whose batches may be delivered when no load is due; -1: none."""
+        """The highest leader epoch whose batches may be delivered, if no load is due; -1: none."""
         held = self._held[partition]
         if held.cap_version != self.facts.version:
             held.cap = lineage.cap(self.facts, partition)
@@ -160,7 +160,7 @@ class Gate:
         return held.cap
 
     def _note_caps(self) -> None:
-        """Note lowered caps at once: a load stays stale even if the cap rises again before the next ``look``."""
+        """Note lowered caps at once. A load becomes stale even if the cap rises again before the next ``look``."""
         for partition in self._held:
             self.cap(partition)
 

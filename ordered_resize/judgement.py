@@ -2,8 +2,8 @@
 
 A request, an edit of the topic's znode, an edit made while no controller was active, and a queued count pose the same
 question: may the known topic become the requested topic? There are three answers: accept, with the znode to write;
-refuse, with a sentence; or freeze, with a sentence, if the znodes contradict each other. A frozen topic is served but
-not resized, until an edit ends the contradiction.
+refuse, with a reason; freeze, with a reason, if the znodes contradict each other. A frozen topic is served but not
+resized, until an edit ends the contradiction.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Setting:
     is_ordered: bool = True
     """``enable.ordered.delivery``. The first resize fixes its value."""
     not_now: str = ""
-    """Why no topic of the cluster can be resized: a feature that is not finalized, brokers that lack it."""
+    """The reason why no topic can be resized, such as a feature that is not finalized; empty if there is none."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def judge_found(snapshot: Snapshot, setting: Setting) -> Verdict:
 
 
 def judge_wanted(snapshot: Snapshot, setting: Setting) -> Verdict | None:
-    """Decide on the queued count. None if no count is queued, or if the count waits for the resize in progress.
+    """Decide on the queued count. None if no count is queued, the topic is frozen, or the resize may not begin yet.
 
     A refusal with a topic drops an impossible count. After a refusal without a topic, the count stays queued.
     """
@@ -318,12 +318,12 @@ def _count(case: Case) -> str | None:
 
 
 def _emptied(case: Case) -> str | None:
-    """Unless the topic is compacted, refuse a shrink whose marked partitions would never get empty."""
+    """Refuse a shrink if its marked partitions would never get empty. A compacted topic may keep such partitions."""
     stays = case.setting.marked is Marked.FOR_EVER and not case.setting.is_compacted
     if case.count < case.before and stays:
         return (
-            "The topic's records never expire, so partitions marked for deletion would never get empty; set"
-            " delete.records.when.drained=true to have them emptied when every group has read them."
+            "The topic's records never expire, so partitions marked for deletion would never get empty. With"
+            " delete.records.when.drained=true a partition is emptied when every group has read it."
         )
     return None
 

@@ -125,7 +125,7 @@ def leader_epochs_after_creation(partition: int, entries: Iterable[LineageEntry]
     """KIP-253's ``leaderEpochAfterCreation``: the losers of the newest entry that a grow made."""
     newest: Mapping[int, int] = {}
     for entry in entries:
-        if all(loser < partition for loser in entry.losers):  # losers of a grow are ancestors, those of a shrink not
+        if all(loser < partition for loser in entry.losers):  # a grow: its losers are ancestors of the gainer
             newest = entry.losers
     return dict(newest)
 

@@ -36,13 +36,13 @@ class Phase(enum.Enum):
 
     SETTLED = "has the layout, and its leader has answered"
     UNLED = "was never led since the topic was created"
-    BUMP = "lacks the layout, and takes no keys of others with it"
-    BEHIND = "gains keys; a leader that loses them has not answered"
-    GAIN = "gains keys, and all that lose them have answered"
-    CREATE = "gains keys, all that lose them have answered, and it does not exist"
-    LEADERLESS = "is to be created, but no replica of it may lead"
+    BUMP = "lacks the layout, and gains no keys"
+    BEHIND = "gains keys; the leader of a loser has not answered"
+    GAIN = "gains keys; the leaders of all losers have answered"
+    CREATE = "gains keys, but does not exist; the leaders of all losers have answered"
+    LEADERLESS = "is to be created, but none of its replicas may lead"
     UNANSWERED = "has the layout; its leader has not answered"
-    DRAINING = "closed; it is kept until it is drained, and all above it are removed"
+    DRAINING = "is closed, and is kept until it is drained and all higher partitions are removed"
     LEAVING = "is being removed: replicas are being deleted"
     DELETED = "is being removed: every replica is deleted"
 
@@ -51,8 +51,9 @@ class Phase(enum.Enum):
 class Step:
     """One atomic write of the active controller, done only if none of its znodes was changed in between.
 
-    Steps of one call may be sent together. The next steps are computed only when all these steps are written: the
-    snapshot shows only written bumps, and a resize may be cancelled only if no gainer was bumped.
+    Steps of one call may be sent together. The next steps are computed only when all these steps are written. Otherwise
+    the snapshot would lack an unfinished bump of a gainer, and the resize could be cancelled although a gainer is
+    bumped.
     """
 
     name: str
@@ -249,8 +250,8 @@ def _leave(snapshot: Snapshot, found: Mapping[int, Phase]) -> Step | None:
 def _with_ends(snapshot: Snapshot, leaving: Collection[int]) -> TopicZnode | None:
     """The topic with the log ends that leaders reported; None if nothing changes.
 
-    The ends are recorded before any replica is deleted: a broker that deletes its replica and restarts before its
-    answer arrives does not know the end any more.
+    The ends are recorded before any replica is deleted. A broker that restarts between the deletion and its answer does
+    not know the end any more.
     """
     topic = snapshot.topic
     ends = {p: end for p in leaving if (end := snapshot.ends.get(p, 0)) > topic.base_offset(p)}

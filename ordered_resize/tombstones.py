@@ -19,7 +19,7 @@ def first_kept_epoch(entries: Iterable[LineageEntry], as_of: int, last_leader_ep
 
     ``as_of``: the leader epoch at which the partition's ``entries`` (ascending) were read; a later epoch may have more.
     ``last_leader_epochs``: the last leader epochs of removed partitions, by number. The entries and the last epochs may
-    be of any age: entries up to ``as_of`` are never added, and a removed incarnation stays removed.
+    be outdated, because no entry up to ``as_of`` is added later, and a removed incarnation stays removed.
     """
     for entry in entries:
         if any(last_leader_epochs.get(q, NO_EPOCH) < f for q, f in entry.losers.items()):
