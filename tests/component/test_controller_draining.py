@@ -446,7 +446,7 @@ async def test_a_warning_names_awaited_records_that_are_about_to_expire(
 async def test_the_warning_covers_a_marked_partition_up_to_its_end(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Partitions 4 and 5 are merged into 0 and 1. They still wait for the records that 0 and 1 got before the split."""
+    """Partitions 4 and 5 are merged into 0 and 1. 4 and 5 still wait for records of 0 and 1 from before the split."""
     await resized(cluster, 6)
     hold_records(cluster, range(4, 6), 100)
     await resized(cluster, 4)

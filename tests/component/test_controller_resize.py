@@ -106,7 +106,7 @@ async def _no_brokers(cluster: ControllerCluster) -> bool:
 async def test_an_unclean_election_never_leads_a_partition_before_its_losers_answered(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """A partition that is not created yet has no ISR. It must not count as a partition whose ISR is lost."""
+    """A partition that is not created yet has no ISR, but does not count as a partition whose ISR is lost."""
     assert await configure(cluster, unclean_leader_election_enable="true") == ErrorCode.NONE
     await begun(cluster, 6)
     cluster.brokers[3].leave()

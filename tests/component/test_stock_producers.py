@@ -1,4 +1,4 @@
-"""Producers that send no layout, before and after a split to a partition count by which they can partition."""
+"""Producers that send no layout, before and after a split to a partition count that they can follow."""
 
 from __future__ import annotations
 

@@ -76,7 +76,8 @@ class Deployment:
     def recreate(self, service: str, override: Path | None) -> None:
         """Create a service's container again, with or without a ``docker-compose.override.yml``; its volumes stay.
 
-        Returns when the container is healthy. This checks at once, although the engine checks only every five seconds.
+        Returns when the container is healthy. The engine checks this only every five seconds, so this method checks
+        itself.
         """
         self._override = [] if override is None else ["--file", str(override)]
         self.compose("up", "--detach", "--no-deps", service)

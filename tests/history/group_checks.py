@@ -204,7 +204,7 @@ def commits(history: History) -> Iterator[Violation]:
 
 
 def _went_back(sought: Iterable[Positioned], before: Committed, event: Committed | OffsetFetched) -> bool:
-    """Whether a member got a position below the commit ``before`` after that commit."""
+    """Whether a member's position was set below the commit ``before``, between that commit and ``event``."""
     return any(
         (one.group, one.tp) == (event.group, event.tp)
         and one.offset < before.offset

@@ -193,7 +193,7 @@ def watermarks(history: History) -> Iterator[Violation]:
     high watermark that it had as a follower. Its predecessor may have exposed a higher one. So a Fetch response of the
     new leader may show a lower high watermark. ListOffsets waits until the leader has caught up (KIP-207,
     OFFSET_NOT_AVAILABLE), so listed offsets never go back from one leader epoch to the next. A replaced leader that
-    does not know of its replacement responds with its old state and its older epoch, and refuses clients that know the
+    does not know of its replacement responds with its old state and its older epoch. It refuses clients that know the
     newer epoch. Exposed records are committed: no in-sync log may end below them. Responses are compared only when one
     request began after the other's response.
     """

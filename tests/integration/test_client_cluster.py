@@ -179,7 +179,7 @@ def test_the_next_member_begins_at_the_committed_offset(cluster: Cluster, fresh_
 
 
 def test_a_member_that_is_cancelled_leaves_its_group(cluster: Cluster, fresh_name: Names, run: Run) -> None:
-    """The member leaves even while it joins, when the broker sends no other response on that connection."""
+    """The member leaves even during a join, while the broker sends no other response on that connection."""
     topic, group = fresh_name("client-cancel"), fresh_name("client-cancel")
     has_joined = anyio.Event()
 

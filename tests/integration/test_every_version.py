@@ -112,7 +112,7 @@ EXPECTED: dict[tuple[ApiKey, int | None], set[ErrorCode]] = {
     (ApiKey.UPDATE_FEATURES, None): {ErrorCode.INVALID_REQUEST},
     **{(ApiKey.JOIN_GROUP, version): {ErrorCode.MEMBER_ID_REQUIRED} for version in (4, 5, 6, 7)},
 }
-"""By API and version (None: all versions): the errors that a request may get, because it cannot be granted."""
+"""By API and version (None: all versions): the errors of a request that cannot succeed in this test."""
 
 
 def offset_fetch(version: int) -> Message:

@@ -215,7 +215,7 @@ def test_a_wait_of_a_member_is_shown_while_it_lasts_and_then_measured(cluster: P
             before = of_brokers(cluster)["anabranch_hand_over_seconds_count", ()]
             await resize(cluster, topic, 4)
             await send(producer, topic)
-            # Waits for other partitions end soon. One that began after the rebalance would be shorter than two seconds.
+            # Waits for other partitions end soon. A wait that began after the rebalance is shorter than two seconds.
             await shown(lambda found: {tp for tp, _ in found} == {"0"} and min(found.values()) >= 2)
             third.subscribe([other])
             with anyio.fail_after(DEADLINE_S):

@@ -129,7 +129,7 @@ def test_a_group_that_is_behind_fires_an_alert(cluster: ProcessCluster, promethe
 def test_expiring_unread_records_and_a_drain_that_waits_fire_alerts(
     cluster: ProcessCluster, prometheus: Prometheus
 ) -> None:
-    """The group ``slow`` has not read the records from before the split, nor, later, the marked partitions."""
+    """The group ``slow`` has unread records from before the split, and later also in marked partitions."""
 
     async def fill() -> None:
         async with (

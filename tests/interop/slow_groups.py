@@ -2,8 +2,8 @@
 
 Every library has two groups. The first group has two members and begins at the earliest offset: it shows the order of
 records. The second group has one member and begins at the latest offset: it shows which records are skipped. Members
-hand out one record of a partition at a time, and continue when the test commands it (``slow_members``). So no clock is
-needed to see that a record overtakes: the record is handed out while an older record of its key is not processed.
+hand out one record of a partition at a time, and continue when the test commands it (``slow_members``). So the test
+needs no clock. A record overtakes another if it is handed out while an older record of its key is unprocessed.
 """
 
 from __future__ import annotations

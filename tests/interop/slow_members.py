@@ -3,10 +3,10 @@
 python -m tests.interop.slow_members LIBRARY BOOTSTRAP TOPIC GROUP:RESET[,GROUP:RESET...]
 
 There is a member for each GROUP:RESET; RESET is its ``auto.offset.reset``. A record that is handed out is printed as a
-JSON line, ``{"m": member, "p": partition, "k": key, "n": value}``. Its processing ends when standard input has a line
-with the member and the partition, such as ``0 3``. A changed assignment is printed as ``{"m": member, "assigned":
-[partitions]}``. At the end of standard input all members leave. A member commits only records that it has processed.
-The programs in ``java`` and ``go`` do the same.
+JSON line, ``{"m": member, "p": partition, "k": key, "n": value}``. The record's processing ends when standard input has
+a line with the member and the partition, such as ``0 3``. A changed assignment is printed as ``{"m": member,
+"assigned": [partitions]}``. At the end of standard input all members leave. A member commits only records that it has
+processed. The programs in ``java`` and ``go`` do the same.
 """
 
 from __future__ import annotations

@@ -62,7 +62,10 @@ def node_program() -> str:
 
 @functools.cache
 def node_directory() -> Path:
-    """The directory for npm with a copy of the program. It is made once: members start while others run the program."""
+    """The directory for npm with a copy of the program.
+
+    It is made only once, because members start while other members run the program.
+    """
     directory = CACHE / "node"
     directory.mkdir(parents=True, exist_ok=True)
     for name in ("main.js", "package.json"):

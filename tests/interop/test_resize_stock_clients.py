@@ -130,7 +130,7 @@ def test_a_record_for_a_marked_partition_fails_at_once(
 def test_an_idempotent_producer_fails_after_a_refusal_and_a_new_one_continues(
     cluster: Cluster, fresh_name: Callable[[str], str], name: str
 ) -> None:
-    """After a permanent refusal with any error, these two producers fail each record at once."""
+    """After a permanent refusal with any error, these two producers fail each later record at once."""
     bootstrap, topic = cluster.bootstrap, fresh_name("stranded")
     create_resizable(bootstrap, topic, INITIAL)
     keys = [b"key-%d" % number for number in range(200)]

@@ -166,7 +166,7 @@ def test_a_schema_that_cannot_be_used_is_named_and_the_text_is_shown(writer: Wri
     assert decoded == {"name": "Zoë"}
 
 
-def test_a_registry_that_dies_is_named_and_is_used_again_with_the_schemas_that_the_cluster_stores(
+def test_a_registry_that_dies_is_reported_and_restores_its_schemas_from_the_cluster(
     writer: Writer, console: Served, registry: SchemaRegistry
 ) -> None:
     known = writer.avro(USER, {"name": "Anna"})

@@ -40,7 +40,7 @@ class Library(NamedTuple):
 
     command: Callable[[], list[str]]
     waits_for_leaders: bool = True
-    """False for a library that partitions some records by the old count, which are refused after a layout change."""
+    """False for a library that still partitions some records by the old count. The leaders refuse these records."""
 
 
 def python_command(library: str) -> list[str]:

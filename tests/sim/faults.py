@@ -5,10 +5,10 @@ record:
 
 - ``log.flush=ack``: all faults, in any number and at the same time. Acknowledged records are on the disk of every
   member of the ISR, and only members of the ISR are elected.
-- ``log.flush=os``: the same, but a machine loses power only while every replica is in sync, and no other fault happens
-  until every replica is in sync again. Acknowledged records are then in the page cache of the two other replicas, which
-  are in the ISR. (Without this limit, the machine without power could be the last member of the ISR, and be elected
-  although it lost records.)
+- ``log.flush=os``: the same with one limit. A machine loses power only while every replica is in sync, and no other
+  fault happens until every replica is in sync again. Acknowledged records are then in the page cache of the two other
+  replicas, which are in the ISR. Without this limit, the machine that lost power could be the last member of the ISR,
+  and be elected although it lost records.
 """
 
 from __future__ import annotations

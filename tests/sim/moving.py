@@ -50,7 +50,7 @@ class LateRequests:
     cluster: SimCluster
     nursery: trio.Nursery
     stop: trio.Event = field(default_factory=trio.Event)
-    """Set when controllers must not end before a StopReplica any more."""
+    """Once it is set, no controller dies before it sends a StopReplica."""
     stops_lost: int = 0
     arrived: dict[str, int] = field(default_factory=dict)
     """By kind of request: the number of copies that got a response."""

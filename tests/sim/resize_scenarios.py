@@ -169,7 +169,7 @@ async def grow_again_while_a_grow_is_unfinished(scene: Scene) -> None:
     await scene.ask_for(4)
     scene.cluster.fabric.heal_all()
     await scene.until(lambda: not scene.watch.unfinished())
-    # A broker that was cut off may deliver its request for 2 only now, so that 2 is the latest requested count.
+    # A broker that was cut off may deliver its request for 2 only now. Then 2 is the latest requested count.
     await begin(scene, 4)
 
 

@@ -40,7 +40,10 @@ class Resizer:
     accepted: int = 0
     pause_s: float = 6.0
     keeps: bool = False
-    """Whether marked partitions stay for a while, or until the end, so that no rebalance soon follows a merge."""
+    """Whether each resize turns draining on or off at random.
+
+    While draining is off, marked partitions stay, so that no rebalance soon follows a merge.
+    """
     expires: bool = False
     """Whether retention removes records until the end of the run."""
     _pause: trio.CancelScope = field(default_factory=trio.CancelScope)

@@ -106,7 +106,7 @@ class Scene:
         """Request a partition count, without waiting for the resize. Returns the refusal; "" when it was accepted.
 
         The request goes to a broker whose requests the controllers answer. A broker that is cut off would deliver the
-        request again when the cut heals, so that the last count would depend on the schedule.
+        request again when the cut heals. Then the last count would depend on the schedule.
         """
         self._wanted = 0
         refusal = "no response"
@@ -336,7 +336,7 @@ class Scene:
         self.cluster.fabric.heal_all()
         await wait_until_whole(self.cluster, LIMIT_S)
         self.read()
-        # Both conditions must hold at once, because a request whose response was lost may begin a resize only now.
+        # Both conditions must hold together, because a request whose response was lost may begin a resize only now.
         await self.until(lambda: not self.is_unfinished() and self._group.delivered.keys() >= self._stored(), LIMIT_S)
         for tp in self.watch.tps():
             incarnation = self.watch.incarnation(tp)

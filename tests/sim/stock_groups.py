@@ -54,7 +54,7 @@ class StockGroup:
     delivered: list[Delivered] = field(default_factory=list)
     members: dict[int, trio.CancelScope] = field(default_factory=dict)
     busy: dict[int, trio.Event] = field(default_factory=dict)
-    """While a partition's event is not set, its user still processes the first record that is not committed."""
+    """By partition: until the event is set, the user still processes the partition's first uncommitted record."""
     begun: dict[int, int] = field(default_factory=dict)
     """The first position of each member."""
     has_committed: bool = False

@@ -23,7 +23,7 @@ Patch = pytest.MonkeyPatch
 LITTLE_S = 3.0
 LONG = 60
 TRIES = 5
-"""The number of schedules for a scenario without its rule: in one or two of eight no check fails."""
+"""The number of schedules for a scenario without its rule. In one or two of eight schedules no check fails."""
 
 
 async def grow_while_a_loser_gets_no_requests(scene: Scene) -> None:

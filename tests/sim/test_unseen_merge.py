@@ -3,8 +3,8 @@
 A member waits for a partition only if the member knows that the partition is marked. An offset may be committed before
 the flush callback has run. So the coordinator asks the owner to flush before the partition is removed, and the removal
 waits for owners that have not polled yet. The survivor's reader may never see the partition as marked. The reader's
-user still loads states before the first record of the new layout, and again for records that were flushed during a
-load. A member that read the marked partition may not know of its eviction. That member flushes the partition's records
+user still loads states before the first record of the new layout. If records are flushed during a load, the user loads
+again. A member that read the marked partition may not know of its eviction. That member flushes the partition's records
 before it continues in the survivor.
 """
 
@@ -271,7 +271,7 @@ async def merge(scene: UnseenMerge) -> None:
 
 
 async def split_and_merge(scene: UnseenMerge) -> None:
-    """The survivor's owner knows of one partition. Its metadata shows neither the split nor the merge."""
+    """The survivor's owner knows of one partition: its metadata shows neither the split nor the merge."""
     await scene.begin()
     scene.other.stops_metadata()
     await scene.resize(2)

@@ -102,7 +102,7 @@ def test_no_modules_import_each_other_in_a_cycle() -> None:
 
 
 def test_files_of_the_client_without_io_use_no_network() -> None:
-    """The text of such a file says "No IO". It uses no module with connections, not even through others."""
+    """The docstring of such a file says "No IO". It uses no module with connections, not even indirectly."""
     graph = grimp.build_graph("anabranch")
     without_io = {
         "anabranch." + ".".join(path.relative_to(ROOT).with_suffix("").parts)

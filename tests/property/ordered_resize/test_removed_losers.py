@@ -1,4 +1,4 @@
-"""Rule 12 by brute force: if a lineage names a removed partition, it also names what that partition requires.
+"""Rule 12 by brute force: a lineage that names a removed partition also names that partition's requirements.
 
 The search covers all histories of up to ``PARTITIONS`` partitions and ``RESIZES`` resizes. After each resize it removes
 any number of the partitions that may be removed. The design cites the result for 8 partitions and 5 resizes, which
@@ -17,7 +17,7 @@ PARTITIONS, RESIZES = (8, 5) if FULL else (7, 4)
 
 
 def required_by_others(history: History, q: int) -> list[str]:
-    """Before ``q`` is removed: return the requirements of ``q`` that are missing in lineages that name ``q``."""
+    """Before ``q`` is removed: return each requirement of ``q`` that is missing in a lineage that names ``q``."""
     lacking = []
     for p, part in history.parts.items():
         for e, losers in part.entries:

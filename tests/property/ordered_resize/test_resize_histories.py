@@ -136,7 +136,10 @@ def an_empty_loser_in_between(model: LineageModel) -> None:
 
 
 def an_answer_older_than_the_required_epoch(model: LineageModel) -> None:
-    """2 -> 1 -> 2 -> 4, key 3: partition 1 gained the key from 0, but the reader of 3 has an older lineage of 1."""
+    """2 -> 1 -> 2 -> 4, key 3: partition 1 gained the key from 0.
+
+    The reader of partition 3 has an older lineage of partition 1.
+    """
     resized(model, 1)
     newest(model, 3)
     put(model, 3)

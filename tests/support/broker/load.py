@@ -86,10 +86,10 @@ class Load:
         wait_for(lambda: len(self.acknowledged) >= start + records, DEADLINE_S, f"{records} more are acknowledged")
 
     def check(self, bootstrap: str, partitions: int, refused: Collection[int] = ()) -> None:
-        """Check that all acknowledged records exist, once, in the order in which they were written.
+        """Check that each acknowledged record exists once, in the order in which the records were written.
 
         Records may fail only with one of the errors ``refused``. If ``refused`` has errors, only loss is checked. When
-        librdkafka has raised its producer epoch, it may have written unacknowledged records again, and only the first
+        librdkafka has raised its producer epoch, it may have written unacknowledged records again. Then only the first
         copy of each record is checked. librdkafka raises the epoch when one sequence overtakes another at a leader
         change (librdkafka 4953).
         """

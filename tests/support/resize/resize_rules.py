@@ -107,7 +107,7 @@ class Rules:
         multi = session.multi
 
         async def checked(ops: Sequence[ZkOp]) -> list[int]:
-            await self._compare()  # a controller that was killed after its last write has not compared that write
+            await self._compare()  # if a controller was killed after its last write, that write is not compared yet
             versions = await multi(ops)
             await self._compare()
             self.writes += 1

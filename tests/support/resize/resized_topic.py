@@ -1,4 +1,4 @@
-"""A topic whose resizes follow the package's steps, with leaders that acknowledge at once."""
+"""A topic whose resizes follow the steps of ``ordered_resize``, with leaders that acknowledge at once."""
 
 from __future__ import annotations
 

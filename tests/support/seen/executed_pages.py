@@ -120,7 +120,7 @@ LINES: Mapping[Place, str] = {
 
 
 def lines_to_execute() -> dict[str, list[tuple[Block, list[str]]]]:
-    """Return, by page, each block that is not in a table, with those command lines that are not in a table."""
+    """Return, by page, each block that is not in ``BLOCKS``, with its command lines that are not in ``LINES``."""
     found: dict[str, list[tuple[Block, list[str]]]] = {}
     for block in blocks():
         if _place(BLOCKS, block.page, block.lines[0]) is None:

@@ -1,4 +1,4 @@
-"""Files that cannot be opened, or are not regular files: each is named, no FIFO blocks, and the rest is read."""
+"""Files that cannot be opened or are not regular: each is reported, no FIFO blocks, and the other files are read."""
 
 from __future__ import annotations
 

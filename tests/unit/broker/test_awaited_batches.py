@@ -134,7 +134,7 @@ def test_a_batch_of_an_earlier_producer_epoch_changes_nothing(log: Log) -> None:
 
 
 def test_a_producer_that_repeats_nothing_is_refused_as_out_of_order(log: Log) -> None:
-    """The producer gets OUT_OF_ORDER_SEQUENCE_NUMBER without end.
+    """The producer gets OUT_OF_ORDER_SEQUENCE_NUMBER until it repeats the missing batch.
 
     librdkafka assumes that the missing batch is written as soon as a later batch is written.
     """

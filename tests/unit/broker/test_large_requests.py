@@ -230,7 +230,7 @@ async def test_deferred_work_of_slices_runs_one_slice_after_the_other() -> None:
 async def test_an_error_for_one_whole_slice_is_the_error_of_the_response() -> None:
     """An error for a whole slice is the error of the whole response.
 
-    One example is a group whose coordinator moves meanwhile: the slice then has no result for the slice's partitions.
+    For example, if the group's coordinator moves meanwhile, the slice's response has no results for its partitions.
     """
     partitions = [OffsetDeleteRequestPartition(partition_index=index) for index in range(10)]
     request = OffsetDeleteRequest(group_id="g", topics=[OffsetDeleteRequestTopic(name="t", partitions=partitions)])

@@ -178,7 +178,7 @@ async def test_a_partition_that_was_never_led_gets_no_answer() -> None:
 
 @pytest.mark.parametrize("before", [TOPIC, STATE])
 async def test_a_partition_removed_during_the_read_is_answered_with_its_last_epoch(before: str) -> None:
-    """An answer with neither state nor last epoch would mean that the partition was removed, and nothing more."""
+    """An answer with neither state nor last epoch would not show that the partition was removed."""
     lineage_fixture = LineageFixture()
     await lineage_fixture.create()
     lineage_fixture.zk.before[before] = lambda: lineage_fixture.remove(resized({5: 2}))

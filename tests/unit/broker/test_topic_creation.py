@@ -20,7 +20,7 @@ pytestmark = pytest.mark.trio
 
 
 class Controller:
-    """Answers with ``codes``, one after the other, once ``go`` is set, or raises an error instead."""
+    """Answers with ``codes`` in order, once ``go`` is set. An error in ``codes`` is raised instead."""
 
     def __init__(self, *codes: ErrorCode | KafkaError) -> None:
         self.codes = list(codes)

@@ -38,7 +38,7 @@ def test_topics_describe_shows_the_groups_that_hold_stock_consumers_of_a_partiti
     ]
 
 
-def test_a_partition_whose_only_holding_group_was_let_go_is_shown_as_held_before(run: Run) -> None:
+def test_a_partition_that_no_group_holds_any_more_is_shown_as_held_before(run: Run) -> None:
     _, out, _ = run(admin(found_holds={1: PartitionHold(2, 2, [MUTE])}), "topics", "describe", "t")
     assert "partition 1 from epoch 3 was held: group mute" in out
 

@@ -1,4 +1,4 @@
-"""Which partition waits for which in the design's example: key 5 of a topic that is resized 4 -> 6 -> 4."""
+"""The waits between partitions in the design's example: key 5 of a topic that is resized 4 -> 6 -> 4."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A simple model of brokers and a resize. It runs the producer's real sender without an event loop.
 
-Every step is a method: a broker's layout changes, a request arrives or is lost, a response arrives or is lost, metadata
-of any age is read. Copies of requests whose connection broke (``ghosts``) may arrive at any time later.
+Each step is a method: change a broker's layout, deliver or lose a request, deliver or lose a response, read metadata of
+any age. Copies of requests whose connection broke (``ghosts``) may arrive at any time later.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def test_an_encoded_assignment_is_read_back() -> None:
     assert decode_assignment(b"") == ()
 
 
-def test_an_assignment_of_a_later_version_is_read_as_far_as_it_is_known() -> None:
+def test_the_known_fields_of_an_assignment_of_a_later_version_are_read() -> None:
     """As Java clients do: the leader of the group may be a newer client."""
     written = encode_assignment(tps("t", 2, 0))
     later = (99).to_bytes(2, "big") + written[2:] + b"a field of version 99"

@@ -1,4 +1,4 @@
-"""State znodes of a release that resized by barriers are converted to lineage, unless they cannot be judged."""
+"""State znodes of a release that resized by barriers are converted to lineage, if they can be judged."""
 
 from __future__ import annotations
 

@@ -301,7 +301,7 @@ async def test_moves_that_zookeeper_refuses_have_an_error_each_and_leave_the_ima
 @pytest.mark.parametrize("is_refused", [False, True])
 @pytest.mark.trio
 async def test_the_rest_of_the_moves_end_by_a_later_event_unless_a_write_was_refused(is_refused: bool) -> None:
-    """After a refusal the same moves would be tried again at once, without end."""
+    """After a refusal, such an event would try the same moves again at once, without end."""
     context = context_of(many(TOPICS_AT_ONCE + 1, 2), refused=[paths.topic("t01")] if is_refused else [])
     await carry_out_all(context, advance(context))
     assert context.events.puts == ([] if is_refused else [ReassignmentsDue()])

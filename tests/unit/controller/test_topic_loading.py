@@ -43,8 +43,8 @@ def found(
 ) -> FoundTopic:
     """The znodes of the topic ``t``.
 
-    A state is None if only its parent znode exists. The parent of a partition in ``gone`` was removed before the
-    partitions were listed again, and a partition in ``absent`` has neither znode.
+    A state is None if only its parent znode exists. A partition in ``absent`` has neither znode. The parent of a
+    partition in ``gone`` was removed before the partitions were listed again.
     """
     data = {p: each.encode() if isinstance(each, PartitionState) else each for p, each in states.items()}
     present = {str(p) for p in states.keys() - set(absent)}
@@ -213,7 +213,7 @@ def test_lineages_are_written_before_a_topic_is_taken() -> None:
 
 
 def test_a_conversion_hides_no_restart_of_a_broker() -> None:
-    """The states keep the mzxid that was read, with which an election finds members that restarted since."""
+    """The states keep the mzxid that was read. By this mzxid an election finds members that have restarted since."""
     context = context_of(empty_cluster())
     loaded(context, earlier("draining"))
     assert {found.mzxid for found in context.image.topics["t"].partitions.values()} == {MZXID}

@@ -230,7 +230,7 @@ async def test_fifty_loads_at_once_block_the_event_loop_no_longer_than_one(
                 await trio.lowlevel.checkpoint()
             others.cancel()
     assert len(leadership.loaded) == 50
-    assert log.most <= 2 * 256  # a slice ends after that many steps when no time passes
+    assert log.most <= 2 * 256  # a slice ends after 256 steps if no time passes
 
 
 async def test_one_partition_that_waits_for_its_watermark_holds_up_no_other(

@@ -18,7 +18,7 @@ UNKNOWN, WAITING, DUE, OPEN = GateState.UNKNOWN, GateState.WAITING, GateState.DU
 
 @pytest.fixture
 def gate() -> Gate:
-    """Return a gate that guards partition 1. It was split from partition 0, of which nothing is known."""
+    """Return the gate of partition 1, which was split from partition 0. Nothing is known about partition 0."""
     gate = Gate()
     gate.assign([1])
     gate.facts.on_lineage(1, Lineage(0, -1, (Entry(0, {0: 0}),)))
