@@ -391,7 +391,8 @@ def test_every_line_of_the_readmes_spark_section_runs(
                 main(arguments)
         else:
             subprocess.run(["bash", "-ec", line], check=True, timeout=DEADLINE_S)
-    counted = re.findall(r"micro-batch \d+: (\d+) records of \d+ keys, (\d+) went back", capsys.readouterr().out)
+    line = re.compile(r"micro-batch \d+: (\d+) records of \d+ keys, the values of (\d+) keys went back")
+    counted = line.findall(capsys.readouterr().out)
     assert len(counted) >= 2, "a micro-batch ends at the split"
     assert sum(int(records) for records, _ in counted) == 20_000
     assert {back for _, back in counted} == {"0"}
