@@ -125,7 +125,7 @@ class Cluster:
         return topic.partitions.get(tp.partition) if topic is not None else None
 
     def knows_removed(self, tp: TopicPartition, incarnation: int) -> bool:
-        """Whether the topic exists without that incarnation of the partition (-1: without any).
+        """Whether the topic exists, but not this incarnation of the partition (-1: no incarnation of it).
 
         If so, the topic has no partition of that number, or a newer partition. A topic that was deleted and created
         again has other incarnations too.

@@ -239,10 +239,11 @@ class Admin(Client[AdminConfig]):
     ) -> dict[str, str]:
         """Set the partition count of each topic; a lower count merges partitions (KIP-253).
 
-        Returns at once if another resize has to end first; otherwise when every leader has the new layout.
-        POLICY_VIOLATION means that the resize is not possible now. INVALID_PARTITIONS means that it is never possible.
-        ``validate_only`` checks this and changes nothing. A count cannot be below the count at the topic's creation. If
-        a response is lost, the request is repeated. If the topic already has the count by then, no error is raised.
+        The call returns when every leader has the new layout. If another resize has to end first, the count is queued
+        and the call returns at once. POLICY_VIOLATION means that the resize is not possible now. INVALID_PARTITIONS
+        means that it is never possible. ``validate_only`` checks this and changes nothing. A count cannot be below the
+        count at the topic's creation. If a response is lost, the request is repeated. If the topic already has the
+        count by then, no error is raised.
 
         Returns advice by topic, such as a warning that recent stock producers cannot follow the count.
         """
@@ -277,7 +278,7 @@ class Admin(Client[AdminConfig]):
         """The controller's measurement of the bytes appended to a topic, on which ``autoscale.enable`` is based.
 
         A topic without ``autoscale.enable`` is not measured before the first call. INVALID_PARTITIONS means that the
-        broker is of another product.
+        broker is not Anabranch's.
         """
         request = CreatePartitionsRequest(
             # A broker that does not know ``wants_measured`` refuses this count.

@@ -128,7 +128,7 @@ class ClusterDescription:
     """The broker that takes the requests for the controller; -1 if there is none."""
     nodes: tuple[Node, ...]
     controller: ControllerDescription | None = None
-    """The process that is the active controller; None if none is active, or the brokers are of another product."""
+    """The process that is the active controller; None if none is active, or if the brokers are not Anabranch's."""
     reports_controller: bool = False
     """Whether the brokers report the active controller."""
     standby_controllers: tuple[ControllerDescription, ...] | None = None

@@ -322,7 +322,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         return record
 
     def _next_buffered(self, partitions: tuple[TopicPartition, ...]) -> ConsumerRecord[Key, Value] | None:
-        """The next record of the partition read last, without a round of ``getmany``; None if a round is due."""
+        """The next buffered record of the partition that was read last; None if a round of ``getmany`` is due."""
         state = self._current
         if state is None or not state.buffer or self._since_poll >= self._config.max_poll_records:
             return None
@@ -492,7 +492,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
 
         Raises CommitFailedError if the group has rebalanced without this member. Other retriable errors are tried again
         for ``default_api_timeout_ms``. An offset for a partition that a merge has removed is dropped without an error,
-        because a member may be told of the removal too late.
+        because this member may not know of the removal yet.
         """
         self._need_link()
         assert self._coordinator is not None

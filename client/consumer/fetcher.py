@@ -263,7 +263,8 @@ class Fetcher:
                 full = full or not state.is_held_back
                 held_back = held_back or state.is_held_back
                 continue
-            # A broker that does not know the position's epoch does not lead now. Its log may end before the position.
+            # The request names at least the position's epoch. A broker that does not know this epoch is not the leader
+            # now, and its log may end before the position.
             plan[tp] = FetchPosition(
                 state.fetch_offset,
                 max(self._metadata.cluster.leader_epoch(tp), state.last_fetched_epoch),

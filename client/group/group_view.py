@@ -1,7 +1,7 @@
 """Finds the readers of awaited partitions and the committed offsets there: information for people, not for decisions.
 
 A member does not know the owners of other partitions: only the leader of a group does. So when a partition waits for
-longer than a hand-over takes, this module asks the coordinator, and asks again until the wait is over.
+longer than a hand-over takes, this module asks the coordinator. It repeats the request until the wait is over.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ class GroupMembership:
         if gone:
             await self._commit_before_rebalance()
             await self.listener.revoked(gone)
-        # Only here: if a call is cancelled while it commits or revokes, the next call still finds the assignment.
+        # Not earlier: if a call is cancelled while it commits or revokes, the next call still finds the assignment.
         self._joined = None
         self._remember_commits(joined)
         self._subscription.set_assignment(sorted(assigned))
@@ -586,7 +586,7 @@ class GroupMembership:
             await self._commit(starts)
 
     def _commit_known_starts(self) -> None:
-        """Commit the offsets where the group begins as soon as they are known: after a crash it would be too late."""
+        """Commit the offsets where the group begins as soon as they are known: a crash would lose them."""
         starts = self._starts()
         if starts and self._starts_settled is None and not self._joining and self.member.generation_id >= 0:
             self._starts_settled = anyio.Event()

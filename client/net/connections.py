@@ -231,7 +231,8 @@ class Connections:
         """The load of a broker as (rank, requests in flight or failures). The broker with the least load is chosen.
 
         A broker is silent if a response on any connection to its address is overdue. A broker counts as failing for a
-        while after its connection for ``purpose`` or its general connection failed, or had no response in time.
+        while after a failure of its connection for ``purpose`` or of its general connection. A response that is too
+        late is such a failure.
         """
         now = self._env.clock.monotonic()
         of_broker = [slot for slot in self._slots.values() if slot.node.address == node.address]

@@ -76,7 +76,7 @@ class Metadata:
         self._asking_since: float | None = None
         """The start of the first refresh without a response; None if the last refresh had a response."""
         self._silent_since: float | None = None
-        """The time since when no broker has answered; None if a broker answers."""
+        """The start of the time in which no broker has answered; None if a broker answers."""
         self._changed = Signal()
         self._troubles = Troubles()
         self._listeners: list[Callable[[], None]] = []
@@ -239,7 +239,7 @@ class Metadata:
         return f"{_NO_BROKER} at {', '.join(nodes)}" + (f" ({why})" if why else "")
 
     async def _watch(self) -> None:
-        """Log problems that last for longer than a moment: at first, repeatedly while they last, and at their end."""
+        """Log each problem that lasts for longer than a moment: at first, repeatedly while it lasts, and at its end."""
         while True:
             now = self._env.clock.monotonic()
             present = self._present_troubles()
@@ -273,7 +273,7 @@ class Metadata:
         return found
 
     def _look_for_silence(self) -> float | None:
-        """The time since when no broker has answered.
+        """The start of the time in which no broker has answered.
 
         None if no response is due, or if a response has been due for a moment only.
         """
@@ -283,7 +283,7 @@ class Metadata:
         if self._silent_since is None:
             unanswered = self._connections.unanswered()
             owed = [self._asking_since, None if unanswered is None else unanswered.since + SILENT_S]
-            # A time in the future does not count: a response that arrives before that time would not end the silence.
+            # A time in the future is ignored: a response that arrives before this time would not end the silence.
             begun = [since for since in owed if since is not None and since <= self._env.clock.monotonic()]
             if begun:
                 self._silent_since = max(min(begun), answered_at)

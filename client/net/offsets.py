@@ -73,7 +73,7 @@ class OffsetQueries:
         self._retry_backoff_ms = retry_backoff_ms
         self._retry_backoff_max_ms = retry_backoff_max_ms
         self.unanswered: KafkaError | None = None
-        """The last error of a partition without an answer in the last call; None if all had an answer."""
+        """The last error that left a partition without an answer in the last call; None if all have an answer."""
 
     async def list_offsets(
         self,

@@ -57,6 +57,6 @@ class Troubles:
 
 
 def _due_after(reported: int) -> float:
-    """After ``reported`` reports of a problem: the seconds that the problem must last before the next report."""
+    """The seconds that a problem must last before its next report, if it had ``reported`` reports."""
     due = (FIRST_S, *_NEXT_S)
     return due[reported] if reported < len(due) else due[-1] + _EVERY_S * (reported - len(due) + 1)

@@ -286,7 +286,7 @@ class OrderedDelivery:
 
     @property
     def _knows_own_positions(self) -> bool:
-        """Whether a reported position counts here at once: it was committed first, or there is no group to ask.
+        """Whether this member uses its own reported position at once, because it is committed or there is no group.
 
         Otherwise only the coordinator's response to the report proves that this client is still a member.
         """

@@ -228,7 +228,7 @@ class TopicGates:
         return topic.gate.look(tp.partition, epoch)
 
     def take_revoked(self) -> list[TopicPartition]:
-        """Take the partitions whose keys the user must flush, because they wait again after a load or were removed."""
+        """Take the partitions whose keys the user must flush: they were removed, or wait again after a load."""
         revoked = dict(self.removed)
         self.removed = {}
         for name, topic in self._topics.items():

@@ -45,8 +45,8 @@ class PartitionQueue:
         self.is_established = False
         """Whether the broker has acknowledged a batch under the present id and epoch.
 
-        Before that, the broker accepts any sequence as the first, even that of a batch after refused batches. So until
-        then batches are sent one by one.
+        Before that, the broker accepts any sequence as the first, even if it refused the batches before. So until then
+        batches are sent one by one.
         """
 
     @property

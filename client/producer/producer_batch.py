@@ -95,7 +95,7 @@ class ProducerBatch:
         Otherwise its outcome is unknown.
         """
         self.lost = False
-        """Whether an attempt had no response that shows whether the batch was written."""
+        """Whether the batch may have been written by an attempt without a clear response."""
         self.failure: str | None = None
         """The error of the last attempt that is to be repeated."""
         self.incarnation = NO_INCARNATION

@@ -98,7 +98,7 @@ class TopicPlacement:
 
     @property
     def confirmed(self) -> bool:
-        """Whether there was newer metadata since the last refusal of a batch that may have been written."""
+        """Whether metadata was requested and read after the last refusal of a batch that may have been written."""
         return self._metadata_seen >= self._confirm_after
 
     def forget(self, batch: ProducerBatch) -> None:
@@ -116,7 +116,7 @@ class TopicPlacement:
         return part is None or (0 <= incarnation != part.incarnation >= 0)
 
     def advance(self, after: TopicInfo) -> None:
-        """Place by ``after`` from now on. If metadata of an even newer layout has arrived since, it is ``next``."""
+        """Place by ``after`` from now on. If metadata of an even newer layout has arrived since, ``next`` keeps it."""
         newest = self.next
         assert newest is not None
         if (newest.layout_version, newest.incarnation) == (after.layout_version, after.incarnation):

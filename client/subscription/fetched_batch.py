@@ -17,7 +17,7 @@ from anabranch.protocol.types import Buffer, TopicPartition
 
 _MOVED = MOVED_HEADER.encode()
 LEAST_SHARE: Final = 4
-"""Records that are less than a quarter of the memory that they keep are copied."""
+"""Records are copied if they are less than a quarter of the response that they would keep in memory."""
 
 
 class ConsumerRecord(NamedTuple, Generic[KeyOut, ValueOut]):
