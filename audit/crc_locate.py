@@ -27,7 +27,7 @@ _SINGLE_BYTES = frozenset(_FORWARD[1:])
 
 
 def locate_changed_byte(stored_crc: int, computed_crc: int, size: int) -> int | None:
-    """The index of the byte whose change explains the difference of the CRCs of ``size`` bytes; None if none does.
+    """The index of the byte whose change explains why the CRCs of ``size`` bytes differ; None if no byte does.
 
     Of several candidates, the one nearest to the end is returned. The search takes O(size) steps.
     """

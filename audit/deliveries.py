@@ -55,8 +55,8 @@ def lines_that_are_none(deliveries: DataFrame) -> DataFrame:
 def deliveries_that_go_back(deliveries: DataFrame) -> DataFrame:
     """Deliveries at or below the member's last delivery in the partition, without a new owner or position in between.
 
-    Promise: a member delivers no record of a partition twice and none below its position, unless a rebalance or a seek
-    gives it another one. Kafka, "Consumer Position"; docs/ordered-resize.md, "What is promised".
+    Promise: a member delivers no record of a partition twice, and none below its position. A rebalance or a seek may
+    give it another position. Kafka, "Consumer Position"; docs/ordered-resize.md, "What is promised".
     """
     before = Window.partitionBy(*_PARTITION).orderBy("time", "line")
     lines = deliveries.where("wrong is null")

@@ -1,7 +1,8 @@
 """Finds the segment files of a directory and their expected contents: by its manifest, or from the files alone.
 
-In a directory without a manifest (a broker's log directory, ours or Kafka's), the checkpoints next to the partitions
-have the log start offsets, the compacted partitions and the layout history. The expected log ends are not known then.
+In a directory without a manifest (a broker's log directory, Anabranch's or Kafka's), the checkpoints next to the
+partitions have the log start offsets, the compacted partitions and the layout history. The expected log ends are not
+known then.
 """
 
 from __future__ import annotations

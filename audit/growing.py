@@ -5,9 +5,9 @@ An offset in Spark's checkpoint identifies the topic and has the next offset of 
     {"version": 1, "format": "anabranch-segments", "topic": "events", "cluster_id": "...", "topic_id": "...",
      "partitions": {"0": {"offset": 120}, "4": {"offset": 7, "begin": 3}}}
 
-A micro-batch begins at the end of the previous micro-batch; in a partition that is new, or has lost records, at
-``begin``. A micro-batch ends at the high watermarks of one manifest. A file in a manifest is never written again, so a
-micro-batch that Spark repeats reads the same records.
+A micro-batch begins at the end of the previous micro-batch. In a new partition, and in a partition that has lost
+records, it begins at ``begin``. A micro-batch ends at the high watermarks of one manifest. A file in a manifest is
+never written again, so a micro-batch that Spark repeats reads the same records.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def followed(topics: list[TopicFiles], directory: str) -> TopicFiles:
     """The export in ``directory``. Raises ManifestError unless a manifest identifies the topic of the files."""
     if topics[0].inferred or not topics[0].manifest.topic_id:
         raise ManifestError(
-            f"{directory}: a stream follows an export with a {MANIFEST_NAME} that has a topic id; run anabranch export "
-            f"of this release into a new directory"
+            f"{directory}: a stream needs a {MANIFEST_NAME} with a topic id; export the topic with this release into a "
+            "new directory"
         )
     return topics[0]
 

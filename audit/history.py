@@ -125,8 +125,9 @@ class Edge:
 class Change:
     """A resize from one layout to the next known one. ``moves`` has the first moves; ``move_count`` counts all.
 
-    ``outcome`` is the state of the order of keys under the later layout. The outcome is "kept", "broken" (a named
-    violation is under this layout), "unnamed" (none is, but not all violations are named), or "undecided".
+    ``outcome`` is the state of the order of keys under the later layout: "kept"; "broken" if the report names a
+    violation there; "unnamed" if it names none there, but does not name all violations; "undecided" if the order was
+    not checked.
     """
 
     before: Stage

@@ -71,7 +71,7 @@ class SegmentEntry(msgspec.Struct, frozen=True):
     """One ``.log`` file: its name within the partition's directory, and its size in bytes when it was exported.
 
     It has whole batches with offsets in [base_offset, end_offset). They were copied from the file ``source`` of
-    ``broker``, beginning at ``source_position``: an export that continues an earlier one begins in the middle of a
+    ``broker``, beginning at ``source_position``: an export that continues an earlier one may begin in the middle of a
     broker's segment. ``files`` are its indexes, whose entries are relative to this file. -1 and "" mean not known
     (version 1, or no manifest).
     """

@@ -130,8 +130,8 @@ def alone_entry(entry: PartitionEntry) -> PartitionEntry:
 def _ranges(path: str, base_offset: int, split_bytes: int, bounds: Bounds) -> Iterator[tuple[int, int | None]]:
     """The ranges of a segment, of about ``split_bytes`` each, that have records in ``bounds``.
 
-    A small file, or a file without a readable index, has one range. A missing file has no range, nor has a file in a
-    directory that cannot be searched; the check of segment files reports such a file.
+    A small file, or a file without a readable index, has one range. A missing file, and a file in a directory that
+    cannot be searched, have no range; the check of segment files reports them.
     """
     try:
         size = os.path.getsize(path)

@@ -61,7 +61,7 @@ class Found:
     ``kept`` has the rows of the view ``summary``. ``read`` returns columns of the view ``checks``. ``copies`` is
     ``topics``, as the leaders have them, followed by the replicas. ``deliveries`` is the consumer log, if any.
     ``batches_of`` reads partitions of topics with a row for each batch; it is None when ``kept`` has these rows
-    already. ``keys_ascend`` is True when each key's summaries are in order; None while it is not known.
+    already. ``keys_ascend`` is True while the rules assume that each key's summaries are in order; else None.
     ``transactional`` is True when there are transactions. ``tasks`` limits the tasks of a query over all rules.
     """
 

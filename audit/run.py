@@ -46,9 +46,9 @@ SHORT_RUN_BYTES = 4 * 1024**3
 
 FIRST_VIOLATIONS = 10
 BYTES_PER_TASK = 1024**3
-"""A check's task gets the rows of at least this many bytes of segments: one part of a segment has few rows."""
+"""The checks have a task for this many bytes, but at least one task per core: a part of a segment has few rows."""
 FEW_TASKS_BYTES = 64 * 1024**2
-"""Below this size, few tasks apply all rules: for small data, a task spends more time on the plan than on the rows."""
+"""Smaller data is checked by few tasks, because each task spends more time on the plan than on the rows."""
 _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -323,8 +323,8 @@ def _judged(
 ) -> tuple[list[Check], totals.Totals, list[HotKey]]:
     """The checks of ``found``, the sums of its rows, and the hot keys.
 
-    Spark plans a query on one core, so the rules' queries are planned while another query reads the files into
-    ``unread``, which has the rows of ``found``.
+    Spark plans a query on one core. So the rules' queries are planned while another query reads the files into the
+    cache of ``unread``. ``found`` has the same rows.
     """
     from anabranch.audit import totals
     from anabranch.audit.rules import apply_rules

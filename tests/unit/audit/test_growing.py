@@ -124,7 +124,7 @@ def test_another_sources_checkpoint_is_refused(export: Export, offset: dict) -> 
 
 def test_a_directory_without_identity_is_refused(export: Export) -> None:
     export.export(lambda manifest: msgspec.structs.replace(manifest, topic_id=""))
-    with pytest.raises(ManifestError, match=r"a stream follows an export with a .* that has a topic id"):
+    with pytest.raises(ManifestError, match=r"a stream needs a .* with a topic id"):
         export.micro_batch()
 
 
