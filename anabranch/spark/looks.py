@@ -1,8 +1,7 @@
 """The requests of a stream's driver before it plans a micro-batch: topics, ends, lineages, ends of leader epochs.
 
-The ends of partitions are read before the lineages. A lineage that is as new as an end therefore covers the leader
-epochs of all records below that end. A lineage is kept, and requested again only when the partition's leader epoch has
-grown.
+The ends of partitions are read before the lineages. So a lineage that was read after an end covers the leader epochs of
+all records below this end. A lineage is kept, and requested again only when the partition's leader epoch has grown.
 """
 
 from __future__ import annotations

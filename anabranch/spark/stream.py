@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class StalledError(Exception):
-    """A query that should end makes no progress, because the wait of a partition does not end."""
+    """A query that ends at a fixed offset makes no progress, because a partition cannot be read to that offset."""
 
 
 class Stream:
@@ -115,7 +115,7 @@ class Stream:
                 if wait.on not in assigned:
                     raise OptionError(
                         "assign",
-                        f"{name}-{wait.partition} has keys that {name}-{wait.on} had before, which is not assigned: "
+                        f"{name}-{wait.partition} must wait for {name}-{wait.on}, which is not assigned: "
                         f'assign both, or give up the order with kafka.ordered.delivery.unassigned.parent="ignore"',
                     )
 
@@ -130,8 +130,8 @@ class Stream:
         ends = limited(begin, reached, limit)
         if ends == begin and not self._has_jumped(offsets, begin):
             return None
-        # A topic that is missing in the metadata keeps its position, without ``begin``: that was for the previous
-        # micro-batch.
+        # A topic that is missing in the metadata keeps its offsets. The micro-batch begins there, because the topic's
+        # old ``begin`` was for the previous micro-batch.
         topics = {name: _standing(topic) for name, topic in offsets.topics.items()}
         for name in look.views:
             partitions: dict[int, Position] = {}

@@ -337,7 +337,7 @@ def test_an_assigned_partition_that_waits_for_an_unassigned_one_is_refused() -> 
     reader.partitions[1].end = 5
     query = Query(reader, assign='{"t": [1]}')
     start = query.initial()
-    with pytest.raises(OptionError, match=r"assign.*t-1 has keys that t-0 had before"):
+    with pytest.raises(OptionError, match=r"assign.*t-1 must wait for t-0"):
         query.plan(start)
     query = Query(reader, assign='{"t": [1]}', **{"kafka.ordered.delivery.unassigned.parent": "ignore"})
     _, read = query.next(query.initial())
