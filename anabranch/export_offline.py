@@ -37,8 +37,8 @@ from anabranch.zk_schemas.znode import format_id
 def export_offline(log_dir: Path, topic: str, to: str | Path, *, progress: Progress | None = None) -> ExportReport:
     """Copy the new records of the partitions in ``log_dir`` to ``to``, up to their checkpointed high watermarks.
 
-    The directory is locked meanwhile, so that no broker starts on it. Raises CommandError when a broker runs on it,
-    when it does not have the topic, or when it is no log directory.
+    The directory is locked meanwhile, so that no broker starts on it. Raises CommandError if a broker runs on the
+    directory, if the directory has no partition of the topic, or if it is not a log directory.
     """
     meta = _meta(log_dir)
     with _locked(log_dir):

@@ -79,7 +79,7 @@ class ExportReport:
 
     An interrupted export had copied ``resumed_bytes`` of the added bytes. ``replicas`` counts copies besides the
     leaders'. ``missing`` has, by directory, the offsets that brokers removed before they were exported. ``unread`` has
-    the brokers that did not respond, so that their replicas were not exported.
+    the brokers that did not respond; their replicas were not exported.
     """
 
     topic: str

@@ -54,7 +54,7 @@ class CopyKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The offsets that a replica must have now, and its leader epochs; empty when the epochs are not known."""
+    """The offsets that a replica must have now, and its leader epochs; no epochs if they are not known."""
 
     log_start_offset: int
     high_watermark: int
@@ -173,7 +173,7 @@ class Head:
     cluster_id: str
     cleanup_policy: str
     incarnations: Mapping[int, int]
-    """The incarnations of partitions, as far as they are known."""
+    """The known incarnations, by partition."""
 
 
 def check_belongs(manifest: Manifest, head: Head, where: str) -> None:
@@ -232,8 +232,8 @@ def files_of(segment: SegmentEntry) -> list[tuple[str, int]]:
 def resumed(published: Manifest | None, partial: Manifest | None, sizes: Mapping[str, int]) -> dict[CopyKey, Copy]:
     """The copies to continue: those of an interrupted export, or else those of the last complete export.
 
-    An interrupted export counts as far as its files are complete. ``published`` is None before the first complete
-    export. A ``partial`` of another generation is ignored.
+    A copy of an interrupted export has the segments before the first incomplete file. ``published`` is None before the
+    first complete export. A ``partial`` of another generation is ignored.
     """
     base = copies_of(published) if published else {}
     if partial is None or partial.generation != (published.generation if published else 0) + 1:
