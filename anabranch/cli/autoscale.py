@@ -22,7 +22,7 @@ def count_or_auto(_type: Any, tokens: Sequence[Token]) -> int | Literal["auto"]:
     try:
         count = int(value)
     except ValueError:
-        raise ValueError(f"{value!r} is not a whole number, nor {AUTO}") from None
+        raise ValueError(f"{value!r} is neither a whole number nor {AUTO}") from None
     if not 1 <= count <= INT32:
         raise ValueError(f"{count} is not from 1 to {INT32}")
     return count

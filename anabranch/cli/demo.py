@@ -53,7 +53,7 @@ def demo(
     events
         Stream only this many events, the first ones.
     seconds
-        The duration of the stream. The resizes happen during this time, and prolong it if they are slow.
+        The duration of the stream. The resizes happen during this time. Slow resizes prolong the stream.
     dir
         The directory for logs, the workers' files and the exported segments. They stay there until the next demo
         replaces them.

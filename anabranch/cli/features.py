@@ -86,7 +86,7 @@ def downgrade(
     all_
         Each feature, to the highest level of this release. Features that this release does not have are deleted.
     force
-        Allow a change by which something is lost (unsafe downgrade).
+        Allow a downgrade with which resized topics lose something (unsafe downgrade).
     yes
         Do not ask for confirmation.
     dry_run
@@ -113,7 +113,7 @@ def disable(
     feature
         Its name; may be given many times.
     force
-        Allow a change by which something is lost (unsafe downgrade).
+        Allow a downgrade with which resized topics lose something (unsafe downgrade).
     yes
         Do not ask for confirmation.
     dry_run
@@ -156,7 +156,7 @@ def update(
     delete
         FEATURE,... whose finalized level is deleted.
     force
-        Allow a change by which something is lost (unsafe downgrade).
+        Allow a downgrade with which resized topics lose something (unsafe downgrade).
     yes
         Do not ask for confirmation.
     dry_run

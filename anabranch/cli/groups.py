@@ -62,8 +62,8 @@ def describe(
 ) -> int:
     """Show each partition that a group has committed or is assigned: offset, lag, member; and the waits of a resize.
 
-    The column "behind" has the age of the first record that is not committed; the total of a topic has the highest age.
-    A wait is expiring if retention removes unread records of the awaited partition within ten minutes.
+    The column "behind" shows the age of the first uncommitted record. A topic's total shows the highest age. A wait is
+    expiring if retention removes unread records of the awaited partition within ten minutes.
 
     Parameters
     ----------

@@ -80,7 +80,7 @@ def top(
 
 
 class Screen:
-    """The tables on the whole terminal, below a warning of the client as long as it cannot measure."""
+    """Shows the tables on the whole terminal, and the client's warning above them while it cannot measure."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, screen=True, auto_refresh=False)

@@ -51,7 +51,7 @@ async def describe_topics(admin: Admin, names: list[str]) -> list[dict[str, Any]
 async def consumer_hold_rows(
     admin: Admin, topic: TopicDescription, configs: Mapping[str, ConfigEntry]
 ) -> list[dict[str, Any]]:
-    """By partition, the groups that stock consumers have to wait for; empty when the topic does not hold consumers."""
+    """Each wait of stock consumers for a group, by partition; empty if the topic does not hold stock consumers."""
     key = configs.get(HOLD_KEY)
     if key is None or key.value != "hold" or not is_resized(topic):
         return []

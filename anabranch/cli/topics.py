@@ -211,8 +211,8 @@ def alter(
     topic
         Its name.
     partitions
-        The new count; not below the count at the topic's creation. With auto the controller doubles and halves the
-        count by the bytes that are written (configs autoscale.*), until a count is set.
+        The new count; not below the count at the topic's creation. With auto the controller doubles or halves the count
+        to suit the rate of written bytes (configs autoscale.*), until a count is set.
     config
         A config to set, key=value; may be given many times.
     delete_config
@@ -229,7 +229,7 @@ def alter(
         print the measured rate and the next count; a topic without autoscale.enable is measured from the first dry run
         on.
     wait
-        Wait until the partitions have been split, or merged into others. Without it the command fails if that takes
+        Wait until the partitions have been split, or merged into others. Without --wait the command fails if this takes
         more than 20 s; the resize continues.
     wait_drained
         As --wait, and then until the partitions that were merged away are deleted.

@@ -253,7 +253,7 @@ def parse_partitions(text: str, there: Iterable[int]) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not is_number(first) or (dash and not is_number(last)):
-            raise ValueError(f"{part.strip()!r} is no partition, nor a range such as 5-8")
+            raise ValueError(f"{part.strip()!r} is neither a partition nor a range such as 5-8")
         chosen.update(p for p in known if int(first) <= p <= int(last or first))
         if not dash and int(first) not in chosen:
             raise ValueError(f"partition {first} does not exist")

@@ -96,7 +96,7 @@ def test_the_present_count_ends_autoscaling_without_a_resize(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [(("auto", "--wait"), "--wait needs a count"), (("many",), "not a whole number, nor auto")],
+    [(("auto", "--wait"), "--wait needs a count"), (("many",), "neither a whole number nor auto")],
 )
 def test_auto_with_wait_and_an_invalid_count_are_refused(run: Run, arguments: tuple[str, ...], expected: str) -> None:
     admin = AutoAdmin()
