@@ -131,12 +131,12 @@ def columns_of(gains: Collection[Gain], began_ms: Mapping[tuple[int, int], int])
 
 
 def _is_created_after(gain: Gain, partition: int | None) -> bool:
-    """Whether the gain is a split that created a later partition than ``partition``: one with a higher number."""
+    """Whether the gain is a split that created a partition with a higher number than ``partition``."""
     return partition is not None and gain.partition > partition and all(p < gain.partition for p in gain.losers)
 
 
 def _needs(gain: Gain, waiting: Mapping[tuple[int, int], Gain]) -> bool:
-    """Whether another gain that is not in a column yet came before ``gain``."""
+    """Whether a gain that has no column yet came before ``gain``."""
     return any(
         (p == gain.partition and epoch < gain.epoch) or (p in gain.losers and epoch <= gain.losers[p])
         for p, epoch in waiting

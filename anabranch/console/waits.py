@@ -98,7 +98,7 @@ def graph_of(
 def _without_cycles(wait_of: Mapping[Edge, Mapping[str, Any]]) -> tuple[list[Edge], list[Edge]]:
     """The waits as (acyclic waits, waits that would close a cycle).
 
-    Waits are added in this order: waits that block a partition, other waits, waits for records that wait themselves.
+    Waits are added in this order: waits that block a partition, other waits, waits for records that are held back too.
     """
     waits_from = {waiting: wait["from_epoch"] for (waiting, _), wait in wait_of.items()}
 
@@ -240,7 +240,7 @@ def _box(
 
 
 def _arrow(points: Sequence[tuple[int, int]], wait: Mapping[str, Any]) -> Arrow:
-    """An arrow through ``points``. From each bend a straight line goes to the right, as long as a box is wide."""
+    """An arrow through ``points``. At each point between its ends, the arrow runs straight for the width of a box."""
     (x0, y0), *others = points
     path, x, y = f"M{x0} {y0}", x0, y0
     for index, (x1, y1) in enumerate(others):
