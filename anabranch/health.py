@@ -1,7 +1,7 @@
 """``python -m anabranch.health broker|controller``: checks that a server serves. Exit status 0, or 1 with a reason.
 
 The command is for container health checks. It takes the same configuration as the checked server (file, environment,
-``--set``). It imports neither an event loop nor ZooKeeper, so that it may run every few seconds. A broker serves when
+``--set``). It imports no event loop and no ZooKeeper client, because it may run every few seconds. A broker serves when
 each of its listeners responds to ApiVersions and names this broker in Metadata. This shows that the broker is
 registered, and that it has received metadata from the controller. A controller serves when its listener responds,
 whether it is active or standby.

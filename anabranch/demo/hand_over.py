@@ -28,9 +28,9 @@ class Resize(NamedTuple):
 class HandOver(NamedTuple):
     """One key's move between two partitions by the resize number ``step``; -1 if several resizes made the move.
 
-    From ``ready_ns`` on the move could be complete: the source's last record was delivered, a later flush callback had
-    returned, and the key's first record was in the target. ``waited`` is True if that first record was in the target
-    before the target delivered any key of the same move.
+    The move could be complete from ``ready_ns`` on: the source's last record was delivered, the next flush callback had
+    returned, and the key's first record was in the target. ``waited`` is True if the target had this first record
+    before it delivered any key of the same move.
     """
 
     step: int
@@ -59,7 +59,7 @@ def hand_overs(observed: Iterable[Observed], flushes: Iterable[Flush], resizes: 
     """The hand-overs of all keys.
 
     Keys with the same source, target and resize are handed over together: the source is ready after the last record of
-    any of them.
+    all these keys.
     """
     moved: dict[tuple[int, int, int], list[tuple[Observed, Observed]]] = {}
     last_of_key: dict[str, Observed] = {}
