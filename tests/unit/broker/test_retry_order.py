@@ -85,7 +85,7 @@ def test_no_batch_is_given_up_before_the_broker_leads() -> None:
     assert order.turn(batch(1), late + GIVE_UP_S) is BatchTurn.NOW
 
 
-def test_a_batch_that_was_refused_before_this_broker_led_is_given_up_after_a_wait() -> None:
+def test_a_batch_that_this_broker_refused_before_it_led_is_given_up_after_a_wait() -> None:
     order = RetryOrder(0.0)
     order.refused_before_leading(batch(1))
     assert order.turn(batch(2), 1.0) is BatchTurn.LATER

@@ -77,7 +77,7 @@ def connected(server: Server) -> int:
 
 
 async def test_every_listener_accepts_again_below_the_limit(mock_clock: trio.testing.MockClock) -> None:
-    """The listeners accept at once: the clock stands still, so the check once a second cannot wake the listeners."""
+    """The listeners do not need the check that runs once a second: the clock stands still."""
     values = {"max.connections": LIMIT, "max.connections.per.ip": 1000}
     listeners = {name: FakeListener() for name in ("A", "B", "INTERNAL")}
     server = Server(fake_node(values, listeners), Dispatcher(), Background(propagate_bugs=True))

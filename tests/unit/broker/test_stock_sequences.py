@@ -124,7 +124,7 @@ def test_a_split_waits_until_every_batch_in_flight_was_repeated(leader: Leader) 
 def test_after_a_misplaced_record_a_split_waits_for_more_misplaced_records(leader: Leader) -> None:
     """A split waits while the producer may still write records that it partitioned by the old count.
 
-    Even a slow producer writes the records that it partitioned by the old count before those of the new count.
+    Even a slow producer writes all records that it partitioned by the old count before the first one of the new count.
     """
     assert [leader.send(0, 0.0), leader.send(0, 0.2)] == [REFUSED, ErrorCode.NONE]
     assert leader.is_waited_for(0.2 + SILENCE_S / 2)

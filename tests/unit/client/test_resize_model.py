@@ -157,7 +157,7 @@ def refused_by_a_broker_that_is_behind(model: ProducerModel) -> None:
 
 
 def metadata_that_goes_backwards(model: ProducerModel) -> None:
-    """Hole 10: a batch in a new partition does not count as lost because old metadata lacks the partition."""
+    """Hole 10: a batch in a new partition does not count as lost when old metadata without the partition arrives."""
     model.finish_resize(4)
     model.read_metadata()
     model.send(key_in(3, 4))
@@ -171,7 +171,7 @@ def metadata_that_goes_backwards(model: ProducerModel) -> None:
 def refused_before_the_broker_knows_the_producer(model: ProducerModel) -> None:
     """A broker accepts any first sequence of a producer.
 
-    This includes the sequence that follows a batch which the broker has just refused.
+    So it accepts even the sequence after a batch that it has just refused.
     """
     key = key_in(0, 4)
     model.finish_resize(4)

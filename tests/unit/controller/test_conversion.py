@@ -89,7 +89,7 @@ def found_of(snapshot: Snapshot) -> Converted:
 
 
 def completed(snapshot: Snapshot) -> Snapshot:
-    """Return the topic once every due step is done, if all leaders answer at once."""
+    """Return the topic after all due steps. The leaders answer at once."""
     for _ in range(20):
         replicas = {p: list(on) for p, on in snapshot.topic.partitions.items()}
         answered = set(snapshot.states)

@@ -213,7 +213,7 @@ def test_a_shrink_that_would_never_drain_is_refused_with_the_config_that_allows_
     assert decided(image, 4).response.error_code == ErrorCode.NONE
 
 
-def test_a_gainers_znode_that_would_be_too_large_is_refused_before_the_goal_is_written() -> None:
+def test_a_resize_that_makes_a_znode_too_large_is_refused_before_the_goal_is_written() -> None:
     """``partition.state.max.bytes``: a partition that was merged often and never removed is in every lineage entry."""
     image = cluster(image_of(resized(4, 160, 4, 160)))
     config = dataclasses.replace(CONFIG, partition_state_max_bytes=1024)

@@ -67,7 +67,7 @@ def test_an_unclean_election_prefers_members_of_the_isr_in_the_order_of_replicas
     assert (change.state.leader, change.state.isr) == (2, [3, 2])
 
 
-def test_an_unclean_leader_is_a_replica_that_is_being_added_only_if_no_other_is_available() -> None:
+def test_an_unclean_election_prefers_replicas_that_are_not_being_added() -> None:
     image = cluster(state(NO_LEADER, [1]), brokers=(2, 3))
     topic = image.topics["t"]
     topic.znode = topic.znode.replace(adding_replicas={0: [2]})

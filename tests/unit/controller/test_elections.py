@@ -121,7 +121,7 @@ def test_an_unclean_leader_is_elected_only_if_allowed_and_after_the_clean_ones()
     assert effects.response == [(first, [1]), (second, [1])]
 
 
-def test_an_unclean_leader_is_a_replica_that_is_being_added_only_if_no_other_is_available() -> None:
+def test_an_unclean_election_prefers_replicas_that_are_not_being_added() -> None:
     image = cluster(state(1, [1]), brokers=(2, 3))
     topic = image.topics["t"]
     topic.znode = topic.znode.replace(adding_replicas={0: [2]})

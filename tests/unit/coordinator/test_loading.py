@@ -1,4 +1,4 @@
-"""A coordinator starts to lead: when it may answer, in which leader epoch it writes, and how loads are sliced."""
+"""A coordinator starts to lead: its first answers, the leader epoch of its writes, and the slices of its loads."""
 
 from __future__ import annotations
 

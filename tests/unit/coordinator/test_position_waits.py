@@ -44,7 +44,7 @@ def test_a_wait_lasts_until_the_group_reaches_the_awaited_offset() -> None:
     assert (waits.shown, waits.measured) == ({}, [3.0])
 
 
-def test_a_position_that_is_wanted_after_it_was_reached_is_no_wait() -> None:
+def test_a_request_for_a_position_that_was_reached_is_no_wait() -> None:
     """A member keeps requesting a position, because the position may be lowered. Such a request is no wait."""
     waits = Waits()
     waits.driver.poll(waits.waiter, 1, PARENT)

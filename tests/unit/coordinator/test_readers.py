@@ -233,7 +233,7 @@ async def test_a_new_coordinator_waits_for_the_end_of_its_predecessors_lease(
 
 
 @pytest.mark.parametrize("what", ["not held", "ours", "not resized"])
-async def test_a_member_begins_at_once_where_no_leader_holds(
+async def test_a_member_begins_at_once_unless_leaders_hold_its_group(
     running: Running, autojump_clock: MockClock, what: str
 ) -> None:
     await held(running)

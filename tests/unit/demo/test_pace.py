@@ -1,4 +1,4 @@
-"""The stream's pace is even, and even again after a pause."""
+"""The stream's pace is even, also after a pause."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_partitions_that_were_never_led_are_explained() -> None:
     assert resize_waits(topic.snapshot(), {}) == ["partition 2 has had no leader yet"]
 
 
-def test_a_state_that_cannot_be_read_is_not_one_that_was_never_led() -> None:
+def test_an_unreadable_state_does_not_count_as_never_led() -> None:
     topic = Topic(3)
     del topic.states[2]
     found = dataclasses.replace(topic.snapshot(), unreadable={2})

@@ -55,7 +55,7 @@ def test_entries_newer_than_the_epoch_required_do_not_count() -> None:
     assert lineage.cap(facts, 1) == 0
 
 
-def test_a_lineage_of_a_loser_that_is_older_than_the_required_epoch_does_not_count() -> None:
+def test_a_losers_lineage_older_than_the_required_epoch_does_not_count() -> None:
     """Model: off_lineage_fresh_enough."""
     facts = Facts()
     known(facts, 0, 2, (2, {1: 3}))
@@ -149,7 +149,7 @@ def test_pruning_drops_ended_losers_and_leaves_the_floor() -> None:
         (Loaded(5), 9, False),
     ],
 )
-def test_a_load_is_due_before_a_batch_past_an_entry_newer_than_the_last_load(
+def test_an_entry_newer_than_the_last_load_requires_a_load_before_batches_past_it(
     loaded: Loaded, batch: int, due: bool
 ) -> None:
     assert lineage.is_load_due(Lineage(9, -1, (Entry(2, {1: 0}), Entry(5, {1: 1}))), loaded, batch) is due
@@ -167,7 +167,7 @@ def test_leader_epochs_after_creation_come_from_the_newest_entry_of_a_grow() -> 
     assert lineage.leader_epochs_after_creation(5, entries) == {1: 2}
 
 
-def test_a_merge_is_found_where_a_grow_has_split_the_keys_off_since() -> None:
+def test_a_merge_is_found_even_if_a_later_grow_split_its_keys_off() -> None:
     """4 -> 16 -> 4 -> 8: partition 12 was merged into partition 0, and its keys were then split to partition 4."""
     known = {
         0: Lineage(4, -1, (Entry(3, {4: 1, 12: 0}),)),
