@@ -1,16 +1,17 @@
 """Remembers the batches that idempotent producers must repeat on a connection before later batches are written. Pure.
 
 A log that does not know a producer accepts any sequence from it, because earlier records may have been deleted. Suppose
-this broker refuses the first batch in flight, and then begins to lead the batch's partition, which is new. The log
-would accept the second batch, and later refuse the first batch as out of sequence. librdkafka does not even repeat the
-first batch: it considers a batch written once a later batch is written. (Apache Kafka accepts the later batch.)
+a producer has two batches in flight for a new partition. This broker refuses the first batch, because it does not lead
+the partition yet. Then it begins to lead. The log would accept the second batch, and later refuse the repeated first
+batch as out of sequence. librdkafka does not even repeat the first batch: it considers a batch written once a later
+batch is written. (Apache Kafka accepts the second batch.)
 
 For each partition and producer, this module remembers the first sequence that was refused with a retriable error. While
 the log does not know the producer, later sequences are refused too. Most libraries repeat the first batch first;
 kafka-python repeats the last batch first, and the other batches right after it. A producer that has not repeated the
-first batch within ``GIVE_UP_S`` will not repeat it. Such a producer gets OUT_OF_ORDER_SEQUENCE_NUMBER, as from a log
-that knows the producer, and continues in another epoch. Later batches of the old epoch are refused, because the
-producer may consider the missing batch written.
+first batch within ``GIVE_UP_S`` will not repeat it. Its later batches are answered with OUT_OF_ORDER_SEQUENCE_NUMBER,
+as by a log that knows the producer, and the producer continues in another epoch. Later batches of the old epoch are
+refused, because the producer may consider the missing batch written.
 
 The state is dropped when the connection ends, because the producer's requests in flight end with it.
 """
@@ -139,7 +140,7 @@ class SentBatch:
             self._awaited.skip(self, self._clock.monotonic())
 
     def to_be_repeated(self) -> None:
-        """Note that the batch is not written or may be truncated: the producer may repeat it after an error."""
+        """Note that the producer may repeat the batch: the batch is not in the log, or a truncation may remove it."""
         self._awaited.add(self, self._clock.monotonic())
 
 

@@ -19,9 +19,9 @@ OUR_SOFTWARE = "anabranch"
 _FAILS_WITHOUT_LEADER = frozenset({"sarama"})
 """Libraries that fail a record less than a second after its partition lost its leader. They send nothing meanwhile."""
 IN_FLIGHT_S = 0.05
-"""A batch in flight may arrive this long after its idempotent producer was made to refresh metadata.
-Such a batch is refused like the first batch: OUT_OF_ORDER_SEQUENCE_NUMBER would do more harm. No library repeats a
-batch so soon."""
+"""An idempotent producer's batch in flight may arrive this long after the producer was made to refresh metadata.
+Such a batch gets the same error as the batch before it: OUT_OF_ORDER_SEQUENCE_NUMBER would do more harm. No library
+repeats a batch so soon."""
 
 
 _REFRESHES_SELDOM = frozenset({"kgo"})
@@ -53,7 +53,7 @@ class ClientSession:
 
     @property
     def waits_for_leaders(self) -> bool:
-        """Whether a split is announced to the client: to stock clients that wait for leaders of new partitions."""
+        """Whether splits are announced to the client: only to stock clients that wait for leaders of new partitions."""
         return not self.is_ours and self.software_name not in _FAILS_WITHOUT_LEADER
 
     @property
@@ -66,7 +66,7 @@ class ClientSession:
 
     @property
     def refreshes_seldom(self) -> bool:
-        """Whether a doubling must not wait for the client's next metadata request, which may take seconds to come."""
+        """Whether the client requests metadata so seldom that a doubling must not wait for its next request."""
         return self.software_name in _REFRESHES_SELDOM
 
     @property
@@ -90,12 +90,12 @@ class ClientSession:
         return True
 
     def is_refreshing(self, topic: str, topic_id: uuid.UUID | None, layout_version: int, now: float) -> bool:
-        """Whether a batch that arrives now may have been in flight when the client was made to refresh metadata."""
+        """Whether the client was made to refresh metadata so recently that a batch sent before that may arrive now."""
         before = self._refreshes.get(topic)
         return before is not None and before[:2] == (topic_id, layout_version) and now - before[2] < IN_FLIGHT_S
 
     def is_furthest(self, key: TopicPartition, batch: RecordBatch) -> bool:
-        """Note a batch of an idempotent producer; False if it is a repetition, because a later batch arrived before."""
+        """Note a batch of an idempotent producer; False if a later batch arrived before: this one is a repetition."""
         named = (key, batch.producer_id)
         epoch, sequence = self._furthest.get(named, (NO_EPOCH, NO_SEQUENCE))
         if epoch == batch.producer_epoch and 0 < sequence - batch.base_sequence < HALF_OF_ALL_SEQUENCES:

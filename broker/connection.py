@@ -1,8 +1,8 @@
 """One client connection: requests are decoded and applied in order, and responses are sent in the same order.
 
 One task reads. Each response has a slot in a queue of at most ``MAX_SLOTS``. The first response is sent as soon as it
-is ready, as far as the socket takes it. A second task, started when it is first needed, sends the rest. While all slots
-are taken nothing more is read, so a client that stops reading costs bounded memory.
+is ready. If the socket does not take all of it, a second task sends the rest; that task is started when it is first
+needed. While all slots are taken nothing more is read, so a client that stops reading costs bounded memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ logger = structlog.get_logger(__name__)
 MAX_SLOTS = 8
 _REQUESTS_PER_YIELD = 8
 _PARKING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_POSITION})
-"""APIs whose requests may wait for other members: until such a request is answered, nothing more is read."""
+"""APIs whose requests may wait for other members. The connection reads no further request before the answer."""
 
 
 class _Slot:

@@ -1,6 +1,6 @@
 """Leaders hold consumers that do not keep the order of keys: topic key ``ordered.delivery.legacy.consumers=hold``.
 
-One task of a broker collects the facts for the partitions of such topics that the broker leads: lineages from
+One task of each broker collects the facts for the partitions that the broker leads in such topics. Lineages come from
 ZooKeeper, ends of leader epochs and log starts from leaders, groups and their positions from all coordinators.
 ``topic_holds`` decides. The task stores the decision at each partition, and fetches read it there. While a fact is
 missing, a partition serves only records that no group can wait for.

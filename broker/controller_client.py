@@ -1,7 +1,7 @@
 """The connection to the active controller: find it in ``/controller``, keep one channel, forward admin requests.
 
-If the controller answers NOT_CONTROLLER or cannot be reached, the request is sent again to the address that
-``/controller`` then names, until the request times out. A client never sees the fail-over.
+If the controller answers NOT_CONTROLLER or cannot be reached, ``/controller`` is read again and the request is sent to
+the address there, until the request times out. A client never sees the fail-over.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class ControllerClient:
         """Send ``body`` to the active controller and return its answer.
 
         ``refused(response)``: whether the response is NOT_CONTROLLER. Raises ``KafkaError`` REQUEST_TIMED_OUT 7 if no
-        controller answers in time. A request whose connection broke is sent again. That is safe: admin requests name
-        the wanted state, and the second response reports that this state exists already.
+        controller answers in time. A request whose connection broke is sent again. That is safe, because admin requests
+        name the wanted state. The second response then reports that this state exists already.
         """
         deadline = self._env.clock.monotonic() + timeout_s
         with trio.move_on_at(deadline):

@@ -2,8 +2,8 @@
 
 A request of an older controller is refused with STALE_CONTROLLER_EPOCH, and a request for an earlier registration of
 this broker with STALE_BROKER_EPOCH. Newer epochs are accepted (KAFKA-7235, KAFKA-9839). Requests wait until this broker
-is registered. Before that, a request may be for the previous process at this address, and the log of that process had
-more records.
+is registered. Before that, a request may be meant for the previous process at this address, whose log may have had more
+records.
 """
 
 from __future__ import annotations

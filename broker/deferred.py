@@ -51,7 +51,7 @@ class Deferred(Generic[T]):
         return found[0]
 
     def then(self, callback: Callable[[T], None]) -> None:
-        """Call ``callback`` with the value, at once if it is set already. One listener only."""
+        """Call ``callback`` with the value; at once if the value is set already. One listener only."""
         if self._callback is not None:
             raise RuntimeError("a response may have one listener only")
         self._callback = callback

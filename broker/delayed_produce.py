@@ -96,7 +96,7 @@ class AwaitedAppend(Awaited):
 
 
 class AwaitedInTerm(Awaited):
-    """A part without a batch in the log: the part is refused as soon as this broker does not lead in the same term."""
+    """A part without a batch in the log. It is refused as soon as this broker no longer leads in the same term."""
 
     __slots__ = ("_term",)
 
@@ -155,14 +155,14 @@ class AwaitedTurn(AwaitedInTerm):
         self._order = order
         self._held_until = held_until
         self._append: Callable[[], Part] | None = append
-        """Appends the batch, and keeps it in memory until then; None once the batch is not held any more."""
+        """Appends the batch. This function keeps the batch in memory; None once the batch is not held any more."""
         self._appended: Part | None = None
         self._memory = memory
         self._held_bytes = held_bytes
         memory.hold(held_bytes)
 
     def take_turn(self) -> None:
-        """Append the batch, unless it was answered before, for instance after a change of the leader."""
+        """Append the batch, unless it was answered already, for instance after a change of the leader."""
         if self._append is not None and not self.is_done():
             self._appended = self._append()
             self._free()

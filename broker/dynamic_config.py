@@ -124,8 +124,8 @@ class DynamicConfig:
 
         The overrides are read at the first request of each layout, because notifications of earlier alterations may
         arrive after the request. The request waits and is not refused, because the controller does not repeat a refused
-        request. A leader that missed its new epoch would stay in the old one, and its ISR changes would be fenced until
-        the next election.
+        request. A leader that missed its new epoch would stay in the old epoch, and its ISR changes would be fenced
+        until the next election.
         """
         known_id, known_version = self._read_for.get(topic, (None, -1))
         if topic_id == known_id and layout_version <= known_version:
@@ -192,7 +192,8 @@ class DynamicConfig:
         """Apply changes until cancelled. After a lost session all overrides are read again.
 
         ``runtime.znode_watch.follow`` does not fit: ``read_all_again`` has to wake this loop too. After a failed read
-        this loop logs a warning and tries again each ``_RETRY_S``, even without a connection; ``follow`` waits for one.
+        this loop logs a warning and reads again after ``_RETRY_S``, even without a connection. ``follow`` would wait
+        for a connection.
         """
         unregister = self._zk.on_state(self._on_state)
         try:

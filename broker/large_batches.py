@@ -3,9 +3,9 @@
 Most batches are checked by their header alone. A compacted topic needs each record's key. A resized topic needs the
 partition of each key of a stock producer. For ``compression.type`` the whole batch may have to be compressed again. A
 batch of 200,000 records would block the event loop for half a second, and a few kilobytes may decompress to 128 MiB.
-Such a batch is read while the request waits in its connection. So the requests of a connection keep their order, and
-the bytes of the batch stay unchanged. Then the batch is accepted or refused in one step, from the records that were
-read. Threads compress and decompress.
+Such a batch is read in steps, while its request waits in the connection. So the requests of a connection keep their
+order, and the bytes of the batch stay unchanged. After that, the batch is accepted or refused in one step, from the
+records that were read. Threads compress and decompress.
 """
 
 from __future__ import annotations

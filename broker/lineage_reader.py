@@ -2,9 +2,9 @@
 
 The state znode of a partition and the znode of its topic are read at the first question about them, after a ``sync``.
 The znodes are kept until their data watches fire. ZooKeeper fires a watch before any read of the same session shows the
-change. So all watched znodes in an answer are from the same moment. Nothing is guessed: for a znode that cannot be read
-or does not exist yet, the answer is LEADER_NOT_AVAILABLE (5), and the client asks again. For a malformed znode the
-answer names the fault.
+change. So all watched znodes in an answer are from the same moment. Nothing is guessed: while a znode cannot be read or
+does not exist yet, the answer is LEADER_NOT_AVAILABLE (5), and the client asks again. For a malformed znode the answer
+names the fault.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Limits the memory that the requests of all connections take together (``queued.max.request.bytes``).
 
-Counted are requests that are being received, and batches that wait for their turn (``retry_order``).
+It counts the requests that are being received or handled, and the batches that wait for their turn (``retry_order``).
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ class MemoryBudget:
             self._room.wake()
 
     async def wait_for_room(self, already_held_bytes: int) -> None:
-        """Return when there is room; at once if part of a request is held: otherwise no request could finish."""
+        """Return when there is room.
+
+        If part of a request is held already, return at once: otherwise no request could finish.
+        """
         while self._held_bytes >= self._limit_bytes and not already_held_bytes:
             await self._room.wait()

@@ -67,7 +67,7 @@ class TopicInfo:
     ordered_delivery: bool | None = None
     """Whether keys keep their order, fixed by the first resize. Before, it is None, and the configuration decides."""
     announced_partition_count: int = NO_COUNT
-    """The partition count announced before a split to producers that name no layout; -1 if no count is announced."""
+    """Before a split, the partition count announced to producers that name no layout; -1 if no count is announced."""
     announced_leaders: list[int] = field(default_factory=list)
     """The future leaders of the announced partitions, in the order of the partitions."""
     refreshes_stock_producers: bool = False
@@ -207,9 +207,9 @@ class MetadataCache:
         """Apply an UpdateMetadata request topic by topic, in steps of ``PARTITIONS_AT_ONCE``.
 
         Puts the partitions that left the cluster into ``removed``, with their incarnations. If partitions were removed
-        or the topic was created again, the request has a new topic id and names all partitions of the topic. The
-        partitions that it does not name were removed: a broker that was not registered when they were removed got no
-        request about their removal.
+        or the topic was created again, the request has a new topic id and names all partitions of the topic. So a
+        partition that the request does not name was removed. (A broker that was not registered at that time got no
+        request about the removal.)
         """
         self.brokers = {
             broker.id: BrokerInfo(

@@ -178,8 +178,8 @@ def _nobody_can_take_over(node: Node) -> bool:
 async def read_cluster(config: BrokerConfig, env: Env, zk: ZkStore) -> tuple[str, DynamicConfig]:
     """Read the cluster's id and the dynamic configs, which must be known before anything starts.
 
-    If the connection is lost meanwhile, the read is repeated for ``zookeeper.connection.timeout.ms`` (default: the
-    session timeout), which also limits the first connection. After that time, raises ``ZkError``.
+    If the connection is lost meanwhile, the read is repeated until ``zookeeper.connection.timeout.ms`` is over
+    (default: the session timeout); then raises ``ZkError``. The same key limits the wait for the first connection.
     """
     limit_ms = config.values["zookeeper.connection.timeout.ms"] or config.values["zookeeper.session.timeout.ms"]
     give_up = env.clock.monotonic() + limit_ms / 1000

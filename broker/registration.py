@@ -68,7 +68,7 @@ class Registration:
         self._wait_s = wait_s
         self._wake = trio.Event()
         self._written: BrokerRegistration | None = None
-        """The content of the znode as far as this process knows, without its timestamp."""
+        """The content that this process wrote last, without its timestamp; None if it may not have been written."""
         self.epoch = NO_EPOCH
 
     async def wait_for_old_session(self) -> None:

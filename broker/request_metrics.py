@@ -1,8 +1,7 @@
 """Counts requests by API: their number, the time of each part and their errors, as in Kafka's ``RequestMetrics``.
 
-To count a request takes a few additions. If a part took no time (the answer waited for nothing, or the response was
-sent at once), the part is not counted. Its requests are missing from the buckets, and are added to the first bucket
-when the buckets are read.
+To count a request takes a few additions. A part that took no time is not counted (the answer waited for nothing, or the
+response was sent at once). When the buckets are read, these requests are added to the first bucket.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The controller sends a hold for each partition that another partition waits for: the first offset that some group has
 not read, and the time for which the hold lasts. If the controller does not renew a hold, the hold ends, so no hold of a
 crashed controller lasts for ever. At the beginning of each leader epoch the leader keeps all records for the time of a
-lease: the controller may have sent the hold to the previous leader, and a resize that begins with this epoch may add
-waits. A follower removes no records by time: its log begins where the leader's log begins.
+lease, because the controller may have sent the hold to the previous leader, or a resize that begins with this epoch may
+add waits. A follower removes no records by time: its log begins where the leader's log begins.
 """
 
 from __future__ import annotations

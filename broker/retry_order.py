@@ -1,10 +1,10 @@
 """Keeps the order when a producer without idempotence repeats batches after retriable errors. Pure.
 
-Such a producer numbers nothing and may have several requests in flight. If a later request were accepted, the records
-of the repeated earlier requests would come after its records. Some libraries repeat requests in the reverse order; some
-build other batches of the same records. So this module remembers the refused records in the order in which they first
-arrived. Only a batch that begins with the next such record is accepted. All other batches are refused with a retriable
-error, until every record has arrived or a time limit is over.
+Such a producer gives its batches no numbers, and may have several requests in flight. If a later request were accepted,
+the records of the repeated earlier requests would come after its records. Some libraries repeat requests in the reverse
+order; some build other batches of the same records. So this module remembers the refused records in the order in which
+they first arrived. Only a batch that begins with the next such record is accepted. All other batches are refused with a
+retriable error, until every record has arrived or a time limit is over.
 
 If a batch is repeated before its turn, it is not refused but held for a moment. Java's producer and kafka-python put a
 refused batch before all other batches of its partition, and send no other batch of the partition before the refused
@@ -29,7 +29,7 @@ GIVE_UP_S = 5.0
 MAX_RECORDS = 100_000
 """If so many records are remembered, further batches of a producer are refused but not awaited."""
 MAX_BATCH_RECORDS = 20_000
-"""A batch of more records is not awaited if it arrived before this broker led: reading the records takes long."""
+"""A batch of more records is not awaited if it arrived before this broker led: to read its records takes too long."""
 
 Mark: TypeAlias = int
 """A hash that stands for a record."""
@@ -145,7 +145,7 @@ class RetryOrder:
         self._held = {mark: other for mark, other in self._held.items() if other is not held}
 
     def _give_up_until(self, first: Mark) -> None:
-        """Stop awaiting the records before ``first``, because they must not be written after ``first``."""
+        """Stop awaiting the records before ``first``, and refuse them from now on: ``first`` is written now."""
         while self._awaited and self._awaited[0] != first:
             mark = self._awaited.popleft()
             self._marks.discard(mark)

@@ -9,7 +9,7 @@ for each connection and layout:
 - The layout has changed and a batch has a misplaced key. The repeated batch is refused permanently.
 
 Batches in flight that follow a refused batch are refused too; otherwise they would be written before the refused batch.
-The same holds for batches that follow a batch which arrives before this broker first leads its partition. See
+The same holds if the first batch was refused because this broker did not lead its partition yet. See
 ``awaited_batches`` for idempotent producers, and ``retry_order`` for the others.
 """
 
@@ -111,7 +111,10 @@ class StockProducers:
         return -1 if at is None else int((now - at) * 1000)
 
     def _is_silent(self, topic: str, now: float) -> bool:
-        """Whether a producer was busy until it could be made to refresh metadata, and has sent nothing since then."""
+        """Whether producers were busy until they could be made to refresh metadata, and nothing has arrived since then.
+
+        The result is False again when this has lasted for ``silence_s``.
+        """
         since = self._refreshing_since.get(topic, -math.inf)
         silence_s = self._silence_s
         return now - since < silence_s and since - silence_s < self._written_at[topic] <= since
@@ -238,7 +241,7 @@ def _check_sequence(
 ) -> None:
     """Raise unless an idempotent producer's batch may be written now: other batches may have to be repeated first.
 
-    The log's own check is made here as well, because a batch that the log refuses must still be repeated.
+    The log's own check is made here as well: a batch that the log refuses has to be repeated, so it stays awaited.
     """
     key = partition.key
     if session.is_refreshing(key.topic, topic_id, version, now):
@@ -270,7 +273,7 @@ def _check_order(session: ClientSession, key: TopicPartition, batch: RecordBatch
 def _refused_for_good(
     session: ClientSession, key: TopicPartition, batch: RecordBatch, now: float, *, is_repeated: bool
 ) -> None:
-    """Note that no record of the batch may be written, even if it ``is_repeated`` in another batch."""
+    """Note that no record of the batch may be written. ``is_repeated``: the error makes the producer repeat them."""
     if is_repeated:
         _retry_order(session, key, now).refused_for_good(batch.sent_records())
     elif _is_awaited(session, key):

@@ -38,7 +38,7 @@ class Decision(NamedTuple):
 
 
 class HoldWait(NamedTuple):
-    """A group that one partition waits for, as DescribeHolds shows it; -1 where a number is not known."""
+    """A group that one partition waits for, as DescribeHolds shows it; a number that is not known is -1."""
 
     group: str
     on: int
@@ -135,7 +135,7 @@ class TopicHold:
         return self._groups.since(obstacle)
 
     def waits_of(self, p: int, now: float) -> list[HoldWait]:
-        """The waits of a partition over all its entries, sorted by awaited partition."""
+        """The waits of one partition, for all partitions and epochs that it names, sorted by awaited partition."""
         readers = [reader for answer in self.answers.values() for reader in answer.readers]
         found = []
         epochs = Requirements(self.facts, [p]).epochs

@@ -18,17 +18,17 @@ IncarnationOf: TypeAlias = Callable[[str, int], int]
 class OffsetsLog(Protocol):
     """The partitions of ``__consumer_offsets`` that this broker leads. Each call names a leader epoch.
 
-    A call fails unless this broker leads the partition in that epoch, because a coordinator's state is correct only for
-    the epoch in which it loaded. If this broker still leads in the next epoch, waiting calls continue.
+    A call fails if this broker does not lead the partition in that epoch: a coordinator's state is correct only for the
+    epoch in which it was loaded. If this broker still leads in the next epoch, waiting calls continue.
     """
 
     def append(self, partition: int, leader_epoch: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
         """Append all records as one batch (acks=all, current time as timestamp).
 
-        The result is filled with None once the batch is committed (below the high watermark), or with an error if the
-        batch never will be committed. NOT_ENOUGH_REPLICAS_AFTER_APPEND means that the batch is committed, but on fewer
-        replicas than required. There is no timeout: until the result is filled, the batch may still be committed. Must
-        not raise.
+        The result is filled with None once the batch is committed (below the high watermark), or with an error once it
+        is certain that the batch will not be committed. NOT_ENOUGH_REPLICAS_AFTER_APPEND means that the batch is
+        committed, but on fewer replicas than required. There is no timeout: until the result is filled, the batch may
+        still be committed. Must not raise.
         """
         ...
 

@@ -1,11 +1,12 @@
 """Encodes and decodes the records of ``__consumer_offsets``, in Kafka's formats.
 
-Writers follow the finalized level of ``consumer_offsets_topic_schema``. Below level 2 they use the highest versions
-without tagged fields, version 3 of offset values and of group values: a coordinator from before KIP-915 can read these.
-From level 2 on they use the flexible version 4 of both, in which an offset has the incarnation and the rewinds of its
-partition in tagged fields. A commit with its own expiry uses version 1 of offset values at each level, because no later
-version has that field. Readers follow KIP-915 at each level: they accept the flexible version, read a higher version as
-the highest known version, ignore unknown tagged fields, and return ``UnknownRecord`` for unknown key types.
+Writers follow the finalized level of ``consumer_offsets_topic_schema``. Below level 2 they use version 3 of offset
+values and of group values. These are the highest versions without tagged fields, so a coordinator from before KIP-915
+can read them. From level 2 on they use the flexible version 4 of both, in which an offset has the incarnation and the
+rewinds of its partition in tagged fields. A commit with its own expiry uses version 1 of offset values at each level,
+because no later version has that field. Readers follow KIP-915 at each level: they accept the flexible version, read a
+higher version as the highest known version, ignore unknown tagged fields, and return ``UnknownRecord`` for unknown key
+types.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The volatile state that ``readers`` needs: the groups that leaders count as readers of a topic."""
+"""The volatile state of ``readers``: the groups that leaders count as readers of a topic."""
 
 from __future__ import annotations
 

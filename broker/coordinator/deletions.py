@@ -1,8 +1,8 @@
 """Remembers recently deleted partitions, because a coordinator may find offsets of such a partition later.
 
 Each coordinator writes tombstones for the offsets of a deleted partition once it knows of the deletion. A coordinator
-may crash before its tombstones are written. Its successor writes them again: otherwise consumers of a partition that is
-created again would start at the offsets of the deleted partition. The successor may have been told of the deletion
+may crash before its tombstones are written. Its successor writes them again. Otherwise, if the partition is created
+again, consumers would start at the offsets of the deleted partition. The successor may have been told of the deletion
 before it became coordinator, so each broker remembers deletions for a while.
 """
 

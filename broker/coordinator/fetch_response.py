@@ -31,8 +31,8 @@ def for_one_group(
 ) -> OffsetFetchResponse:
     """The response of version 1 to 7. Version 1 has no top-level error: it has the error in every partition.
 
-    Incarnations (tag 10256) are included from version 8 on: librdkafka before 2.2 uses version 7 and cannot skip a tag
-    (librdkafka #4278), so its consumers would stop at the first tag.
+    Incarnations (tag 10256) are in the response only from version 8 on. librdkafka before 2.2 uses version 7 and cannot
+    skip a tag (librdkafka #4278): its consumers would stop at the first tag.
     """
     if group.error_code != ErrorCode.NONE and api_version < TOP_LEVEL_ERROR_VERSION:
         return _every_partition_refused(topics or [], group.error_code)

@@ -45,7 +45,8 @@ class Member:
     join: ParkedJoin | None = None
     sync: Token | None = None
     is_new: bool = False
-    """Whether no join of the member was answered yet. It cannot heartbeat yet; its waiting join times out instead."""
+    """Whether no join of the member was answered yet.
+    Such a member cannot heartbeat: its waiting join times out instead."""
     polls_positions: bool = False
     """Whether the member polled for positions, or announced polls in a heartbeat: it will poll in every generation."""
     deadline_ms: int | None = None
@@ -123,7 +124,7 @@ class Group:
         return group
 
     def transition_to(self, target: GroupState, wall_ms: int) -> None:
-        """Change the state, as far as the table of ``group_state`` allows it."""
+        """Change the state. Raises ``IllegalTransitionError`` if the table of ``group_state`` forbids it."""
         self.state = enter(f"group {self.group_id!r}", self.state, target, VALID_PREVIOUS_STATES)
         self.state_timestamp_ms = wall_ms
 
@@ -244,7 +245,7 @@ class Group:
         )
 
     def select_protocol(self) -> str:
-        """Of the protocols that all support, the one that most members prefer; on a tie, the first member's choice."""
+        """The protocol that all support and most members prefer; on a tie, the one that the earliest member prefers."""
         everyone = len(self.members)
         votes: dict[str, int] = {}
         for member in self.members.values():

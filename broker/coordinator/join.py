@@ -182,7 +182,7 @@ def _rejoin(turn: Turn, group: Group, member: Member, joining: Joining) -> None:
 
 
 def _park(turn: Turn, group: Group, member: Member, join: ParkedJoin) -> None:
-    """Let the member wait. An earlier join, whose connection broke, is answered, so that no join waits for ever."""
+    """Let the join wait. An earlier join of the member is answered with an error: its connection broke."""
     previous = group.park_join(member, join)
     if previous is not None:
         error = ErrorCode.REBALANCE_IN_PROGRESS
@@ -195,8 +195,8 @@ def _park(turn: Turn, group: Group, member: Member, join: ParkedJoin) -> None:
 def _replace_static(turn: Turn, group: Group, joining: Joining, instance_id: str, new_member_id: str) -> None:
     """Replace a static member that joins again without its member id, and fence its predecessor.
 
-    If the group is stable and its protocol does not change, no rebalance is needed: the generation is written with the
-    new member id, and the join is answered when the generation is committed.
+    If the group is stable and its protocol does not change, no rebalance is needed. The generation is written with the
+    new member id, and the join is answered when that write is committed.
     """
     old_member_id = group.static_members[instance_id]
     old_leader_id = group.leader_id

@@ -5,9 +5,8 @@ load of an older leader epoch changes nothing. To unload a partition that is sti
 
 A new leader holds every committed record, but does not know yet which of the last ones are committed: its high
 watermark lags behind its predecessor's. The new leader reads the log to the end and serves once the high watermark has
-reached that end (Kafka serves at once). An earlier answer could be wrong: from the records up to the log end, the
-answer could show an offset that is lost with this leader; from the records up to the high watermark, it could be older
-than an acknowledged commit.
+reached that end (Kafka serves at once). Before that, any answer could be wrong. An offset above the high watermark may
+be lost with this leader. An offset below the high watermark may be older than an acknowledged commit.
 """
 
 from __future__ import annotations
@@ -49,10 +48,9 @@ class _Load:
 class Leadership:
     """The state of each partition by number: loading, loaded, or led by another broker.
 
-    ``leader_epoch`` orders the controller's requests, even if they arrive late. None stands for a deleted replica,
-    which is unloaded in any epoch (KAFKA-16118, KAFKA-19274): if the partition is created again later, its epochs begin
-    at 0.
-    ``on_loaded`` is called for each partition that begins to serve.
+    ``leader_epoch`` orders the controller's requests, even if they arrive late. If it is None, the replica was deleted
+    and is unloaded in any epoch (KAFKA-16118, KAFKA-19274). The epoch is then forgotten, because the epochs of a
+    partition that is created again begin at 0. ``on_loaded`` is called for each partition that begins to serve.
     """
 
     def __init__(
@@ -81,7 +79,7 @@ class Leadership:
         self._to_start: list[_Load] = []
         self._wake = trio.Event()
         self._work = trio.Lock()
-        """Only one load at a time reads or builds: a slice of each of fifty loads would block the event loop 0.1 s."""
+        """Only one load at a time reads or builds: fifty loads with a slice each would block the event loop 0.1 s."""
 
     @property
     def is_loading(self) -> bool:

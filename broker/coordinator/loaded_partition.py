@@ -31,13 +31,14 @@ class _InFlight:
     write: Write
     then: Then | None
     overdue_ms: int | None = None
-    """The time when the request is answered even without a result; None once the request is answered."""
+    """The time when the request is answered even without a result.
+    None if the result is known at once, and after such an answer."""
     error: ErrorCode | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _Read:
-    """A request that may be answered from memory once it is certain that no other broker leads."""
+    """A request that is answered from memory once it is certain that this broker led after the request arrived."""
 
     then: Callable[[ErrorCode], None]
     overdue_ms: int
@@ -99,7 +100,7 @@ class LoadedPartition:
         self.shard = shard
         self.is_closed = False
         self.confirmed_ms: int | None = None
-        """The latest time (monotonic ms) at which this broker surely led the partition; None if not known."""
+        """The latest time (monotonic ms) at which this broker certainly led the partition; None if not known."""
         self.schema_level: Callable[[], int] = lambda: highest_level(CONSUMER_OFFSETS_TOPIC_SCHEMA)
         """The finalized level of the records' schema, looked up at each write."""
         self._log = log
@@ -135,7 +136,7 @@ class LoadedPartition:
             self.schedule(group_id)
 
     def on_due(self, group_id: str | None, deadline_ms: int) -> None:
-        """Handle a timer that fired: the timer of a group; if the group is None, the timer of writes and reads."""
+        """Handle a timer that fired: a group's timer or, if ``group_id`` is None, the timer of writes and reads."""
         if self.is_closed:
             return
         now = read_clock(self._clock, not_before_ms=deadline_ms)
@@ -154,7 +155,7 @@ class LoadedPartition:
     def close(self, error: ErrorCode) -> None:
         """Answer everything that waits with ``error``. Results of writes that become known later change nothing.
 
-        The log is not used, because this broker may not lead it any more (KAFKA-20115).
+        Nothing is written to the log, because this broker may not lead the partition any more (KAFKA-20115).
         """
         self.is_closed = True
         turn = self.turn()
@@ -177,7 +178,7 @@ class LoadedPartition:
     # ------------------------------------------------------------ reads
 
     def confirm(self, then: Callable[[ErrorCode], None]) -> None:
-        """Call ``then`` once it is certain that this broker still led after this call, so its memory was up to date.
+        """Call ``then`` once it is certain that this broker still led after this call: then its memory was up to date.
 
         If this broker does not lead any more, the error is NOT_COORDINATOR. Reads that arrive during a confirmation
         share the next confirmation.
@@ -190,7 +191,7 @@ class LoadedPartition:
             self._timer.set(self._timer_key(None), overdue_ms)
 
     def wait_until(self, due_ms: int, then: Callable[[ErrorCode], None]) -> None:
-        """Call ``then`` at that time (monotonic ms); if the partition is closed before, with an error."""
+        """Call ``then`` at that time (monotonic ms), or with an error if the partition is closed before."""
         self._waiting.append((due_ms, then))
         self._timer.set(self._timer_key(None), due_ms)
 

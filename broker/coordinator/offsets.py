@@ -68,8 +68,8 @@ Checked: TypeAlias = list[tuple[str, list[tuple[int, ErrorCode]]]]
 def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, topics: Topics) -> None:
     """Write the offsets and answer once they are committed; each partition has an error of its own.
 
-    Until it rebalances, a stock consumer commits offsets of partitions that were merged away, and aiokafka does not
-    rebalance before the commit succeeds. Such a commit is acknowledged but not stored.
+    A stock consumer commits offsets of partitions that were merged away, until it rebalances. Such a commit is
+    acknowledged but not stored: if it were refused, aiokafka would not rebalance.
     """
     group, error = committing_group(turn, request)
     if error is not ErrorCode.NONE or group is None:
@@ -202,7 +202,7 @@ def _committed(
 
 
 def _rewinds(before: OffsetAndMetadata | None, offset: int) -> int:
-    """The number of commits that lowered the offset, up to a commit of ``offset`` after ``before``."""
+    """``rewinds`` of a commit of ``offset`` after ``before``: the number of commits so far that lowered the offset."""
     return 0 if before is None else before.rewinds + (offset < before.offset)
 
 

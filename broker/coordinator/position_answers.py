@@ -177,7 +177,7 @@ def will_poll(group: Group, member: Member) -> None:
 
 
 class Processed(NamedTuple):
-    """The offsets of a member's commit that count as reports as well."""
+    """The offsets of a member's commit that are marked as reports of its positions."""
 
     generation_id: int
     member_id: str

@@ -3,9 +3,9 @@
 The request is a long poll. It is fenced like a heartbeat, and counts as a heartbeat when it arrives. Unlike a
 heartbeat, it is refused until the generation is stable, because before that no member owns a partition. A member's
 first poll in a generation means that it has revoked all partitions that it no longer owns. A request without member id
-and generation (-1) is answered at once with the known positions. If such a request has ``need_position``, the owners
-that poll are asked for missing positions from then on. That question tells an owner that the partition is closed,
-before the controller removes the records that the group has read.
+and generation (-1) is answered at once with the known positions. If such a request has ``need_position``, the
+coordinator asks the owners that poll for the missing positions from then on. This also tells an owner that the
+partition is closed, before the controller removes the records that the group has read.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def _replace_wants(
 def _continue_waits(turn: Turn, group: Group, member_id: str, awaited_until: Mapping[TopicPartition, int]) -> None:
     """Continue a member's earlier waits if it still awaits their offsets; record the lengths of waits that are over.
 
-    A member's first polls in a generation may not name all of its waits. If the partition whose records wait has
-    another owner now, that owner records the rest of the wait.
+    A member's first polls in a generation may leave out some of its waits. The waiting records are in a partition that
+    the member owns. If that partition has another owner now, the new owner records the rest of the wait.
     """
     poller, earlier = group.positions.pollers[member_id], group.positions.waits_before.get(member_id, {})
     for tp in [tp for tp in earlier if tp in awaited_until]:
@@ -152,8 +152,9 @@ def _note_waits(turn: Turn, group: Group, poller: Poller, awaited_until: Mapping
 def _note_poll(group: Group, member_id: str) -> bool:
     """Note a member's poll; returns whether the poll may change which of the wanted positions are known.
 
-    Only a member's first poll in this generation may change that, in two cases: the group waits for no other first
-    poll, or it had already stopped waiting for this member's poll.
+    Only a member's first poll in this generation may change that: the last first poll for which the group waits, or a
+    poll after the group stopped waiting for it. The result is also True if the group would have waited for this poll
+    without limit.
     """
     positions = group.positions
     if member_id in positions.pollers:
@@ -208,7 +209,7 @@ def _meant(incarnation: int, topic: str, index: int, incarnation_of: Incarnation
 def _positions(
     turn: Turn, request: ConsumerGroupPositionRequest, incarnation_of: IncarnationOf
 ) -> ConsumerGroupPositionResponse:
-    """The positions of the named partitions; if no partition is named, of all that have a waiting member or a report.
+    """The positions of the named partitions; if none is named, of each partition that a member waits for or reported.
 
     ``need_position`` means that a member waits for the partition, or may wait for it after its next poll.
     """
@@ -236,12 +237,12 @@ def _positions(
 
 
 def _may_be_wanted(group: Group) -> bool:
-    """Whether a member may wait for a partition as soon as it polls."""
+    """Whether a member whose waits are not known yet may wait for a partition."""
     return bool(group.members) and (group.state is not GroupState.STABLE or group.positions.may_be_asked_for)
 
 
 def ask_owners(turn: Turn, group: Group, wanted: dict[TopicPartition, int]) -> None:
-    """Ask members that poll for their positions in the wanted partitions that they own, until the generation ends.
+    """Ask the owners of the wanted partitions, if they poll, to report their positions until the generation ends.
 
     A member that has not polled may still poll, because the generation or this coordinator may be new.
     """

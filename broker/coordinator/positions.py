@@ -5,11 +5,11 @@ Only the owner of a partition knows which records are processed. While the owner
 ordinary commits do not count, because a periodic commit runs ahead of the flush callback. A commit that is marked as a
 report counts as a report once it is committed.
 
-If no member can report, the committed offset of the same incarnation counts, and only after every member has polled in
-this generation. Before that, a member may still be revoking partitions. If a member has polled in an earlier
+If no member can report, the committed offset of the same incarnation counts. It counts only after every member has
+polled in this generation: before that, a member may still be revoking partitions. If a member has polled in an earlier
 generation, or has announced polls in a heartbeat, the group waits for its poll as long as it is a member: the
-application may be busy for up to the rebalance timeout. Any other member may be a stock client, which never polls. The
-group waits for such a member only as long as a session lasts. An unknown position is -1, never a guess.
+application may be busy for up to the rebalance timeout. Any other member may be a stock client, which never polls. For
+the poll of such a member the group waits one session timeout. An unknown position is -1, never a guess.
 
 A deposed leader of the offsets partition may still answer, with positions that are out of date. That is safe, because
 processed records stay processed. So a position is answered without a confirmation of the leadership, which a committed
@@ -67,7 +67,7 @@ class Poller:
     asked: dict[TopicPartition, None] = field(default_factory=dict)
     """Partitions that the member owns, and whose positions were requested from the member."""
     awaited: dict[TopicPartition, PositionWait] = field(default_factory=dict)
-    """The wanted partitions for whose positions records wait at the member."""
+    """The wanted partitions in which the group must reach an offset before the member delivers waiting records."""
     token: Token | None = None
     deadline_ms: int = 0
     poll_number: int = -1
@@ -92,7 +92,7 @@ class GroupPositions:
     waiting: dict[TopicPartition, dict[str, None]] = field(default_factory=dict)
     """The members that want a partition's position."""
     without_poll: dict[str, int | None] | None = None
-    """Members that have not polled, each with the ms that the group waits for its poll; None: without limit.
+    """Members that have not polled, each with the ms that the group waits for its poll (None: without limit).
 
     The field is None until a member polls, or until positions are requested without a member.
     """
@@ -129,7 +129,7 @@ class GroupPositions:
 
     @property
     def may_be_asked_for(self) -> bool:
-        """Whether some member that will poll has not polled yet in this generation, so that its waits are not known."""
+        """Whether a member's waits are not known: it has not polled in this generation yet, and is expected to poll."""
         return self.has_polled if self.without_poll is None else bool(self.without_poll)
 
     def deadlines(self) -> Iterable[int]:
@@ -175,7 +175,7 @@ class GroupPositions:
         return new
 
     def _ask_again(self, tp: TopicPartition) -> None:
-        """Request the owner's position again, as if no member had waited for the partition before."""
+        """Forget that the owner was asked for its position, so that the owner is asked again."""
         owner = None if self.ownership is None else self.ownership.owner_of.get(tp)
         if owner is not None and owner in self.pollers:
             self.pollers[owner].asked.pop(tp, None)

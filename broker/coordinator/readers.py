@@ -37,8 +37,8 @@ MARGIN = 1.1
 WITHOUT_COMMIT_MS = 60_000
 """How long a group counts after it fetched offsets, if it has no commit in the topic and no member that reads it."""
 KNOWN_WITHIN_MS = 5_000
-"""The longest time that a member's OffsetFetch waits for this broker to know a partition, or for the group's beginning
-in that partition to be committed."""
+"""The longest time that a member's OffsetFetch waits until this broker knows a partition, or until the group's
+beginning in that partition is committed."""
 LOOK_AGAIN_MS = 50
 
 
@@ -139,7 +139,7 @@ def begins_at_ms(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTo
     """Count the group for these topics; returns the time (monotonic ms) from which OffsetFetch may be answered.
 
     A leader that has not asked this coordinator about a topic yet will count the group when it asks. But in a resized
-    topic such a leader may still use an answer of the previous coordinator, so there the fetch waits all the same.
+    topic such a leader may still use an answer of the previous coordinator, so the fetch waits in any case.
     """
     now_ms, counted = turn.now.monotonic_ms, turn.shard.counted
     at_ms = now_ms

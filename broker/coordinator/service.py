@@ -273,7 +273,7 @@ class GroupCoordinator:
         return token
 
     def heartbeat(self, ctx: RequestOrigin, request: HeartbeatRequest) -> Deferred[HeartbeatResponse]:
-        """Answered at once; NONE while the group is being loaded, because its sessions start after the load."""
+        """Answered at once. While the group loads, the answer is NONE, because sessions start after the load."""
         token: Deferred[HeartbeatResponse] = Deferred()
         found = self._find(request.group_id)
         if isinstance(found, ErrorCode):
@@ -288,7 +288,7 @@ class GroupCoordinator:
     def consumer_group_position(
         self, ctx: RequestOrigin, request: ConsumerGroupPositionRequest
     ) -> Deferred[ConsumerGroupPositionResponse]:
-        """Answered when a position that the member waits for moves, or when a position is requested from the member."""
+        """Answered when a position that the member waits for changes, or when the member is asked for a position."""
         token: Deferred[ConsumerGroupPositionResponse] = Deferred()
         found = self._find(request.group_id)
         if self._level(GROUP_COORDINATOR) < POSITIONS_LEVEL:

@@ -1,7 +1,7 @@
 """Makes decisions about very many groups of a partition: on expired offsets, and on offsets of deleted partitions.
 
-The decisions are made in slices. A slice is written before the next slice is decided. So a lagging follower delays at
-most one slice, and when it catches up, at most one slice is committed at once.
+The decisions are made in slices. The next slice is decided once the writes of this slice are committed or lost. So at
+most one slice waits for a lagging follower, and at most one slice is committed when it catches up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anabranch.runtime.env import Clock
 
 
 class Sweeps:
-    """Visits the groups of one partition at a time: a slice of each of fifty partitions would block tasks for 0.1 s."""
+    """Visits the groups of one partition at a time: fifty partitions with a slice each would block tasks for 0.1 s."""
 
     def __init__(self, clock: Clock, background: Background) -> None:
         self._clock = clock

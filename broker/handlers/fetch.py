@@ -2,9 +2,9 @@
 
 Supports the sessions of KIP-227 (version 7), the leader epochs of KIP-320 (9) and the diverging epoch of KIP-595 (12).
 Records are file ranges, sent without being read here. A consumer reads up to the high watermark, with read_committed up
-to the last stable offset. KIP-253's layouts do not matter here: each batch carries its leader epoch, from which a
-consumer knows what it has to wait for. To a consumer that does not wait by itself, and is held, the log seems to end at
-the first held offset.
+to the last stable offset. KIP-253's layouts do not matter here: each batch carries its leader epoch, and from this
+epoch a consumer knows which records it has to wait for. A consumer that does not wait by itself may be held: for this
+consumer the log seems to end at the first held offset.
 Skipped: preferred read replicas (KIP-392; always -1), topic ids (version 13).
 """
 

@@ -87,7 +87,7 @@ class FetchRead:
     def run_in_steps(self) -> Generator[ColdError | None, None, None]:
         """Like ``run``, but one partition a step. A partition that changes in between is dirty again.
 
-        If a partition's look-ups would wait for the disk, yields a ``ColdError``: await the error's ``warm`` before the
+        If a partition's look-ups would have to wait for the disk, yields a ``ColdError``: await its ``warm`` before the
         next step.
         """
         for key in self._begin():

@@ -1,6 +1,6 @@
 """InitProducerId (22): a producer id for an idempotent producer.
 
-The id is always new, with epoch 0, even for a producer that names its present id: without a transactional id there is
+The id is always new, with epoch 0, even if the producer names its present id: without a transactional id there is
 nothing to fence (KIP-360). Skipped: transactional ids.
 """
 

@@ -3,8 +3,8 @@
 Timestamp -1 means the end (high watermark; with read_committed the last stable offset), -2 the log start, -3 (version
 7, KIP-734) the record with the largest timestamp. If no record has the timestamp or a later one, the offset is -1.
 While the watermark of a new leader is below the start of its epoch, the end is not known: the error is
-OFFSET_NOT_AVAILABLE (from version 5 on, KIP-207) or LEADER_NOT_AVAILABLE (before). A closed partition is answered with
-the same error until no in-sync replica can have more records.
+OFFSET_NOT_AVAILABLE (from version 5 on, KIP-207) or LEADER_NOT_AVAILABLE (before). For the end of a closed partition
+the error is the same until each in-sync replica has exactly the leader's records.
 
 A search by timestamp may read a whole segment. Then the response is sent later, and other requests are served
 meanwhile.

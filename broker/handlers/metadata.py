@@ -1,13 +1,13 @@
 """Metadata (3): the brokers, topics and leaders that this broker knows.
 
 A topic that does not exist is created if ``auto.create.topics.enable`` and the request's flag allow it. Its error is
-LEADER_NOT_AVAILABLE until it has leaders. A broker without metadata waits for it before it answers: librdkafka 2.10 and
-later drops every broker that a response does not name. Topics and partitions are sorted. Partitions marked for deletion
-are included, so that consumers drain them. From version 10 on KIP-253's tags carry the topic's layout, whether its
-delivery is ordered, and the incarnations of the topic and of each partition. Version 9 has no such tags: librdkafka 2.1
-requests version 9, cannot skip a tag (librdkafka #4278), and would find no leader. All operations of a resource are
-authorised (KIP-430), as in Kafka without an authorizer. Stock clients get the partitions of an announced split before
-these partitions have leaders (docs/ordered-resize.md).
+LEADER_NOT_AVAILABLE until it has leaders. A broker that has no metadata yet answers once it has received metadata:
+librdkafka 2.10 and later drops every broker that a response does not name. Topics and partitions are sorted. Partitions
+marked for deletion are included, so that consumers drain them. From version 10 on KIP-253's tags carry the topic's
+layout, whether its delivery is ordered, and the incarnations of the topic and of each partition. Version 9 has no such
+tags: librdkafka 2.1 requests version 9, cannot skip a tag (librdkafka #4278), and would find no leader. All operations
+of a resource are authorised (KIP-430), as in Kafka without an authorizer. Stock clients get the partitions of an
+announced split before these partitions have leaders (docs/ordered-resize.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """OffsetForLeaderEpoch (23): the end offset of a leader epoch (KIP-101, KIP-279, KIP-320).
 
 Consumers of a resized topic need the ends of the epochs of earlier layouts to decide which records they may deliver
-(KIP-253). For such an epoch the error is OFFSET_NOT_AVAILABLE while an in-sync replica may have more records of its own
-leadership, and may lead again.
+(KIP-253). For such an epoch the error is OFFSET_NOT_AVAILABLE while an in-sync replica may have records of the epoch
+that this leader lacks: if that replica becomes the leader, the epoch ends at a higher offset.
 """
 
 from __future__ import annotations

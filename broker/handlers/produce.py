@@ -10,9 +10,9 @@ KIP-253: from version 9 on a producer names the layout by which it chose the par
 no in-sync replica can have a copy of the batch from an earlier leader. After the refusal, the producer may write the
 records again, in another partition or with other sequences.
 
-An idempotent producer may have batches in flight that it sent after a batch that it has to repeat. These later batches
-are refused as well when the log does not know the producer's next sequence (``awaited_batches``). Apache Kafka appends
-them, and librdkafka then considers the first batch written.
+When an idempotent producer has to repeat a batch, its later batches may be in flight already. If the log does not know
+the producer's next sequence, the later batches are refused as well (``awaited_batches``). Apache Kafka appends them,
+and librdkafka then considers the first batch written.
 
 Skipped: transactions. A transactional id is refused. A transactional batch without an id is refused too: its
 transaction would never end, and the last stable offset would stay below it.

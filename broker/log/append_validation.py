@@ -154,7 +154,7 @@ def _check_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> Non
 
 
 def _has_odd_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> bool:
-    """Whether a record may have a timestamp that is not allowed, as far as the batch's header shows."""
+    """Whether, judged by the batch's header alone, a record may have a timestamp that is not allowed."""
     after_ms = min(config.message_timestamp_after_max_ms, config.message_timestamp_difference_max_ms)
     before_ms = min(config.message_timestamp_before_max_ms, config.message_timestamp_difference_max_ms)
     return batch.max_timestamp - now_ms > after_ms or before_ms != MAX_LONG

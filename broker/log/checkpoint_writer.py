@@ -56,7 +56,7 @@ class CheckpointWriter:
             self.set_outdated(directory)
 
     def truncated(self, log: PartitionLog) -> None:
-        """Write a lowered recovery point at once: new records below the old one would count as synced."""
+        """Write a lowered recovery point at once: new records below the old recovery point would count as synced."""
         directory = self._logs.home(log.partition)
         if directory is None:
             return

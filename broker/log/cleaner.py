@@ -115,9 +115,10 @@ class LogCleaner:
             await self._reconfigured.wait()
 
     async def clean_dirtiest(self) -> bool:
-        """Clean the log with the largest dirty ratio above its ``min.cleanable.dirty.ratio``; False if there is none.
+        """Clean the log with the largest dirty ratio of those that are dirty enough or overdue; False if there is none.
 
-        A log that could not be cleaned, or not even examined, is paused, and the next log is tried.
+        The keys are ``min.cleanable.dirty.ratio`` and ``max.compaction.lag.ms``. If a log cannot be cleaned, or cannot
+        even be examined, it is paused, and the next log is tried.
         """
         best: tuple[float, PartitionLog, DirtyRange] | None = None
         self.last_look_at, self.largest_ratio = self._env.clock.monotonic(), 0.0

@@ -39,7 +39,7 @@ class DeletedDirectories:
         return renamed
 
     def restore(self, renamed: str, path: str) -> None:
-        """Undo a rename. If that raises ``OSError``, the files stay until the next start."""
+        """Undo a rename. If this raises ``OSError``, the files stay until the next start."""
         del self._due_ms[renamed]
         self._storage.rename(renamed, path)
 

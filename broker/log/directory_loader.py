@@ -70,8 +70,7 @@ class DirectoryLoader:
     async def load(self, config_for: Callable[[str], LogConfig]) -> None:
         """Open every log in the live log dirs, with ``config_for(topic)``.
 
-        If the disk refuses a log dir, the log dir is left out, as long as another log dir is left. Raises
-        ``LogDirError``.
+        If the disk refuses a log dir, the broker runs without it, unless it was the last one. Raises ``LogDirError``.
         """
         try:
             remove_blank_copies(self._storage, [directory.path for directory in self._directories.all()])
@@ -117,7 +116,7 @@ class DirectoryLoader:
     def _settle_copies(self, partition: TopicPartition, path: str) -> bool:
         """If a partition has two logs, keep the log of the later incarnation; returns whether that log is in ``path``.
 
-        Two logs exist if a log dir was lost for a while, and a partition in it was removed meanwhile and created again
+        There are two logs if a log dir was lost for a while: meanwhile a partition in it was removed, and created again
         in another log dir. Raises ``LogDirError`` if both logs have the same incarnation, or if an incarnation is not
         known.
         """

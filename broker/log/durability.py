@@ -137,7 +137,7 @@ class Durability:
         truncations, was_truncated = self.truncations, not self.truncation_synced
         self.unflushed = 0
         self._last_flush_ms = self._clock.now_ms()
-        # Includes the segment that ends at the recovery point, as it may be cut there, or sealed since the last flush.
+        # Also the segment that ends at the recovery point: it may have been truncated or sealed since the last flush.
         first = max(self._segments.index_of(self.recovery_point - 1), 0)
         segments = self._segments.items[first:]
         try:

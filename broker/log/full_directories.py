@@ -1,8 +1,8 @@
 """The full log dirs, and the checks for new room.
 
 A full log dir keeps its replicas and serves reads. Its broker leads a partition there only if no other broker can lead
-it (see docs/adr/0025), and fetches no records for the other replicas there. The broker checks for room every second,
-later every half minute.
+it (see docs/adr/0025). For the other replicas there it fetches no records. The broker checks for room every second. If
+a log dir is full again soon after it had room, its first check comes later, after half a minute at most.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = structlog.get_logger(__name__)
 CHECK_S = 1.0
 LONGEST_PAUSE_S = 30.0
 RELAPSE_S = 60.0
-"""If a log dir has room and is full again within this time, it is checked less often."""
+"""If a log dir has room and is full again within this time, the pause before its first check is doubled."""
 PROBE_BYTES = 64 * 1024
 
 
@@ -38,7 +38,7 @@ class FullDirectories:
         self._changed = changed
         self._full: dict[str, tuple[LogDirectory, float]] = {}
         self._last_room: dict[str, tuple[float, float]] = {}
-        """By path: the time at which there was room again, and the pause between the checks until then."""
+        """By path: the time at which there was room again, and the pause before the first check of a full log dir."""
 
     def __contains__(self, directory: LogDirectory) -> bool:
         return directory.path in self._full

@@ -1,7 +1,7 @@
 """Stores the layouts of a partition by leader epoch (KIP-253) in ``partition-count-checkpoint``.
 
 The history does not decide which batches the broker accepts: the layout in LeaderAndIsr decides that. The file is for
-the audit, which merges the files of all replicas, because a replica that was down lacks lines.
+the audit. The audit merges the files of all replicas, because a replica that was down lacks entries.
 """
 
 from __future__ import annotations

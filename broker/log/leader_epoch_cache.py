@@ -54,7 +54,7 @@ class LeaderEpochCache:
     def correct(self, epoch: int, start_offset: int) -> None:
         """Correct the entries from ``start_offset`` on, where the log holds a batch of ``epoch``.
 
-        After a crash the file may be newer than the log, if a truncation of the log did not reach the disk.
+        After a crash the file may be newer than the log: a truncation of the log may not have reached the disk.
         """
         if epoch != NO_EPOCH and self.epoch_for(start_offset) != epoch:
             self.truncate_from_end(start_offset)

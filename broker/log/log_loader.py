@@ -1,4 +1,4 @@
-"""Opens a log on disk: finishes interrupted changes, recovers damaged segments, and rebuilds what else is needed.
+"""Opens a log on disk: finishes interrupted changes, recovers damaged segments, and rebuilds missing state.
 
 After an unclean shutdown the segments from the recovery point on are read batch by batch. The log then ends before the
 first bad batch, and the indexes, the leader epochs and the producers are built again. Below the recovery point, and

@@ -118,7 +118,7 @@ class LogManager:
     async def start(self, config_for: Callable[[str], LogConfig] | None = None) -> None:
         """Lock the dirs and open every log in them, with ``config_for(topic)``.
 
-        If the disk refuses a dir, the dir is left out, as long as another dir is left (KIP-112). If this raises
+        If the disk refuses a dir, the broker runs without it, unless it was the last one (KIP-112). If this raises
         ``LogDirError``, every dir is unlocked again.
         """
         meta = MetaProperties(self._config.broker_id, self._config.cluster_id)
@@ -178,10 +178,11 @@ class LogManager:
         is_new: bool = True,
         start_offset: int = 0,
     ) -> PartitionLog:
-        """Create a log that begins at ``start_offset``, in the dir with the fewest logs of all dirs with room.
+        """Create a log that begins at ``start_offset``.
 
-        ``is_new``: the partition was never here before. Raises ``ValueError`` if the log exists, KAFKA_STORAGE_ERROR if
-        the disk refuses or the log may be in a lost dir, and REPLICA_NOT_AVAILABLE if another try may succeed soon.
+        It is in the dir requested for it, or else in the dir with the fewest logs of all dirs with room. ``is_new``:
+        the partition was never here before. Raises ``ValueError`` if the log exists, KAFKA_STORAGE_ERROR if the disk
+        refuses the write or if the log may be in a lost dir, and REPLICA_NOT_AVAILABLE if another try may succeed soon.
         """
         if self._logs.get(partition) is not None:
             raise ValueError(f"{partition} has a log already")

@@ -388,9 +388,9 @@ class PartitionLog:
     def replace_segments(self, old: Sequence[LogSegment], cleaned: LogSegment) -> bool:
         """Replace the segments ``old`` by a complete cleaned segment; False if some of ``old`` were removed.
 
-        A range of a removed file that is being sent stays readable. Raises KAFKA_STORAGE_ERROR. After this error the
-        log is as before if the cleaned segment was not committed. Otherwise the log is broken, and the next start
-        finishes the swap.
+        Returns False also while the log has a ``rebuild``. A range of a removed file that is being sent stays readable.
+        Raises KAFKA_STORAGE_ERROR. After this error the log is as before if the cleaned segment was not committed.
+        Otherwise the log is broken, and the next start finishes the swap.
         """
         self._durability.check_changeable()
         first = self._segments.index_of(old[0].base_offset)
@@ -447,10 +447,10 @@ class PartitionLog:
         return self._durability.recovery_point >= self.log_end_offset and self._durability.truncation_synced
 
     async def flush(self) -> None:
-        """Return when the log as of the call is on disk, except for records truncated since.
+        """Return when all records that the log had at the call are on disk, except for records truncated meanwhile.
 
         Calls made while a flush runs share the next flush. After a failed sync every flush raises KAFKA_STORAGE_ERROR
-        until the log is opened again: the kernel forgets the pages that it could not write, and a second sync would
+        until the log is opened again, because the kernel forgets the pages that it could not write: a second sync would
         succeed without these pages.
         """
         await self._durability.flush(lambda: self.log_end_offset)

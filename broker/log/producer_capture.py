@@ -29,7 +29,7 @@ class ProducerCapture:
         self._packed: list[bytes] = []
 
     def keep(self, producer_id: int) -> None:
-        """Add a producer that is about to change, unless it is newer than the snapshot."""
+        """Add a producer that is about to change, unless it was added already or is newer than the snapshot."""
         producer = self.pending.pop(producer_id, None)
         if producer is not None:
             self._packed.append(encode_entries(producer.snapshot()))

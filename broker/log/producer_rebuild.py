@@ -27,7 +27,7 @@ from anabranch.runtime.env import Clock
 
 STEPS_AT_ONCE = 256
 """The number of batch headers and snapshot entries that are read before other tasks run.
-If a truncation needs no more than these, no work is left for later."""
+A truncation that needs no more than these steps is finished at once."""
 
 
 class TruncatedLog(Protocol):
@@ -134,7 +134,8 @@ class ProducerRebuild:
 async def catch_up(log: TruncatedLog) -> None:
     """Return when the producers are up to the log's end, in slices.
 
-    Raises KAFKA_STORAGE_ERROR for a broken log, and after a transient error. After the latter a later call continues.
+    Raises KAFKA_STORAGE_ERROR if the log is broken, and after a transient error; in the second case a later call
+    continues.
     """
     while (rebuild := log.rebuild) is not None:
         if log.is_broken:

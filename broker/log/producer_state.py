@@ -1,13 +1,13 @@
 """The state of a partition's idempotent and transactional producers (KIP-98, KIP-360), with Kafka 3's rules.
 
 A check changes nothing. A batch is recorded when it is in the file. A producer's last five batches are kept to
-recognise a repeated batch. Snapshots have all five, so a repeated batch is recognised after a restart as before.
-(Kafka's snapshots have only the last batch. If an earlier batch is repeated after a restart, it is written a second
-time, under a new producer epoch.)
+recognise a repeated batch. Snapshots have all five, so a repeated batch is recognised after a restart too. (Kafka's
+snapshots have only the last batch. If an earlier batch is repeated after a restart, it is written a second time, under
+a new producer epoch.)
 
-A batch may be older than the kept ones. If the sequences of such a batch are at or above the first known sequence, the
-batch was written: a producer uses a sequence for another record only if the first record was certainly not written.
-Such a batch must neither be refused nor written again, but its offset is not known any more.
+A batch may be older than the kept batches. If its sequences are at or above the first known sequence, the batch was
+written: a producer uses a sequence for another record only if the first record was certainly not written. Such a batch
+is neither refused nor written again, but its offset is not known any more.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class ProducerEntry:
         return None
 
     def _is_behind(self, first: int, last: int) -> bool:
-        """Whether these sequences were written before the kept batches; False if they wrap, or if it is not known."""
+        """Whether these sequences were written before the kept batches; False if they wrap, or if that is not known."""
         kept = self.batches[0].first_sequence
         return NO_SEQUENCE < self.first_sequence <= first <= last < kept and kept - first < HALF_OF_ALL_SEQUENCES
 

@@ -1,6 +1,6 @@
 """Decides which segments retention deletes: too old, above the size limit, or wholly below the log's start. Pure.
 
-With ``ordered.delivery.retention.waits`` records that a group has not read yet are held: they stay longer than
+With ``ordered.delivery.retention.waits``, records that a group has not read yet are held: they stay longer than
 ``retention.ms``, by ``ordered.delivery.retention.waits.max.ms`` at most. Retention by size does not wait.
 """
 

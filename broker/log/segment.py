@@ -40,7 +40,8 @@ def scan_headers(
 ) -> Iterator[Header]:
     """Yields the header of each batch in [position, end) of a log file, without a batch that is cut off at the end.
 
-    Raises ``CorruptRecordError`` if no batch begins at a position, and ``ColdError`` unless it ``waits``.
+    Raises ``CorruptRecordError`` if no batch begins at a position. If ``waits`` is False, raises ``ColdError`` instead
+    of waiting for the disk.
     """
     chunk, chunk_at, last_length = memoryview(b""), position, 0
     while position + HEADER_BYTES <= end:
@@ -419,8 +420,8 @@ class LogSegment:
     def truncate_to(self, offset: int) -> int:
         """Drop the batches from the one that holds ``offset`` on; returns the dropped bytes.
 
-        If there are many bytes, ``cut_tail`` removes them from the file later; after a crash before that, they are
-        back. Raises ``OSError``; then nothing has changed. ``load_tail`` has to be called before the next append.
+        If there are many bytes, ``cut_tail`` removes them from the file later; if the process crashes before that, they
+        are back. Raises ``OSError``; then nothing has changed. ``load_tail`` has to be called before the next append.
         """
         self.prepare()
         found = self.locate(offset)

@@ -104,9 +104,9 @@ class SegmentList:
     def must_roll(self, length: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Whether a new segment is needed for a batch of ``length`` bytes, by Kafka's rules.
 
-        A new segment is needed if the active segment is full, if it is older than ``segment.ms`` by the records'
-        timestamps (without timestamps, by its creation), if an index is full, or if the offset is too far from the base
-        offset for an index entry.
+        A new segment is needed if the active segment or an index is full, if the segment is older than ``segment.ms``,
+        or if the offset is too far from the base offset for an index entry. The age is measured by the records'
+        timestamps; without timestamps, by the creation of the segment.
         """
         segment, config = self.items[-1], self._config
         size = segment.size_bytes
@@ -156,7 +156,7 @@ class SegmentList:
             self._snapshots.remove_at(old.base_offset)
 
     def rename_empty(self, base_offset: int, now_ms: int) -> None:
-        """Give the only segment, which is empty, another base offset. After an ``OSError`` it is as before.
+        """Give the only segment, which is empty, another base offset. After an ``OSError`` the segment is as before.
 
         Raises ``SegmentsNotEmptyError`` when there are records, before anything is renamed.
         """

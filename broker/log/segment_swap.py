@@ -38,7 +38,7 @@ def commit_cleaned(storage: Storage, directory: str, base_offset: int) -> None:
 def finish_swap(storage: Storage, directory: str, base_offset: int, replaced: Iterable[int]) -> None:
     """Put the committed segment in place and remove the segments that it replaces; repeatable. Raises ``OSError``.
 
-    The log file is renamed last. After a crash before that, the next start does all of this again.
+    The log file is renamed last. If the process crashes before that, the next start does all of this again.
     """
     for base in replaced:
         if base != base_offset:

@@ -78,7 +78,7 @@ class FetchPlan:
     ) -> tuple[FetchRequest, dict[TopicPartition, FollowedPartition]]:
         """The next request, and the followed partitions that the session then has.
 
-        The first request under a new registration names every partition: fetches under the old registration do not
+        The first request under a new registration names every partition. Fetches under the old registration do not
         count (KIP-903), and an incremental fetch would not name an idle partition.
         """
         if broker_epoch != self._broker_epoch:

@@ -42,7 +42,7 @@ class FetchedPartition:
         self.high_watermark = NO_OFFSET
         self.log_start_offset = NO_OFFSET
         self.is_held_back = False
-        """Whether records are left out of the response, because the response is full, or because of a throttle."""
+        """Whether the last response left out records, because it was full or because of a throttle."""
         self.update(asked)
 
     def update(self, asked: FetchPartition) -> None:
@@ -112,8 +112,8 @@ class FetchTarget:
     def answer_held(self) -> None:
         """Answer the waiting fetch, if there is one, with the present records, because its client sent a new request.
 
-        The fetch looks once more at the dirty partitions. Otherwise a change that it has not seen would count as
-        answered, and no later fetch would look at the change.
+        The fetch reads the dirty partitions once more. Otherwise a change after its last read would count as answered,
+        and no later fetch would look at the change.
         """
         delayed = self.delayed
         if delayed is None or delayed.completed:
@@ -188,8 +188,8 @@ class FetchSessionCache:
         """Evict a session for one of ``size`` partitions, as in KIP-227; False if there is none to evict.
 
         A session that was not used for two minutes is evicted first. If there is none, a new session of a follower
-        evicts any consumer's session. If that is not possible, the smallest session of the same kind is evicted, if it
-        is older than two minutes and smaller than the new session. So a consumer's session never evicts a follower's
+        evicts any consumer's session. Otherwise, of the sessions of the same kind that are older than two minutes, the
+        smallest is evicted if it is smaller than the new session. So a consumer's session never evicts a follower's
         session in use.
         """
         oldest = next(iter(self._sessions.values()), None)

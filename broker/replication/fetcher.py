@@ -1,7 +1,7 @@
 """Follows the partitions that one other broker leads: one connection, one incremental fetch session, one task.
 
-A leader with nothing to send holds a fetch for ``replica.fetch.wait.max.ms``. If the controller meanwhile adds a
-partition, or gives one a new leader epoch, another task makes the leader answer at once.
+A leader with nothing to send holds a fetch for ``replica.fetch.wait.max.ms``. Meanwhile the controller may add a
+partition, or give a partition a new leader epoch. Then another task makes the leader answer at once.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ReplicaFetcher:
         self._added = trio.Event()
         """Set when a partition was added."""
         self._is_held = False
-        """Whether the leader may hold a fetch now. That fetch includes only partitions added before it was sent."""
+        """Whether the leader may hold a fetch now. A partition that was added after the fetch was sent is not in it."""
         self._lacks_added = False
         """Whether a partition was added after the held fetch was sent."""
         self._release: _Release | None = None
@@ -216,8 +216,8 @@ class ReplicaFetcher:
     def _resume_waiting(self) -> float:
         """Fetch partitions again that waited long enough; returns the time of the next such partition, ``inf`` if none.
 
-        A partition in a full log dir has to wait: a replica that fetches may be in sync, and producers would wait for
-        it.
+        A partition in a full log dir has to wait: a replica that fetches may join the ISR, and producers would wait for
+        the replica.
         """
         now, resumes_at = self._clock.monotonic(), math.inf
         for key in list(self._waiting):

@@ -50,7 +50,7 @@ class FollowedPartition:
         self.leader_epoch = partition.leader_epoch
         self.failures = 0
         self.is_caught_up = False
-        """Whether the log reaches the high watermark of the leader's last answer, as that of a replica in sync does."""
+        """Whether the log reaches the high watermark of the leader's last answer, as an in-sync replica's log does."""
         self.retry_at = -math.inf
         """The time of ``env.clock.monotonic()`` before which the partition is not fetched."""
 
@@ -134,8 +134,8 @@ class FollowedPartition:
     def reset_to_range(self, leader_start: int, leader_end: int, snapshot: bytes = b"") -> None:
         """After a fetch out of range, bring the log into the leader's range: forward to its start, or back to its end.
 
-        ``snapshot`` has the producers whose records the leader has deleted. Without the snapshot, if such a producer
-        repeated a batch, the batch would be written again once this replica leads.
+        ``snapshot`` has the producers whose records the leader has deleted. Without the snapshot, a batch that such a
+        producer repeats would be written a second time once this replica leads.
         """
         log = self.partition.log
         has_nothing_of_it = leader_end < log.log_start_offset

@@ -49,8 +49,9 @@ class ReplicaProgress:
     def fetched(self, offset: int, log_start_offset: int, leader_end_offset: int, now: float) -> None:
         """Note a fetch from ``offset`` on: the follower has all records below ``offset``.
 
-        If this offset is at or above the leader's log end at the follower's previous fetch, the follower was caught up
-        at the time of that fetch. So under steady load a follower is in sync, although it is always a little behind.
+        Compare this offset with the leader's log end at the follower's previous fetch. If the offset is not lower, the
+        follower counts as caught up at the time of that previous fetch. So under steady load a follower is in sync,
+        although it is always a little behind.
         """
         if offset >= leader_end_offset:
             self.caught_up_at = now
@@ -74,7 +75,7 @@ class ReplicaProgress:
 
 
 def high_watermark(local_end_offset: int, waited_for: Iterable[int], progress: Mapping[int, ReplicaProgress]) -> int:
-    """The offset below which every replica in ``waited_for`` has all records; -1 if a replica has not fetched yet."""
+    """The offset below which this replica and all ``waited_for`` have every record; -1 if one has not fetched yet."""
     target = local_end_offset
     for replica in waited_for:
         known = progress.get(replica)

@@ -138,10 +138,10 @@ def produce_admission(
 
 
 def refusal_of_absent(key: TopicPartition, topic: Layout, client: StoredLayout | None) -> LayoutRefusedError | None:
-    """The refusal for a producer that names no layout, if the partition is absent and not below the topic's count.
+    """The refusal for a producer that names no layout, if the absent partition's number is not below the topic's count.
 
-    Such a partition was merged away. After a retriable error a stock producer would wait in vain for the partition
-    until its delivery timeout, or for ever if the producer is idempotent.
+    Such a partition was merged away. The refusal is permanent: after a retriable error a stock producer would wait for
+    the partition until its delivery timeout, and an idempotent producer would wait for ever.
     """
     if client is not None or topic.layout_version <= 0 or not topic.closes(key.partition):
         return None
@@ -162,8 +162,8 @@ def _mismatch(key: TopicPartition, layout: Layout, client: StoredLayout) -> Layo
     return LayoutRefusedError(
         ErrorCode.INVALID_PARTITION_METADATA,
         f"{key}: layout version {layout.layout_version} of the topic has {layout.undeleted_partition_count} undeleted "
-        f"partitions, the client placed its records by {client.undeleted_partition_count} partitions in layout version "
-        f"{client.layout_version}",
+        f"partitions, but the client placed its records by {client.undeleted_partition_count} partitions in layout "
+        f"version {client.layout_version}",
     )
 
 

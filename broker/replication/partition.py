@@ -111,7 +111,7 @@ class Partition:
         self.term = 0
         """Increases whenever this broker begins to lead: records that it appended in an earlier term may be lost."""
         self.base_offset = 0
-        """The first offset of this incarnation, which never had records below: there is a gap, as after compaction."""
+        """The first offset of this incarnation, which has no records below: there is a gap, as after compaction."""
         self.leader_id = NO_LEADER
         self.leader_epoch = NO_EPOCH
         self.epoch_start_offset = 0
@@ -139,7 +139,7 @@ class Partition:
         """Whether the disk refused to sync the log. If so, the log accepts no records any more."""
         self.readers: dict[Watcher, None] = {}
         """Readers that are notified of the next change, also of new records.
-        A reader registers again when it reads the partition again. So an append does no work for sessions that do not
+        A reader that reads the partition again is registered again. So an append does no work for sessions that do not
         read."""
         self.watchers: dict[Watcher, None] = {}
         """Watchers that are notified of every change, except of records above the high watermark."""
@@ -230,7 +230,7 @@ class Partition:
         return self.delivery.ordered if self.ordered_delivery is None else self.ordered_delivery
 
     def end_for_stock(self) -> int | None:
-        """The offset from which on a stock consumer is held; None if the consumer is not held."""
+        """The first offset that is held back from a stock consumer; None if the consumer is not held."""
         if not self.holds_consumers:
             return None
         cap = self.stock_cap.at(self.services.clock.monotonic())
@@ -312,7 +312,7 @@ class Partition:
     def follower_fetched(self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int) -> None:
         """Note that a follower in this leader epoch has all records below ``fetch_offset``, after any truncation.
 
-        If a fetch has an earlier registration than the last fetch, it is from a process that has ended (KIP-903).
+        A fetch with a lower broker epoch than the last fetch is ignored: it is from a process that has ended (KIP-903).
         """
         progress = self.progress.get(replica_id)
         if progress is None or broker_epoch < progress.broker_epoch:
@@ -331,8 +331,8 @@ class Partition:
         """Whether every in-sync replica has followed this leader, so that none has a record that the leader lacks.
 
         If an earlier leader was cut off and is still in the ISR, it may have uncommitted records that this leader
-        lacks. With ``log.flush=ack`` a power cut does not bring such records back: followers sync their truncations
-        before they fetch, and the result is true only once this leader has synced its own truncations.
+        lacks. With ``log.flush=ack`` a power cut does not bring such records back. Followers sync their truncations
+        before they fetch. This leader has to sync its own truncations before the result is True.
         """
         known = self.progress
         if self.services.flushes_on_ack and not self.log.truncation_synced:
@@ -426,8 +426,8 @@ class Partition:
     def _waited_for(self) -> Collection[int]:
         """The replicas that must have a record before it is committed: committed and pending ISR (KIP-497).
 
-        A replica that is about to join the ISR is awaited too. Otherwise, if a leader is alone in its ISR, its high
-        watermark would move with every append, and under load no follower could ever reach the high watermark.
+        A replica that is about to join the ISR is awaited too. Otherwise the high watermark of a leader that is alone
+        in its ISR would move with every append, and under load no follower could ever reach it.
         """
         waited_for = dict.fromkeys(self._others_in_sync())
         if self.pending_isr is not None:

@@ -51,9 +51,9 @@ class Ended(NamedTuple):
 class Term(NamedTuple):
     """The source of the controller's requests; a later term is greater.
 
-    A term has the controller's epoch, the registration of this broker for which the requests are, and the number of
-    times that this controller has read the cluster. The first LeaderAndIsr of a term names every replica that this
-    broker has to have. All other requests of the term come after that request.
+    A term has the controller's epoch, the epoch of the broker registration that the requests are meant for, and the
+    number of times that this controller has read the cluster. The first LeaderAndIsr of a term names every replica that
+    this broker has to have. All other requests of the term come after that request.
     """
 
     controller_epoch: int
@@ -285,11 +285,11 @@ class ReplicaManager:
     def retire_strays(self, named: Iterable[TopicPartition], term: Term) -> None:
         """Stop leading and following partitions that the first LeaderAndIsr of a term does not name; the logs stay.
 
-        The StopReplica for such a partition was lost with its controller, with a registration of this broker, or when
-        the controller read the cluster again. The first request of a term may arrive twice. So if a partition got its
-        role in this term, it is no stray.
+        The StopReplica for such a partition was lost: its controller died, the registration of this broker ended, or
+        the controller read the cluster again. The first request of a term may arrive twice. So a partition that got its
+        role in this term is no stray.
 
-        The logs stay because a topic is also missing if its znode was removed by mistake, and a deleted log could not
+        The logs stay, because a topic is also missing when its znode was removed by mistake, and a deleted log cannot
         be restored. If a topic was created again, its id and incarnation differ (KAFKA-10548, KAFKA-12257,
         KAFKA-14616).
         """

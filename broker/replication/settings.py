@@ -43,8 +43,8 @@ async def take_over_settings(
 ) -> None:
     """Apply the configuration in force to the partitions and logs of ``topics`` (None: all topics).
 
-    Each partition gets its configuration as a whole. The configuration is looked up in the slice in which it is
-    applied, so that an overlapping call does not restore an older configuration. If a log or partition is created
+    Each partition gets its configuration as a whole. The configuration is looked up in the same slice in which it is
+    applied. So two calls at the same time cannot restore an older configuration. If a log or partition is created
     meanwhile, it has the new configuration already.
     """
     work = TimeSlice(clock)
