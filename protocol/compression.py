@@ -4,8 +4,8 @@ Compressed bytes are not trusted: a few kilobytes can claim gigabytes. ``decompr
 than ``max_bytes``; the smaller buffer of the previous guess may still exist. Every refusal is a ``CorruptRecordError``.
 
 The framing is that of Kafka's clients: gzip members; snappy either in the xerial stream format (Java) or as one raw
-block (librdkafka); LZ4 frames of independent 64 KiB blocks (Java refuses linked ones); zstd frames, content size
-optional.
+block (librdkafka); LZ4 frames of independent 64 KiB blocks (Java refuses linked blocks); zstd frames with or without
+the content size.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ _BY_CODE: dict[int, ErrorCode] = {member.value: member for member in ErrorCode}
 
 
 MAX_MESSAGE_CHARS = 1000
-"""An error's message is cut to this length."""
+"""A longer message of an error is cut to this length, and its full length is added."""
 
 
 class KafkaError(Exception):

@@ -422,7 +422,7 @@ class ServerConnection(FrameReader):
     def next_request(self) -> Request | None:
         """The next whole request, or None: receive more. FrameError and DecodeError mean: close the connection.
 
-        A view in the request stays valid as long as it is held; a held view keeps its whole buffer.
+        A view in the request stays valid as long as it is held, and keeps the whole receive buffer in memory.
         """
         frame = self.next_frame()
         return None if frame is None else decode_request(frame)

@@ -245,8 +245,8 @@ def having_header(body: Bytes, columns: Columns, name: str) -> Bools:
 def gather(body: Bytes, at: Ints, lengths: Ints) -> Arrays:
     """The bytes at these ascending positions of ``body``; null where the length is negative.
 
-    ``body`` is less than 2 GiB. One array covers all of it: the requested ranges alternate with the gaps between
-    them, and Arrow copies the requested ones.
+    ``body`` is less than 2 GiB. One Arrow array covers all of ``body``: the requested ranges alternate with the gaps
+    between them. Arrow then copies the requested ranges.
     """
     count = len(at)
     if not count:

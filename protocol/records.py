@@ -2,7 +2,7 @@
 
 A batch is 61 bytes of header and ``count`` records, compressed as one block. The CRC32C covers byte 21 to the end, so a
 broker may rewrite base offset and partition leader epoch in place. Views share the caller's buffer; nothing is copied
-until records are read. This file holds no module state and uses no dynamic tricks, so mypyc compiles it unchanged.
+until records are read. This file has no module state and no dynamic code, so mypyc compiles it unchanged.
 ``batch_builder`` writes these batches.
 """
 
@@ -308,7 +308,8 @@ def _read_keys(data: bytes, count: int) -> list[bytes | None]:
 class RecordBatch:
     """A view of one batch, magic 2. ``buffer`` is exactly the batch; the header is unpacked once, records on iteration.
 
-    ``length`` is the whole batch in bytes, header included. ``max_decompressed_bytes`` bounds what iteration allocates.
+    ``length`` is the whole batch in bytes, header included. ``max_decompressed_bytes`` bounds the bytes that iteration
+    allocates.
     """
 
     __slots__ = (

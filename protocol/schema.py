@@ -182,7 +182,7 @@ def tagged_fields(fields: Sequence[Field], version: int) -> list[Field]:
 
 
 def required_elsewhere(fields: Sequence[Field], version: int) -> list[Field]:
-    """The fields that ``version`` cannot carry: they must have their default when a message is encoded in it."""
+    """The fields that ``version`` lacks and that are not ignorable: to be encoded, they must have their default."""
     return [f for f in fields if version not in f.versions and not f.ignorable]
 
 

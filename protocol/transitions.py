@@ -10,7 +10,7 @@ State = TypeVar("State", bound=enum.Enum)
 
 
 class IllegalTransitionError(RuntimeError):
-    """A transition that the table does not have: a defect of this program, never of a peer or of input."""
+    """A transition that the table does not have. The cause is a defect of this program, never a peer or its input."""
 
 
 def enter(what: str, current: State, target: State, valid_previous: Mapping[State, Collection[State]]) -> State:

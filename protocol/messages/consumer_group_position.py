@@ -31,8 +31,8 @@ count, it has missed such a commit. Since that commit, the group may have read t
 Tags 10284 and 10285 give the order in which the coordinator made its responses to members. A member polls over two
 connections, so responses may arrive in another order. The member drops a response that is older than a response it has
 already processed. ``coordinator_epoch`` is the leader epoch in which the coordinator loaded the offsets partition.
-``answer_number`` counts the responses since then. Both are -1 from a release without these tags, and for a client that
-is no member.
+``answer_number`` counts the responses since then. Both are -1 in the response of a release without these tags, and in a
+response to a client that is no member.
 """
 
 from anabranch.protocol.schema import Field, field, message
