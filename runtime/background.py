@@ -1,8 +1,7 @@
 """Background work of a process: failures of its tasks and items are counted, reported, and retried after a pause.
 
 A task works on many items: logs, directories, groups, peers. A failing item must not stop the other items or the
-process, and must not be retried without a pause. ``guard`` wraps the work on one item, ``keep`` and ``every`` wrap a
-task.
+process, and is retried only after a pause. ``guard`` wraps the work on one item, ``keep`` and ``every`` wrap a task.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ LONGEST_PAUSE_S = 300.0
 LONGEST_RESTART_S = 30.0
 LONGEST_INTERVAL_S = 86_400.0 * 365
 FORGOTTEN_AFTER_S = 3600.0
-"""A failing item is shown only if it was tried again within this time: otherwise no task works on the item any more."""
+"""A failing item that was not tried again within this time is no longer shown: no task works on it any more."""
 MAX_FAILING = 1000
 """The largest number of failing items that are named; all are counted."""
 _EXPECTED = (OSError, KafkaError, ZkError, ValueError)

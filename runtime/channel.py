@@ -1,10 +1,10 @@
 """One connection to a broker or controller: requests, responses, the versions both sides support, and deadlines.
 
 Clients, brokers and controllers use channels, under trio and asyncio alike. There are two ways to send. ``post`` is a
-plain call, so requests leave in the order of the calls. ``post`` sends the bytes that the socket takes at once. It
-returns a ``Pending``, whose ``wait`` returns the response. ``request`` sends and waits, with one deadline for both, and
-lets other tasks run while it encodes a large request. Responses are matched to requests by correlation id. A failed
-channel stays failed: connect a new one.
+plain call, so requests leave in the order of the calls. It sends at once the bytes that the socket takes, and returns a
+``Pending``, whose ``wait`` returns the response. ``request`` sends and waits, with one deadline for both, and lets
+other tasks run while it encodes a large request. Responses are matched to requests by correlation id. A failed channel
+stays failed: connect a new one.
 """
 
 from __future__ import annotations

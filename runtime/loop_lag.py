@@ -20,7 +20,7 @@ _SHORT_S = BOUNDS_S[0]
 
 
 class _Slice(NamedTuple):
-    """A part of the window: its start, the busy seconds before that, and its longest round once the part is over."""
+    """A part of the window: its start, the busy seconds before it, and its longest round (0 until the part is over)."""
 
     began: float
     busy_before_s: float
@@ -28,7 +28,7 @@ class _Slice(NamedTuple):
 
 
 class LoopLag(trio.abc.Instrument):
-    """Measures every round of the loop while ``run`` runs: bytes that arrive at a socket wait for the round's end."""
+    """Measures every round of the loop while ``run`` runs. Bytes that arrive at a socket wait for the round's end."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.rounds = Histogram(

@@ -34,7 +34,8 @@ class Reclaimer:
     def close(self, fd: int) -> None:
         """Close ``fd`` soon, without waiting for the file system; a finalizer may call this at any moment.
 
-        While the interpreter ends, no thread can start (Python 3.11 would wait for it), so ``fd`` is closed at once.
+        While the interpreter ends, ``fd`` is closed at once: no thread can start any more (Python 3.11 would wait for
+        it).
         """
         if sys.is_finalizing():
             os.close(fd)

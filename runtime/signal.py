@@ -28,7 +28,7 @@ class Signal:
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until ``set`` was called since the last wait returned; False when ``timeout_s`` passed first.
 
-        Several tasks may wait at once; one ``set`` wakes all of them.
+        Several tasks may wait at once. One ``set`` wakes all of them, but returns True only to the first.
         """
         if not self._pending:
             if timeout_s is not None and timeout_s <= 0:

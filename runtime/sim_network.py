@@ -1,8 +1,8 @@
 """TCP in memory: connections with delay, split, stall, reset, refusal, cuts and dead machines. Bytes stay in order.
 
 ``SimFabric`` joins the machines; ``node(name)`` is one machine's ``Network``. Machines are reached by name;
-``localhost`` and loopback addresses mean the machine itself. Bytes that a cut holds back arrive when the cut heals, as
-they do by TCP's retransmission.
+``localhost`` and loopback addresses mean the machine itself. Bytes that a cut holds back arrive when the cut heals,
+because TCP would send them again.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Pipe:
         """Fires when bytes were read, and when the connection ends."""
 
     async def wait_until(self, when: float) -> None:
-        """Wait until ``when`` or an earlier event, or until ``wake``. One task may wait at a time."""
+        """Wait until ``when``, which ``update`` may change, or until ``wake``. One task may wait at a time."""
         if self._reader is not None:
             raise trio.BusyResourceError("another task reads this stream")
         with trio.CancelScope(deadline=when) as self._reader:

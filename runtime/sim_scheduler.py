@@ -1,9 +1,9 @@
 """Deterministic simulation: trio with virtual time, and a scheduler whose order follows from the seed alone.
 
-trio shuffles the tasks that are ready at the same time. This module uses four private parts of trio: a switch to sort
-tasks before the shuffle, the shuffle's random generator, the queue of ready tasks, and the list of deadlines.
-``SimTasks`` holds tasks of the queue back. The clock jumps to the next deadline. No other module uses private parts of
-trio, and a canary test fails when the parts change.
+trio shuffles the tasks that are ready at the same time. This module uses five private parts of trio: a switch to sort
+tasks before the shuffle, the shuffle's random generator, the queue of ready tasks, the list of deadlines, and the jump
+of ``MockClock``. ``SimTasks`` holds tasks of the queue back. The clock jumps to the next deadline. No other module uses
+private parts of trio, and a canary test fails when the parts change.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ class _Inode:
 class FailingCalls:
     """Fails the ``first``-th of ``operations`` with the errno ``number``, and all later ones if ``lasting``.
 
-    Counting begins with 0. A failed operation changes nothing, with one exception: if the disk keeps failing, the bytes
-    that a failed append has written stay in the file.
+    Counting begins with 0. A failed operation changes nothing, with one exception: if ``lasting``, the bytes that a
+    failed append has written stay in the file.
     """
 
     def __init__(

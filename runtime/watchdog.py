@@ -31,8 +31,8 @@ class Watchdog:
     """A daemon thread. It checks from ``start`` (called in the loop) to ``stop`` whether the loop runs.
 
     ``on_hang(silent_s)`` is called on that thread, once, when the loop has not run for ``timeout_s``. Time in which the
-    whole process was suspended (stopped, machine asleep) does not count: the ZooKeeper session was not kept alive
-    during that time.
+    whole process was suspended (stopped, machine asleep) does not count, because the ZooKeeper session was not kept
+    alive during that time.
     """
 
     def __init__(self, timeout_s: float, on_hang: Callable[[float], None] = end_process) -> None:

@@ -330,7 +330,7 @@ async def open_zk(
 
     After expiry a new session starts by itself. When the loop does not run for ``session_timeout_ms``, ``on_hang`` is
     called on a thread (None: no watchdog). ``max_request_bytes`` is the servers' ``jute.maxbuffer``. Raises
-    ``ZkConnectionError`` when no server answers within ``connect_timeout_ms`` (the session timeout, unless given).
+    ``ZkConnectionError`` when no server answers within ``connect_timeout_ms`` (default: the session timeout).
     """
     hosts, slash, chroot = connect_string.partition("/")
     if chroot:
