@@ -192,8 +192,8 @@ _NETWORK_KEYS = [
         LONG,
         -1,
         UNLIMITED,
-        doc="the bytes of requests that are being received or handled, and of held batches, from which on the broker "
-        "reads no further request; -1: no limit",
+        doc="the broker reads no further request while the requests that it receives or handles, and the held "
+        "batches, have this many bytes; -1: no limit",
     ),
     ConfigKey(
         "max.retried.partitions.per.connection",
@@ -265,7 +265,7 @@ _TOPIC_MANAGEMENT_KEYS = [
         INT,
         200,
         Between(0, 5_000),
-        doc="how long a broker holds a batch that a producer without idempotence repeats before an earlier batch; "
+        doc="how long a broker holds a repeated batch of a producer without idempotence that arrives before its turn; "
         "after that the broker refuses the batch, and the producer repeats it again",
     ),
     ConfigKey(
@@ -314,8 +314,8 @@ _LOG_KEYS = [
         LONG,
         180_000,
         NATURAL,
-        doc="with ordered.delivery.retention.waits: how long a leader keeps all records in a new leader epoch while "
-        "the controller has sent no hold; longer than the controllers' retention.warning.interval.ms and than a "
+        doc="with ordered.delivery.retention.waits: how long a leader keeps all records in a new leader epoch if the "
+        "controller sends no hold; set it longer than the controllers' retention.warning.interval.ms and than a "
         "fail-over",
     ),
     ConfigKey(
@@ -323,7 +323,8 @@ _LOG_KEYS = [
         LONG,
         64 << 20,
         NATURAL,
-        doc="free bytes at which a full log dir is used again, or a twentieth of its file system if that is less",
+        doc="a full log dir is used again when it has this many free bytes, or a twentieth of its file system if that "
+        "is less",
     ),
     ConfigKey(
         "log.sealed.segments.open.max",

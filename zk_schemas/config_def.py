@@ -48,7 +48,7 @@ class UpdateMode(enum.Enum):
     CLUSTER_WIDE = "cluster-wide"
     """For one broker, or for all brokers at once."""
     ALL_BROKERS = "all brokers"
-    """For all brokers at once only, because the controller uses the key and reads no broker's file."""
+    """Only for all brokers at once, because the controller uses the key and does not read the brokers' files."""
 
 
 class _Required:

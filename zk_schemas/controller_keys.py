@@ -88,8 +88,8 @@ CONTROLLER_CONFIGS = ConfigDef(
             ConfigType.INT,
             6_000,
             Between(0),
-            doc="the longest wait of a split until stock producers use the new count; producers that cannot follow the "
-            "split are not awaited; 0: no wait",
+            doc="the longest time that a split waits until stock producers use the new count; it does not wait for "
+            "producers that cannot follow the split; 0: no wait",
         ),
         ConfigKey(
             "stock.producer.window.ms",

@@ -21,8 +21,8 @@ class TopicZnode:
     Partitions from ``undeleted_partition_count`` on are marked for deletion. ``last_leader_epochs`` holds the last
     leader epoch of each partition that was removed at some time. ``last_offsets`` holds the end of such a partition's
     log, if that end is not 0. If the partition is created again, its log begins at that offset, and the entries stay in
-    both maps. ``absent`` names the fields among id, counts and layout version that were missing and have a default here
-    (in a topic written by another tool); the controller then writes them. ``ordered_delivery`` is the value of
+    both maps. If another tool wrote the topic, id, counts or layout version may be missing: ``absent`` names these
+    fields. They have a default here, and the controller then writes them. ``ordered_delivery`` is the value of
     ``enable.ordered.delivery`` that the first resize fixed when it began; None before that.
     ``previous_undeleted_partition_count`` is the count before the latest resize, finished or not; None if there was
     none. ``wanted`` is the queued count of the next resize. The controller checks the relations between fields (initial

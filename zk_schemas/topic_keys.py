@@ -251,8 +251,8 @@ TOPIC_CONFIGS = ConfigDef(
             300_000,
             POSITIVE,
             "ordered.delivery.legacy.consumers.max.hold.ms",
-            "with hold, the longest that leaders wait for a group at one leader epoch of a partition; after that the "
-            "group may lose its order",
+            "with hold, the longest time that leaders wait for a group at one leader epoch of a partition; after that "
+            "the group may lose its order",
         ),
         _topic(
             "ordered.delivery.legacy.producers",
@@ -269,9 +269,9 @@ TOPIC_CONFIGS = ConfigDef(
             False,
             None,
             CLUSTER,
-            doc="if a partition waits for records of another since a resize, retention.ms does not remove these "
-            "records before every group has read them; retention.bytes still removes them. Only groups with committed "
-            "offsets of the topic count",
+            doc="if a partition waits for records of another partition since a resize, retention.ms does not remove "
+            "these records before every group has read them; retention.bytes still removes them. Only groups with "
+            "committed offsets of the topic count",
         ),
         ConfigKey(
             "ordered.delivery.retention.waits.max.ms",
@@ -287,8 +287,8 @@ TOPIC_CONFIGS = ConfigDef(
             -1,
             None,
             "log.retention.bytes",
-            "the bytes that a log keeps: retention deletes the oldest segment if the later ones have as many; "
-            "-1: no limit",
+            "the bytes that a log keeps: retention deletes the oldest segment if the later segments have at least as "
+            "many; -1: no limit",
         ),
         _topic(
             "retention.ms",

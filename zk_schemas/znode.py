@@ -231,7 +231,7 @@ def _is_deeper(value: object, levels: int) -> bool:
 
 
 def encode_fields(fields: Mapping[str, Any], extra: Mapping[str, Any]) -> bytes:
-    """One JSON object: first the known fields, then the unknown fields that it had when it was read."""
+    """One JSON object: first the known fields, then the unknown fields that the znode had when it was read."""
     return msgspec.json.encode({**fields, **{name: value for name, value in extra.items() if name not in fields}})
 
 
