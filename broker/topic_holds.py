@@ -94,7 +94,7 @@ class TopicHold:
         return found
 
     def on_ends(self, q: int, leader_epoch: int, ends: Mapping[int, int]) -> None:
-        """Store the ends that the leader of ``leader_epoch`` answered. Other ends stay as earlier leaders answered."""
+        """Store the ends that the leader of ``leader_epoch`` returned. Other known ends stay."""
         self.asked_under[q] = leader_epoch
         for epoch, end_offset in ends.items():
             self.facts.on_end(q, epoch, end_offset)

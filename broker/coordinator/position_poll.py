@@ -4,8 +4,8 @@ The request is a long poll. It is fenced like a heartbeat, and counts as a heart
 heartbeat, it is refused until the generation is stable, because before that no member owns a partition. A member's
 first poll in a generation means that it has revoked all partitions that it no longer owns. A request without member id
 and generation (-1) is answered at once with the known positions. If such a request has ``need_position``, the
-coordinator asks the owners that poll for the missing positions from then on. This also tells an owner that the
-partition is closed, before the controller removes the records that the group has read.
+coordinator asks the owners that poll for the missing positions from then on. In this way the owner also
+learns that its partition is closed, before the controller removes the records that the group has read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""UpdateFeatures (57): the active controller decides. Answered once this broker has read the new levels (KIP-584)."""
+"""UpdateFeatures (57): the active controller decides. This broker answers once it has read the new levels (KIP-584)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Rebuilds a log's producers after a truncation, from the newest snapshot and the batch headers after that snapshot.
 
 A whole segment of batch headers may have to be read, so the work is done in steps, with other tasks running in between.
-Meanwhile the producers are behind the log. A follower may append, which only adds headers to read. Operations that need
-the producers do not run (appends of a leader, snapshots, compaction), and no segment is deleted. If the truncation
-itself takes long, a thread does it first.
+Meanwhile the state of the producers is older than the log. A follower may append, which only adds headers to read.
+Operations that need the producers do not run (appends of a leader, snapshots, compaction), and no segment is deleted.
+If the truncation itself takes long, a thread does it first.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ Steps: TypeAlias = Generator[Callable[[], None] | None, None, T]
 
 
 async def in_slices(steps: Steps[T], work: TimeSlice) -> T:
-    """Run ``steps`` in slices; returns their result."""
+    """Run ``steps`` in slices, and return their result."""
     while True:
         try:
             for_thread = next(steps)
@@ -61,7 +61,7 @@ async def in_slices(steps: Steps[T], work: TimeSlice) -> T:
 
 
 def at_once(steps: Steps[T]) -> T:
-    """Run ``steps`` without a pause, for small work; returns their result."""
+    """Run ``steps`` without a pause, and return their result; for small work."""
     while True:
         try:
             next(steps)

@@ -401,7 +401,7 @@ class Partition:
             self.review_isr()
 
     def isr_refused(self, pending: PendingIsr) -> None:
-        """Drop an ISR that the controller refused: the committed ISR stays. A refused replica may be proposed later."""
+        """Drop an ISR that the controller refused: the committed ISR stays. A refused replica may be proposed again."""
         if self.pending_isr is not pending:
             return
         self.pending_isr = None
