@@ -1,4 +1,4 @@
-"""Partition counts that the controller chooses by the brokers' reports of appended bytes; virtual time."""
+"""Partition counts that the controller chooses from the appended bytes that brokers report; virtual time."""
 
 from __future__ import annotations
 

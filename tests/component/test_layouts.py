@@ -374,7 +374,7 @@ async def test_a_new_layout_uses_the_topic_config_that_is_stored_when_it_arrives
 async def test_a_leader_and_isr_with_a_known_layout_does_not_wait_for_zookeeper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Notifications bring configs that change after the layout. So elections and survivors wait for no read."""
+    """Notifications bring later config changes. So an election does not wait for a read from ZooKeeper."""
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         await broker.has(GROWN, 1, epoch=1)

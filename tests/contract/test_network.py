@@ -136,7 +136,7 @@ def test_bytes_arrive_whole_and_in_order_both_ways(network_fixture: NetworkFixtu
     network_fixture.run(scenario)
 
 
-def test_file_ranges_small_and_large_are_sent_among_buffers(network_fixture: NetworkFixture) -> None:
+def test_small_and_large_file_ranges_are_sent_between_buffers(network_fixture: NetworkFixture) -> None:
     async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         content = random.Random(3).randbytes(600_000)
@@ -198,7 +198,7 @@ def test_send_now_sends_without_waiting_and_returns_the_rest(network_fixture: Ne
     network_fixture.run(scenario)
 
 
-def test_an_error_of_send_now_is_raised_by_the_later_send(network_fixture: NetworkFixture) -> None:
+def test_the_next_send_raises_an_error_that_send_now_met(network_fixture: NetworkFixture) -> None:
     async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)
         file = network_fixture.file(bytes(100_000))
@@ -374,7 +374,7 @@ def test_closing_a_listener_wakes_the_task_that_accepts(network_fixture: Network
     network_fixture.run(scenario)
 
 
-def test_peers_are_named_host_and_port(network_fixture: NetworkFixture) -> None:
+def test_the_name_of_a_peer_is_its_host_and_port(network_fixture: NetworkFixture) -> None:
     async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         listener = await network.listen(HOST, 0)
         client = await network.connect(HOST, listener.port)

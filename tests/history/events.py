@@ -367,7 +367,7 @@ def encode_event(event: Event) -> bytes:
 
 
 def decode_event(line: bytes) -> Event:
-    """The event in a line of ``encode_event``. Raises ``msgspec.DecodeError`` for any other line."""
+    """The event in a line that ``encode_event`` returned. Raises ``msgspec.DecodeError`` for any other line."""
     return _DECODER.decode(line)
 
 

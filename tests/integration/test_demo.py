@@ -31,7 +31,7 @@ def anabranch(
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s)
 
 
-def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
+def test_the_demo_passes_and_the_audit_names_an_edited_record(tmp_path: Path) -> None:
     """The demo runs with only the packages that ``make demo`` installs."""
     env = only_extras.environment(tmp_path / "hiding")
     directory, result_file = tmp_path / "anabranch-demo", tmp_path / "result.json"

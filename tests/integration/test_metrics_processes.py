@@ -140,7 +140,7 @@ def test_clients_and_brokers_count_the_same_hand_overs_and_refused_layouts(clust
     assert (produced["layout-changes-total"], produced["hold-total"], produced["held-topics"]) == (2, 2, 0)
     assert produced["layout-refusals-total"] >= 2
     assert 0 < produced["records-moved-total"] <= 2 * len(KEYS)
-    # 2 and 3 after the split; 0 and 1 after the merge.
+    # partitions 2 and 3 wait after the split, 0 and 1 after the merge
     assert consumed["blocked-total"] >= 4 and consumed["blocked-partitions"] == 0
     assert consumed["hand-over-total"] >= 4
     assert 0 < consumed["hand-over-time-p50-ms"] <= consumed["hand-over-time-max-ms"]

@@ -133,7 +133,7 @@ def librdkafka(member: MemberToBe, held: Held, processing: Processing) -> None:
 
 
 def kafka_python(member: MemberToBe, held: Held, processing: Processing) -> None:
-    """Run a member of kafka-python. It commits in ``poll`` the records that earlier calls returned."""
+    """Run a member of kafka-python. Its ``poll`` commits the records that earlier calls returned."""
     from kafka import ConsumerRebalanceListener, KafkaConsumer
     from kafka.coordinator.assignors.range import RangePartitionAssignor
 

@@ -57,7 +57,7 @@ def test_a_rule_that_another_one_covers_fails_together_with_it() -> None:
 
     The failing configuration shows the purpose of the rule. The test lists the rules without such a configuration.
     """
-    harmless = {"map_with_bump"}  # it fails in a grow; in a shrink records only wait longer
+    harmless = {"map_with_bump"}  # without this rule a property fails in a grow; in a shrink records only wait longer
     covered = [c for c in CONFIGURATIONS if c.constants["Off"] and c.expect == run.PASS]
     caught = [
         (c.module, set(c.constants["Off"])) for c in CONFIGURATIONS if c.constants["Off"] and c.expect != run.PASS

@@ -181,7 +181,7 @@ def test_decisions_of_the_controller_get_an_image_and_await_nothing() -> None:
 
 
 def test_no_handler_of_the_controller_awaits() -> None:
-    """Reading, deciding and writing are apart: handlers yield effects (docs/adr/0045-decisions-return-effects.md)."""
+    """Reads, decisions and writes are separate: handlers yield effects (docs/adr/0045-decisions-return-effects.md)."""
     awaiting = {
         relative(path)
         for path in sources("controller")

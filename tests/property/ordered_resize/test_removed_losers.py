@@ -17,7 +17,7 @@ PARTITIONS, RESIZES = (8, 5) if FULL else (7, 4)
 
 
 def required_by_others(history: History, q: int) -> list[str]:
-    """Before ``q`` is removed: return each requirement of ``q`` that is missing in a lineage that names ``q``."""
+    """The requirements of ``q``, before its removal, that other lineages lack although they name ``q``."""
     lacking = []
     for p, part in history.parts.items():
         for e, losers in part.entries:

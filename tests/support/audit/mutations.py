@@ -112,7 +112,7 @@ RULES_OFF = [
          "np.flatnonzero(~hit &", "np.flatnonzero(False & ~hit &", 8, 20, 12, 31, reads=True),
     _off("a time index entry is not older than a record", "indexes", _BATCHES, index_checks.time_faults,
          "np.flatnonzero(late)", "np.flatnonzero(late & False)", 9, reads=True),
-    _off("a time index entry is of a record that exists", "indexes", _BATCHES, index_checks.time_faults,
+    _off("the record of a time index entry exists", "indexes", _BATCHES, index_checks.time_faults,
          "beyond & batches.is_last", "beyond & False", 12, 24, 31, reads=True),
     _off("leader epochs ascend", "leader epochs", _BATCHES, row_checks.leader_epochs_that_go_back,
          '"leader_epoch < previous"', '"false"', 4),

@@ -19,7 +19,7 @@ BLOCKS: Mapping[Place, str] = {
     ("README.md", "make demo "): "sets up a virtual environment; the demo itself: tests/integration/test_demo.py",
     ("README.md", "import anyio"): "tests/integration/test_examples.py::test_the_examples_run",
     ("README.md", ".venv/bin/anabranch audit anabranch-demo/export"): (
-        "tests/integration/test_demo.py::test_the_demo_passes_and_an_edited_record_is_named"
+        "tests/integration/test_demo.py::test_the_demo_passes_and_the_audit_names_an_edited_record"
     ),
     ("README.md", ".venv/bin/anabranch topics create clicks"): (
         "tests/integration/test_spark_live.py::test_every_line_of_the_readmes_spark_section_runs"

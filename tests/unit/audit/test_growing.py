@@ -214,7 +214,7 @@ def test_the_error_for_lost_data_names_the_data(export: Export, lose: Callable[[
         assert export.micro_batch() == [] and warnings == []
 
 
-def test_compaction_of_a_compacted_topic_is_no_loss(tmp_path: Path) -> None:
+def test_compaction_of_a_compacted_topic_is_not_reported_as_loss(tmp_path: Path) -> None:
     export = Export(tmp_path, "compact")
     export.export()
     export.micro_batch()

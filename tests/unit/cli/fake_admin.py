@@ -59,7 +59,7 @@ class FakeAdmin:
     epoch_end_offsets: Mapping[tuple[int, int], int] = field(default_factory=dict)
     ends: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     kept_from: Mapping[int, int] = field(default_factory=dict)
-    """The first offset with the requested age, by partition; a partition without a key has none."""
+    """By partition, the first offset at or after the requested time. A missing partition has no such offset."""
     configs: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     positions: Mapping[int, int] = field(default_factory=dict)

@@ -145,7 +145,7 @@ def test_a_resize_that_is_still_refused_names_the_configs_already_changed(run: R
     assert [call[0] for call in admin.calls] == ["partitions", "configs", "partitions"]
 
 
-def test_advice_is_a_warning_of_the_dry_run_and_of_the_resize(run: Run) -> None:
+def test_the_dry_run_and_the_resize_show_advice_as_a_warning(run: Run) -> None:
     admin = FakeAdmin(advice={"t": "Producers that do not know ordered resize wrote to t."})
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "6", "--dry-run")
     assert "\nwarning: Producers that do not know ordered resize wrote to t.\n" in out

@@ -27,7 +27,7 @@ def test_a_rate_is_measured_over_the_window() -> None:
     assert samples.rate == pytest.approx(7)
 
 
-def test_no_rate_is_given_before_the_least_time() -> None:
+def test_no_rate_is_shown_before_the_minimum_time() -> None:
     samples = Samples(window_s=30, least_s=10)
     samples.add(0, 0)
     samples.add(9, 90)

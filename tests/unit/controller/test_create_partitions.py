@@ -204,7 +204,7 @@ def test_the_largest_count_follows_from_max_partitions() -> None:
 
 
 def test_a_shrink_that_would_never_drain_is_refused_with_the_config_that_allows_it() -> None:
-    """Hole 23: the refusal names the config with which the shrink would drain."""
+    """Hole 23: the refusal names the config that would let the marked partitions drain."""
     image = cluster(image_of(resized(4, 6)))
     configure(image, retention_ms="-1")
     message = refused(image, 4, ErrorCode.POLICY_VIOLATION)
@@ -361,7 +361,7 @@ def test_a_resize_that_is_cancelled_or_whose_topic_is_deleted_ends_with_an_error
 # ---------------------------------------------------------------- edits
 
 
-def test_an_edit_has_the_effects_of_the_same_request() -> None:
+def test_a_manual_edit_has_the_same_effects_as_a_request() -> None:
     topic = image_of(Topic(4))
     image, request = cluster(topic), decided(cluster(topic), 8)
     edit = decide_edit(image, CONFIG, topic, topic.znode.replace(undeleted_partition_count=8), 9)

@@ -84,7 +84,7 @@ def codes(effects: Effects) -> dict[str, int]:
 
 
 def written(effects: Effects) -> dict[str, int]:
-    """Return the levels that ``effects`` writes under the versions that were read."""
+    """Return the levels in ``effects``; assert that the writes expect the znode versions that were read."""
     lock, op = effects.writes
     assert lock == SetOp(paths.REGISTRATIONS, b"", LOCK)
     assert isinstance(op, SetOp) and (op.path, op.version) == (paths.FEATURES, EPOCH)

@@ -161,7 +161,7 @@ class Driver:
         return successor
 
     def replayed(self) -> DurableState:
-        """Return the state that the log alone gives."""
+        """Return the state that a replay of the log gives."""
         state = DurableState()
         for record in self.log:
             state.replay(record)

@@ -48,7 +48,7 @@ class MemoryLog:
         self.reads = 0
         self.epochs: dict[int, int] = {}
         self.is_cut_off = False
-        """Whether no leadership can be confirmed for now."""
+        """Whether every attempt to confirm leadership has to wait."""
         self.asked_to_confirm: list[Deferred[KafkaError | None]] = []
         self.watermark: trio.Event | None = None
         """The event that moves the high watermark to the log end."""

@@ -115,7 +115,7 @@ def test_a_refusal_of_api_versions_is_read_in_version_0() -> None:
     assert decode_response(ApiKey.API_VERSIONS, 3, memoryview(data)[4:]) == (5, response)
 
 
-def test_api_versions_of_an_unknown_version_is_read_as_unsupported() -> None:
+def test_an_api_versions_request_of_an_unknown_version_is_unsupported() -> None:
     data = bytearray(wire(ApiVersionsRequest(), 3))
     data[6:8] = struct.pack(">h", 4)
     (request,) = feed(ServerConnection(), bytes(data))

@@ -85,7 +85,7 @@ def test_a_longer_outage_ends_the_session_and_its_ephemerals() -> None:
         session.disconnect()
         await gone.wait()
         assert trio.current_time() >= TIMEOUT_MS / 1000
-        assert session.state is SessionState.SUSPENDED  # the client cannot have noticed yet
+        assert session.state is SessionState.SUSPENDED  # the client cannot know yet that its session has expired
         session.reconnect()
         with pytest.raises(ZkSessionExpiredError):
             await session.get("/")
