@@ -76,8 +76,8 @@ def early_deliveries(deliveries: DataFrame, records: DataFrame) -> DataFrame:
     """Records that a group delivered before an older record of the same key, in the same partition or another.
 
     A record that the group never delivered counts as delivered last, except below the group's first offset in the
-    record's partition. Partitions for which the log has no line of the group are left out. Only the first delivery of a
-    record counts. ``records`` are the committed records, with topic, partition, offset, key, layout_version, moved,
+    record's partition. Partitions are left out if the log has no line of the group for them. Only the first delivery of
+    a record counts. ``records`` are the committed records, with topic, partition, offset, key, layout_version, moved,
     segment and position.
 
     Promise: within a group a key's records are delivered in order, across every split and merge: a record is delivered

@@ -15,7 +15,7 @@ from anabranch.protocol.plurals import counted
 
 @dataclass(frozen=True, slots=True)
 class PartitionSummary:
-    """The contents of one partition's files. Offsets are None without a readable batch.
+    """The contents of one partition's files. Offsets are None if no batch can be read.
 
     ``placed``, ``closed`` and ``ordered`` count the records whose partition, layout, or order value can be checked.
     ``by_clients`` counts the records of clients in topics that are not internal, ``placeable`` those with a key.

@@ -98,7 +98,7 @@ def _reading(
 def _reading_all(
     event: type[E], read: Callable[[Context], Awaitable[F]], decide: Callable[[Context, F], Decisions[None]]
 ) -> Row:
-    """The row of an event without fields: neither the facts nor the decision depends on the event."""
+    """The row of an event that has no fields. ``read`` and ``decide`` therefore do not get the event."""
     return event, Handler(lambda context, _: read(context), lambda context, _, found: decide(context, found))
 
 

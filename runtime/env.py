@@ -18,7 +18,7 @@ from anabranch.protocol.types import Part as Part
 
 
 class Clock(Protocol):
-    """Time. Sleeping goes through the event loop (trio or anyio), which a simulation virtualises too."""
+    """Time. To sleep, use the event loop (trio or anyio); a simulation replaces its clock, too."""
 
     def now_ms(self) -> int:
         """Wall-clock time in milliseconds since the Unix epoch."""

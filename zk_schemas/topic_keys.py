@@ -287,8 +287,8 @@ TOPIC_CONFIGS = ConfigDef(
             -1,
             None,
             "log.retention.bytes",
-            "the bytes that a log keeps: retention deletes the oldest segment if the later segments have at least as "
-            "many; -1: no limit",
+            "the bytes that a log keeps: retention deletes the oldest segment if the later segments have at least "
+            "this many bytes; -1: no limit",
         ),
         _topic(
             "retention.ms",

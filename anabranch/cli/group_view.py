@@ -25,7 +25,7 @@ FIELDS = (
 
 
 def print_group(group: Mapping[str, Any]) -> None:
-    """Print the group, a table with totals for each topic, and the members by their numbers in the tables."""
+    """Print the group, a table with totals for each topic, and the members with the numbers that the tables use."""
     members = {row["member"]: row for row in group["partitions"] if row["member"] is not None}
     numbers = {member: number for number, member in enumerate(sorted(members), 1)}
     state = group["state"]

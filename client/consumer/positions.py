@@ -189,7 +189,7 @@ class PositionResolver:
                 self._subscription.partitions[tp].error = error
 
     async def _topics_of_group(self, tps: Iterable[TopicPartition]) -> set[str]:
-        """The resized topics of these partitions for which the group has committed offsets."""
+        """The resized topics of ``tps`` in which the group has committed an offset of any partition."""
         cluster = self._metadata.cluster
         asked = [
             TopicPartition(name, p)

@@ -97,7 +97,7 @@ class ProducerBatch:
         self.lost = False
         """Whether the batch may have been written by an attempt without a clear response."""
         self.failure: str | None = None
-        """The error of the last attempt that is to be repeated."""
+        """The error of the last attempt, if the batch is to be sent again."""
         self.incarnation = NO_INCARNATION
         """The partition's incarnation when the batch was first sent; -1 if unknown."""
         self.data: bytes | None = None

@@ -29,7 +29,7 @@ class ResizeState(enum.Enum):
 
 
 def state_of_resize(image: ClusterImage, asked: TopicImage, version: int, count: int) -> ResizeState:
-    """The state of the resize of ``asked`` to ``count`` partitions; ``version`` is the version of that layout."""
+    """The state of the resize of ``asked`` to ``count`` partitions, whose layout has the version ``version``."""
     topic = image.topics.get(asked.name)
     if topic is None:
         return ResizeState.UNFINISHED  # the topic is also missing while the cluster is read again

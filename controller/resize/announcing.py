@@ -1,4 +1,4 @@
-"""Announces a split to stock producers, which name no layout. Waits for them if their placement can follow the split.
+"""Announces a split to stock producers, which name no layout. Waits for them if they can keep the order.
 
 A stock producer places by the count in its metadata. A record stays in the partition where the producer placed it. If
 the count doubles, the producer can go on in order. Metadata shows the producer the new partitions while the old
