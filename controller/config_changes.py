@@ -17,7 +17,7 @@ from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.partitions import elect_offline
-from anabranch.controller.reads.configs import FoundConfigs
+from anabranch.controller.reads.config_znodes import FoundConfigs
 from anabranch.controller.topic_config import ORDERED_KEY, of_topic
 from anabranch.runtime.env import CreateOp, DeleteOp, SetOp, ZkError, Znode
 from anabranch.zk_schemas import paths

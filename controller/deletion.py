@@ -14,7 +14,7 @@ from anabranch.controller.context import Context
 from anabranch.controller.effects import Decisions, Effects, TopicDeletion
 from anabranch.controller.events import BrokerAnswered, DeletionsChanged, RemovalDue, TopicChanged
 from anabranch.controller.image import ClusterImage, TopicImage
-from anabranch.controller.reads.deletions import FoundDeletions, FoundZnodes
+from anabranch.controller.reads.deletion_requests import FoundDeletions, FoundZnodes
 from anabranch.controller.states import PartitionStatus, ReplicaStatus
 from anabranch.controller.stop_replica import deletions
 from anabranch.controller.topics import on_topic_list_changed

@@ -57,8 +57,8 @@ from anabranch.controller.events import (
 )
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.reads.brokers import read_locked
-from anabranch.controller.reads.configs import read_all_configs, read_changed_configs
-from anabranch.controller.reads.deletions import read_deleted, read_deletions
+from anabranch.controller.reads.config_znodes import read_all_configs, read_changed_configs
+from anabranch.controller.reads.deletion_requests import read_deleted, read_deletions
 from anabranch.controller.reads.features import read_features, read_features_znode
 from anabranch.controller.reads.log_dirs import read_log_dir_events
 from anabranch.controller.reads.requests import read_facts, read_nothing

@@ -17,7 +17,7 @@ from anabranch.controller.carry_out import carry_out_all
 from anabranch.controller.config_changes import CHANGES_KEPT, on_configs_changed, purged
 from anabranch.controller.events import AdminCall, Event
 from anabranch.controller.handlers import ANSWERS
-from anabranch.controller.reads.configs import FoundConfigs
+from anabranch.controller.reads.config_znodes import FoundConfigs
 from anabranch.controller.reads.requests import read_facts
 from anabranch.controller.request_batch import BrokerRequest
 from anabranch.protocol.api_keys import API, ApiKey

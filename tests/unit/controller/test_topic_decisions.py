@@ -12,7 +12,7 @@ from anabranch.controller.config_changes import restoring
 from anabranch.controller.effects import Effects
 from anabranch.controller.feature_updates import for_new_cluster
 from anabranch.controller.image import ClusterImage, LiveBroker
-from anabranch.controller.reads.configs import is_followed
+from anabranch.controller.reads.config_znodes import is_followed
 from anabranch.controller.resize import goal, steps
 from anabranch.ordered_resize.judgement import VerdictKind
 from anabranch.ordered_resize.resize import next_steps

@@ -12,7 +12,7 @@ from anabranch.controller.deletion import decide_deletion, on_deletions_changed,
 from anabranch.controller.effects import Effects, TopicDeletion
 from anabranch.controller.events import DeletionsChanged, RemovalDue
 from anabranch.controller.image import ClusterImage
-from anabranch.controller.reads.deletions import FoundDeletions, FoundRequest, FoundZnodes
+from anabranch.controller.reads.deletion_requests import FoundDeletions, FoundRequest, FoundZnodes
 from anabranch.controller.reads.topics import FoundTopic, FoundTopics
 from anabranch.controller.states import PartitionStatus, ReplicaStatus
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
