@@ -73,6 +73,7 @@ class FollowedPartition:
             return FetchOutcome.RETRY_LATER
         self.failures = 0
         if data.diverging_epoch is not None and data.diverging_epoch.epoch >= 0:
+            self.is_caught_up = False
             self._truncate(data.diverging_epoch)
             return FetchOutcome.MOVED
         if log.log_end_offset != fetch_offset:
@@ -92,6 +93,7 @@ class FollowedPartition:
 
     def _take_error(self, code: ErrorCode) -> FetchOutcome:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self.is_caught_up = False
             return FetchOutcome.OUT_OF_RANGE
         if code is ErrorCode.FENCED_LEADER_EPOCH:
             logger.info("replica.fenced", partition=str(self.partition.key), leader_epoch=self.leader_epoch)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from anabranch.broker.replication.fetcher import ReplicaFetcher
+from anabranch.broker.replication.follower import FollowedPartition
 from anabranch.broker.replication.throttle import MAX_PAUSE_S, UNLIMITED, ReplicationQuota
-from anabranch.protocol.generated.fetch import PartitionData
+from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.fetch import EpochEndOffset, PartitionData
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_trio import RealNetwork
 from tests.support.broker.replica_cluster import KEY, ReplicaCluster
@@ -80,6 +82,26 @@ def test_a_follower_that_has_all_committed_records_is_not_throttled(high_waterma
     outcome = followed.take(1, PartitionData(high_watermark=high_watermark))
     fetcher._settle(KEY, followed, outcome, 0)
     assert list(fetcher._waiting) == ([KEY] if waits else [])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE),
+        PartitionData(diverging_epoch=EpochEndOffset(epoch=0, end_offset=0)),
+    ],
+    ids=["out of range", "diverging"],
+)
+def test_a_follower_whose_log_is_cut_does_not_count_as_caught_up(answer: PartitionData) -> None:
+    cluster = ReplicaCluster()
+    cluster.elect(1, 0, [1, 2])
+    cluster.append(1, b"a")
+    cluster.catch_up(1, 2)
+    followed = FollowedPartition(cluster[2].partition)
+    followed.take(1, PartitionData(high_watermark=1))
+    assert followed.is_caught_up
+    followed.take(1, answer)
+    assert not followed.is_caught_up
 
 
 def test_idle_time_does_not_raise_the_rate_later() -> None:
