@@ -25,6 +25,7 @@ from tests.soak import disks
 from tests.soak.cluster import CLIENTS, SESSION_TIMEOUT_MS, ZOOKEEPER, SoakCluster
 from tests.soak.observer import Observer
 from tests.soak.recorder import Recorder
+from tests.soak.workload import WRITERS
 
 BROKERS = ("broker-1", "broker-2", "broker-3")
 CONTROLLERS = ("controller-1000", "controller-1001")
@@ -58,6 +59,7 @@ SIDE_KINDS = {
     "restart_zookeeper": ((0.0, 2.0), 2),
     "reset_all": ((0.0, 0.1), 2),
     "delay": ((1.0, 5.0), 1),
+    "stuck_producers": ((10.0, 16.0), 2),
 }
 
 
@@ -113,8 +115,17 @@ def beyond_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
 class Faults:
     """Causes and undoes the faults of a schedule. Every method returns after its fault is undone."""
 
-    def __init__(self, cluster: SoakCluster, recorder: Recorder, observer: Observer, topics: list[str]) -> None:
+    def __init__(
+        self,
+        cluster: SoakCluster,
+        recorder: Recorder,
+        observer: Observer,
+        topics: list[str],
+        created_again: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._cluster, self._recorder, self._observer, self._topics = cluster, recorder, observer, topics
+        self._created_again = created_again
+        """The number of partitions so far that were created with the number of a removed one."""
         self.excused: set[str] = set()
         """Processes whose end is expected now."""
 
@@ -294,3 +305,17 @@ class Faults:
         await trio.sleep(plan.lasts_s)  # pause: the fault itself
         for one, other in pairs:
             self._cluster.network.heal(one, other)
+
+    async def _stuck_producers(self, plan: Plan) -> None:
+        """Keep what producers sent until they have sent it again on other connections; then deliver the late copies.
+
+        A copy may belong to a partition that was removed meanwhile. If a partition was created again, the copies are
+        dropped: the new partition does not know the producer's earlier batches.
+        """
+        before = self._created_again()
+        stuck = self._cluster.network.stick(WRITERS, plan.target)
+        await trio.sleep(plan.lasts_s)  # pause: the fault itself
+        deliver = self._created_again() == before
+        count = self._cluster.network.release(stuck, deliver=deliver)
+        what = "delivered late" if deliver else "dropped"
+        self._recorder.fault("copies", f"{count} connections to {plan.target}: {what}", count=False)

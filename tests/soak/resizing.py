@@ -57,6 +57,8 @@ class Resizer:
         self._removed_at = -STOCK_REFRESH_S
         self._ends: dict[tuple[TopicPartition, int], int] = {}
         """The end offsets of removed partitions, from the topic's znode."""
+        self._numbers: set[int] = set()
+        self._created_again = 0
         self._closed: set[tuple[TopicPartition, int]] = set()
         self._layouts: dict[tuple[TopicPartition, int], dict[StoredLayout, None]] = {}
 
@@ -68,6 +70,10 @@ class Resizer:
     def may_vanish(self, tp: TopicPartition) -> bool:
         """Whether the partition may be removed at any time, with its commits. Initial partitions are never removed."""
         return tp.partition >= self._initial
+
+    def created_again(self) -> int:
+        """How many partitions were created so far with the number of a removed partition."""
+        return self._created_again
 
     # ------------------------------------------------------------ asking
 
@@ -138,8 +144,11 @@ class Resizer:
             self._removed_at = trio.current_time()
             for progress in self._progress:
                 progress.positions.pop(event.tp, None)
-        elif isinstance(event, Created) and event.tp.partition >= self._initial:
-            self._recorder.fault("created", str(event.tp), count=False)
+        elif isinstance(event, Created):
+            self._created_again += event.tp.partition in self._numbers
+            self._numbers.add(event.tp.partition)
+            if event.tp.partition >= self._initial:
+                self._recorder.fault("created", str(event.tp), count=False)
 
     def _count_revived(self, event: LayoutSet) -> None:
         part = event.tp, event.incarnation

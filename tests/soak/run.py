@@ -23,7 +23,17 @@ from tests.soak.faults import BROKERS, Faults, Plan, kill_schedule, mixed_schedu
 from tests.soak.observer import Observer
 from tests.soak.recorder import Recorder
 from tests.soak.resizing import Resizer
-from tests.soak.workload import OwnMember, Progress, StockMember, StockWriter, Stop, write
+from tests.soak.workload import (
+    OWN_WRITER,
+    STOCK_WRITERS,
+    WRITERS,
+    OwnMember,
+    Progress,
+    StockMember,
+    StockWriter,
+    Stop,
+    write,
+)
 
 TOPIC = "soak"
 PARTITIONS = 4
@@ -176,16 +186,16 @@ async def _break_and_heal(
     writing: Stop,
 ) -> None:
     """Run the load and the faults. Returns when all faults are undone and every record has its outcome."""
-    faults = Faults(cluster, recorder, observer, [TOPIC])
+    faults = Faults(cluster, recorder, observer, [TOPIC], resizer.created_again)
     faults.excused = excused
     await faults.whole()
     async with trio.open_nursery() as writers:
         try:
-            for number in range(2):
-                name, per_s = f"stock-writer-{number}", config.per_s / 3
+            per_s = config.per_s / len(WRITERS)
+            for name in STOCK_WRITERS:
                 writer = StockWriter(name, cluster.bootstrap, TOPIC, per_s, recorder, is_refused=config.resize)
                 writers.start_soon(trio.to_thread.run_sync, writer.run, writing)
-            writers.start_soon(write, "own-writer", cluster.bootstrap, TOPIC, config.per_s / 3, recorder, writing)
+            writers.start_soon(write, OWN_WRITER, cluster.bootstrap, TOPIC, per_s, recorder, writing)
             with trio.move_on_after(config.seconds):
                 async with trio.open_nursery() as trouble:
                     if config.resize:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,6 +124,45 @@ def test_the_sender_is_known_by_the_client_id_of_its_first_request(client_id: st
     header = RequestHeader(MetadataRequest.API_KEY, 5, 1, client_id)
     request = b"".join(map(bytes, encode_request(header, MetadataRequest())))
     assert sender_of(request) == name
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("deliver", [True, False])
+async def test_a_stuck_connection_delivers_late_what_its_client_has_sent_again(deliver: bool) -> None:
+    request = b"".join(
+        map(bytes, encode_request(RequestHeader(MetadataRequest.API_KEY, 5, 1, "writer"), MetadataRequest()))
+    )
+    arrived: list[bytes] = []
+    ended = trio.Event()
+
+    async def collect(stream: trio.SocketStream) -> None:
+        index = len(arrived)
+        arrived.append(b"")
+        with suppress(trio.BrokenResourceError):
+            async for data in stream:
+                arrived[index] += bytes(data)
+                await stream.send_all(b"answered")
+        if index == 0:
+            ended.set()
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            listeners = await nursery.start(trio.serve_tcp, collect, 0)
+            network = FaultyNetwork(nursery)
+            port = await network.route("broker-1", listeners[0].socket.getsockname()[1], "clients")
+            old = await trio.open_tcp_stream(HOST, port)
+            assert await exchange(old, request) == b"answered"
+            assert network.stick(("another",), "broker-1") == network.stick(("writer",), "broker-2") == []
+            stuck = network.stick(("writer",), "broker-1")
+            await old.send_all(b"copy")
+            await old.aclose()
+            async with await trio.open_tcp_stream(HOST, port) as new:
+                assert await exchange(new, b"copy") == b"answered"
+            assert arrived == [request, b"copy"]
+            assert network.release(stuck, deliver=deliver) == 1
+            await ended.wait()
+            assert arrived == [request + b"copy" * deliver, b"copy"]
+            nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("make", [mixed_schedule, kill_schedule])

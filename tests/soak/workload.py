@@ -33,6 +33,10 @@ from tests.history.events import (
 from tests.soak.recorder import Recorder
 from tests.support.client.commits import record_commits
 
+STOCK_WRITERS = ("stock-writer-0", "stock-writer-1")
+OWN_WRITER = "own-writer"
+WRITERS = (*STOCK_WRITERS, OWN_WRITER)
+"""The client ids of the producers."""
 KEYS = 20
 PADDING = b"." * 180
 DELIVERY_TIMEOUT_MS = 120_000
