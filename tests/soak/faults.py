@@ -317,5 +317,6 @@ class Faults:
         await trio.sleep(plan.lasts_s)  # pause: the fault itself
         deliver = self._created_again() == before
         count = self._cluster.network.release(stuck, deliver=deliver)
-        what = "delivered late" if deliver else "dropped"
-        self._recorder.fault("copies", f"{count} connections to {plan.target}: {what}", count=False)
+        what = "copies delivered" if deliver else "copies dropped"
+        if count:
+            self._recorder.fault(what, f"of {count} connections to {plan.target}")
