@@ -32,11 +32,13 @@ def _settings(config: BrokerConfig) -> Settings:
         zookeeper_session_timeout_ms=values["zookeeper.session.timeout.ms"],
         zookeeper_connection_timeout_ms=values["zookeeper.connection.timeout.ms"],
         jute_maxbuffer=values["jute.maxbuffer"],
+        socket_keepalive_timeout_ms=values["socket.keepalive.timeout.ms"],
     )
 
 
 async def _run(config: BrokerConfig, zk: KazooZk) -> None:
-    await run(config, real_env(zk=zk), zk_latency=zk.latency_ms)
+    env = real_env(zk=zk, keep_alive_s=config.values["socket.keepalive.timeout.ms"] / 1000)
+    await run(config, env, zk_latency=zk.latency_ms)
 
 
 PROGRAM = ServerProgram(

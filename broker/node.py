@@ -100,7 +100,8 @@ class Node:
         )
         self.purgatory = Purgatory(env.clock, self.background)
         self.logs = LogManager(self._log_manager_config(), env, self.background)
-        self.controller = ControllerClient(env, zk, f"broker-{config.broker_id}")
+        silence_s = config.values["controller.silence.ms"] / 1000
+        self.controller = ControllerClient(env, zk, f"broker-{config.broker_id}", silence_s)
         self.controller.on_moved = dynamic.read_all_again
         self.registered_controllers = RegisteredControllers(zk)
         self.log_dir_failures = LogDirFailures(zk, config.broker_id)

@@ -44,7 +44,7 @@ async def offer_metrics(node: Node, server: Server, zk_latency: Histogram | None
     ]
     observed = Observed("broker", node.config.broker_id, node.env, metrics, node.background, node.zk, zk_latency)
     observed.add_loop_gauges()
-    observed.health.checks.append(lambda: _registration(node))
+    observed.health.checks += [lambda: _registration(node), lambda: _controller(node)]
     observed.check_loop(values["health.loop.lag.ms"] / 1000)
     await observed.listen(address, _http_limits(values))
     node.nursery.start_soon(observed.run)
@@ -71,3 +71,9 @@ def _registration(node: Node) -> list[Problem]:
         what = f"broker {broker_id} is registered, but the controller's metadata names only brokers {known}"
         return [Problem("registration", what, is_fatal=True)]
     return []
+
+
+def _controller(node: Node) -> list[Problem]:
+    """The problem, if no controller answers. It is not fatal: the broker still serves the partitions that it leads."""
+    silence = node.controller.silence()
+    return [] if silence is None else [Problem("controller", f"{silence}: no leader or ISR can change")]

@@ -24,11 +24,13 @@ def _settings(config: ControllerConfig) -> Settings:
         zookeeper_session_timeout_ms=config.zookeeper_session_timeout_ms,
         zookeeper_connection_timeout_ms=config.zookeeper_connection_timeout_ms,
         jute_maxbuffer=config.jute_maxbuffer,
+        socket_keepalive_timeout_ms=config.socket_keepalive_timeout_ms,
     )
 
 
 async def _run(config: ControllerConfig, zk: KazooZk) -> None:
-    await run(config, real_env(zk=zk), zk_latency=zk.latency_ms)
+    env = real_env(zk=zk, keep_alive_s=config.socket_keepalive_timeout_ms / 1000)
+    await run(config, env, zk_latency=zk.latency_ms)
 
 
 PROGRAM = ServerProgram(

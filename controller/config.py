@@ -39,6 +39,7 @@ class ControllerConfig:
     leader_imbalance_per_broker_percentage: int = 10
     socket_request_max_bytes: int = 100 << 20
     admin_request_max_bytes: int = 2 << 20
+    socket_keepalive_timeout_ms: int = 30_000
     connections_max_idle_ms: int = 600_000
     partition_drain_check_interval_ms: int = 1_000
     autoscale_check_interval_ms: int = 5_000
@@ -82,6 +83,7 @@ class ControllerConfig:
             leader_imbalance_per_broker_percentage=values["leader.imbalance.per.broker.percentage"],
             socket_request_max_bytes=values["socket.request.max.bytes"],
             admin_request_max_bytes=values["admin.request.max.bytes"],
+            socket_keepalive_timeout_ms=values["socket.keepalive.timeout.ms"],
             connections_max_idle_ms=values["connections.max.idle.ms"],
             partition_drain_check_interval_ms=values["partition.drain.check.interval.ms"],
             autoscale_check_interval_ms=values["autoscale.check.interval.ms"],

@@ -5,6 +5,9 @@ plain call, so requests leave in the order of the calls. It sends at once the by
 ``Pending``, whose ``wait`` returns the response. ``request`` sends and waits, with one deadline for both, and lets
 other tasks run while it encodes a large request. Responses are matched to requests by correlation id. A failed channel
 stays failed: connect a new one.
+
+A response that does not come in time closes the channel, also if the task that waited for it was cancelled before.
+Otherwise a caller with a deadline of its own would keep a dead connection, and use it for its next request.
 """
 
 from __future__ import annotations
@@ -93,9 +96,17 @@ class Pending:
             self.on_settled()
 
     async def wait(self, timeout_s: float) -> Any:
-        """The response. After ``timeout_s`` the channel is closed, and the error is ``Failures.late``."""
-        with anyio.move_on_after(timeout_s):
-            await self.until_settled()
+        """The response. After ``timeout_s`` the channel is closed, and the error is ``Failures.late``.
+
+        A cancellation ends the wait but not the time limit: the channel is closed if the response is late.
+        """
+        limit = anyio.move_on_after(timeout_s)
+        try:
+            with limit:
+                await self.until_settled()
+        except BaseException:
+            self._channel.abandon(self, limit.deadline, timeout_s)
+            raise
         return self.result(timeout_s)
 
     async def until_settled(self) -> None:
@@ -151,6 +162,7 @@ class Channel:
         self._correlation_id = 0
         self._versions: Mapping[int, tuple[int, int]] | None = None
         self._closed_because: str | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
 
     @classmethod
     async def connect(
@@ -241,9 +253,28 @@ class Channel:
 
     def close_late(self, api_key: int, waited_s: float) -> Exception:
         """Close because a response did not come in time, and return the error for its request."""
-        because = f"{ApiKey(api_key).name} was not answered within {waited_s:g} s"
+        because = f"{ApiKey(api_key).name} was not answered within {round(waited_s, 3):g} s"
         self.close(because)
         return self._failures.late(self.peer, because)
+
+    def abandon(self, pending: Pending, deadline: float, limit_s: float) -> None:
+        """No task waits for this response any more; if it has not come by ``deadline``, close the channel.
+
+        ``deadline`` is a time of the event loop, ``limit_s`` the time limit that ends then. A request that was not sent
+        has no effect.
+        """
+        if pending.settled or self.closed or pending not in self._pending.values():
+            return
+        if self._tasks is None or deadline <= anyio.current_time():
+            self.close_late(pending.api_key, limit_s)
+        else:
+            self._tasks.start_soon(self._close_unless_settled, pending, deadline, limit_s)
+
+    async def _close_unless_settled(self, pending: Pending, deadline: float, limit_s: float) -> None:
+        with anyio.move_on_after(deadline - anyio.current_time()):
+            await pending.until_settled()
+        if not pending.settled:
+            self.close_late(pending.api_key, limit_s)
 
     # ------------------------------------------------------------ bytes
 
@@ -251,6 +282,7 @@ class Channel:
         """Read and write until the connection ends, then return. Cancelling it closes the channel."""
         try:
             async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
                 tasks.start_soon(self._write)
                 await self._read()
                 tasks.cancel_scope.cancel()
@@ -332,14 +364,19 @@ class Channel:
 
         ``version`` fixes the version; by default it is the highest that both sides support, at most ``max_version``.
         The deadline covers waiting for a slot, sending, and the response. A request that is cancelled before it is sent
-        has no effect. If a request is cancelled later, its response is dropped.
+        has no effect. If a request is cancelled later, its response is dropped, and closes the channel if it is late.
         """
         pending = self._pending_for(body, version, max_version)
-        with anyio.move_on_after(timeout_s):
-            async with self._slots:
-                await self._send_in_turn(body, pending)
-                await pending.until_settled()
-                return pending.result(timeout_s)
+        limit = anyio.move_on_after(timeout_s)
+        try:
+            with limit:
+                async with self._slots:
+                    await self._send_in_turn(body, pending)
+                    await pending.until_settled()
+                    return pending.result(timeout_s)
+        except BaseException:
+            self.abandon(pending, limit.deadline, timeout_s)
+            raise
         raise self.close_late(pending.api_key, timeout_s)
 
     async def _send_in_turn(self, body: Any, pending: Pending) -> None:

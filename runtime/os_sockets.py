@@ -27,6 +27,9 @@ _PARTS_AT_ONCE = 512
 _OPERATIONS_PER_YIELD = 8
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+DEFAULT_KEEP_ALIVE_S = 30.0
+"""The default of ``socket.keepalive.timeout.ms``, in seconds."""
+_PROBES = 3
 _ACCEPT_PAUSE_S = 0.1
 
 AddressInfo = Sequence[tuple[Any, ...]]
@@ -88,14 +91,14 @@ class SocketStream(_Socket):
 
     _peer: str
 
-    def __init__(self, sock: socket.socket, waits: Waits) -> None:
+    def __init__(self, sock: socket.socket, waits: Waits, keep_alive_s: float | None = None) -> None:
         super().__init__(sock, waits)
         self._cold: FileRange | None = None
         """The next part, if the send waits for the disk and not for the socket."""
         self._looked_at: FileRange | None = None
         """The range that was read in a thread. It is sent without another check, even if it has left the cache."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        keep_alive(sock, keep_alive_s)
         try:
             self._peer = format_address(sock.getpeername())
         except OSError:  # reset before it was accepted: the first receive will raise
@@ -269,12 +272,13 @@ class SocketListener(_Socket):
 
 
 class SocketNetwork:
-    """TCP through the kernel."""
+    """TCP through the kernel. The kernel ends a connection made here if the peer is silent for ``keep_alive_s``."""
 
-    __slots__ = ("_waits",)
+    __slots__ = ("_keep_alive_s", "_waits")
 
-    def __init__(self, waits: Waits) -> None:
+    def __init__(self, waits: Waits, keep_alive_s: float = DEFAULT_KEEP_ALIVE_S) -> None:
         self._waits = waits
+        self._keep_alive_s = keep_alive_s
 
     async def listen(
         self,
@@ -324,11 +328,33 @@ class SocketNetwork:
                 await self._waits.checkpoint()
             if status:
                 raise OSError(status, f"connect to {format_address(address)}: {os.strerror(status)}")
-            return SocketStream(sock, self._waits)
+            return SocketStream(sock, self._waits, self._keep_alive_s)
         except BaseException:
             with contextlib.suppress(OSError):
                 sock.close()
             raise
+
+
+def keep_alive(sock: socket.socket, timeout_s: float | None) -> None:
+    """Let the kernel probe an idle connection, and end it once the peer has acknowledged nothing for ``timeout_s``.
+
+    None: at the system's times. Half of the time passes before the first probe. Data that is not acknowledged ends the
+    connection after the same time. An option that the system does not have is left out.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if timeout_s is None:
+        return
+    idle_s = max(1, round(timeout_s / 2))
+    options = {
+        "TCP_KEEPIDLE": idle_s,
+        "TCP_KEEPALIVE": idle_s,  # macOS
+        "TCP_KEEPINTVL": max(1, round((timeout_s - idle_s) / _PROBES)),
+        "TCP_KEEPCNT": _PROBES,
+        "TCP_USER_TIMEOUT": max(1, round(timeout_s * 1000)),
+    }
+    for name, value in options.items():
+        if (option := getattr(socket, name, None)) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def format_address(address: Any) -> str:

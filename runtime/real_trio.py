@@ -10,7 +10,7 @@ import trio
 
 from anabranch.runtime.env import Env, ZkStore
 from anabranch.runtime.os_files import OsStorage
-from anabranch.runtime.os_sockets import AddressInfo, SocketNetwork, Waits, passive_host
+from anabranch.runtime.os_sockets import DEFAULT_KEEP_ALIVE_S, AddressInfo, SocketNetwork, Waits, passive_host
 
 
 class RealClock:
@@ -47,14 +47,17 @@ TRIO_WAITS = Waits(
 class RealNetwork(SocketNetwork):
     """TCP under trio."""
 
-    def __init__(self) -> None:
-        super().__init__(TRIO_WAITS)
+    def __init__(self, keep_alive_s: float = DEFAULT_KEEP_ALIVE_S) -> None:
+        super().__init__(TRIO_WAITS, keep_alive_s)
 
 
 class RealStorage(OsStorage):
     """The local file system."""
 
 
-def real_env(*, zk: ZkStore | None = None, rng: random.Random | None = None) -> Env:
+def real_env(
+    *, zk: ZkStore | None = None, rng: random.Random | None = None, keep_alive_s: float = DEFAULT_KEEP_ALIVE_S
+) -> Env:
     """The real ``Env`` under trio."""
-    return Env(clock=RealClock(), network=RealNetwork(), rng=rng or random.Random(), storage=RealStorage(), zk=zk)
+    network = RealNetwork(keep_alive_s)
+    return Env(clock=RealClock(), network=network, rng=rng or random.Random(), storage=RealStorage(), zk=zk)

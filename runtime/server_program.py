@@ -38,6 +38,7 @@ class Settings(NamedTuple):
     zookeeper_session_timeout_ms: int
     zookeeper_connection_timeout_ms: int
     jute_maxbuffer: int
+    socket_keepalive_timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,7 @@ class ServerProgram(Generic[Config]):
             settings.zookeeper_session_timeout_ms,
             connect_timeout_ms=settings.zookeeper_connection_timeout_ms,
             max_request_bytes=settings.jute_maxbuffer,
+            keep_alive_s=settings.socket_keepalive_timeout_ms / 1000,
         )
         async with connection as zk, trio.open_nursery() as nursery:
 

@@ -38,6 +38,7 @@ from anabranch.runtime.env import (
     Znode,
 )
 from anabranch.runtime.metrics import Histogram
+from anabranch.runtime.os_sockets import DEFAULT_KEEP_ALIVE_S, keep_alive
 from anabranch.runtime.watchdog import Watchdog, end_process
 from anabranch.runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, check_fits, check_path_fits
 
@@ -75,12 +76,18 @@ class _DirectQueue:
 class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threading handler without its two worker threads: callbacks only post to the loop.
 
-    With the worker threads, results and watches would overtake each other.
+    With the worker threads, results and watches would overtake each other. The connections have TCP keep-alive.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keep_alive_s: float) -> None:
         super().__init__()
         self.completion_queue = _DirectQueue()
+        self._keep_alive_s = keep_alive_s
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        sock = super().create_connection(*args, **kwargs)
+        keep_alive(sock, self._keep_alive_s)
+        return sock
 
     def start(self) -> None:
         self._running = True
@@ -324,6 +331,7 @@ async def open_zk(
     *,
     connect_timeout_ms: int | None = None,
     max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES,
+    keep_alive_s: float = DEFAULT_KEEP_ALIVE_S,
     on_hang: Callable[[float], None] | None = end_process,
 ) -> AsyncIterator[KazooZk]:
     """Connect (``host:port,host:port/chroot``; the chroot is created) and keep a session until the block ends.
@@ -334,14 +342,16 @@ async def open_zk(
     """
     hosts, slash, chroot = connect_string.partition("/")
     if chroot:
-        async with open_zk(hosts, session_timeout_ms, connect_timeout_ms=connect_timeout_ms, on_hang=None) as root:
+        async with open_zk(
+            hosts, session_timeout_ms, connect_timeout_ms=connect_timeout_ms, keep_alive_s=keep_alive_s, on_hang=None
+        ) as root:
             with contextlib.suppress(NodeExistsError):
                 await root.create(slash + chroot.rstrip("/"), b"", make_parents=True)
     retry = KazooRetry(max_tries=-1, delay=_RECONNECT_DELAY_S, max_delay=_RECONNECT_MAX_DELAY_S)
     client = KazooClient(
         hosts=connect_string,
         timeout=session_timeout_ms / 1000,
-        handler=_DirectHandler(),
+        handler=_DirectHandler(keep_alive_s),
         connection_retry=retry,
         command_retry=KazooRetry(),
     )

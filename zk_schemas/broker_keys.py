@@ -188,6 +188,22 @@ _NETWORK_KEYS = [
     ConfigKey("socket.receive.buffer.bytes", INT, -1, UNLIMITED, doc="SO_RCVBUF; -1: the system's"),
     ConfigKey("socket.listen.backlog.size", INT, 50, POSITIVE, doc="connections that wait to be accepted"),
     ConfigKey(
+        "socket.keepalive.timeout.ms",
+        INT,
+        30_000,
+        Between(1_000),
+        doc="TCP ends a connection that this process made, to a broker, a controller or ZooKeeper, if the other side "
+        "has acknowledged nothing for this long, also while the connection is idle",
+    ),
+    ConfigKey(
+        "controller.silence.ms",
+        INT,
+        5_000,
+        POSITIVE,
+        doc="if the active controller owes an answer and has sent none for this long, the broker asks it for its API "
+        "versions; a controller that leaves this unanswered for as long again gets a new connection",
+    ),
+    ConfigKey(
         "queued.max.request.bytes",
         LONG,
         -1,

@@ -19,6 +19,7 @@ SHARED_KEYS = (
     "unclean.leader.election.enable",
     "socket.request.max.bytes",
     "admin.request.max.bytes",
+    "socket.keepalive.timeout.ms",
     "connections.max.idle.ms",
     "metrics.listener",
     "metrics.http.max.connections",

@@ -125,6 +125,32 @@ def test_a_request_without_answer_times_out_and_closes_the_channel() -> None:
     run_both(scenario)
 
 
+@pytest.mark.parametrize("posts", [True, False])
+def test_a_cancelled_request_without_answer_closes_the_channel_at_its_time_limit(posts: bool) -> None:
+    async def scenario(network: Network) -> None:
+        listener = await network.listen(HOST, 0)
+        async with Channel.open(network, HOST, listener.port, "test") as channel:
+            silent = await listener.accept()
+            async with anyio.create_task_group() as tasks:
+
+                async def ask() -> None:
+                    if posts:
+                        await channel.post(HeartbeatRequest()).wait(0.05)
+                    else:
+                        await channel.request(HeartbeatRequest(), timeout_s=0.05)
+
+                tasks.start_soon(ask)
+                await silent.wait_readable()  # the request was sent
+                tasks.cancel_scope.cancel()
+            assert not channel.closed
+            with pytest.raises(ChannelClosedError, match=r"HEARTBEAT was not answered within 0\.05 s"):
+                await channel.request(HeartbeatRequest(), timeout_s=60)
+            silent.close()
+        listener.close()
+
+    run_both(scenario)
+
+
 @pytest.mark.parametrize(
     "reply", [b"\x7f\xff\xff\xff", b"\x00\x00\x00\x04\x00\x00\x00\x63", b"\x00\x00\x00\x05\x00\x00\x00\x01\x00"]
 )

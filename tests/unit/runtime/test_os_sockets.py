@@ -111,3 +111,19 @@ async def test_a_listener_continues_after_a_lack_of_descriptors() -> None:
     client.close()
     server.close()
     sock.close()
+
+
+@pytest.mark.trio
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system has no such options")
+async def test_a_silent_peer_ends_a_connection_after_the_keep_alive_time() -> None:
+    network = RealNetwork(keep_alive_s=20)
+    listener = await network.listen(HOST, 0)
+    made = await network.connect(HOST, listener.port)
+    taken = await listener.accept()
+    options = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+    read = [made._socket.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in options]  # type: ignore[attr-defined]
+    assert read == [10, 3, 3, 20_000]
+    assert taken._socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)  # type: ignore[attr-defined]
+    assert not taken._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)  # type: ignore[attr-defined]
+    for closing in (made, taken, listener):
+        closing.close()
