@@ -78,16 +78,21 @@ class CommitFailedError(KafkaError):
 
 
 class OutcomeUnknownError(KafkaError):
-    """It is unknown whether the records were written: the response was lost, and the partition was removed since.
+    """It is unknown whether the records were written: a response was lost, and their batch cannot be sent again.
 
-    The records are not sent to the present partitions of their keys, because they might then be written twice.
+    Since the response was lost, the partition was removed or created again, or the batch became too large for the
+    topic. The records are not sent in other batches, because they might then be written twice.
     """
 
-    def __init__(self, tp: TopicPartition, count: int) -> None:
+    def __init__(self, tp: TopicPartition, count: int, code: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> None:
+        since = (
+            "the batch has become larger than the topic allows since"
+            if code is ErrorCode.MESSAGE_TOO_LARGE
+            else "the partition has been removed or created again since"
+        )
         super().__init__(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"{counted(count, 'record')} for {tp} may or may not have been written: the response was lost, and the "
-            f"partition has been removed or created again since",
+            code,
+            f"{counted(count, 'record')} for {tp} may or may not have been written: a response was lost, and {since}",
         )
 
 

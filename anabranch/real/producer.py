@@ -29,6 +29,7 @@ class Producer(producer.Producer[SentKey, SentValue]):
     ``partitioner``. The records of a key stay in the order in which they were sent. A record sent with ``partition=``
     is never moved: if that partition is merged into another, the record fails with ``PartitionMarkedError``. If the
     response for a record is lost, and the record's partition is removed, the record fails with ``OutcomeUnknownError``.
+    So does an idempotent record if a response for its batch is lost and the broker then refuses the batch as too large.
     With ``acks=0``, records refused for their layout are lost, like all refused records. Without idempotence, a retry
     may write a record twice; after a resize the copies may be in two partitions.
     """

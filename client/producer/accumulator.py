@@ -161,7 +161,7 @@ class Accumulator:
             return False, float("inf")
         if head.retry_at_ms > now_ms:
             return False, head.retry_at_ms - now_ms
-        if head.attempts or head.base_sequence != NO_SEQUENCE:
+        if head in queue.outstanding:
             return True, 0.0
         limit = self._max_outstanding if queue.is_established or not self.idempotent else 1
         if len(queue.outstanding) + queue.overtook >= limit:
@@ -182,9 +182,10 @@ class Accumulator:
             queue.next_sequence = increment_sequence(queue.next_sequence, batch.count)
         if batch not in queue.outstanding:
             queue.outstanding.append(batch)
+        if not batch.lost:
             part = queue.topic.info.partitions.get(queue.tp.partition)
             batch.incarnation = part.incarnation if part is not None else NO_INCARNATION
-        batch.refused = False
+        batch.is_unwritten = False
         batch.in_flight = True
         batch.attempts += 1
         return batch
@@ -217,7 +218,7 @@ class Accumulator:
 
     def renumber(self, batch: ProducerBatch, retry_at_ms: float) -> None:
         """Send the batch again with a new sequence, because the broker refused its sequence."""
-        batch.refused = True
+        batch.is_unwritten = True
         self.queues[batch.tp].bump_needed = True
         self.retry(batch, retry_at_ms)
 
@@ -236,10 +237,7 @@ class Accumulator:
         return again
 
     def split(self, batch: ProducerBatch, now_ms: float) -> None:
-        """Replace a batch that was refused as too large by two halves at the front of its partition.
-
-        The halves take new sequences, so the partition starts a new epoch once no batch is in flight.
-        """
+        """Replace a batch that was refused as too large by two halves, which are sent one after the other."""
         queue = self.queues[batch.tp]
         records = RecordBatch(batch.encode()).records()
         middle = (len(records) + 1) // 2
@@ -255,22 +253,9 @@ class Accumulator:
             half.full = True
             half.charged_bytes = half.builder.size_bytes
             halves.append(half)
-        had_sequence = batch.base_sequence != NO_SEQUENCE
-        at = queue.outstanding.index(batch) if batch in queue.outstanding else 0
-        queue.forget(batch)
-        batch.in_flight = False
-        if had_sequence:
-            queue.bump_needed = True
-            # Kept in order with the other outstanding batches; ``adopt`` numbers them all again.
-            queue.outstanding[at:at] = halves
-            for half in halves:
-                half.refused = True
-        for half in reversed(halves):
+        for half in halves:
             half.retry_at_ms = now_ms
-            if had_sequence:
-                queue.requeue(half)
-            else:
-                queue.waiting.appendleft(half)
+        queue.substitute(batch, halves)
         self.buffered_bytes += sum(half.charged_bytes for half in halves)
         self._release(batch)
         batch.resolve(moved=moved)
@@ -288,7 +273,7 @@ class Accumulator:
                     unknown += batch.count
                     self.fail(batch, OutcomeUnknownError(queue.tp, batch.count))
                 else:
-                    batch.refused = True
+                    batch.is_unwritten = True
         return unknown
 
     def replace(self, topic: TopicPlacement, placing: Placing) -> Replaced | None:

@@ -21,6 +21,8 @@ class Outcome(enum.Enum):
     REPLACE = "replace"
     """The broker's layout of the topic differs from the layout by which the batch was placed."""
     FAIL = "fail"
+    GIVE_UP = "give up"
+    """The batch may have been written, and cannot be sent again unchanged."""
 
 
 def decide(error: ErrorCode, batch: ProducerBatch, queue: PartitionQueue, *, retries: int) -> Outcome:
@@ -28,6 +30,8 @@ def decide(error: ErrorCode, batch: ProducerBatch, queue: PartitionQueue, *, ret
     if error in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
         return Outcome.COMPLETE
     if error is ErrorCode.MESSAGE_TOO_LARGE:
+        if batch.lost and batch.base_sequence != NO_SEQUENCE:
+            return Outcome.GIVE_UP  # a broker checks the size first, so this is no answer to whether it has the batch
         return Outcome.SPLIT if batch.count > 1 else Outcome.FAIL
     if error is ErrorCode.INVALID_PARTITION_METADATA:
         return Outcome.REPLACE  # does not count as a retry: the next send is another batch
@@ -36,7 +40,7 @@ def decide(error: ErrorCode, batch: ProducerBatch, queue: PartitionQueue, *, ret
     if batch.base_sequence != NO_SEQUENCE:
         if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             # After a batch of unknown outcome a gap is expected. The gap closes when that batch is sent again.
-            unknown = next((b for b in queue.outstanding if not b.refused), batch)
+            unknown = next((b for b in queue.outstanding if not b.is_unwritten), batch)
             return Outcome.RENUMBER if unknown is batch else Outcome.RETRY
         if error in (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH):
             return Outcome.RENUMBER
@@ -44,7 +48,7 @@ def decide(error: ErrorCode, batch: ProducerBatch, queue: PartitionQueue, *, ret
 
 
 def may_have_written(error: ErrorCode) -> bool:
-    """Whether the batch may have been written, or may be written later, although the broker answered ``error``.
+    """Whether this attempt may have written the batch, or may write it later, although the broker answered ``error``.
 
     UNKNOWN_TOPIC_OR_PARTITION can follow an append only while the partition still exists on some broker. Before a
     resize removes a partition, the partition takes no records any more, and all its records are acknowledged.
@@ -55,6 +59,8 @@ def may_have_written(error: ErrorCode) -> bool:
 _NOT_WRITTEN = frozenset(
     {
         ErrorCode.INVALID_PARTITION_METADATA,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.UNKNOWN_PRODUCER_ID,

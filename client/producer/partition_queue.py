@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from anabranch.client.producer.producer_batch import ProducerBatch
 from anabranch.client.producer.topic_placement import TopicPlacement
@@ -52,7 +53,7 @@ class PartitionQueue:
     @property
     def may_adopt(self) -> bool:
         """Whether under the present id and epoch no batch is in flight and no open batch may have been written."""
-        return all(batch.refused for batch in self.outstanding)
+        return all(batch.is_unwritten for batch in self.outstanding)
 
     def candidate(self) -> ProducerBatch | None:
         """The batch to send next, or None.
@@ -63,7 +64,7 @@ class PartitionQueue:
         topic = self.topic
         placed_anew = self.bump_needed or topic.next is not None
         for batch in self.outstanding:
-            if batch.refused and placed_anew:
+            if batch.is_unwritten and placed_anew:
                 continue
             if not batch.in_flight and batch in self.waiting:
                 return batch
@@ -78,7 +79,7 @@ class PartitionQueue:
     def adopt(self, producer_id: int, producer_epoch: int) -> None:
         """Start again from sequence 0 under a new id or epoch. Call it only when ``may_adopt``.
 
-        Batches that were refused under the old id or epoch are numbered again, in order.
+        Outstanding batches are numbered again, in order. None of them is written until it is sent again.
         """
         assert self.may_adopt
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
@@ -86,7 +87,7 @@ class PartitionQueue:
         self.bump_needed = False
         self.is_established = False
         for batch in self.outstanding:
-            batch.refused = batch.lost = False
+            batch.lost = False
             batch.set_producer_state(producer_id, producer_epoch, self.next_sequence)
             self.next_sequence = increment_sequence(self.next_sequence, batch.count)
 
@@ -96,6 +97,21 @@ class PartitionQueue:
         later = [b for b in self.waiting if b in self.outstanding]
         position = sum(1 for b in later if self.outstanding.index(b) < self.outstanding.index(batch))
         self.waiting.insert(position, batch)
+
+    def substitute(self, batch: ProducerBatch, halves: Sequence[ProducerBatch]) -> None:
+        """Put the halves of a refused batch in its place.
+
+        As outstanding batches they are sent in order, each after the outcome of the one before, because a half may be
+        split again. With sequences they wait for a new epoch, in which all outstanding batches are numbered again.
+        """
+        at = self.outstanding.index(batch)
+        self.outstanding[at : at + 1] = halves
+        self.topic.forget(batch)
+        batch.in_flight = False
+        if batch.base_sequence != NO_SEQUENCE:
+            self.bump_needed = True
+        for half in halves:
+            self.requeue(half)
 
     def forget(self, batch: ProducerBatch) -> None:
         """Remove a batch whose outcome is decided."""
@@ -123,7 +139,7 @@ class PartitionQueue:
         return pause
 
     def _is_oldest_unanswered(self, batch: ProducerBatch) -> bool:
-        return all(b.refused for b in self.outstanding[: self.outstanding.index(batch)])
+        return all(b.is_unwritten for b in self.outstanding[: self.outstanding.index(batch)])
 
     def drain(self) -> list[ProducerBatch]:
         """Take every batch out, in order, and go back to the sequence after the last acknowledged one.

@@ -63,6 +63,7 @@ class ProducerBatch:
         "full",
         "in_flight",
         "incarnation",
+        "is_unwritten",
         "layout",
         "lost",
         "moved",
@@ -70,7 +71,6 @@ class ProducerBatch:
         "producer_epoch",
         "producer_id",
         "record_errors",
-        "refused",
         "result",
         "retry_at_ms",
         "tp",
@@ -89,17 +89,17 @@ class ProducerBatch:
         self.attempts = 0
         self.retry_at_ms = 0.0
         self.in_flight = False
-        self.refused = False
-        """Whether the broker answered that it does not have the batch. Then the batch may take another sequence.
+        self.is_unwritten = True
+        """Whether no broker has the batch: it was never sent, or never under its present sequence, or it was refused.
 
-        Otherwise its outcome is unknown.
+        Then the batch may take another sequence. Otherwise its outcome is unknown.
         """
         self.lost = False
         """Whether the batch may have been written by an attempt without a clear response."""
         self.failure: str | None = None
         """The error of the last attempt, if the batch is to be sent again."""
         self.incarnation = NO_INCARNATION
-        """The partition's incarnation when the batch was first sent; -1 if unknown."""
+        """The partition's incarnation when the batch was sent first of all that may have written it; -1 if unknown."""
         self.data: bytes | None = None
         self.producer_id: int = NO_PRODUCER_ID
         self.producer_epoch: int = NO_EPOCH

@@ -207,7 +207,7 @@ class Replacement:
     def _keep(self, batch: ProducerBatch) -> None:
         """Keep the batch whole. It was not written, so it gets a new sequence like a new batch."""
         batch.layout = self._layout
-        batch.refused = batch.lost = False
+        batch.lost = False
         batch.attempts = 0
         batch.retry_at_ms = 0.0
         if batch.base_sequence != NO_SEQUENCE:

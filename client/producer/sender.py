@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 from anabranch.client.client_metrics import PRODUCER_TRAFFIC, Metrics, ProducerTraffic
 from anabranch.client.cluster import Node
 from anabranch.client.config import ProducerConfig
-from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
+from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, OutcomeUnknownError, error_for
 from anabranch.client.net.connections import Connections, backoff_ms
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.producer.accumulator import Accumulator
@@ -360,6 +360,9 @@ class Sender:
             accumulator.renumber(batch, retry_at_ms)
         elif outcome is Outcome.SPLIT:
             accumulator.split(batch, now_ms)
+        elif outcome is Outcome.GIVE_UP:
+            self._traffic.errors += batch.count
+            accumulator.fail(batch, OutcomeUnknownError(batch.tp, batch.count, code))
         else:
             self._traffic.errors += batch.count
             batch.record_errors = result.record_errors

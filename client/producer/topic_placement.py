@@ -84,13 +84,13 @@ class TopicPlacement:
         self.held = True
         self._refused.add(batch)
         if self.next is not None:
-            batch.refused = True
+            batch.is_unwritten = True
             if batch.lost:
                 # An earlier copy of the batch may have been written. Metadata requested from now on shows whether the
                 # partition to which it was sent still exists.
                 self._confirm_after = self._metadata_seen + 2
             return False
-        batch.refused = not batch.lost
+        batch.is_unwritten = not batch.lost
         if now_ms < self.retry_at_ms:
             return False
         self.refusals += 1

@@ -124,7 +124,7 @@ def a_batch_of_a_removed_partition_is_placed_again(patch: Patch) -> None:
         for queue in acc.queues_of(topic):
             for batch in queue.outstanding:
                 if not batch.in_flight and topic.is_gone(queue.tp.partition, batch.incarnation):
-                    batch.refused = True
+                    batch.is_unwritten = True
         return 0
 
     patch.setattr(Accumulator, "give_up_gone", give_up_gone)

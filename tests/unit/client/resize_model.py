@@ -19,7 +19,7 @@ from anabranch.client.config import ProducerConfig
 from anabranch.client.errors import ErrorCode, error_for
 from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.partitioner import Partitioner, StickyPartitioner
-from anabranch.client.producer.producer_batch import RecordHandle
+from anabranch.client.producer.producer_batch import ProducerBatch, RecordHandle
 from anabranch.client.producer.replacement import Placing
 from anabranch.client.producer.sender import Sender
 from anabranch.ordered_resize.layout import Moves, moves
@@ -47,6 +47,8 @@ class ModelPartition:
     index: int
     incarnation: int
     layout: tuple[int, int]
+    max_bytes: int = 1 << 30
+    """The largest batch that is written."""
     log: list[tuple[bytes, int, int]] = field(default_factory=list)
     """(key, number, the partition's layout version at the append) of each record."""
     producers: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -54,6 +56,8 @@ class ModelPartition:
     remembered: dict[int, deque[tuple[int, int, int]]] = field(default_factory=dict)
 
     def produce(self, batch: RecordBatch, layout: tuple[int, int], *, check_layout_first: bool) -> ErrorCode:
+        if batch.length > self.max_bytes:
+            return ErrorCode.MESSAGE_TOO_LARGE
         pid, epoch, sequence, count = batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.count
         refused = layout != self.layout or self.index >= self.layout[0]
         if refused and check_layout_first:
@@ -111,11 +115,18 @@ class ProducerModel:
         *,
         check_layout_first: bool = False,
         place_again: Partitioner | None = None,
+        new_ids: bool = False,
+        max_bytes: int = 1 << 30,
         **config: Any,
     ) -> None:
-        """``place_again`` is a user's partitioner. After a resize it chooses the partitions of unsent records again."""
+        """``place_again`` is a user's partitioner. After a resize it chooses the partitions of unsent records again.
+
+        With ``new_ids`` each InitProducerId returns a new producer id, as Kafka does, instead of a higher epoch.
+        """
         self.rng = rng
         self.check_layout_first = check_layout_first
+        self.new_ids = new_ids
+        self.max_bytes = max_bytes
         self.now_s = 0.0
         self.version = 0
         self.undeleted = INITIAL
@@ -161,6 +172,7 @@ class ProducerModel:
             want=lambda name: None,
             request_update=lambda: None,
             hurry_update=lambda: None,
+            silence=None,
             on_update=self._listeners.append,
         )
         env: Any = SimpleNamespace(clock=clock, rng=self.rng)
@@ -178,7 +190,9 @@ class ProducerModel:
 
     def _create(self, index: int) -> None:
         self.newest_incarnation += 1
-        self.partitions[index] = ModelPartition(index, self.newest_incarnation, (self.undeleted, self.version))
+        self.partitions[index] = ModelPartition(
+            index, self.newest_incarnation, (self.undeleted, self.version), self.max_bytes
+        )
 
     def publish(self) -> None:
         """Add a snapshot of the topic, which some broker may return at any later time.
@@ -304,9 +318,10 @@ class ProducerModel:
         for listener in self._listeners:
             listener()
 
-    def send(self, key: bytes, *, partition: int | None = None) -> RecordHandle:
+    def send(self, key: bytes, *, partition: int | None = None, size: int = 0) -> RecordHandle:
+        """Send a record. Its value is its number, with spaces in front of it up to ``size`` bytes."""
         number = len(self.handles)
-        value = b"%d" % number
+        value = (b"%d" % number).rjust(size)
         chosen = self.choose(self.topic.info, key) if partition is None else partition
         pinned = partition is not None
         args = ("t", chosen, key, value, (), number)
@@ -315,6 +330,11 @@ class ProducerModel:
             handle = self.accumulator.append_to_new_batch(*args, self.now_s * 1000, pinned=pinned)
         self.handles.append((key, number, handle))
         return handle
+
+    @staticmethod
+    def batch_of(handle: RecordHandle) -> ProducerBatch:
+        """The batch that has the record now."""
+        return handle._locate()[0]
 
     def _connection(self, node: Node) -> Any:
         def post(request: ProduceRequest, answered: bool) -> _Answer:
@@ -327,6 +347,8 @@ class ProducerModel:
 
     async def _request(self, node: Node, request: InitProducerIdRequest) -> InitProducerIdResponse:
         self.epoch += 1
+        if self.new_ids:
+            return InitProducerIdResponse(producer_id=7 + self.epoch, producer_epoch=0)
         return InitProducerIdResponse(producer_id=7, producer_epoch=self.epoch)
 
     def pump(self) -> None:
@@ -426,12 +448,13 @@ class ProducerModel:
                 last[key] = number
                 of_key.setdefault(key, []).append((version, number))
         for key, number, handle in self.handles:
-            batch, _ = handle._locate()
+            batch = self.batch_of(handle)
             assert batch.resolved, f"{key!r} {number} has no outcome"
             copies = written.get(number, 0)
             assert copies <= 1, f"{key!r}: {number} was written {copies} times"
             assert batch.error is not None or copies == 1, f"{key!r}: {number} was acknowledged and is lost"
-            assert batch.error is None or self.removed, f"{key!r}: {number} failed although no partition was removed"
+            if batch.error is not None and batch.error.code is not ErrorCode.MESSAGE_TOO_LARGE:
+                assert self.removed, f"{key!r}: {number} failed although no partition was removed"
         for key, found in of_key.items():
             numbers = [number for _, number in sorted(found)]
             assert numbers == sorted(numbers), f"{key!r} out of order across layouts: {sorted(found)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from anabranch.client.cluster import PartitionInfo, TopicInfo
@@ -120,7 +122,7 @@ def test_an_early_answered_batch_stops_counting_when_the_queue_is_placed_again()
     queue.is_established = True
     oldest, newer = take(acc, queue, 2)
     acc.complete(newer, BatchResult(3))
-    oldest.refused = True
+    oldest.is_unwritten = True
     queue.drain()
     send(acc, b"x")
     assert acc.sendable(queue, 10, memory_short=False)[0]
@@ -227,3 +229,46 @@ def test_a_split_keeps_order_and_handles() -> None:
     values = [[r.value for r in RecordBatch(half.encode())] for half in (first, second)]
     assert values == [[b"0", b"1", b"2"], [b"3", b"4"]]
     assert (first.base_sequence, second.base_sequence) == (0, 3)
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_half_that_is_split_again_stays_before_the_other_half(idempotent: bool) -> None:
+    """The other half was never sent, so it does not count as a batch of unknown outcome, which would be sent first."""
+    acc = accumulator(batch_size=10_000)
+    acc.idempotent = idempotent
+    acc.append_to_new_batch("t", 0, None, b"0", (), 0, 0)
+    for number in (1, 2, 3):
+        acc.append("t", 0, None, b"%d" % number, (), 0)
+    queue = acc.queues[T0]
+    queue.adopt(7, 0)
+    for epoch in (1, 2):
+        acc.split(acc.take(queue), 0)
+        if idempotent:
+            assert queue.candidate() is None, "no batch is sent before the new epoch"
+            queue.adopt(7, epoch)
+    values: list[bytes | None] = []
+    for _ in range(3):
+        batch = acc.take(queue)
+        assert queue.candidate() is None, "the next half waits, because this one may be split again"
+        values += [record.value for record in RecordBatch(batch.encode())]
+        acc.complete(batch, BatchResult(0))
+    assert values == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_half_remembers_the_incarnation_to_which_it_is_sent() -> None:
+    acc = accumulator()
+    queue = queue_with(acc, 1)
+    queue.topic.info = replace(queue.topic.info, partitions={0: PartitionInfo(0, 1, 0, incarnation=5)})
+    acc.split(acc.take(queue), 0)
+    queue.adopt(7, 1)
+    half = acc.take(queue)
+    acc.retry(half, 0)
+    assert half.incarnation == 5
+
+
+def test_a_batch_that_is_too_large_after_a_lost_answer_is_given_up() -> None:
+    acc = accumulator()
+    queue = queue_with(acc, 1)
+    (batch,) = take(acc, queue, 1)
+    batch.lost = True
+    assert decide(ErrorCode.MESSAGE_TOO_LARGE, batch, queue, retries=9) is Outcome.GIVE_UP

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,13 +23,16 @@ from tests.unit.client.resize_model import INITIAL, NODES, ProducerModel
 KEYS = [b"k%d" % n for n in range(8)]
 
 
-def wander(model: ProducerModel, rng: random.Random, steps: int) -> None:
-    """Take that many random steps. Then stop all faults until every record is acknowledged or failed."""
+def wander(model: ProducerModel, rng: random.Random, steps: int, sizes: Sequence[int] = (0,)) -> None:
+    """Take that many random steps, and send values of these sizes.
+
+    Then stop all faults until every record is acknowledged or failed.
+    """
     for _ in range(steps):
         node = rng.randrange(NODES)
         choice = rng.randrange(26)
         if choice < 6:
-            model.send(rng.choice(KEYS))
+            model.send(rng.choice(KEYS), size=rng.choice(sizes))
             model.pump()
         elif choice < 9:
             model.arrive(node)
@@ -330,7 +333,7 @@ def _place_records_of_removed_partitions_again(monkeypatch: pytest.MonkeyPatch) 
         for queue in acc.queues_of(topic):
             for batch in queue.outstanding:
                 if not batch.in_flight and topic.is_gone(queue.tp.partition, batch.incarnation):
-                    batch.refused = True
+                    batch.is_unwritten = True
         return 0
 
     monkeypatch.setattr(Accumulator, "give_up_gone", refused)
