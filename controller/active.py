@@ -29,6 +29,7 @@ from anabranch.controller.events import (
     Event,
     EventQueue,
     FeaturesChanged,
+    FirstLeaderEpochChanged,
     HoldsFound,
     LeadersDue,
     LogDirsFailed,
@@ -374,6 +375,7 @@ class ActiveController:
             ConfigsChanged(),
             LogDirsFailed(),
             FeaturesChanged(),
+            FirstLeaderEpochChanged(),
         ]
         for mark in marks:
             self._events.put(mark)

@@ -95,7 +95,10 @@ def _take_topic(context: Context, effects: Effects, version: int) -> None:
 
 
 def _take_written(context: Context, effects: Effects, versions: Sequence[int]) -> None:
-    """Store the written configs, states and features. The requests about a state use the topic's new znode."""
+    """Store what was written besides the topic's znode.
+
+    The requests about a state use the topic's new znode.
+    """
     states = {paths.partition_state(*change.tp): change for group in effects.states for change in group}
     for op, version in zip(effects.writes, versions):
         if isinstance(op, DeleteOp):
@@ -106,6 +109,9 @@ def _take_written(context: Context, effects: Effects, versions: Sequence[int]) -
             config_writes.take(context.image, op.path, op.data, version)
     if effects.features is not None:
         context.image.features, context.image.features_epoch = effects.features, versions[-1]
+    if effects.first_leader_epoch is not None:
+        context.image.first_leader_epoch = effects.first_leader_epoch
+        context.image.first_leader_epoch_version = versions[-1]
 
 
 def _mark(context: Context, effects: Effects) -> None:

@@ -13,6 +13,7 @@ import structlog
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Decisions, Effects, TopicDeletion
 from anabranch.controller.events import BrokerAnswered, DeletionsChanged, RemovalDue, TopicChanged
+from anabranch.controller.first_leader_epoch import raise_above
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.reads.deletion_requests import FoundDeletions, FoundZnodes
 from anabranch.controller.states import PartitionStatus, ReplicaStatus
@@ -129,10 +130,15 @@ def _finish_when_deleted(context: Context, name: str) -> None:
 
 
 def remove_znodes(context: Context, event: RemovalDue, found: FoundZnodes | None) -> Decisions[None]:
-    """Remove the znodes that were read, and queue the others. The topic's own znodes go last."""
+    """Remove the znodes that were read, and queue the others. The topic's own znodes go last.
+
+    First, the leader epochs of later topics are raised above those of this topic, while its states are stored.
+    """
     if found is None:
         return
     image, name = context.image, event.name
+    if name in image.topics:  # otherwise its znode was removed by hand
+        yield from raise_above(context, image.topics[name])
     yield Effects(groups=_removals(name, found), events=() if found.is_all else (event,))
     if not found.is_all:
         return

@@ -14,6 +14,7 @@ from anabranch.controller.states import ReplicaStatus
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import CreateOp, DeleteOp, SetOp, ZkOp
 from anabranch.zk_schemas.features import Features
+from anabranch.zk_schemas.first_leader_epoch import FirstLeaderEpoch
 from anabranch.zk_schemas.topic import TopicZnode
 
 R = TypeVar("R")
@@ -70,6 +71,8 @@ class Effects:
     """The beginning of the topic's deletion; its partitions are offline from then on."""
     features: Features | None = None
     """The finalized features in ``/features``, which is the last of ``writes``."""
+    first_leader_epoch: FirstLeaderEpoch | None = None
+    """The content of ``/first_leader_epoch``, which is the last of ``writes``."""
     shutting_down: Sequence[int] = ()
     """Brokers that stop: they become leader of no partition and join no ISR."""
     notify: Sequence[str] = ()

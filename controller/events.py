@@ -69,6 +69,11 @@ class FeaturesChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstLeaderEpochChanged:
+    """``/first_leader_epoch`` changed."""
+
+
+@dataclass(frozen=True, slots=True)
 class FeaturesDue:
     """It is time to check whether ``/features`` is missing, or has minimum levels that no live broker supports."""
 
@@ -164,6 +169,7 @@ Mark: TypeAlias = (
     | DeletionsChanged
     | ConfigsChanged
     | FeaturesChanged
+    | FirstLeaderEpochChanged
     | FeaturesDue
     | LogDirsFailed
     | LeadersDue

@@ -18,6 +18,7 @@ from anabranch.controller import (
     config_changes,
     deletion,
     features,
+    first_leader_epoch,
     leaders,
     log_dirs,
     partitions,
@@ -40,6 +41,7 @@ from anabranch.controller.events import (
     Event,
     FeaturesChanged,
     FeaturesDue,
+    FirstLeaderEpochChanged,
     FirstLeadersDue,
     FirstReplicasDue,
     HoldsFound,
@@ -60,6 +62,7 @@ from anabranch.controller.reads.brokers import read_locked
 from anabranch.controller.reads.config_znodes import read_all_configs, read_changed_configs
 from anabranch.controller.reads.deletion_requests import read_deleted, read_deletions
 from anabranch.controller.reads.features import read_features, read_features_znode
+from anabranch.controller.reads.first_leader_epoch import read_first_leader_epoch
 from anabranch.controller.reads.log_dirs import read_log_dir_events
 from anabranch.controller.reads.requests import read_facts, read_nothing
 from anabranch.controller.reads.topics import read_topic_change, read_topic_list, read_watched_state
@@ -193,6 +196,7 @@ HANDLERS: Mapping[type, Handler] = dict(
         _reading_all(DeletionsChanged, read_deletions, deletion.on_deletions_changed),
         _reading_all(ConfigsChanged, read_changed_configs, config_changes.on_configs_changed),
         _reading_all(FeaturesChanged, read_features, features.on_features_changed),
+        _reading_all(FirstLeaderEpochChanged, read_first_leader_epoch, first_leader_epoch.on_first_leader_epoch_read),
         _reading_all(FeaturesDue, read_locked, features.settle),
         _reading_all(LogDirsFailed, read_log_dir_events, log_dirs.on_log_dirs_failed),
         _reading(TopicChanged, read_topic_change, topics.on_topic_changed),
@@ -206,7 +210,14 @@ LOADING: Sequence[Row] = [
     _reading_all(ConfigsChanged, read_all_configs, config_changes.on_configs_loaded),
     *(
         (event, HANDLERS[event])
-        for event in (TopicListChanged, DeletionsChanged, BrokersChanged, LogDirsFailed, FeaturesDue)
+        for event in (
+            FirstLeaderEpochChanged,
+            TopicListChanged,
+            DeletionsChanged,
+            BrokersChanged,
+            LogDirsFailed,
+            FeaturesDue,
+        )
     ),
 ]
 """The handlers that read the whole cluster, in order. Each is named by the event that reports later changes."""

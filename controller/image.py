@@ -16,6 +16,7 @@ from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.broker_registration import BrokerRegistration
 from anabranch.zk_schemas.features import Features, FeaturesStatus
+from anabranch.zk_schemas.first_leader_epoch import FirstLeaderEpoch
 from anabranch.zk_schemas.partition_state import Layout, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 
@@ -234,6 +235,10 @@ class ClusterImage:
     """The zkVersion of ``/features``; -1 if there is none."""
     features_problem: str = ""
     """The reason why ``/features`` cannot be read; empty if ``/features`` can be read."""
+    first_leader_epoch: FirstLeaderEpoch = field(default_factory=lambda: FirstLeaderEpoch(0))
+    """New partitions begin with this leader epoch or a later one: it is above all epochs of deleted topics."""
+    first_leader_epoch_version: int = NO_EPOCH
+    """The zkVersion of ``/first_leader_epoch``; -1 if it does not exist."""
     refused_brokers: dict[int, int] = field(default_factory=dict)
     """Registered brokers that do not support a finalized feature level, with their broker epochs."""
     malformed: dict[str, int] = field(default_factory=dict)

@@ -12,12 +12,14 @@ from anabranch.protocol.sentinels import NO_LEADER
 from anabranch.zk_schemas.partition_state import PartitionState
 
 
-def first_state(replicas: Sequence[int], live: Collection[int], controller_epoch: int) -> PartitionState | None:
+def first_state(
+    replicas: Sequence[int], live: Collection[int], controller_epoch: int, leader_epoch: int
+) -> PartitionState | None:
     """The first state of a partition: its live replicas are in sync, and the first of them leads. None without any."""
     in_sync = [replica for replica in replicas if replica in live]
     if not in_sync:
         return None
-    return PartitionState(controller_epoch, in_sync[0], 0, in_sync)
+    return PartitionState(controller_epoch, in_sync[0], leader_epoch, in_sync)
 
 
 def after_broker_change(

@@ -137,6 +137,8 @@ def first_elections(image: ClusterImage, topics: Iterable[str]) -> Iterator[Stat
                 continue  # the resize elects the first leader, once the leaders of the losers have answered
             tp = TopicPartition(name, index)
             electable = image.electable(tp)
-            state = leader_selection.first_state(topic.replicas(index), electable, image.controller_epoch)
+            state = leader_selection.first_state(
+                topic.replicas(index), electable, image.controller_epoch, image.first_leader_epoch.epoch
+            )
             if state is not None:
                 yield StateChange(tp, state, create=True)

@@ -16,6 +16,7 @@ from anabranch.controller.config_changes import keep_ordered_delivery, take_read
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.events import TopicChanged, TopicListChanged, WatchedStateChanged
+from anabranch.controller.first_leader_epoch import raise_above
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import ClusterImage, PartitionImage, TopicImage
 from anabranch.controller.partitions import lead_first
@@ -53,7 +54,7 @@ def on_topic_list_changed(context: Context, found: FoundTopics) -> Decisions[Non
     """
     image = context.image
     for name in sorted(image.topics.keys() - set(found.names)):
-        _forget(context, name)
+        yield from _forget(context, name)
     if vanished := image.malformed.keys() - set(found.names):
         raise ImageStaleError(f"{paths.topic(min(vanished))} was not loaded before, and is gone now")
     for name, error in found.unread.items():
@@ -64,10 +65,11 @@ def on_topic_list_changed(context: Context, found: FoundTopics) -> Decisions[Non
     yield from lead_first(context, [topic.name for topic in found.new])
 
 
-def _forget(context: Context, name: str) -> None:
+def _forget(context: Context, name: str) -> Decisions[None]:
     if name not in context.image.deletions:
         logger.warning("topic.removed_by_hand", topic=name)
-    context.image.topics.pop(name)
+    yield from raise_above(context, context.image.topics[name])
+    del context.image.topics[name]
     context.events.forget_watch(TopicChanged(name))
 
 
@@ -82,11 +84,12 @@ def on_topic_changed(context: Context, event: TopicChanged, change: FoundChange)
         return
     if found is None:
         if known is not None:
-            _forget(context, name)
+            yield from _forget(context, name)
             context.events.put(TopicListChanged())  # a new topic of this name may exist by now, without a watch
         return
     if known is not None and found.czxid != known.czxid:
         logger.warning("topic.recreated_by_hand", topic=name)
+        yield from raise_above(context, known)
         del context.image.topics[name]
         known = None
     if known is None:

@@ -31,6 +31,7 @@ def snapshot_of(image: ClusterImage, topic: TopicImage, new_topic_id: uuid.UUID 
         unreadable=topic.unreadable,
         frozen=topic.frozen,
         controller_epoch=image.controller_epoch,
+        first_leader_epoch=image.first_leader_epoch.epoch,
         answered={p for p in states if topic.has_acknowledged(p)},
         electable={p: _electable(image, topic, p) for p in range(counted) if p not in states and p in topic.partitions},
         drained=drained,

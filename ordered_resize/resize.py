@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 from anabranch.ordered_resize.layout import Layout
 from anabranch.ordered_resize.lineage import pruned
 from anabranch.ordered_resize.snapshot import Snapshot
-from anabranch.protocol.sentinels import LEADER_DURING_DELETE
+from anabranch.protocol.sentinels import LEADER_DURING_DELETE, NO_EPOCH
 from anabranch.zk_schemas.partition_state import Before, LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 
@@ -194,9 +194,12 @@ def _bump(snapshot: Snapshot, partition: int) -> Step:
 
 
 def _create(snapshot: Snapshot, partition: int) -> Step:
-    """A state with its first leader. Its leader epoch is above the last epoch of this partition number (rules 3, 7)."""
+    """A state with its first leader.
+
+    Its leader epoch is above the last epoch of this partition number (rules 3, 7), also in deleted topics of this name.
+    """
     in_sync = snapshot.electable[partition]
-    epoch = snapshot.topic.last_leader_epochs.get(partition, -1) + 1
+    epoch = max(snapshot.topic.last_leader_epochs.get(partition, NO_EPOCH) + 1, snapshot.first_leader_epoch)
     created = PartitionState(
         snapshot.controller_epoch,
         in_sync[0],

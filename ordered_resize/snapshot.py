@@ -34,6 +34,8 @@ class Snapshot:
     frozen: str = ""
     """The reason why ``judge_found`` froze the topic; empty if the topic is not frozen."""
     controller_epoch: int = 0
+    first_leader_epoch: int = 0
+    """New partitions begin with this leader epoch or a later one: it is above all epochs of deleted topics."""
     answered: Collection[int] = ()
     """Partitions whose leader has answered that it leads in the stored leader epoch. So it has the stored layout."""
     electable: Mapping[int, list[int]] = field(default_factory=dict)

@@ -167,7 +167,7 @@ async def another_leads(cluster: ControllerCluster) -> None:
 Step = Callable[[ControllerCluster], Awaitable[Any]]
 OPERATIONS: dict[str, tuple[Step, Step, Step, int]] = {
     "create": (nothing, create, created, 3),
-    "delete": (big_topic, delete, deleted, 3),
+    "delete": (big_topic, delete, deleted, 4),
     "reassign": (nothing, move, moved, 3),
     "elect": (another_leads, elect, elected, 1),
     "broker-gone": (big_topic, lose_broker, shrunk, 1),

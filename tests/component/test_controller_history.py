@@ -16,6 +16,7 @@ from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
 
@@ -138,7 +139,7 @@ async def test_kafka_14154_a_deposed_controller_answers_only_not_controller(
     assert (await cluster.state("t", 0)).isr == [1, 2, 3]
 
 
-async def test_kafka_12257_a_recreated_topic_has_a_new_id_and_incarnation_and_begins_at_epoch_0(
+async def test_kafka_12257_a_recreated_topic_has_a_new_id_and_incarnation_and_begins_above_its_old_epochs(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:
     cluster = await start(nursery)
@@ -154,7 +155,8 @@ async def test_kafka_12257_a_recreated_topic_has_a_new_id_and_incarnation_and_be
     second, second_state = await cluster.topic("t"), await cluster.store.get(paths.partition_state("t", 0))
     assert second.topic_id != first.topic_id and second_state.czxid > first_state.czxid
     sent = cluster.brokers[3].sent(UpdateMetadataRequest)[-1].topic_states[0]
-    assert (sent.topic_id, sent.partition_states[0].leader_epoch) == (second.topic_id, 0)
+    old_epoch = PartitionState.decode(paths.partition_state("t", 0), first_state.data).leader_epoch
+    assert (sent.topic_id, sent.partition_states[0].leader_epoch) == (second.topic_id, old_epoch + 1)
     ordered = cluster.brokers[1].sent(LeaderAndIsrRequest)[-1].topic_states[0]
     assert (ordered.topic_id, ordered.partition_states[0].incarnation) == (second.topic_id, second_state.czxid)
 

@@ -1,4 +1,4 @@
-"""A topic is deleted during a resize and created again at once: the new topic inherits nothing."""
+"""A topic is deleted during a resize and created again at once: it inherits nothing and begins above its old epochs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import trio
 
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_topics import CreateTopicsResponse
+from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.delete_topic import DeleteTopic
 from anabranch.zk_schemas.partition_state import Layout, LineageEntry
@@ -67,6 +68,17 @@ async def created_again(cluster: ControllerCluster) -> None:
     await cluster.until(is_created)
 
 
+def highest_epoch(cluster: ControllerCluster) -> int:
+    """The highest leader epoch of any partition that a broker was told of."""
+    return max(
+        state.leader_epoch
+        for broker in cluster.brokers.values()
+        for request in broker.sent(LeaderAndIsrRequest)
+        for topic in request.topic_states
+        for state in topic.partition_states
+    )
+
+
 @pytest.mark.parametrize("killed", [False, True], ids=["", "controller-killed"])
 @pytest.mark.parametrize("operation", ["grow", "shrink", "revive"])
 async def test_a_topic_deleted_at_any_point_of_a_resize_is_created_again_as_a_new_one(
@@ -79,12 +91,15 @@ async def test_a_topic_deleted_at_any_point_of_a_resize_is_created_again_as_a_ne
                 assert number > 8
                 nursery.cancel_scope.cancel()
                 return
+            before = highest_epoch(cluster)
             await created_again(cluster)  # with four partitions, whatever the old topic had
+            first = (await cluster.state(TOPIC, 0)).leader_epoch
+            assert first > before
             await resized(cluster, 6)
             assert await finished(cluster, 6)
             states = [await cluster.state(TOPIC, index) for index in range(6)]
             assert [state.layout for state in states] == [Layout(6, 1)] * 6
-            entries = [LineageEntry(0, {0: 0}), LineageEntry(0, {1: 0})]
+            entries = [LineageEntry(first, {0: first}), LineageEntry(first, {1: first})]
             assert [state.lineage for state in states] == [(), (), (), (), *((entry,) for entry in entries)]
             assert (await cluster.topic(TOPIC)).last_leader_epochs == {}
             assert (await cluster.topic(TOPIC)).last_offsets == {}

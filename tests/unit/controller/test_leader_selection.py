@@ -28,9 +28,9 @@ def state(leader: int, isr: list[int], leader_epoch: int = 4) -> PartitionState:
 
 
 def test_the_first_live_replica_leads_a_new_partition() -> None:
-    first = leader_selection.first_state([3, 1, 2], {1, 2}, EPOCH)
-    assert first == PartitionState(EPOCH, 1, 0, [1, 2])
-    assert leader_selection.first_state([3], {1, 2}, EPOCH) is None
+    first = leader_selection.first_state([3, 1, 2], {1, 2}, EPOCH, 6)
+    assert first == PartitionState(EPOCH, 1, 6, [1, 2])
+    assert leader_selection.first_state([3], {1, 2}, EPOCH, 6) is None
 
 
 @pytest.mark.parametrize(

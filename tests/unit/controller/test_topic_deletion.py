@@ -18,6 +18,7 @@ from anabranch.controller.states import PartitionStatus, ReplicaStatus
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.runtime.env import DeleteOp, Znode
 from anabranch.zk_schemas import paths
+from anabranch.zk_schemas.first_leader_epoch import FirstLeaderEpoch
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.support.controller.decisions import CONFIG, T0, T1, cluster, context_of, decided, state
 
@@ -127,7 +128,8 @@ def deleted_everywhere() -> ClusterImage:
 def test_a_deleted_topic_loses_its_znodes_from_the_leaves_up() -> None:
     image, partition = deleted_everywhere(), paths.partition("t", 0)
     others = (paths.partitions("t"), paths.topic("t"), paths.delete_topic("t"))
-    (effects,) = removed(image, FoundZnodes({"0": ["state", "kafka"]}, True, others))
+    raised, effects = removed(image, FoundZnodes({"0": ["state", "kafka"]}, True, others))
+    assert [op.path for op in raised.writes] == [paths.FIRST_LEADER_EPOCH], "before any state is gone"
     of_partition = [DeleteOp(f"{partition}/state"), DeleteOp(f"{partition}/kafka"), DeleteOp(partition)]
     assert effects == Effects(groups=[of_partition, [DeleteOp(path) for path in others]])
     assert (image.topics, image.deletions) == ({}, {})
@@ -135,6 +137,7 @@ def test_a_deleted_topic_loses_its_znodes_from_the_leaves_up() -> None:
 
 def test_the_topic_stays_while_partition_znodes_are_left() -> None:
     image = deleted_everywhere()
+    image.first_leader_epoch = FirstLeaderEpoch(3)
     (effects,) = removed(image, FoundZnodes({"0": []}, False, ()))
     assert effects == Effects(groups=[[DeleteOp(paths.partition("t", 0))]], events=(RemovalDue("t"),))
     assert list(image.topics) == list(image.deletions) == ["t"]

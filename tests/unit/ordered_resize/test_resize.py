@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 
 import pytest
@@ -135,6 +136,21 @@ def test_a_gainer_waits_only_for_its_own_losers() -> None:
     t.electable = {}
     assert found(t.snapshot())[5] is Phase.LEADERLESS
     assert {step.name for step in resize.next_steps(t.snapshot())} == {"bump"}
+
+
+@pytest.mark.parametrize(
+    ("removed_at", "first", "epoch"), [(None, 0, 0), (None, 5, 5), (3, 0, 4), (3, 9, 9), (7, 5, 8)]
+)
+def test_a_created_partition_begins_above_all_epochs_of_its_number_and_of_deleted_topics(
+    removed_at: int | None, first: int, epoch: int
+) -> None:
+    t = Topic(1)
+    if removed_at is not None:
+        t.topic = t.topic.replace(last_leader_epochs={1: removed_at})
+    t.ask(2)
+    t.write(STEPS[Phase.BUMP](t.snapshot(), 0))
+    (step,) = resize.next_steps(dataclasses.replace(t.snapshot(), first_leader_epoch=first))
+    assert (step.states[1].leader_epoch, step.states[1].lineage) == (epoch, (entry(epoch, {0: 0}),))
 
 
 def test_only_the_phases_that_do_not_wait_have_a_step() -> None:

@@ -19,6 +19,7 @@ from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.controller import ControllerZnode, decode_controller_epoch, encode_controller_epoch
 from anabranch.zk_schemas.delete_topic import DeleteTopic
 from anabranch.zk_schemas.features import Features, FeaturesStatus, FinalizedFeature
+from anabranch.zk_schemas.first_leader_epoch import FirstLeaderEpoch
 from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
 from anabranch.zk_schemas.producer_id_block import ProducerIdBlock
 from anabranch.zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
@@ -62,6 +63,7 @@ EXAMPLES: list[Any] = [
     ConfigChange("topics/a.b"),
     ClusterId("vGs2Ug1RQZSqXh5Yq1KQbA"),
     ProducerIdBlock(3, 1000, 1999),
+    FirstLeaderEpoch(7),
     Features(FeaturesStatus.ENABLED, {"f": FinalizedFeature(1, 3)}),
     DeleteTopic("t"),
 ]
@@ -219,6 +221,8 @@ BAD: list[tuple[Any, bytes, str]] = [
     (ConfigChange, b'{"version":2,"entity_path":"topics"}', "entity_path"),
     (ClusterId, b'{"version":"1","id":""}', "id"),
     (ProducerIdBlock, b'{"broker":1,"block_start":"5","block_end":"4"}', "block_end"),
+    (FirstLeaderEpoch, b'{"first_leader_epoch":1073741825}', "first_leader_epoch"),
+    (FirstLeaderEpoch, b'{"version":1}', "first_leader_epoch"),
     (Features, b"", ""),
     (Features, b"[]", ""),
     (Features, b"\xff", ""),
