@@ -2,19 +2,20 @@
 
 The coordinator is the leader of the group's partition of ``__consumer_offsets``. The first such request creates this
 topic. Until the partition has a leader, the error is COORDINATOR_NOT_AVAILABLE. Skipped: transaction coordinators (key
-type 1).
+type 1), of which every client is told that there are none.
 """
 
 from __future__ import annotations
 
 from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.transactions import NO_TRANSACTIONS, NO_TRANSACTIONS_CODE
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from anabranch.protocol.sentinels import NO_NODE
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
 
-_GROUP = 0
+_GROUP, _TRANSACTION = 0, 1
 _FIRST_BATCHED_VERSION = 4
 
 
@@ -40,6 +41,8 @@ def _response(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoord
 
 
 def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
+    if key_type == _TRANSACTION:
+        return _none(key, NO_TRANSACTIONS_CODE, NO_TRANSACTIONS)
     if key_type != _GROUP:
         return _none(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is not supported, only groups (0) are")
     tp = TopicPartition(OFFSETS_TOPIC, ctx.node.groups.partition_for(key))

@@ -7,6 +7,7 @@ nothing to fence (KIP-360). Skipped: transactional ids.
 from __future__ import annotations
 
 from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.transactions import NO_TRANSACTIONS_CODE
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from anabranch.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID
@@ -16,7 +17,7 @@ def handle(ctx: RequestContext, request: InitProducerIdRequest) -> Answer:
     if request.transactional_id == "":
         return _error(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        return _error(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return _error(NO_TRANSACTIONS_CODE)
     producer_id = ctx.node.producer_ids.take()
     if producer_id is not None:
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

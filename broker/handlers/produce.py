@@ -42,6 +42,7 @@ from anabranch.broker.replication.layout_admission import (
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.request_context import Answer, CloseConnectionError, RequestContext
 from anabranch.broker.stock_producers import EarlyBatchError
+from anabranch.broker.transactions import NO_TRANSACTIONS, NO_TRANSACTIONS_CODE
 from anabranch.protocol.batch_layout import CODEC_AT, CODEC_MASK, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode, KafkaError, RefusedRecordsError
@@ -63,7 +64,6 @@ _ADMIN_CLIENT_ID = "__admin_client"
 """The only client id that may produce to internal topics (Kafka's ``AdminUtils``)."""
 _FIRST_BATCH_V2_VERSION = 3
 _FIRST_ZSTD_VERSION = 7
-_NO_TRANSACTIONS = "transactions are not supported by this cluster"
 
 
 def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
@@ -71,7 +71,7 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
     if acks not in (ACKS_ALL, 0, 1):
         return _refuse(request, KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks} is not -1, 0 or 1"))
     if request.transactional_id is not None:
-        refusal = KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS)
+        refusal = KafkaError(NO_TRANSACTIONS_CODE, NO_TRANSACTIONS)
         return _answer(request, _refuse(request, refusal))
     parts: list[tuple[str, list[Part]]] = []
     for topic in request.topic_data:
@@ -237,8 +237,8 @@ def _usable_records(ctx: RequestContext, topic: str, records: object) -> memoryv
         )
     if records[MAGIC_AT] == MAGIC and records[CODEC_AT] & TRANSACTIONAL_BIT:
         raise KafkaError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            f"a transactional batch in a request without a transactional id; {_NO_TRANSACTIONS}",
+            NO_TRANSACTIONS_CODE,
+            f"a transactional batch in a request without a transactional id; {NO_TRANSACTIONS}",
         )
     if topic in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT_ID:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"cannot append to internal topic {topic}")
