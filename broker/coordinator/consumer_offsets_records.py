@@ -1,12 +1,13 @@
 """Encodes and decodes the records of ``__consumer_offsets``, in Kafka's formats.
 
 Writers follow the finalized level of ``consumer_offsets_topic_schema``. Below level 2 they use version 3 of offset
-values and of group values. These are the highest versions without tagged fields, so a coordinator from before KIP-915
-can read them. From level 2 on they use the flexible version 4 of both, in which an offset has the incarnation and the
-rewinds of its partition in tagged fields. A commit with its own expiry uses version 1 of offset values at each level,
-because no later version has that field. Readers follow KIP-915 at each level: they accept the flexible version, read a
-higher version as the highest known version, ignore unknown tagged fields, and return ``UnknownRecord`` for unknown key
-types.
+values, the highest version without tagged fields, so a coordinator from before KIP-915 can read them. From level 2 on
+they use the flexible version 4, in which an offset has the incarnation and the rewinds of its partition in tagged
+fields. Group values have no such fields, so they are written in version 3 at each level, as Kafka writes them:
+programs that read this topic know no later version (Burrow). A commit with its own expiry uses version 1 of offset
+values at each level, because no later version has that field. Readers follow KIP-915 at each level: they accept the
+flexible version, read a higher version as the highest known version, ignore unknown tagged fields, and return
+``UnknownRecord`` for unknown key types.
 """
 
 from __future__ import annotations
@@ -37,11 +38,10 @@ OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 OFFSET_VALUE_VERSION = 3
 OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
+FLEXIBLE_OFFSET_VALUE_VERSION = 4
 GROUP_VALUE_VERSION = 3
-FLEXIBLE_VALUE_VERSION = 4
-"""The flexible version of the values of offsets and of groups."""
 FLEXIBLE_LEVEL = 2
-"""The level of ``consumer_offsets_topic_schema`` from which on flexible versions are written."""
+"""The level of ``consumer_offsets_topic_schema`` from which on flexible offset values are written."""
 _UNSET = -1
 
 
@@ -54,12 +54,11 @@ class UnknownRecord:
 
 def encode(record: CoordinatorRecord, schema_level: int = FLEXIBLE_LEVEL) -> KeyValue:
     """Key and value bytes; the value is None for a tombstone. ``schema_level``: the finalized level, 0 if none is."""
-    is_flexible = schema_level >= FLEXIBLE_LEVEL
     if isinstance(record, OffsetRecord):
         key = OffsetCommitKey(group=record.group_id, topic=record.partition.topic, partition=record.partition.partition)
-        return encode_versioned(key, OFFSET_KEY_VERSION), _encode_offset(record.value, is_flexible)
+        return encode_versioned(key, OFFSET_KEY_VERSION), _encode_offset(record.value, schema_level >= FLEXIBLE_LEVEL)
     key_bytes = encode_versioned(GroupMetadataKey(group=record.group_id), GROUP_KEY_VERSION)
-    return key_bytes, _encode_generation(record.value, is_flexible)
+    return key_bytes, _encode_generation(record.value)
 
 
 def _encode_offset(committed: OffsetAndMetadata | None, is_flexible: bool) -> bytes | None:
@@ -77,10 +76,10 @@ def _encode_offset(committed: OffsetAndMetadata | None, is_flexible: bool) -> by
     )
     if expires is not None:
         return encode_versioned(value, OFFSET_VALUE_VERSION_WITH_EXPIRY)
-    return encode_versioned(value, FLEXIBLE_VALUE_VERSION if is_flexible else OFFSET_VALUE_VERSION)
+    return encode_versioned(value, FLEXIBLE_OFFSET_VALUE_VERSION if is_flexible else OFFSET_VALUE_VERSION)
 
 
-def _encode_generation(generation: StableGeneration | None, is_flexible: bool) -> bytes | None:
+def _encode_generation(generation: StableGeneration | None) -> bytes | None:
     if generation is None:
         return None
     members = [
@@ -104,7 +103,7 @@ def _encode_generation(generation: StableGeneration | None, is_flexible: bool) -
         current_state_timestamp=generation.state_timestamp_ms,
         members=members,
     )
-    return encode_versioned(value, FLEXIBLE_VALUE_VERSION if is_flexible else GROUP_VALUE_VERSION)
+    return encode_versioned(value, GROUP_VALUE_VERSION)
 
 
 def decode(key: Buffer | None, value: Buffer | None) -> CoordinatorRecord | UnknownRecord:

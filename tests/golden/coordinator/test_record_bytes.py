@@ -103,9 +103,13 @@ def test_hole_20_an_offset_with_an_incarnation_is_written_as_version_4_with_tag_
     assert decode(key, value) == offset_record(replace(OFFSET, incarnation=9))
 
 
-def test_kip_915_from_level_2_on_the_flexible_versions_are_written() -> None:
+def test_kip_915_from_level_2_on_the_flexible_version_of_offsets_is_written() -> None:
     assert encode(offset_record(OFFSET), 2) == (OFFSET_KEY, GOLDEN["offset_value", 4])
-    assert encode(GroupRecord("group-1", GENERATION), 2) == (GROUP_KEY, GOLDEN["group_value", 4])
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_group_is_written_in_the_version_that_kafka_writes(level: int) -> None:
+    assert encode(GroupRecord("group-1", GENERATION), level) == (GROUP_KEY, GOLDEN["group_value", 3])
 
 
 def test_the_number_of_rewinds_of_an_offset_is_written_in_tag_10273() -> None:
