@@ -31,6 +31,10 @@ EARLIEST_TIMESTAMP: Final = -2
 """ListOffsets: the log start offset."""
 MAX_TIMESTAMP: Final = -3
 """ListOffsets from version 7: the record with the largest timestamp (KIP-734)."""
+EARLIEST_LOCAL_TIMESTAMP: Final = -4
+"""ListOffsets from version 8: the log start offset on the broker's own disks (KIP-405)."""
+LATEST_TIERED_TIMESTAMP: Final = -5
+"""ListOffsets from version 9: the end of the part of the log in tiered storage (KIP-1005)."""
 HIGH_WATERMARK: Final = -1
 """DeleteRecords: the high watermark, instead of an offset."""
 ACKS_ALL: Final = -1

@@ -1,7 +1,9 @@
 """ListOffsets (2): the offset for a timestamp.
 
 Timestamp -1 means the end (high watermark; with read_committed the last stable offset), -2 the log start, -3 (version
-7, KIP-734) the record with the largest timestamp. If no record has the timestamp or a later one, the offset is -1.
+7, KIP-734) the record with the largest timestamp. -4 (version 8, KIP-405) is the log start too, and -5 (version 9,
+KIP-1005) has no offset, because there is no tiered storage. Another negative timestamp gets UNSUPPORTED_VERSION, as in
+Kafka. If no record has the timestamp or a later one, the offset is -1.
 While the watermark of a new leader is below the start of its epoch, the end is not known: the error is
 OFFSET_NOT_AVAILABLE (from version 5 on, KIP-207) or LEADER_NOT_AVAILABLE (before). For the end of a closed partition
 the error is the same until each in-sync replica has exactly the leader's records.
@@ -25,9 +27,12 @@ from anabranch.protocol.generated.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from anabranch.protocol.schema import LATEST
 from anabranch.protocol.sentinels import (
     CONSUMER_REPLICA_ID,
+    EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     NO_EPOCH,
@@ -37,7 +42,15 @@ from anabranch.protocol.sentinels import (
 )
 from anabranch.protocol.types import TopicPartition
 
-_FIRST_MAX_TIMESTAMP_VERSION = 7
+_FIRST_VERSIONS = {
+    LATEST_TIMESTAMP: 1,
+    EARLIEST_TIMESTAMP: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+}
+"""The first version of each special timestamp."""
+_STARTS = (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP)
 _FIRST_LEADER_EPOCH_VERSION = 4
 _FIRST_OFFSET_NOT_AVAILABLE_VERSION = 5
 
@@ -99,7 +112,7 @@ def _begin_search(
 ) -> None:
     """Begin a search by time, and finish it if that is quick. If the search fails, ``_find`` answers with the error."""
     key = TopicPartition(topic, asked.partition_index), asked.timestamp
-    if asked.timestamp in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP) or key in searches:
+    if (asked.timestamp < 0 and asked.timestamp != MAX_TIMESTAMP) or key in searches:
         return
     try:
         log = ctx.node.replicas.leader(key[0], asked.current_leader_epoch).log
@@ -121,13 +134,16 @@ def _find(
     index = asked.partition_index
     try:
         partition = ctx.node.replicas.leader(TopicPartition(topic, index), asked.current_leader_epoch)
-        if asked.timestamp == MAX_TIMESTAMP and ctx.api_version < _FIRST_MAX_TIMESTAMP_VERSION:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "the largest timestamp needs ListOffsets version 7")
+        if asked.timestamp < 0 and ctx.api_version < _FIRST_VERSIONS.get(asked.timestamp, LATEST):
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, f"timestamp {asked.timestamp} is none of version {ctx.api_version}"
+            )
         timestamp, offset, epoch = _lookup(partition, request, asked.timestamp, searches)
         is_consumer = request.replica_id == CONSUMER_REPLICA_ID
         if (
             is_consumer
-            and asked.timestamp != EARLIEST_TIMESTAMP
+            and asked.timestamp not in _STARTS
+            and asked.timestamp != LATEST_TIERED_TIMESTAMP
             and _end_is_unknown(partition, asked.timestamp, offset)
         ):
             newer = ctx.api_version >= _FIRST_OFFSET_NOT_AVAILABLE_VERSION
@@ -160,7 +176,9 @@ def _lookup(
         end = log.last_stable_offset
     if timestamp == LATEST_TIMESTAMP:
         return NO_TIMESTAMP, end, partition.leader_epoch
-    if timestamp == EARLIEST_TIMESTAMP:
+    if timestamp == LATEST_TIERED_TIMESTAMP:
+        return NO_TIMESTAMP, NO_OFFSET, NO_EPOCH
+    if timestamp in _STARTS:
         return NO_TIMESTAMP, log.log_start_offset, log.leader_epoch_cache.epoch_for(log.log_start_offset)
     search = searches.get((partition.key, timestamp))
     if not isinstance(search, TimeSearch):

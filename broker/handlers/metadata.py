@@ -36,6 +36,7 @@ from anabranch.protocol.types import ZERO_UUID
 _FIRST_NULL_VERSION = 1
 _FIRST_FLAG_VERSION = 4
 _FIRST_TAGS_VERSION = 10
+_FIRST_NULL_NAME_VERSION = 12
 
 
 def handle(ctx: RequestContext, request: MetadataRequest) -> Answer:
@@ -127,7 +128,8 @@ def _topic(
     if asked.topic_id != ZERO_UUID and not name:
         known_name = ctx.node.metadata.topic_name(asked.topic_id)
         if known_name is None:
-            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name="", topic_id=asked.topic_id)
+            name = None if ctx.api_version >= _FIRST_NULL_NAME_VERSION else ""
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=asked.topic_id)
         return (yield from _known(ctx, known_name))
     name = name or ""
     if name in ctx.node.metadata.topics:

@@ -649,6 +649,8 @@ class ListOffsetsRequest(Message):
         5: _decode_list_offsets_request_v4,
         6: _decode_list_offsets_request_v6,
         7: _decode_list_offsets_request_v6,
+        8: _decode_list_offsets_request_v6,
+        9: _decode_list_offsets_request_v6,
     }
     ENCODERS: ClassVar[dict[int, Encoder]] = {
         1: _encode_list_offsets_request_v1,
@@ -658,6 +660,8 @@ class ListOffsetsRequest(Message):
         5: _encode_list_offsets_request_v4,
         6: _encode_list_offsets_request_v6,
         7: _encode_list_offsets_request_v6,
+        8: _encode_list_offsets_request_v6,
+        9: _encode_list_offsets_request_v6,
     }
 
     def __init__(
@@ -688,6 +692,8 @@ class ListOffsetsResponse(Message):
         5: _decode_list_offsets_response_v4,
         6: _decode_list_offsets_response_v6,
         7: _decode_list_offsets_response_v6,
+        8: _decode_list_offsets_response_v6,
+        9: _decode_list_offsets_response_v6,
     }
     ENCODERS: ClassVar[dict[int, Encoder]] = {
         1: _encode_list_offsets_response_v1,
@@ -697,6 +703,8 @@ class ListOffsetsResponse(Message):
         5: _encode_list_offsets_response_v4,
         6: _encode_list_offsets_response_v6,
         7: _encode_list_offsets_response_v6,
+        8: _encode_list_offsets_response_v6,
+        9: _encode_list_offsets_response_v6,
     }
 
     def __init__(

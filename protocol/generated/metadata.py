@@ -22,7 +22,6 @@ from anabranch.protocol.types import Part, ZERO_UUID
 
 _pack_b = Struct(">b").pack
 _pack_h = Struct(">h").pack
-_pack_hh = Struct(">hh").pack
 _pack_hiii = Struct(">hiii").pack
 _pack_hiiii = Struct(">hiiii").pack
 _pack_i = Struct(">i").pack
@@ -153,7 +152,7 @@ class MetadataResponseTopic(Base):
         self,
         *,
         error_code: int = 0,
-        name: str = "",
+        name: str | None = "",
         topic_id: UUID = ZERO_UUID,
         is_internal: bool = False,
         partitions: list[MetadataResponsePartition] = EMPTY,
@@ -729,8 +728,11 @@ def _encode_metadata_response_v0(message: MetadataResponse, out: bytearray, part
     for topics_item in message.topics:
         if topics_item.topic_authorized_operations != -2147483648:
             raise not_in_version("topics[].topic_authorized_operations")
+        out += _pack_h(topics_item.error_code)
+        if topics_item.name is None:
+            raise not_nullable("topics[].name")
         raw = topics_item.name.encode()
-        out += _pack_hh(topics_item.error_code, len(raw))
+        out += _pack_h(len(raw))
         out += raw
         out += _pack_i(len(topics_item.partitions))
         for topics_partitions_item in topics_item.partitions:
@@ -844,8 +846,11 @@ def _encode_metadata_response_v1(message: MetadataResponse, out: bytearray, part
     for topics_item in message.topics:
         if topics_item.topic_authorized_operations != -2147483648:
             raise not_in_version("topics[].topic_authorized_operations")
+        out += _pack_h(topics_item.error_code)
+        if topics_item.name is None:
+            raise not_nullable("topics[].name")
         raw = topics_item.name.encode()
-        out += _pack_hh(topics_item.error_code, len(raw))
+        out += _pack_h(len(raw))
         out += raw
         out += _pack_ti(topics_item.is_internal, len(topics_item.partitions))
         for topics_partitions_item in topics_item.partitions:
@@ -974,8 +979,11 @@ def _encode_metadata_response_v2(message: MetadataResponse, out: bytearray, part
     for topics_item in message.topics:
         if topics_item.topic_authorized_operations != -2147483648:
             raise not_in_version("topics[].topic_authorized_operations")
+        out += _pack_h(topics_item.error_code)
+        if topics_item.name is None:
+            raise not_nullable("topics[].name")
         raw = topics_item.name.encode()
-        out += _pack_hh(topics_item.error_code, len(raw))
+        out += _pack_h(len(raw))
         out += raw
         out += _pack_ti(topics_item.is_internal, len(topics_item.partitions))
         for topics_partitions_item in topics_item.partitions:
@@ -1105,8 +1113,11 @@ def _encode_metadata_response_v3(message: MetadataResponse, out: bytearray, part
     for topics_item in message.topics:
         if topics_item.topic_authorized_operations != -2147483648:
             raise not_in_version("topics[].topic_authorized_operations")
+        out += _pack_h(topics_item.error_code)
+        if topics_item.name is None:
+            raise not_nullable("topics[].name")
         raw = topics_item.name.encode()
-        out += _pack_hh(topics_item.error_code, len(raw))
+        out += _pack_h(len(raw))
         out += raw
         out += _pack_ti(topics_item.is_internal, len(topics_item.partitions))
         for topics_partitions_item in topics_item.partitions:
@@ -1243,8 +1254,11 @@ def _encode_metadata_response_v5(message: MetadataResponse, out: bytearray, part
     for topics_item in message.topics:
         if topics_item.topic_authorized_operations != -2147483648:
             raise not_in_version("topics[].topic_authorized_operations")
+        out += _pack_h(topics_item.error_code)
+        if topics_item.name is None:
+            raise not_nullable("topics[].name")
         raw = topics_item.name.encode()
-        out += _pack_hh(topics_item.error_code, len(raw))
+        out += _pack_h(len(raw))
         out += raw
         out += _pack_ti(topics_item.is_internal, len(topics_item.partitions))
         for topics_partitions_item in topics_item.partitions:
@@ -1384,8 +1398,11 @@ def _encode_metadata_response_v7(message: MetadataResponse, out: bytearray, part
     for topics_item in message.topics:
         if topics_item.topic_authorized_operations != -2147483648:
             raise not_in_version("topics[].topic_authorized_operations")
+        out += _pack_h(topics_item.error_code)
+        if topics_item.name is None:
+            raise not_nullable("topics[].name")
         raw = topics_item.name.encode()
-        out += _pack_hh(topics_item.error_code, len(raw))
+        out += _pack_h(len(raw))
         out += raw
         out += _pack_ti(topics_item.is_internal, len(topics_item.partitions))
         for topics_partitions_item in topics_item.partitions:
@@ -1527,8 +1544,11 @@ def _encode_metadata_response_v8(message: MetadataResponse, out: bytearray, part
         out += raw_or_none
     out += _pack_ii(message.controller_id, len(message.topics))
     for topics_item in message.topics:
+        out += _pack_h(topics_item.error_code)
+        if topics_item.name is None:
+            raise not_nullable("topics[].name")
         raw = topics_item.name.encode()
-        out += _pack_hh(topics_item.error_code, len(raw))
+        out += _pack_h(len(raw))
         out += raw
         out += _pack_ti(topics_item.is_internal, len(topics_item.partitions))
         for topics_partitions_item in topics_item.partitions:
@@ -1769,8 +1789,10 @@ def _encode_metadata_response_v9(message: MetadataResponse, out: bytearray, part
     else:
         write_uvarint(out, n)
     for topics_item in message.topics:
-        raw = topics_item.name.encode()
         out += _pack_h(topics_item.error_code)
+        if topics_item.name is None:
+            raise not_nullable("topics[].name")
+        raw = topics_item.name.encode()
         n = len(raw) + 1
         if n < 128:
             out.append(n)
@@ -2078,8 +2100,10 @@ def _encode_metadata_response_v10(message: MetadataResponse, out: bytearray, par
     else:
         write_uvarint(out, n)
     for topics_item in message.topics:
-        raw = topics_item.name.encode()
         out += _pack_h(topics_item.error_code)
+        if topics_item.name is None:
+            raise not_nullable("topics[].name")
+        raw = topics_item.name.encode()
         n = len(raw) + 1
         if n < 128:
             out.append(n)
@@ -2388,14 +2412,330 @@ def _encode_metadata_response_v11(message: MetadataResponse, out: bytearray, par
     else:
         write_uvarint(out, n)
     for topics_item in message.topics:
-        raw = topics_item.name.encode()
         out += _pack_h(topics_item.error_code)
+        if topics_item.name is None:
+            raise not_nullable("topics[].name")
+        raw = topics_item.name.encode()
         n = len(raw) + 1
         if n < 128:
             out.append(n)
         else:
             write_uvarint(out, n)
         out += raw
+        out += _pack_ut(topics_item.topic_id.bytes, topics_item.is_internal)
+        n = len(topics_item.partitions) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        for topics_partitions_item in topics_item.partitions:
+            out += _pack_hiii(topics_partitions_item.error_code, topics_partitions_item.partition_index, topics_partitions_item.leader_id, topics_partitions_item.leader_epoch)
+            n = len(topics_partitions_item.replica_nodes) + 1
+            if n < 128:
+                out.append(n)
+            else:
+                write_uvarint(out, n)
+            out += pack(f">{len(topics_partitions_item.replica_nodes)}i", *topics_partitions_item.replica_nodes)
+            n = len(topics_partitions_item.isr_nodes) + 1
+            if n < 128:
+                out.append(n)
+            else:
+                write_uvarint(out, n)
+            out += pack(f">{len(topics_partitions_item.isr_nodes)}i", *topics_partitions_item.isr_nodes)
+            n = len(topics_partitions_item.offline_replicas) + 1
+            if n < 128:
+                out.append(n)
+            else:
+                write_uvarint(out, n)
+            out += pack(f">{len(topics_partitions_item.offline_replicas)}i", *topics_partitions_item.offline_replicas)
+            tag_count = (1 if topics_partitions_item.incarnation != -1 else 0)
+            out.append(tag_count)
+            if tag_count:
+                if topics_partitions_item.incarnation != -1:
+                    tagged = bytearray()
+                    _encode_tag_topics_partitions_incarnation(topics_partitions_item.incarnation, tagged)
+                    write_uvarint(out, 10256)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
+        out += _pack_i(topics_item.topic_authorized_operations)
+        tag_count = (1 if topics_item.undeleted_partition_count != -1 else 0) + (1 if topics_item.initial_partition_count != -1 else 0) + (1 if topics_item.ordered_delivery != 0 else 0) + (1 if topics_item.layout_version != -1 else 0) + (1 if topics_item.topic_incarnation != -1 else 0)
+        out.append(tag_count)
+        if tag_count:
+            if topics_item.undeleted_partition_count != -1:
+                tagged = bytearray()
+                _encode_tag_topics_undeleted_partition_count(topics_item.undeleted_partition_count, tagged)
+                write_uvarint(out, 10253)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if topics_item.initial_partition_count != -1:
+                tagged = bytearray()
+                _encode_tag_topics_initial_partition_count(topics_item.initial_partition_count, tagged)
+                write_uvarint(out, 10254)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if topics_item.ordered_delivery != 0:
+                tagged = bytearray()
+                _encode_tag_topics_ordered_delivery(topics_item.ordered_delivery, tagged)
+                write_uvarint(out, 10255)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if topics_item.layout_version != -1:
+                tagged = bytearray()
+                _encode_tag_topics_layout_version(topics_item.layout_version, tagged)
+                write_uvarint(out, 10257)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if topics_item.topic_incarnation != -1:
+                tagged = bytearray()
+                _encode_tag_topics_topic_incarnation(topics_item.topic_incarnation, tagged)
+                write_uvarint(out, 10267)
+                write_uvarint(out, len(tagged))
+                out += tagged
+    out.append(0)
+    parts.append(out)
+
+
+def _decode_metadata_response_v12(data: memoryview) -> tuple[MetadataResponse, int]:
+    size = len(data)
+    pos = 0
+    throttle_time_ms, n = _unpack_iB(data, pos)
+    pos += 5
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n < 0 or n * 11 > size - pos:
+        raise bad_length("brokers", n, pos, size)
+    brokers = []
+    brokers_count = n
+    for _ in range(brokers_count):
+        brokers_node_id, n = _unpack_iB(data, pos)
+        pos += 5
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("brokers[].host", n, pos, size)
+        brokers_host = str(data[pos:end], "utf-8")
+        pos = end
+        brokers_port, n = _unpack_iB(data, pos)
+        pos += 5
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        if n == -1:
+            brokers_rack = None
+        else:
+            end = pos + n
+            if n < 0 or end > size:
+                raise bad_length("brokers[].rack", n, pos, size)
+            brokers_rack = str(data[pos:end], "utf-8")
+            pos = end
+        n = data[pos]
+        pos += 1
+        if n:
+            pos = skip_tags(data, pos, n)
+        brokers.append(MetadataResponseBroker(
+            node_id=brokers_node_id,
+            host=brokers_host,
+            port=brokers_port,
+            rack=brokers_rack,
+        ))
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n == -1:
+        cluster_id = None
+    else:
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("cluster_id", n, pos, size)
+        cluster_id = str(data[pos:end], "utf-8")
+        pos = end
+    controller_id, n = _unpack_iB(data, pos)
+    pos += 5
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n < 0 or n * 26 > size - pos:
+        raise bad_length("topics", n, pos, size)
+    topics = []
+    topics_count = n
+    for _ in range(topics_count):
+        topics_error_code, n = _unpack_hB(data, pos)
+        pos += 3
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        if n == -1:
+            topics_name = None
+        else:
+            end = pos + n
+            if n < 0 or end > size:
+                raise bad_length("topics[].name", n, pos, size)
+            topics_name = str(data[pos:end], "utf-8")
+            pos = end
+        topics_topic_id_bytes, topics_is_internal, n = _unpack_utB(data, pos)
+        pos += 18
+        topics_topic_id = UUID(bytes=topics_topic_id_bytes)
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        if n < 0 or n * 18 > size - pos:
+            raise bad_length("topics[].partitions", n, pos, size)
+        topics_partitions = []
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
+            topics_partitions_error_code, topics_partitions_partition_index, topics_partitions_leader_id, topics_partitions_leader_epoch, n = _unpack_hiiiB(data, pos)
+            pos += 15
+            if n > 127:
+                n, pos = read_uvarint(data, pos - 1)
+            n -= 1
+            if n < 0 or n * 4 > size - pos:
+                raise bad_length("topics[].partitions[].replica_nodes", n, pos, size)
+            topics_partitions_replica_nodes = list(unpack_from(f">{n}i", data, pos))
+            pos += n * 4
+            n = data[pos]
+            pos += 1
+            if n > 127:
+                n, pos = read_uvarint(data, pos - 1)
+            n -= 1
+            if n < 0 or n * 4 > size - pos:
+                raise bad_length("topics[].partitions[].isr_nodes", n, pos, size)
+            topics_partitions_isr_nodes = list(unpack_from(f">{n}i", data, pos))
+            pos += n * 4
+            n = data[pos]
+            pos += 1
+            if n > 127:
+                n, pos = read_uvarint(data, pos - 1)
+            n -= 1
+            if n < 0 or n * 4 > size - pos:
+                raise bad_length("topics[].partitions[].offline_replicas", n, pos, size)
+            topics_partitions_offline_replicas = list(unpack_from(f">{n}i", data, pos))
+            pos += n * 4
+            n = data[pos]
+            pos += 1
+            topics_partitions_incarnation: int = -1
+            if n:
+                tags, pos = read_tags(data, pos, n)
+                value = tags.get(10256)
+                if value is not None:
+                    topics_partitions_incarnation = whole(_decode_tag_topics_partitions_incarnation(value), value, "topics[].partitions[].incarnation")
+            topics_partitions.append(MetadataResponsePartition(
+                error_code=topics_partitions_error_code,
+                partition_index=topics_partitions_partition_index,
+                leader_id=topics_partitions_leader_id,
+                leader_epoch=topics_partitions_leader_epoch,
+                replica_nodes=topics_partitions_replica_nodes,
+                isr_nodes=topics_partitions_isr_nodes,
+                offline_replicas=topics_partitions_offline_replicas,
+                incarnation=topics_partitions_incarnation,
+            ))
+        topics_topic_authorized_operations, n = _unpack_iB(data, pos)
+        pos += 5
+        topics_undeleted_partition_count: int = -1
+        topics_initial_partition_count: int = -1
+        topics_ordered_delivery: int = 0
+        topics_layout_version: int = -1
+        topics_topic_incarnation: int = -1
+        if n:
+            tags, pos = read_tags(data, pos, n)
+            value = tags.get(10253)
+            if value is not None:
+                topics_undeleted_partition_count = whole(_decode_tag_topics_undeleted_partition_count(value), value, "topics[].undeleted_partition_count")
+            value = tags.get(10254)
+            if value is not None:
+                topics_initial_partition_count = whole(_decode_tag_topics_initial_partition_count(value), value, "topics[].initial_partition_count")
+            value = tags.get(10255)
+            if value is not None:
+                topics_ordered_delivery = whole(_decode_tag_topics_ordered_delivery(value), value, "topics[].ordered_delivery")
+            value = tags.get(10257)
+            if value is not None:
+                topics_layout_version = whole(_decode_tag_topics_layout_version(value), value, "topics[].layout_version")
+            value = tags.get(10267)
+            if value is not None:
+                topics_topic_incarnation = whole(_decode_tag_topics_topic_incarnation(value), value, "topics[].topic_incarnation")
+        topics.append(MetadataResponseTopic(
+            error_code=topics_error_code,
+            name=topics_name,
+            topic_id=topics_topic_id,
+            is_internal=topics_is_internal,
+            partitions=topics_partitions,
+            topic_authorized_operations=topics_topic_authorized_operations,
+            undeleted_partition_count=topics_undeleted_partition_count,
+            initial_partition_count=topics_initial_partition_count,
+            ordered_delivery=topics_ordered_delivery,
+            layout_version=topics_layout_version,
+            topic_incarnation=topics_topic_incarnation,
+        ))
+    n = data[pos]
+    pos += 1
+    if n:
+        pos = skip_tags(data, pos, n)
+    decoded = MetadataResponse(
+        throttle_time_ms=throttle_time_ms,
+        brokers=brokers,
+        cluster_id=cluster_id,
+        controller_id=controller_id,
+        topics=topics,
+    )
+    return decoded, pos
+
+
+def _encode_metadata_response_v12(message: MetadataResponse, out: bytearray, parts: list[Part]) -> None:
+    if message.cluster_authorized_operations != -2147483648:
+        raise not_in_version("cluster_authorized_operations")
+    out += _pack_i(message.throttle_time_ms)
+    n = len(message.brokers) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    for brokers_item in message.brokers:
+        raw = brokers_item.host.encode()
+        out += _pack_i(brokers_item.node_id)
+        n = len(raw) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        out += raw
+        raw_or_none = None if brokers_item.rack is None else brokers_item.rack.encode()
+        out += _pack_i(brokers_item.port)
+        n = 0 if raw_or_none is None else len(raw_or_none) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        if raw_or_none is not None:
+            out += raw_or_none
+        out.append(0)
+    raw_or_none = None if message.cluster_id is None else message.cluster_id.encode()
+    n = 0 if raw_or_none is None else len(raw_or_none) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    if raw_or_none is not None:
+        out += raw_or_none
+    out += _pack_i(message.controller_id)
+    n = len(message.topics) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    for topics_item in message.topics:
+        raw_or_none = None if topics_item.name is None else topics_item.name.encode()
+        out += _pack_h(topics_item.error_code)
+        n = 0 if raw_or_none is None else len(raw_or_none) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        if raw_or_none is not None:
+            out += raw_or_none
         out += _pack_ut(topics_item.topic_id.bytes, topics_item.is_internal)
         n = len(topics_item.partitions) + 1
         if n < 128:
@@ -2492,6 +2832,7 @@ class MetadataRequest(Message):
         9: _decode_metadata_request_v9,
         10: _decode_metadata_request_v10,
         11: _decode_metadata_request_v11,
+        12: _decode_metadata_request_v11,
     }
     ENCODERS: ClassVar[dict[int, Encoder]] = {
         0: _encode_metadata_request_v0,
@@ -2506,6 +2847,7 @@ class MetadataRequest(Message):
         9: _encode_metadata_request_v9,
         10: _encode_metadata_request_v10,
         11: _encode_metadata_request_v11,
+        12: _encode_metadata_request_v11,
     }
 
     def __init__(
@@ -2547,6 +2889,7 @@ class MetadataResponse(Message):
         9: _decode_metadata_response_v9,
         10: _decode_metadata_response_v10,
         11: _decode_metadata_response_v11,
+        12: _decode_metadata_response_v12,
     }
     ENCODERS: ClassVar[dict[int, Encoder]] = {
         0: _encode_metadata_response_v0,
@@ -2561,6 +2904,7 @@ class MetadataResponse(Message):
         9: _encode_metadata_response_v9,
         10: _encode_metadata_response_v10,
         11: _encode_metadata_response_v11,
+        12: _encode_metadata_response_v12,
     }
 
     def __init__(

@@ -1,7 +1,9 @@
 """ListOffsets (2): the offset for a timestamp, or for one of the special timestamps.
 
-Timestamp -1 is the end of the partition, -2 its start, -3 (from version 7) the offset of the largest timestamp.
-Version 2 brings the isolation level, 4 the leader epoch, 6 is flexible.
+Timestamp -1 is the end of the partition, -2 its start, -3 (from version 7) the offset of the largest timestamp. -4
+(from version 8, KIP-405) is the start of the log on the broker's disks, which is the partition's start. -5 (from
+version 9, KIP-1005) is the end of the log in tiered storage. There is none, so the offset is -1. Version 2 brings the
+isolation level, 4 the leader epoch, 6 is flexible.
 """
 
 from anabranch.protocol.schema import field, message
@@ -9,7 +11,7 @@ from anabranch.protocol.schema import field, message
 REQUEST = message(
     "ListOffsetsRequest",
     api_key=2,
-    versions="1-7",
+    versions="1-9",
     flexible="6+",
     fields=[
         field("replica_id", "int32", "1+"),
@@ -38,7 +40,7 @@ REQUEST = message(
 RESPONSE = message(
     "ListOffsetsResponse",
     api_key=2,
-    versions="1-7",
+    versions="1-9",
     flexible="6+",
     fields=[
         field("throttle_time_ms", "int32", "2+", ignorable=True),

@@ -2,7 +2,8 @@
 
 A null topic list asks for all topics; in version 0 an empty list does. Version 1 brings racks, controller and
 internal topics; 2 the cluster id; 4 lets the client forbid auto-creation; 5 offline replicas; 7 leader epochs; 8
-authorised operations; 9 is flexible; 10 returns topic ids; 11 drops the cluster's authorised operations.
+authorised operations; 9 is flexible; 10 returns topic ids; 11 drops the cluster's authorised operations; from 12 on
+clients ask by topic id, and the answer about an unknown id has a null name.
 KIP-253: the topic's partition counts, its layout version, whether its delivery is ordered, and each partition's
 incarnation. Tag 10267 distinguishes a topic from a deleted one of the same name; the topic id does not, because the
 removal of merged partitions changes it.
@@ -13,7 +14,7 @@ from anabranch.protocol.schema import field, message
 REQUEST = message(
     "MetadataRequest",
     api_key=3,
-    versions="0-11",
+    versions="0-12",
     flexible="9+",
     fields=[
         field(
@@ -35,7 +36,7 @@ REQUEST = message(
 RESPONSE = message(
     "MetadataResponse",
     api_key=3,
-    versions="0-11",
+    versions="0-12",
     flexible="9+",
     fields=[
         field("throttle_time_ms", "int32", "3+", ignorable=True),
@@ -58,7 +59,7 @@ RESPONSE = message(
             "0+",
             fields=[
                 field("error_code", "int16", "0+"),
-                field("name", "string", "0+"),
+                field("name", "string", "0+", nullable="12+"),
                 field("topic_id", "uuid", "10+", ignorable=True),
                 field("is_internal", "bool", "1+", ignorable=True),
                 field(

@@ -8,8 +8,8 @@ from anabranch.protocol.api_keys import ApiKey
 ADVERTISED = {
     "PRODUCE": (0, 9),
     "FETCH": (4, 12),
-    "LIST_OFFSETS": (1, 7),
-    "METADATA": (0, 11),
+    "LIST_OFFSETS": (1, 9),
+    "METADATA": (0, 12),
     "LEADER_AND_ISR": (5, 5),
     "STOP_REPLICA": (0, 3),
     "UPDATE_METADATA": (7, 7),

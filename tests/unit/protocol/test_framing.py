@@ -164,7 +164,7 @@ def test_an_admin_request_above_its_own_limit_is_refused_by_its_first_bytes() ->
     assert feed(ServerConnection(10_000, max_admin_bytes=1_999), begun(ApiKey.PRODUCE)) == []
 
 
-@pytest.mark.parametrize(("key", "version"), [(3, 12), (3, -1), (0, 10), (1, 3), (9999, 0), (-1, 0), (25399, 0)])
+@pytest.mark.parametrize(("key", "version"), [(3, 13), (3, -1), (0, 10), (1, 3), (9999, 0), (-1, 0), (25399, 0)])
 def test_unknown_apis_and_versions_are_refused(key: int, version: int) -> None:
     header = struct.pack(">hhih", key, version, 1, -1)
     with pytest.raises(UnsupportedRequestError, match="not implemented"):

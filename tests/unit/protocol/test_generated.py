@@ -14,8 +14,8 @@ from anabranch.protocol.schema import TableError, Versions, field, message
 RANGES = {
     "PRODUCE": (0, 9, 9),
     "FETCH": (4, 12, 12),
-    "LIST_OFFSETS": (1, 7, 6),
-    "METADATA": (0, 11, 9),
+    "LIST_OFFSETS": (1, 9, 6),
+    "METADATA": (0, 12, 9),
     "LEADER_AND_ISR": (5, 5, 5),
     "STOP_REPLICA": (0, 3, 2),
     "UPDATE_METADATA": (7, 7, 7),
