@@ -13,19 +13,20 @@ from anabranch.broker.dispatch import HANDLERS as BROKER_HANDLERS
 from anabranch.controller.admin.dispatch import HANDLERS as CONTROLLER_HANDLERS
 from anabranch.protocol import messages
 from anabranch.protocol.api_keys import API, ApiKey
+from anabranch.protocol.own_tags import is_own
 from anabranch.protocol.schema import LATEST, Field, Message, Versions
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "wire.md"
-OWN_TAGS = 10_000
-"""Tags from this number on are not Kafka's."""
 INTRODUCTION = """# Wire protocol
 Written by `make gen` from the tables in `protocol/messages`.
 
 Messages are Kafka's, in the versions below. A server lists the APIs that it serves in its response to ApiVersions.
 Anabranch adds two things, which other clients need not know:
 
-- **Tagged fields** with tags from 10253 on. A reader that does not know a tag skips it
-  ([KIP-482](https://cwiki.apache.org/confluence/x/OhMyBw)).
+- **Tagged fields** with tags from 10253 on ([KIP-482](https://cwiki.apache.org/confluence/x/OhMyBw)). A broker sends
+  them only in answers to requests that ask for them: the header of such a request has tag 10287 without a value, and no
+  other tagged field. A server that does not know this tag skips it. Anabranch's own clients and tools ask in every
+  request. Earlier releases do not ask: they get the tags because their ApiVersions request names `anabranch`.
 - **APIs** with keys from 25300 on.
 
 A request of a version that is not in its range gets UNSUPPORTED_VERSION (35). A request for ApiVersions then gets a
@@ -83,7 +84,8 @@ def _own_tags() -> Iterator[tuple[int, str, str, Field]]:
 def _tags_in(message: str, fields: tuple[Field, ...], prefix: str) -> Iterator[tuple[int, str, str, Field]]:
     for found in fields:
         path = f"{prefix}{found.name}"
-        if found.tag is not None and found.tag >= OWN_TAGS:
+        if is_own(found):
+            assert found.tag is not None
             yield found.tag, message, path, found
         yield from _tags_in(message, found.fields, f"{path}.")
 

@@ -35,6 +35,7 @@ from anabranch.protocol.framing import (
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.generated.fetch import FetchRequest
 from anabranch.protocol.message import Message, has_more_items
+from anabranch.protocol.own_tags import withholder
 from anabranch.protocol.primitives import DecodeError, EncodeError
 from anabranch.runtime.env import Part, Stream
 from anabranch.runtime.pauses import read_request, write_response
@@ -52,6 +53,7 @@ class _Slot:
 
     __slots__ = (
         "_may_have_many",
+        "_withhold",
         "api_key",
         "api_version",
         "arrived",
@@ -77,6 +79,7 @@ class _Slot:
         self.client_id = ctx.client_id
         self.correlation_id = ctx.correlation_id
         self.response: Message | None = None
+        self._withhold = None if ctx.asks_for_own_tags else withholder(ctx.api_key)
         self._may_have_many = ctx.api_key != ApiKey.PRODUCE or ctx.request_bytes > LARGE_FRAME_BYTES
         self.has_many_items = False
         """Whether the writer task encodes the response, in steps."""
@@ -84,7 +87,9 @@ class _Slot:
         """The encoded parts that the writer task has not sent yet; None before the response is encoded."""
 
     def fill(self, response: Message, now: float) -> None:
-        """Set the response."""
+        """Set the response, without own tags if the client did not ask for them."""
+        if self._withhold is not None:
+            self._withhold(response)
         self.response = response
         self.filled = now
         self.has_many_items = self._may_have_many and has_more_items(response, MANY_ITEMS)
@@ -238,6 +243,7 @@ class Connection:
             header.api_version,
             header.correlation_id,
             self._session,
+            header.asks_for_own_tags or self._session.is_ours,
         )
         ctx.request_bytes = request.size
         clock = self._node.env.clock

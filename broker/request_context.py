@@ -28,6 +28,7 @@ class RequestContext:
         "api_key",
         "api_version",
         "arrived",
+        "asks_for_own_tags",
         "begun",
         "client_host",
         "client_id",
@@ -50,6 +51,7 @@ class RequestContext:
         api_version: int,
         correlation_id: int,
         session: ClientSession,
+        asks_for_own_tags: bool = False,
     ) -> None:
         self.node = node
         self.listener = listener
@@ -59,6 +61,8 @@ class RequestContext:
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.session = session
+        self.asks_for_own_tags = asks_for_own_tags
+        """Whether the client gets tagged fields that are not Kafka's."""
         self.request_bytes = 0
         self.arrived = self.begun = 0.0
         """The time when the request had arrived, and the time when its handling began."""

@@ -51,6 +51,9 @@ ADMIN_APIS: Final = frozenset(
 _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.value
 
+_ASKS_FOR_OWN_TAGS: Final = b"\x01\xaf\x50\x00"
+"""The tagged fields of a request header: one, with tag 10287 and no bytes."""
+
 _read_size = Struct(">i").unpack_from
 _read_header = Struct(">hhi").unpack_from
 _read_int16 = Struct(">h").unpack_from
@@ -213,12 +216,13 @@ class FrameReader:
 
 
 class RequestHeader(NamedTuple):
-    """The fields of Kafka's RequestHeader, versions 1 and 2."""
+    """The fields of Kafka's RequestHeader, versions 1 and 2, and whether a tag asks for own tags (``own_tags``)."""
 
     api_key: int
     api_version: int
     correlation_id: int
     client_id: str | None
+    asks_for_own_tags: bool = False
 
 
 class Request(NamedTuple):
@@ -269,10 +273,12 @@ def _request_header(frame: memoryview) -> tuple[RequestHeader, int, bool]:
             f"{api.name} version {version} is not implemented ({api.min_version} to {api.max_version} are)"
         )
     client_id, pos = _client_id(frame)
-    header = RequestHeader(api_key, version, correlation_id, client_id)
+    asks = False
     if supported and version >= api.first_flexible:
-        pos = _skip_header_tags(frame, pos)
-    return header, pos, supported
+        end = pos + len(_ASKS_FOR_OWN_TAGS)
+        asks = bytes(frame[pos:end]) == _ASKS_FOR_OWN_TAGS
+        pos = end if asks else _skip_header_tags(frame, pos)
+    return RequestHeader(api_key, version, correlation_id, client_id, asks), pos, supported
 
 
 def _client_id(frame: memoryview) -> tuple[str | None, int]:
@@ -315,7 +321,7 @@ def _encoded_request_header(header: RequestHeader) -> bytearray:
     out = bytearray(_size_and_header(0, header.api_key, header.api_version, header.correlation_id, length))
     out += client_id or b""
     if header.api_version >= API_BY_NUMBER[header.api_key].first_flexible:
-        out.append(0)
+        out += _ASKS_FOR_OWN_TAGS if header.asks_for_own_tags else b"\0"
     return out
 
 

@@ -398,7 +398,9 @@ class Channel:
 
     def _next_header(self, pending: Pending) -> RequestHeader:
         self._correlation_id = self._correlation_id % _MAX_CORRELATION_ID + 1
-        return RequestHeader(pending.api_key, pending.version, self._correlation_id, self._client_id)
+        return RequestHeader(
+            pending.api_key, pending.version, self._correlation_id, self._client_id, asks_for_own_tags=True
+        )
 
     def _send(self, parts: list[Part], header: RequestHeader, pending: Pending, *, answered: bool) -> None:
         if answered:

@@ -15,6 +15,7 @@ from anabranch.protocol.acl_operations import NOT_ASKED
 from anabranch.protocol.batch_builder import BatchBuilder, build_batch
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.framing import ClientConnection, RequestHeader, decode_response, encode_request
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from anabranch.protocol.generated.describe_cluster import DescribeClusterController, DescribeClusterRequest
 from anabranch.protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -529,3 +530,53 @@ async def test_a_config_change_without_notification_is_read_when_a_controller_is
         with trio.fail_after(DEADLINE_S):
             while (await produce(broker, batch())).error_code != ErrorCode.MESSAGE_TOO_LARGE:
                 await trio.sleep(0.01)  # polls: the broker reads its configs again
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_own_tags_go_only_to_clients_that_ask_for_them(tmp_path: Path, asks: bool) -> None:
+    async with one_broker(tmp_path) as broker:
+        topic_id = await broker.create_topic("t")
+        await broker.update_metadata("t", topic_id, 1, layout=(1, 1, 0), incarnation=7, topic_incarnation=6)
+        header = RequestHeader(MetadataRequest.API_KEY, 11, 1, "some client", asks_for_own_tags=asks)
+        stream = await broker.raw()
+        with stream.socket:
+            parts = encode_request(header, MetadataRequest(topics=None))
+            await stream.send_all(b"".join(bytes(part) for part in parts))
+            frames = ClientConnection()
+            while (frame := frames.next_frame()) is None:
+                frames.received(await stream.socket.recv_into(frames.buffer()))
+        (topic,) = decode_response(MetadataRequest.API_KEY, 11, frame)[1].topics
+        own = (topic.topic_incarnation >= 0, topic.layout_version >= 0, topic.partitions[0].incarnation >= 0)
+        assert own == (asks, asks, asks)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "first_version", "offset"),
+    [(-1, 1, 3), (-2, 1, 1), (-3, 7, 1), (-4, 8, 1), (-5, 9, -1), (-6, 99, -1)],
+)
+async def test_each_special_timestamp_has_its_first_version(
+    tmp_path: Path, timestamp: int, first_version: int, offset: int
+) -> None:
+    """KIP-734, KIP-405, KIP-1005: an earlier version gets UNSUPPORTED_VERSION, as in Kafka."""
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        for time in (1_000, 3_000, 2_000):
+            await produce(broker, batch(timestamp=time))
+        cut = DeleteRecordsPartition(partition_index=0, offset=1)
+        await broker.request(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[cut])]))
+        asked = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=timestamp)])
+        for version in range(1, 10):
+            answer = await broker.request(ListOffsetsRequest(replica_id=-1, topics=[asked]), version)
+            found = answer.topics[0].partitions[0]
+            known = version >= first_version
+            code = ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_VERSION
+            assert (found.error_code, found.offset) == (code, offset if known else -1), version
+
+
+@pytest.mark.parametrize(("version", "name"), [(10, ""), (11, ""), (12, None)])
+async def test_an_unknown_topic_id_has_no_name(tmp_path: Path, version: int, name: str | None) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        asked = [MetadataRequestTopic(topic_id=uuid.UUID(int=9), name=None)]
+        (topic,) = (await broker.request(MetadataRequest(topics=asked), version)).topics
+        assert (topic.error_code, topic.name, topic.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, name, uuid.UUID(int=9))
