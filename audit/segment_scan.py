@@ -24,11 +24,12 @@ from anabranch.protocol.batch_layout import (
     HEADER_BYTES,
     LENGTH,
     LENGTH_PREFIX_BYTES,
+    LOG_APPEND_TIME_BIT,
     MAGIC,
     MAGIC_AT,
 )
 from anabranch.protocol.compression import CompressionType, CorruptRecordError, decompress
-from anabranch.protocol.record_arrays import PADDING, Bools, Bytes, Columns, Ints, decode
+from anabranch.protocol.record_arrays import PADDING, Bools, Bytes, Columns, Ints, base_timestamps, decode
 
 READ_BYTES = 16 * 1024 * 1024
 RUN_BYTES = 16 * 1024 * 1024
@@ -209,7 +210,9 @@ class _Pending:
         good[[index for index, body in self._decompressed.items() if body is None]] = False
         run.body, starts, ends = self._bodies(at, lengths, good)
         counts = np.where(good, run.header_field(COUNT), 0)
-        run.columns, malformed = decode(run.body, starts, ends, counts, run.header_field(LAST_OFFSET_DELTA))
+        is_append_time = run.header_field(ATTRIBUTES) & LOG_APPEND_TIME_BIT != 0
+        bases = base_timestamps(is_append_time, run.header_field(BASE_TIMESTAMP))
+        run.columns, malformed = decode(run.body, starts, ends, counts, run.header_field(LAST_OFFSET_DELTA), bases)
         for index in np.flatnonzero(~crc_ok | ~good | malformed):
             if self._lengths[index]:
                 self._explain(run, int(index))

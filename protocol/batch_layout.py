@@ -34,6 +34,8 @@ CONTROL_BIT: Final = 0x20
 DELETE_HORIZON_BIT: Final = 0x40
 SMALLEST_RECORD_BYTES: Final = 7
 MAX_SEQUENCE: Final = 0x7FFFFFFF
+MIN_LONG: Final = -(2**63)
+MAX_LONG: Final = 2**63 - 1
 
 # base offset, length, leader epoch, magic, crc, attributes, last offset delta, base and max timestamp, producer id and
 # epoch, base sequence, count

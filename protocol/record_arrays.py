@@ -50,11 +50,13 @@ class Columns(NamedTuple):
         return Columns(*(column[kept] for column in self))
 
 
-def decode(body: Bytes, starts: Ints, ends: Ints, counts: Ints, last_deltas: Ints) -> tuple[Columns, Bools]:
+def decode(
+    body: Bytes, starts: Ints, ends: Ints, counts: Ints, last_deltas: Ints, bases: Ints
+) -> tuple[Columns, Bools]:
     """The records of decompressed batches, and a mask of the malformed batches.
 
-    The batches are ``body[start:end]``; ``body`` ends with ``PADDING``. Malformed batches have no records in the
-    columns.
+    The batches are ``body[start:end]``; ``body`` ends with ``PADDING``. ``bases`` are the timestamps to which the
+    records' deltas are added. Malformed batches have no records in the columns.
     """
     bad = (counts < 0) | (counts * SMALLEST_RECORD_BYTES > ends - starts)
     counts = np.where(bad, 0, counts)
@@ -62,6 +64,8 @@ def decode(body: Bytes, starts: Ints, ends: Ints, counts: Ints, last_deltas: Int
     begins, stops = _record_bounds(body, starts, ends, counts, bad)
     columns, wrong = _read_fields(body, batch, begins, stops)
     wrong |= (columns.offset_delta < 0) | (columns.offset_delta > last_deltas[batch])
+    base, created = bases[batch], bases[batch] + columns.timestamp_delta
+    wrong |= ((base ^ created) & (columns.timestamp_delta ^ created)) < 0  # the sum does not fit into 64 bits
     wrong[1:] |= (batch[1:] == batch[:-1]) & (columns.offset_delta[1:] <= columns.offset_delta[:-1])
     bad[batch[wrong]] = True
     return (columns.where(~bad[batch]) if bad.any() else columns), bad
@@ -195,6 +199,11 @@ def _varints(body: Bytes, at: Ints, bits: int) -> tuple[Ints, Ints, Bools]:
         left = left[byte >= 0x80]
         shift += 7
     return (number >> np.uint64(1)).view(np.int64) ^ -(number & np.uint64(1)).view(np.int64), end, wrong
+
+
+def base_timestamps(is_append_time: Bools, base: Ints) -> Ints:
+    """The ``bases`` of ``decode`` for batches with these base timestamps: LogAppendTime adds no deltas."""
+    return np.where(is_append_time, 0, base)
 
 
 def timestamps(columns: Columns, is_append_time: Bools, base: Ints, largest: Ints) -> Ints:

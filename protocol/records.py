@@ -33,7 +33,9 @@ from anabranch.protocol.batch_layout import (
     LOG_APPEND_TIME_BIT,
     MAGIC,
     MAGIC_AT,
+    MAX_LONG,
     MAX_SEQUENCE,
+    MIN_LONG,
     SMALL_BODY_BYTES,
     SMALLEST_RECORD_BYTES,
     TRANSACTIONAL_BIT,
@@ -177,6 +179,11 @@ def read_record(data: bytes, pos: int, end: int, base_offset: int, base_timestam
     """The record in ``data[pos:end]``, without its length. ``fixed``: every record has ``base_timestamp``."""
     delta, pos = read_varint(data, pos + 1, 64)
     timestamp = base_timestamp if fixed else base_timestamp + delta
+    if not MIN_LONG <= timestamp <= MAX_LONG:
+        raise CorruptRecordError(
+            f"record before byte {pos} has the timestamp {timestamp}, which does not fit into 64 bits",
+            ErrorCode.INVALID_TIMESTAMP,
+        )
     delta, pos = read_varint(data, pos, 32)
     if delta < 0:
         raise CorruptRecordError(f"record before byte {pos} has offset delta {delta}")
@@ -607,8 +614,8 @@ def validate_produce_batch(buf: Buffer, max_bytes: int) -> RecordBatch:
     """Return the only batch that a client may send for a partition. Only its header and its CRC are checked.
 
     Raises CorruptRecordError with Kafka's code: CORRUPT_MESSAGE (length, magic above 2, CRC), INVALID_RECORD (magic 0
-    and 1, no or several batches, wrong count, control batch, sequence missing), MESSAGE_TOO_LARGE (over ``max_bytes``),
-    UNSUPPORTED_COMPRESSION_TYPE.
+    and 1, no or several batches, impossible count, control batch, sequence missing), MESSAGE_TOO_LARGE (over
+    ``max_bytes``), UNSUPPORTED_COMPRESSION_TYPE.
     """
     view = memoryview(buf)
     invalid = ErrorCode.INVALID_RECORD
@@ -634,6 +641,11 @@ def validate_produce_batch(buf: Buffer, max_bytes: int) -> RecordBatch:
         raise CorruptRecordError(
             f"record batch claims {batch.count} records, which do not fit last offset delta {batch.last_offset_delta}",
             invalid,
+        )
+    body_bytes = length - HEADER_BYTES
+    if body_bytes < (1 if batch.attributes & CODEC_MASK else batch.count * SMALLEST_RECORD_BYTES):
+        raise CorruptRecordError(
+            f"record batch claims {batch.count} records, which do not fit into {body_bytes} bytes", invalid
         )
     if batch.is_control:
         raise CorruptRecordError("clients may not write control records", invalid)

@@ -10,7 +10,15 @@ import pyarrow as pa
 from anabranch.protocol.batch_layout import LOG_APPEND_TIME
 from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.key_placement import MOVED_HEADER
-from anabranch.protocol.record_arrays import PADDING, decode, gather, having_header, header_lists, timestamps
+from anabranch.protocol.record_arrays import (
+    PADDING,
+    base_timestamps,
+    decode,
+    gather,
+    having_header,
+    header_lists,
+    timestamps,
+)
 from anabranch.protocol.records import RecordBatch
 from anabranch.spark.offsets import Range
 
@@ -49,6 +57,8 @@ class ArrowBuilder:
         self._batches, self._bodies, self._bytes = [], [], 0
         if not batches:
             return
+        kinds = np.array([batch.timestamp_type for batch in batches], np.int32)
+        base = np.array([batch.base_timestamp for batch in batches])
         ends = np.cumsum([len(body) for body in bodies])
         body = np.frombuffer(b"".join([*bodies, PADDING]), np.uint8)
         columns, malformed = decode(
@@ -57,6 +67,7 @@ class ArrowBuilder:
             ends,
             np.array([batch.count for batch in batches]),
             np.array([batch.last_offset_delta for batch in batches]),
+            base_timestamps(kinds == LOG_APPEND_TIME, base),
         )
         for index in np.flatnonzero(malformed):
             batches[index].records()
@@ -65,13 +76,8 @@ class ArrowBuilder:
         moved = having_header(body, columns, MOVED_HEADER) & (columns.value_length < 0)
         wanted = (offsets >= self._wanted.start) & (offsets < self._wanted.end) & ~moved
         columns, offsets = columns.where(wanted), offsets[wanted]
-        kinds = np.array([batch.timestamp_type for batch in batches], np.int32)
-        times = timestamps(
-            columns,
-            kinds == LOG_APPEND_TIME,
-            np.array([batch.base_timestamp for batch in batches]),
-            np.array([batch.max_timestamp for batch in batches]),
-        )
+        largest = np.array([batch.max_timestamp for batch in batches])
+        times = timestamps(columns, kinds == LOG_APPEND_TIME, base, largest)
         epochs = np.array([batch.partition_leader_epoch for batch in batches], np.int32)
         types = {field.name: field.type for field in self._schema}
         arrays = {

@@ -1,7 +1,8 @@
 """Checks and changes a batch before a leader appends it to the log. Pure: no state of the partition, no clock.
 
 The usual path reads the header and the CRC only. Records are decoded for a compacted topic (null keys), for a topic
-``compression.type`` other than the batch's, and for ``message.timestamp.before.max.ms``.
+``compression.type`` other than the batch's, for ``message.timestamp.before.max.ms``, and if a timestamp of the header
+is negative or far in the future.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _CODECS = {
     "lz4": CompressionType.LZ4,
     "zstd": CompressionType.ZSTD,
 }
+
+_ORDINARY_MAX = 2**62
+"""Up to this timestamp in a header, a record's timestamp fits into 64 bits, because no record is later."""
 
 MAX_NAMED_RECORDS = 1_000
 """The largest number of faulty records that one refusal names. More are named when the client sends them again."""
@@ -135,10 +139,9 @@ def _refused_records(code: ErrorCode, indices: list[int], count: int, rule: str)
 
 
 def _check_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> None:
-    after_ms = min(config.message_timestamp_after_max_ms, config.message_timestamp_difference_max_ms)
-    before_ms = min(config.message_timestamp_before_max_ms, config.message_timestamp_difference_max_ms)
     if not _has_odd_timestamps(batch, config, now_ms):
         return
+    after_ms, before_ms = _timestamp_bounds(config)
     records = batch.records()
     indices = [
         index
@@ -151,13 +154,28 @@ def _check_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> Non
             "it (message.timestamp.*.max.ms)"
         )
         raise _refused_records(ErrorCode.INVALID_TIMESTAMP, indices, len(records), rule)
+    if batch.max_timestamp < NO_TIMESTAMP and any(record.timestamp > batch.max_timestamp for record in records):
+        raise CorruptRecordError(
+            f"the batch's header names the maximum timestamp {batch.max_timestamp}, a record has a larger one",
+            ErrorCode.INVALID_TIMESTAMP,
+        )
 
 
 def _has_odd_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> bool:
-    """Whether, judged by the batch's header alone, a record may have a timestamp that is not allowed."""
-    after_ms = min(config.message_timestamp_after_max_ms, config.message_timestamp_difference_max_ms)
-    before_ms = min(config.message_timestamp_before_max_ms, config.message_timestamp_difference_max_ms)
-    return batch.max_timestamp - now_ms > after_ms or before_ms != MAX_LONG
+    """Whether, judged by the batch's header alone, a record may have a timestamp that is not allowed or not readable.
+
+    Neither is possible if both timestamps of the header are ordinary, unless the header is wrong about its records.
+    """
+    after_ms, before_ms = _timestamp_bounds(config)
+    base, largest = batch.base_timestamp, batch.max_timestamp
+    latest, earliest = (base, largest) if base > largest else (largest, base)
+    return latest - now_ms > after_ms or latest > _ORDINARY_MAX or earliest < NO_TIMESTAMP or before_ms != MAX_LONG
+
+
+def _timestamp_bounds(config: LogConfig) -> tuple[int, int]:
+    """The milliseconds by which a timestamp may be ahead of the broker's time and behind it."""
+    both_ms = config.message_timestamp_difference_max_ms
+    return min(config.message_timestamp_after_max_ms, both_ms), min(config.message_timestamp_before_max_ms, both_ms)
 
 
 def _recompressed(batch: RecordBatch, config: LogConfig, read: ReadBatch | None) -> RecordBatch:

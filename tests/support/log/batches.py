@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import struct
+
 from anabranch.protocol.batch_builder import build_batch
-from anabranch.protocol.batch_layout import CONTROL_KEY, CONTROL_VALUE
+from anabranch.protocol.batch_layout import CONTROL_KEY, CONTROL_VALUE, CRC_AT, HEADER
+from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.sentinels import NO_EPOCH
+
+_CRC_FIELD = 4
 
 
 def batch_of(count: int, *, value_bytes: int = 10, **fields: int) -> bytes:
@@ -33,3 +38,14 @@ def build_control_batch(
         is_transactional=True,
         is_control=True,
     )
+
+
+def with_field(data: bytearray, index: int, value: int) -> bytearray:
+    """Return a copy of the batch with another value in the field ``index`` of ``HEADER``, with the correct CRC."""
+    fields = list(HEADER.unpack_from(data))
+    fields[index] = value
+    changed = bytearray(data)
+    HEADER.pack_into(changed, 0, *fields)
+    if index != _CRC_FIELD:
+        struct.pack_into(">I", changed, CRC_AT, RecordBatch(changed).compute_crc())
+    return changed

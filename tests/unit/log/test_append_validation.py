@@ -9,11 +9,11 @@ from anabranch.broker.log.append_validation import MAX_NAMED_RECORDS, validate_a
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.producer_state import AppendOrigin
 from anabranch.protocol.batch_builder import BatchBuilder
-from anabranch.protocol.batch_layout import CRC_AT, LOG_APPEND_TIME
+from anabranch.protocol.batch_layout import CRC_AT, HEADER_BYTES, LOG_APPEND_TIME, MAX_LONG, MIN_LONG
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode, KafkaError, RefusedRecordsError
 from anabranch.protocol.records import RecordBatch
-from tests.support.log.batches import build_control_batch
+from tests.support.log.batches import build_control_batch, with_field
 from tests.support.log.log_fixture import START_MS, batch
 
 
@@ -169,3 +169,44 @@ def test_a_batch_gets_the_compression_type_of_its_topic(
 def test_a_batch_that_is_too_large_without_compression_is_refused() -> None:
     data = batch(b"a" * 5000, compression=CompressionType.GZIP)
     assert code_of(data, compression_type="uncompressed", max_message_bytes=1000) == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("base", "largest", "second"),
+    [
+        (2**63 - 10, MAX_LONG, 100),
+        (2**63 - 10, MIN_LONG + 89, 100),
+        (2**63 - 10, START_MS, 100),
+        (MIN_LONG, MIN_LONG, -100),
+        (MIN_LONG, START_MS, -100),
+    ],
+)
+def test_timestamps_beyond_64_bits_are_refused(base: int, largest: int, second: int) -> None:
+    data = batch(b"a", timestamp=START_MS)
+    data[HEADER_BYTES:] = _two_records(second)
+    data[8:12] = struct.pack(">i", len(data) - 12)
+    for index, value in ((6, 1), (12, 2), (7, base), (8, largest)):
+        data = with_field(data, index, value)
+    assert code_of(data) == ErrorCode.INVALID_TIMESTAMP
+
+
+def _two_records(delta: int) -> bytes:
+    """The bytes of two records, the second one ``delta`` ms after the first. 63 < abs(delta) < 8192."""
+    zigzag = delta * 2 if delta > 0 else -delta * 2 - 1
+    later = b"\x00" + bytes([zigzag & 0x7F | 0x80, zigzag >> 7]) + b"\x02\x01\x01\x00"
+    return b"\x0c\x00\x00\x00\x01\x01\x00" + bytes([len(later) * 2]) + later
+
+
+def test_timestamps_before_1970_are_accepted() -> None:
+    assert validate(batch(b"a", b"b", timestamp=-86_400_000)).count == 2
+
+
+def test_a_header_that_names_a_negative_maximum_below_a_records_timestamp_is_refused() -> None:
+    assert code_of(with_field(batch(b"a"), 8, -86_400_000)) == ErrorCode.INVALID_TIMESTAMP
+
+
+def test_more_records_than_the_bytes_can_hold_are_refused() -> None:
+    data = batch(b"a")
+    for index, value in ((6, 999), (12, 1000)):
+        data = with_field(data, index, value)
+    assert code_of(data) == ErrorCode.INVALID_RECORD
