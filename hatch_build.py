@@ -22,6 +22,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 COMPILED_MODULES = (
     "anabranch/protocol/batch_layout.py",
     "anabranch/protocol/records.py",
+    "anabranch/protocol/produced_batch.py",
     "anabranch/protocol/batch_builder.py",
     "anabranch/protocol/key_placement.py",
 )

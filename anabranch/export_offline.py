@@ -30,6 +30,7 @@ from anabranch.export_state import Bounds, CopyKey, Head
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
 from anabranch.protocol.types import TopicPartition
 from anabranch.replica_files import read_high_watermarks, read_leader_epochs, read_offsets
+from anabranch.runtime.regular_files import read_regular
 from anabranch.segment_pieces import SourceChangedError, list_segments
 from anabranch.zk_schemas.znode import format_id
 
@@ -85,7 +86,7 @@ def _copy(log_dir: Path, broker: int, partitions: list[TopicPartition], run: Exp
 def _meta(log_dir: Path) -> MetaProperties:
     path = log_dir / META_PROPERTIES
     try:
-        return decode_meta_properties(str(path), path.read_bytes())
+        return decode_meta_properties(str(path), read_regular(path))
     except FileNotFoundError:
         raise CommandError(f"{log_dir} is no broker's log directory: it has no {META_PROPERTIES}") from None
     except MalformedFileError as error:
@@ -99,7 +100,7 @@ def _identities(log_dir: Path, partitions: list[TopicPartition]) -> dict[int, Pa
         path = log_dir / f"{tp.topic}-{tp.partition}" / PARTITION_METADATA
         with contextlib.suppress(FileNotFoundError):
             try:
-                found[tp.partition] = decode_partition_metadata(str(path), path.read_bytes())
+                found[tp.partition] = decode_partition_metadata(str(path), read_regular(path))
             except MalformedFileError as error:
                 raise CommandError(str(error)) from None
     return found

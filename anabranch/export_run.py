@@ -43,6 +43,7 @@ from anabranch.export_state import (
     skipped_to,
     wrong_files,
 )
+from anabranch.runtime.regular_files import read_regular
 from anabranch.segment_pieces import (
     HistoryChangedError,
     Piece,
@@ -294,7 +295,7 @@ class ExportRun:
             for key, directory in self._directories.items():
                 for name in CHECKPOINTS:
                     with contextlib.suppress(FileNotFoundError):
-                        self._put(f"{key.directory(self.head.topic)}/{name}", [(directory / name).read_bytes()])
+                        self._put(f"{key.directory(self.head.topic)}/{name}", [read_regular(directory / name)])
             self._destination.flush()
             self._put(MANIFEST_NAME, [manifest.encode()])
             self._destination.flush()

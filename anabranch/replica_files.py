@@ -9,6 +9,7 @@ from anabranch.broker.log.checkpoint_files import MalformedFileError, decode_epo
 from anabranch.broker.log.paths import HIGH_WATERMARK_CHECKPOINT, LEADER_EPOCH_CHECKPOINT
 from anabranch.command_error import CommandError
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.regular_files import read_regular
 
 
 def read_leader_epochs(directory: Path) -> tuple[EpochStart, ...]:
@@ -36,6 +37,6 @@ def read_high_watermarks(log_dir: Path) -> dict[TopicPartition, int]:
 
 def _read(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except FileNotFoundError:
         return None

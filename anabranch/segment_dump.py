@@ -7,15 +7,18 @@ between the rows describes an error; the rest of the file is still read.
 from __future__ import annotations
 
 import mmap
+import os
 import struct
+from array import array
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from anabranch.broker.log.checkpoint_files import MalformedFileError
+from anabranch.broker.log.checkpoint_files import MAX_FILE_BYTES, MalformedFileError
 from anabranch.broker.log.producer_snapshot import decode_snapshot
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT, LOG_APPEND_TIME, MAX_SEQUENCE
 from anabranch.protocol.compression import CorruptRecordError
@@ -23,6 +26,7 @@ from anabranch.protocol.primitives import DecodeError
 from anabranch.protocol.records import Record, RecordBatch, increment_sequence, iter_batches, read_control_record
 from anabranch.protocol.sentinels import NO_OFFSET, NO_TIMESTAMP
 from anabranch.record_decoders import Decoder, decode_text
+from anabranch.runtime.regular_files import open_regular, read_regular
 
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
@@ -68,7 +72,9 @@ class What:
 
 
 def dump_file(path: Path, what: What) -> Iterator[Line]:
-    """The rows of ``path``. A batch's row has its records under ``RECORDS``, if ``what`` selects them.
+    """The rows of ``path``. A batch's row has an iterator of its records under ``RECORDS``, if ``what`` selects them.
+
+    The iterator has to be used up before the next row is taken.
 
     Raises ``UnknownFileError`` for a name with another suffix, and ``OSError``.
     """
@@ -79,8 +85,8 @@ def dump_file(path: Path, what: What) -> Iterator[Line]:
 
 
 def _mapped(path: Path) -> memoryview:
-    with path.open("rb") as file:
-        size = path.stat().st_size
+    with open(path, "rb", opener=open_regular) as file:
+        size = os.fstat(file.fileno()).st_size
         return memoryview(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)) if size else memoryview(b"")
 
 
@@ -133,13 +139,21 @@ def _batch_lines(path: Path, batch: RecordBatch, position: int, what: What) -> I
     if not what.deep:
         yield row
     else:
-        try:
-            yield {**row, RECORDS: [_record_row(batch, record, time, what) for record in batch]}
-        except (CorruptRecordError, DecodeError) as error:
-            yield row
-            yield Fault(f"{path}: the records of the batch at position {position} cannot be read: {error}")
+        faults: list[str] = []
+        yield {**row, RECORDS: _record_rows(batch, time, what, faults)}
+        for fault in faults:
+            yield Fault(f"{path}: the records of the batch at position {position} cannot be read: {fault}")
     if not is_valid:
         yield Fault(f"{path}: the CRC of the batch at position {position} is wrong (isvalid: false)")
+
+
+def _record_rows(batch: RecordBatch, time: str, what: What, faults: list[str]) -> Iterator[Row]:
+    """The rows of a batch's records, up to one that cannot be read. Adds the text of the error to ``faults``."""
+    try:
+        for record in batch:
+            yield _record_row(batch, record, time, what)
+    except (CorruptRecordError, DecodeError) as error:
+        faults.append(str(error))
 
 
 def _record_row(batch: RecordBatch, record: Record, time: str, what: What) -> Row:
@@ -180,8 +194,8 @@ def _offset_index(path: Path, what: What) -> Iterator[Line]:
     base = _base_offset(path)
     size = path.stat().st_size
     if what.index_sanity:
-        found = list(_entries(path, OFFSET_ENTRY))
-        sane = size % OFFSET_ENTRY.size == 0 and (not found or found[-1][0] > 0)
+        last = deque(_entries(path, OFFSET_ENTRY), maxlen=1)
+        sane = size % OFFSET_ENTRY.size == 0 and (not last or last[0][0] > 0)
         yield from _sanity(path, sane)
         return
     log = _mapped_log(path)
@@ -198,19 +212,21 @@ def _offset_index(path: Path, what: What) -> Iterator[Line]:
 def _time_index(path: Path, what: What) -> Iterator[Line]:
     base = _base_offset(path)
     if what.index_sanity:
-        entries = list(_entries(path, TIME_ENTRY))
-        yield from _sanity(path, path.stat().st_size % TIME_ENTRY.size == 0 and entries == sorted(entries))
+        ascends = all(before <= after for before, after in pairwise(_entries(path, TIME_ENTRY)))
+        yield from _sanity(path, path.stat().st_size % TIME_ENTRY.size == 0 and ascends)
         return
-    batches = list(_readable(_mapped_log(path)))
-    ends = [batch.last_offset for batch in batches]
-    largest = list(accumulate((batch.max_timestamp for batch in batches), max))
+    bases, ends, largest = array("q"), array("q"), array("q")
+    for batch in _readable(_mapped_log(path)):
+        bases.append(batch.base_offset)
+        ends.append(batch.last_offset)
+        largest.append(max(batch.max_timestamp, largest[-1]) if largest else batch.max_timestamp)
     previous = -1
     for timestamp, relative in _entries(path, TIME_ENTRY):
         offset = base + relative
         if what.entries:
             yield {"timestamp": timestamp, "offset": offset}
         at = bisect_left(ends, offset)
-        if at == len(ends) or (ends[at] != offset and batches[at].base_offset > offset):
+        if at == len(ends) or (ends[at] != offset and bases[at] > offset):
             yield Fault(f"The following indexed offsets are not found in the log. {path}: Indexed offset: {offset}")
         elif largest[at] != timestamp:
             yield Fault(
@@ -270,7 +286,7 @@ def _entries(path: Path, entry: struct.Struct) -> Iterator[tuple[Any, ...]]:
 
 def _snapshot(path: Path, _what: What) -> Iterator[Line]:
     try:
-        for entry in decode_snapshot(str(path), path.read_bytes()):
+        for entry in decode_snapshot(str(path), read_regular(path)):
             row = {
                 "producerId": entry.producer_id,
                 "producerEpoch": entry.epoch,
@@ -293,8 +309,11 @@ def _snapshot(path: Path, _what: What) -> Iterator[Line]:
 
 def _text(path: Path, _what: What) -> Iterator[Line]:
     """The lines of a checkpoint, which is text; Kafka's tool does not read checkpoints."""
-    for line in path.read_text(errors="replace").splitlines():
+    data = read_regular(path, MAX_FILE_BYTES + 1)
+    for line in data[:MAX_FILE_BYTES].decode(errors="replace").splitlines():
         yield {"": line}
+    if len(data) > MAX_FILE_BYTES:
+        yield Fault(f"{path} has more than {MAX_FILE_BYTES} bytes, the rest is not read")
 
 
 def _base_offset(path: Path) -> int:

@@ -25,6 +25,7 @@ from anabranch.broker.log.paths import (
     offset_of,
 )
 from anabranch.protocol.batch_layout import HEADER, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC
+from anabranch.runtime.regular_files import open_regular, read_regular
 
 CHUNK_BYTES = 1 << 20
 _INDEX_ENTRY = Struct(">ii")  # last offset of a batch - base offset, position of the batch
@@ -141,7 +142,7 @@ def open_piece(directory: Path, segment: SourceSegment, start_offset: int, limit
     """
     path = directory / segment.name
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(os.fspath(path), os.O_RDONLY)
     except FileNotFoundError:
         raise SourceChangedError(f"{path} was removed") from None
     try:
@@ -231,7 +232,7 @@ def _inode(path: Path) -> int | None:
 
 def _read(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except FileNotFoundError:
         return None
 

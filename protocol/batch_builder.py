@@ -24,6 +24,7 @@ from anabranch.protocol.batch_layout import (
     LOG_APPEND_TIME,
     LOG_APPEND_TIME_BIT,
     MAGIC,
+    MAX_BATCH_ELEMENTS,
     MAX_RECORD_OVERHEAD_BYTES,
     MAX_SEQUENCE,
     SMALL_BODY_BYTES,
@@ -183,7 +184,7 @@ class BatchBuilder:
         size = len(body)
         prefix = _varint(size)
         buffer = self._buffer
-        if self._count and len(buffer) + len(prefix) + size > self._limit:
+        if self._count and (len(buffer) + len(prefix) + size > self._limit or self._count == MAX_BATCH_ELEMENTS):
             return None
         if delta <= self._last_delta:
             raise ValueError(f"offset delta {delta} is not above the last one, {self._last_delta}")

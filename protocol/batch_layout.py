@@ -12,6 +12,10 @@ HEADER_BYTES: Final = 61
 LENGTH_PREFIX_BYTES: Final = 12
 MAX_RECORD_OVERHEAD_BYTES: Final = 21
 DEFAULT_MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
+MAX_BATCH_ELEMENTS: Final = 1_000_000
+"""The largest number of records, and of their headers, that are read from one batch. A few kilobytes may claim more."""
+MAX_CONTROL_BYTES: Final = 64 * 1024
+"""The largest size of the decompressed record of a control batch."""
 SMALL_BODY_BYTES: Final = 256 * 1024
 """Records of at most this many bytes in all are compressed or decompressed on the event loop, not in a thread."""
 CREATE_TIME: Final = 0

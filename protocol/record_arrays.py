@@ -16,8 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anabranch.protocol.batch_layout import SMALLEST_RECORD_BYTES
+from anabranch.protocol.batch_layout import MAX_BATCH_ELEMENTS, SMALLEST_RECORD_BYTES
+from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.key_placement import modulus
+from anabranch.protocol.records import read_varint, skip_headers
 
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
@@ -31,6 +33,8 @@ PADDING = bytes(16)
 FEW_BATCHES = 48
 """With fewer batches than this, reading one batch after the other is faster than side by side."""
 _LONGEST_LENGTH_BYTES = 5
+_ROUNDS = 256
+"""The first headers of all records are read side by side, and the headers after these record by record."""
 
 
 class Columns(NamedTuple):
@@ -58,7 +62,7 @@ def decode(
     The batches are ``body[start:end]``; ``body`` ends with ``PADDING``. ``bases`` are the timestamps to which the
     records' deltas are added. Malformed batches have no records in the columns.
     """
-    bad = (counts < 0) | (counts * SMALLEST_RECORD_BYTES > ends - starts)
+    bad = (counts < 0) | (counts > MAX_BATCH_ELEMENTS) | (counts * SMALLEST_RECORD_BYTES > ends - starts)
     counts = np.where(bad, 0, counts)
     batch = np.repeat(np.arange(len(counts)), counts)
     begins, stops = _record_bounds(body, starts, ends, counts, bad)
@@ -151,10 +155,16 @@ def _read_fields(body: Bytes, batch: Ints, begins: Ints, stops: Ints) -> tuple[C
     at = np.where(wrong, begins, value_at + np.maximum(value_length, 0))
     header_count, headers_at, overlong = _varints(body, at, 32)
     wrong |= overlong | (header_count < 0) | (header_count > (stops - headers_at) >> 1)
+    if header_count.any():
+        wrong |= np.bincount(batch, np.where(wrong, 0, header_count))[batch] > MAX_BATCH_ELEMENTS
     at = headers_at.copy()
     left = np.flatnonzero((header_count > 0) & ~wrong)
     number = 0
     while left.size:
+        if number == _ROUNDS:
+            for index in left:
+                at[index], wrong[index] = _skip_rest(body, at[index], stops[index], header_count[index] - number)
+            break
         at[left], malformed = _skip_header(body, at[left], stops[left])
         wrong[left[malformed]] = True
         number += 1
@@ -164,6 +174,14 @@ def _read_fields(body: Bytes, batch: Ints, begins: Ints, stops: Ints) -> tuple[C
         batch, offset_delta, timestamp_delta, key_at, key_length, value_at, value_length, headers_at, header_count
     )
     return columns, wrong
+
+
+def _skip_rest(body: Bytes, at: int, stop: int, count: int) -> tuple[int, bool]:
+    """The position after the last ``count`` headers of a record, and whether they are malformed."""
+    try:
+        return int(at) + skip_headers(body[at:stop].tobytes(), 0, int(count), int(stop - at)), False
+    except (CorruptRecordError, IndexError):
+        return int(stop), True
 
 
 def _skip_header(body: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Bools]:
@@ -227,6 +245,10 @@ def headers(body: Bytes, columns: Columns) -> Headers:
     left = np.flatnonzero(columns.header_count)
     at, number, found = columns.headers_at[left], 0, [Headers(*(np.zeros(0, np.int64),) * 5)]
     while left.size:
+        if number == _ROUNDS:
+            rests = zip(left.tolist(), at.tolist(), (columns.header_count[left] - number).tolist(), strict=True)
+            found += [_rest_of_headers(body, *rest) for rest in rests]
+            break
         key_length, key_at, _ = _varints(body, at, 32)
         value_length, value_at, _ = _varints(body, key_at + key_length, 32)
         found.append(Headers(left, key_at, key_length, value_at, value_length))
@@ -236,6 +258,20 @@ def headers(body: Bytes, columns: Columns) -> Headers:
     together = [np.concatenate(columns) for columns in zip(*found, strict=True)]
     order = np.argsort(together[1])
     return Headers(*(column[order] for column in together))
+
+
+def _rest_of_headers(body: Bytes, record: int, at: int, count: int) -> Headers:
+    """The last ``count`` headers of a record. They begin at this position."""
+    rows, pos = [], 0
+    data = body[at:].data
+    for _ in range(count):
+        key_length, key_at = read_varint(data, pos, 32)
+        value_length, value_at = read_varint(data, key_at + key_length, 32)
+        rows.append((record, key_at, key_length, value_at, value_length))
+        pos = value_at + max(value_length, 0)
+    found = np.array(rows, np.int64)
+    found[:, (1, 3)] += at
+    return Headers(*found.T)
 
 
 def having_header(body: Bytes, columns: Columns, name: str) -> Bools:

@@ -1,4 +1,4 @@
-"""Reading a record batch v2: header view, CRC32C, iteration, the checks of a produce request (KIP-98).
+"""Reading a record batch v2: header view, CRC32C, iteration (KIP-98).
 
 A batch is 61 bytes of header and ``count`` records, compressed as one block. The CRC32C covers byte 21 to the end, so a
 broker may rewrite base offset and partition leader epoch in place. Views share the caller's buffer; nothing is copied
@@ -33,6 +33,8 @@ from anabranch.protocol.batch_layout import (
     LOG_APPEND_TIME_BIT,
     MAGIC,
     MAGIC_AT,
+    MAX_BATCH_ELEMENTS,
+    MAX_CONTROL_BYTES,
     MAX_LONG,
     MAX_SEQUENCE,
     MIN_LONG,
@@ -43,11 +45,11 @@ from anabranch.protocol.batch_layout import (
     Header,
 )
 from anabranch.protocol.compression import CompressionType, CorruptRecordError, decompress
-from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.sentinels import NO_PRODUCER_ID, NO_SEQUENCE
 
 
-def read_varint(data: bytes, pos: int, bits: int) -> tuple[int, int]:
+def read_varint(data: Buffer, pos: int, bits: int) -> tuple[int, int]:
     """Read a zigzag number of at most ``bits`` bits. Returns it and the position after it. IndexError if data ends."""
     byte = data[pos]
     pos += 1
@@ -145,7 +147,7 @@ class Record:
 
 
 def _read_headers(data: bytes, pos: int, count: int) -> list[Header]:
-    """Headers already checked by ``_skip_headers``."""
+    """Headers already checked by ``skip_headers``."""
     headers: list[Header] = []
     for _ in range(count):
         length, pos = read_varint(data, pos, 32)
@@ -159,7 +161,7 @@ def _read_headers(data: bytes, pos: int, count: int) -> list[Header]:
     return headers
 
 
-def _skip_headers(data: bytes, pos: int, count: int, end: int) -> int:
+def skip_headers(data: bytes, pos: int, count: int, end: int) -> int:
     """The position after ``count`` headers, every length checked against ``end``."""
     for _ in range(count):
         length, pos = read_varint(data, pos, 32)
@@ -198,9 +200,9 @@ def read_record(data: bytes, pos: int, end: int, base_offset: int, base_timestam
     count, pos = read_varint(data, value_at if length < 0 else value_end, 32)
     headers_at = pos
     if count:
-        if count < 0 or count > (end - pos) >> 1:
+        if not 0 <= count <= min((end - pos) >> 1, MAX_BATCH_ELEMENTS):
             raise CorruptRecordError(f"record before byte {pos} claims {count} headers")
-        pos = _skip_headers(data, pos, count, end)
+        pos = skip_headers(data, pos, count, end)
     if pos != end:
         raise CorruptRecordError(f"record should end at byte {end}, its fields end at byte {pos}")
     return Record(data, base_offset + delta, timestamp, key_at, key_end, value_at, value_end, headers_at, count)
@@ -212,7 +214,7 @@ def _read_records(
     """All ``count`` records of a decompressed batch body. The body must end with the last record."""
     _check_count(data, count)
     records: list[Record] = []
-    pos = _read_some(data, 0, count, records, base_offset, last_offset, base_timestamp, fixed)
+    pos, _ = _read_some(data, 0, 0, count, len(data), records, base_offset, last_offset, base_timestamp, fixed)
     _check_used_up(data, pos, count)
     return records
 
@@ -220,6 +222,8 @@ def _read_records(
 def _check_count(data: bytes, count: int) -> None:
     if count < 0 or count * SMALLEST_RECORD_BYTES > len(data):
         raise CorruptRecordError(f"batch claims {count} records, which do not fit into {len(data)} bytes")
+    if count > MAX_BATCH_ELEMENTS:
+        raise CorruptRecordError(f"batch has {count} records, {MAX_BATCH_ELEMENTS} are allowed")
 
 
 def _check_used_up(data: bytes, pos: int, count: int) -> None:
@@ -230,15 +234,21 @@ def _check_used_up(data: bytes, pos: int, count: int) -> None:
 def _read_some(
     data: bytes,
     pos: int,
+    headers: int,
     count: int,
+    at_most_bytes: int,
     records: list[Record],
     base_offset: int,
     last_offset: int,
     base_timestamp: int,
     fixed: bool,
-) -> int:
-    """Append the ``count`` records that begin at ``pos`` to ``records``, and return the position after them."""
+) -> tuple[int, int]:
+    """Append the ``count`` records that begin at ``pos`` to ``records``, or fewer if they have ``at_most_bytes``.
+
+    Returns the position after them, and the number of headers: ``headers`` and those of these records.
+    """
     size = len(data)
+    stop = pos + at_most_bytes
     previous = records[-1].offset if records else base_offset - 1
     try:
         for _ in range(count):
@@ -252,9 +262,15 @@ def _read_some(
             previous = record.offset
             records.append(record)
             pos = end
+            if record._header_count:
+                headers += record._header_count
+                if headers > MAX_BATCH_ELEMENTS:
+                    raise CorruptRecordError(f"batch has {headers} headers or more, {MAX_BATCH_ELEMENTS} are allowed")
+            if pos >= stop:
+                break
     except IndexError:
         raise CorruptRecordError(f"record after byte {pos} runs past the end of the batch") from None
-    return pos
+    return pos, headers
 
 
 def _keyless(records: list[Record], first: int) -> list[int]:
@@ -455,6 +471,20 @@ class RecordBatch:
         timestamp = self.max_timestamp if fixed else self.base_timestamp
         return _read_records(self.body(), self.count, self.base_offset, self.last_offset, timestamp, fixed)
 
+    def control_record(self) -> Record | None:
+        """The first record of a control batch; None if compaction has left the bare header.
+
+        Its timestamp is the batch's largest. Raises as ``records``.
+        """
+        if self._failure is not None or self._records is not None:
+            return next(iter(self.records()), None)
+        if self.count <= 0:
+            return None
+        body = decompress(self.compression, self.buffer[HEADER_BYTES:], MAX_CONTROL_BYTES)
+        found: list[Record] = []
+        _read_some(body, 0, 0, 1, len(body), found, self.base_offset, self.last_offset, self.max_timestamp, True)
+        return found[0]
+
     def sent_records(self) -> list[Record]:
         """All records with the timestamps that the producer gave, whatever the timestamp type. Raises as ``records``.
 
@@ -499,7 +529,9 @@ class RecordBatch:
         return True
 
     def read_in_steps(self, at_once: int) -> Generator[Callable[[], None] | None, None, None]:
-        """Read the records, or the error, for ``records`` and ``keys``. Yields None after each ``at_once`` records.
+        """Read the records, or the error, for ``records`` and ``keys``.
+
+        Yields None after each ``at_once`` records, or fewer if they have ``SMALL_BODY_BYTES``.
 
         If the records are large, a function that decompresses them is yielded first. The caller may call this function
         in a thread before the next step. Otherwise the next step calls it.
@@ -516,11 +548,22 @@ class RecordBatch:
         try:
             data = self.body()
             _check_count(data, self.count)
-            pos = 0
+            pos = headers = 0
             while len(records) < self.count:
                 some = min(at_once, self.count - len(records))
                 first = len(records)
-                pos = _read_some(data, pos, some, records, self.base_offset, self.last_offset, timestamp, fixed)
+                pos, headers = _read_some(
+                    data,
+                    pos,
+                    headers,
+                    some,
+                    SMALL_BODY_BYTES,
+                    records,
+                    self.base_offset,
+                    self.last_offset,
+                    timestamp,
+                    fixed,
+                )
                 self._keyless += _keyless(records, first)
                 yield None
             _check_used_up(data, pos, self.count)
@@ -559,7 +602,7 @@ def increment_sequence(sequence: int, by: int) -> int:
     return sequence + by & MAX_SEQUENCE
 
 
-def _check_frame(view: memoryview, pos: int) -> int:
+def frame_length(view: memoryview, pos: int) -> int:
     """The byte length of the v2 batch at ``pos``; 0 if it is cut short. Raises CorruptRecordError for other data."""
     left = len(view) - pos
     if left < MAGIC_AT + 1:
@@ -595,7 +638,7 @@ def iter_batches(
     pos = 0
     end = len(view)
     while pos < end:
-        length = _check_frame(view, pos)
+        length = frame_length(view, pos)
         if length == 0:
             if allow_partial_tail:
                 return
@@ -608,57 +651,6 @@ def iter_batches(
             )
         yield batch
         pos += length
-
-
-def validate_produce_batch(buf: Buffer, max_bytes: int) -> RecordBatch:
-    """Return the only batch that a client may send for a partition. Only its header and its CRC are checked.
-
-    Raises CorruptRecordError with Kafka's code: CORRUPT_MESSAGE (length, magic above 2, CRC), INVALID_RECORD (magic 0
-    and 1, no or several batches, impossible count, control batch, sequence missing), MESSAGE_TOO_LARGE (over
-    ``max_bytes``), UNSUPPORTED_COMPRESSION_TYPE.
-    """
-    view = memoryview(buf)
-    invalid = ErrorCode.INVALID_RECORD
-    if len(view) == 0:
-        raise CorruptRecordError("a produce request must hold exactly one record batch per partition", invalid)
-    try:
-        length = _check_frame(view, 0)
-    except KafkaError as error:
-        if error.code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
-            raise CorruptRecordError(f"produce v3 and above takes record batch v2 only: {error}", invalid) from None
-        raise
-    if length == 0:
-        raise CorruptRecordError(f"record batch is cut short at {len(view)} bytes")
-    if length > max_bytes:
-        raise CorruptRecordError(
-            f"record batch has {length} bytes, {max_bytes} are allowed (max.message.bytes)", ErrorCode.MESSAGE_TOO_LARGE
-        )
-    if length < len(view):
-        raise CorruptRecordError("a produce request must hold exactly one record batch per partition", invalid)
-    batch = RecordBatch(view)
-    batch.ensure_valid()
-    if batch.count < 1 or batch.count != batch.last_offset_delta + 1:
-        raise CorruptRecordError(
-            f"record batch claims {batch.count} records, which do not fit last offset delta {batch.last_offset_delta}",
-            invalid,
-        )
-    body_bytes = length - HEADER_BYTES
-    if body_bytes < (1 if batch.attributes & CODEC_MASK else batch.count * SMALLEST_RECORD_BYTES):
-        raise CorruptRecordError(
-            f"record batch claims {batch.count} records, which do not fit into {body_bytes} bytes", invalid
-        )
-    if batch.is_control:
-        raise CorruptRecordError("clients may not write control records", invalid)
-    if batch.has_producer_id and (batch.base_sequence < 0 or batch.producer_epoch < 0):
-        raise CorruptRecordError(
-            f"record batch of producer {batch.producer_id} has producer epoch {batch.producer_epoch} and base sequence"
-            f" {batch.base_sequence}; neither may be negative",
-            invalid,
-        )
-    if batch.is_transactional and not batch.has_producer_id:
-        raise CorruptRecordError("a transactional batch needs a producer id", invalid)
-    batch.compression  # noqa: B018 - raises for an unknown codec
-    return batch
 
 
 def set_base_offset(buf: bytearray | memoryview, offset: int, leader_epoch: int) -> None:

@@ -107,10 +107,17 @@ class FileRange(Protocol):
 
 
 class Storage(Protocol):
-    """A file system. Plain calls run at once, asynchronous calls use a thread; errors are ``OSError``."""
+    """A file system. Plain calls run at once, asynchronous calls use a thread; errors are ``OSError``.
+
+    Only regular files are opened or read: anything else, such as a FIFO, is an error.
+    """
 
     def open(self, path: str, *, create: bool = False) -> File: ...
     def exists(self, path: str) -> bool: ...
+    def is_dir(self, path: str) -> bool:
+        """Whether a path is a directory, or a link to one. False if that cannot be found out."""
+        ...
+
     def listdir(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
         ...

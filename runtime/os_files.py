@@ -14,6 +14,7 @@ import trio
 from anabranch.runtime.cold_ranges import is_cold, read_through
 from anabranch.runtime.env import Buffer, File, FileRange
 from anabranch.runtime.reclaimer import SMALL_FILE_BYTES, Reclaimer
+from anabranch.runtime.regular_files import open_regular, read_regular
 
 _DIRECTORY_MODE = 0o755
 _FILE_MODE = 0o644
@@ -131,7 +132,7 @@ class OsFile:
 
 def _read_files_through(paths: Sequence[str], opened: Sequence[str]) -> None:
     for path in (*paths, *opened):
-        with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
+        with contextlib.suppress(OSError), open(path, "rb", buffering=0, opener=open_regular) as file:
             if path not in opened:
                 read_through(file.fileno(), 0, os.fstat(file.fileno()).st_size)
 
@@ -229,12 +230,14 @@ class OsStorage:
         self._reclaimer = Reclaimer()
 
     def open(self, path: str, *, create: bool = False) -> File:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        descriptor = Descriptor(os.open(path, flags, _FILE_MODE), self._reclaimer)
+        descriptor = Descriptor(open_regular(path, os.O_RDWR | (os.O_CREAT if create else 0)), self._reclaimer)
         return OsFile(path, descriptor, self._commits)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
 
     def listdir(self, path: str) -> list[str]:
         return sorted(os.listdir(path))
@@ -266,8 +269,7 @@ class OsStorage:
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def read_bytes(self, path: str) -> bytes:
-        with open(path, "rb") as file:
-            return file.read()
+        return read_regular(path)
 
     def is_cold(self, path: str) -> bool:
         return True  # the kernel has RWF_NOWAIT for reads only, and no such flag for look-ups of names

@@ -314,6 +314,9 @@ class SimStorage:
             name for name in [*self.disk.directories, *self.disk.files] if name.startswith(prefix) and name != prefix
         ]
 
+    def is_dir(self, path: str) -> bool:
+        return self._path(path) in self.disk.directories
+
     def listdir(self, path: str) -> list[str]:
         self.disk.call("listdir", path)
         normal = self._path(path)

@@ -88,8 +88,7 @@ def _dump(path: Path, what: What, *, as_json: bool) -> int:
             if isinstance(line, Fault):
                 faults.append(line)
             if as_json:
-                fields = {"error": line.message} if isinstance(line, Fault) else line
-                print(json.dumps({"file": str(path), **fields}))
+                _print_json({"file": str(path), **({"error": line.message} if isinstance(line, Fault) else line)})
             elif isinstance(line, Fault):
                 if line.kafka_text is not None:
                     print(line.kafka_text)
@@ -101,6 +100,18 @@ def _dump(path: Path, what: What, *, as_json: bool) -> int:
     for fault in faults:
         print(fault.message, file=sys.stderr)
     return sum(fault.is_damage for fault in faults)
+
+
+def _print_json(row: Row) -> None:
+    """Print a row as one line of JSON. A batch may have many records, so these are printed one by one."""
+    records = row.pop(RECORDS, None)
+    if records is None:
+        print(json.dumps(row))
+        return
+    print(f'{json.dumps(row)[:-1]}, "{RECORDS}": [', end="")
+    for number, record in enumerate(records):
+        print(", " if number else "", json.dumps(record), sep="", end="")
+    print("]}")
 
 
 def _print_row(row: Row) -> None:

@@ -54,7 +54,8 @@ from anabranch.protocol.generated.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from anabranch.protocol.records import RecordBatch, validate_produce_batch
+from anabranch.protocol.produced_batch import validate_produce_batch
+from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.sentinels import ACKS_ALL, NO_OFFSET
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
 from anabranch.protocol.types import TopicPartition

@@ -16,7 +16,8 @@ from anabranch.protocol.batch_builder import recode_in_steps
 from anabranch.protocol.batch_layout import CODEC_MASK, LOG_APPEND_TIME, Buffer
 from anabranch.protocol.compression import CompressionType, CorruptRecordError
 from anabranch.protocol.errors import ErrorCode, RecordError, RefusedRecordsError
-from anabranch.protocol.records import RecordBatch, set_log_append_time, validate_produce_batch
+from anabranch.protocol.produced_batch import validate_produce_batch
+from anabranch.protocol.records import RecordBatch, set_log_append_time
 from anabranch.protocol.sentinels import NO_TIMESTAMP
 
 _CODECS = {

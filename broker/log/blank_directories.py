@@ -13,14 +13,9 @@ from collections.abc import Iterable, Iterator
 
 import structlog
 
-from anabranch.broker.log.checkpoint_files import MalformedFileError, decode_partition_metadata
-from anabranch.broker.log.paths import (
-    PARTITION_METADATA,
-    join,
-    offset_of,
-    parse_directory_name,
-    parse_future_directory_name,
-)
+from anabranch.broker.log.checkpoint_files import MalformedFileError, decode_partition_metadata, read_checkpoint
+from anabranch.broker.log.log_dir_entries import entries_of
+from anabranch.broker.log.paths import PARTITION_METADATA, join, offset_of
 from anabranch.protocol.sentinels import NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Storage
@@ -53,11 +48,11 @@ def remove_blank_copies(storage: Storage, log_dirs: Iterable[str]) -> None:
     logs: dict[TopicPartition, list[str]] = defaultdict(list)
     futures: dict[TopicPartition, list[str]] = defaultdict(list)
     for log_dir in log_dirs:
-        for name in storage.listdir(log_dir):
-            if (partition := parse_directory_name(name)) is not None:
-                logs[partition].append(join(log_dir, name))
-            elif (partition := parse_future_directory_name(name)) is not None:
-                futures[partition].append(join(log_dir, name))
+        entries = entries_of(storage, log_dir)
+        for name, partition in entries.logs.items():
+            logs[partition].append(join(log_dir, name))
+        for name, partition in entries.futures.items():
+            futures[partition].append(join(log_dir, name))
     for partition, paths in logs.items():
         copies = [copy for copy in futures[partition] if all(_may_be_of(storage, copy, path) for path in paths)]
         if len(paths) + len(copies) == 1:
@@ -79,7 +74,7 @@ def _may_be_of(storage: Storage, copy: str, path: str) -> bool:
 def incarnation_of(storage: Storage, path: str) -> int:
     """The incarnation of the partition in a directory, -1 if it is not recorded. Raises ``OSError``."""
     try:
-        return decode_partition_metadata(path, storage.read_bytes(join(path, PARTITION_METADATA))).incarnation
+        return decode_partition_metadata(path, read_checkpoint(storage, join(path, PARTITION_METADATA))).incarnation
     except (FileNotFoundError, MalformedFileError):
         return NO_INCARNATION
 

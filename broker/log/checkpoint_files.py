@@ -12,9 +12,15 @@ import uuid
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from anabranch.protocol.sentinels import NO_INCARNATION
+from anabranch.protocol.batch_layout import MAX_LONG
+from anabranch.protocol.sentinels import NO_INCARNATION, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Storage
+
+MAX_FILE_BYTES = 64 << 20
+MAX_ENTRIES = 200_000
+"""The largest size of a checkpoint file that is read, and the largest number of entries."""
+_MOST_DIGITS = 20
 
 
 class MalformedFileError(ValueError):
@@ -23,6 +29,14 @@ class MalformedFileError(ValueError):
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path}: {detail}")
         self.path = path
+
+
+def read_checkpoint(storage: Storage, path: str) -> bytes:
+    """The content of a small file. Raises ``MalformedFileError`` for a large file, and ``OSError``."""
+    size = storage.size(path)
+    if size > MAX_FILE_BYTES:
+        raise MalformedFileError(path, f"the file has {size} bytes, at most {MAX_FILE_BYTES} are read")
+    return storage.read_bytes(path)
 
 
 def write_replace(storage: Storage, path: str, data: bytes) -> None:
@@ -56,28 +70,37 @@ def _encode(lines: Sequence[str]) -> bytes:
 
 
 def _decode(path: str, data: bytes, fields: int) -> list[list[str]]:
-    try:
-        lines = data.decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise MalformedFileError(path, "not UTF-8 text") from error
+    head = data.split(b"\n", 2)
     if not data.endswith(b"\n"):  # a number that lost its last digits would still be a number
         raise MalformedFileError(path, "the last line is cut off")
-    if len(lines) < 2 or lines[0].strip() != "0" or not lines[1].strip().isdecimal():
+    if len(head) < 3 or head[0].strip() != b"0" or not head[1].strip().isdigit():
         raise MalformedFileError(path, "the first two lines must be the version 0 and a count")
-    count, entries = int(lines[1]), [line.split() for line in lines[2:] if line.strip()]
+    count, found = _number(path, head[1].strip().decode()), data.count(b"\n")
+    if max(count, found) > MAX_ENTRIES + 2:
+        text = f"the file has {found} lines for {count} entries, at most {MAX_ENTRIES} are read"
+        raise MalformedFileError(path, text)
+    try:
+        entries = [line.split(None, fields) for line in head[2].decode().split("\n") if line.strip()]
+    except UnicodeDecodeError as error:
+        raise MalformedFileError(path, "not UTF-8 text") from error
     if len(entries) != count:
         raise MalformedFileError(path, f"the file has {len(entries)} entries, its second line names {count}")
     for number, entry in enumerate(entries, 3):
         if len(entry) != fields:
-            raise MalformedFileError(path, f"line {number} has {len(entry)} fields, {fields} are expected")
+            raise MalformedFileError(path, f"line {number} has not {fields} fields")
     return entries
 
 
 def _number(path: str, text: str) -> int:
+    """The number in a text. Each number of these files fits into 64 bits."""
     try:
-        return int(text)
+        number = int(text) if len(text) <= _MOST_DIGITS else None
     except ValueError as error:
         raise MalformedFileError(path, f"{text!r} is not a number") from error
+    if number is None or not NO_OFFSET <= number <= MAX_LONG:
+        shown = text if len(text) <= _MOST_DIGITS else f"{text[:_MOST_DIGITS]}..."
+        raise MalformedFileError(path, f"{shown!r} is not a number from {NO_OFFSET} to {MAX_LONG}")
+    return number
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:

@@ -101,10 +101,10 @@ class CleanedTransactions:
     def marker_is_needed(self, batch: RecordBatch) -> bool:
         """Whether this run found data of the transaction that a marker ends."""
         self._begin_aborted(batch)
-        records = batch.records()
-        if not records:
+        record = batch.control_record()
+        if record is None:
             return False
-        kind, _ = read_control_record(records[0])
+        kind, _ = read_control_record(record)
         met_data = batch.producer_id in self._seen_data
         self._seen_data.discard(batch.producer_id)
         if kind == CONTROL_ABORT:

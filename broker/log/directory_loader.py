@@ -14,6 +14,7 @@ from anabranch.broker.log.disk_errors import passes
 from anabranch.broker.log.full_directories import FullDirectories
 from anabranch.broker.log.live_directories import LiveDirectories
 from anabranch.broker.log.log_config import LogConfig
+from anabranch.broker.log.log_dir_entries import entries_of
 from anabranch.broker.log.log_directory import LogDirectory, LogDirError
 from anabranch.broker.log.log_loader import Checkpoints, open_log
 from anabranch.broker.log.log_moves import LogMoves
@@ -21,10 +22,7 @@ from anabranch.broker.log.open_segments import OpenSegments
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.paths import (
     directory_name,
-    is_delete_directory,
     join,
-    parse_directory_name,
-    parse_future_directory_name,
 )
 from anabranch.broker.log.producer_state import ProducerExpiration
 from anabranch.broker.log.unreadable_logs import UnreadableLog, UnreadableLogs
@@ -98,14 +96,11 @@ class DirectoryLoader:
     async def _load(self, directory: LogDirectory, config_for: Callable[[str], LogConfig]) -> None:
         checkpoints = directory.read_checkpoints()
         self._cleaner.load_checkpoint(directory)
-        for name in directory.entries():
+        entries = directory.entries()
+        for name in entries.deleted:
+            self._deleted.add(join(directory.path, name))
+        for name, partition in entries.logs.items():
             path = join(directory.path, name)
-            if is_delete_directory(name):
-                self._deleted.add(path)
-                continue
-            partition = parse_directory_name(name)
-            if partition is None:
-                continue
             if not self._settle_copies(partition, path):
                 continue
             found = checkpoints.get(partition, Checkpoints())
@@ -121,13 +116,14 @@ class DirectoryLoader:
         known.
         """
         known, unreadable = self._logs.get(partition), self._unreadable.get(partition)
+        if known is None and unreadable is None:
+            return True
         here = incarnation_of(self._storage, path)
         if known is not None:
             other, there = known.directory, known.identity.incarnation
-        elif unreadable is not None:
-            other, there = unreadable.path, self._unreadable.incarnation(unreadable)
         else:
-            return True
+            assert unreadable is not None
+            other, there = unreadable.path, self._unreadable.incarnation(unreadable)
         if here < 0 or there < 0 or here == there:
             raise LogDirError(f"{partition} is in {path} and in {other}: move one of them out of the log dirs")
         if here > there:
@@ -200,10 +196,7 @@ class DirectoryLoader:
 
         While some log or log dir cannot be read, the log of a copy may still exist, and the copy may be incomplete.
         """
-        for name in self._storage.listdir(directory.path):
-            partition = parse_future_directory_name(name)
-            if partition is None:
-                continue
+        for name, partition in entries_of(self._storage, directory.path).futures.items():
             path = join(directory.path, name)
             if self._logs.get(partition) is not None:
                 await self._storage.unlink_tree(path)

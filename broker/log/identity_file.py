@@ -12,6 +12,7 @@ from anabranch.broker.log.checkpoint_files import (
     PartitionMetadata,
     decode_partition_metadata,
     encode_partition_metadata,
+    read_checkpoint,
 )
 from anabranch.broker.log.paths import PARTITION_METADATA, join
 from anabranch.protocol.types import ZERO_UUID
@@ -57,7 +58,7 @@ class IdentityFile:
         """
         identity = cls(storage, directory, PartitionMetadata(ZERO_UUID))
         try:
-            identity.metadata = decode_partition_metadata(identity.path, storage.read_bytes(identity.path))
+            identity.metadata = decode_partition_metadata(identity.path, read_checkpoint(storage, identity.path))
             identity._unsynced = not synced
         except FileNotFoundError:
             pass

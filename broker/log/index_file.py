@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from anabranch.broker.log import disk_errors
+from anabranch.protocol.batch_layout import HEADER_BYTES
 from anabranch.runtime.env import Storage
 
 WRITE_AT_BYTES = 4096
@@ -61,6 +62,10 @@ class IndexFile:
     def size_on_disk(self) -> int:
         """Bytes in the file; 0 when there is none."""
         return self._storage.size(self.path) if self._storage.exists(self.path) else 0
+
+    def fits(self, log_bytes: int) -> bool:
+        """Whether the file has at most an entry for each batch of a log file, and one more. If not, it is wrong."""
+        return self.size_on_disk() <= (log_bytes // HEADER_BYTES + 1) * self.ENTRY_BYTES
 
     def add(self, entry: bytes) -> None:
         """Append an entry in memory. Several are written together; the next ``write`` repeats a failed write."""

@@ -11,7 +11,13 @@ from typing import NamedTuple
 
 import structlog
 
-from anabranch.broker.log.checkpoint_files import MalformedFileError, decode_numbers, encode_numbers, write_replace
+from anabranch.broker.log.checkpoint_files import (
+    MalformedFileError,
+    decode_numbers,
+    encode_numbers,
+    read_checkpoint,
+    write_replace,
+)
 from anabranch.runtime.env import Storage
 
 logger = structlog.get_logger(__name__)
@@ -52,7 +58,7 @@ class LayoutHistory:
         if not self._storage.exists(self._path):
             return
         try:
-            self.entries = _ascending(self._path, self._storage.read_bytes(self._path))
+            self.entries = _ascending(self._path, read_checkpoint(self._storage, self._path))
         except MalformedFileError as error:
             logger.warning("log.layouts_malformed", error=str(error))
 

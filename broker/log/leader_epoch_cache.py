@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from anabranch.broker.log.checkpoint_files import decode_epochs, encode_epochs, write_replace
+from anabranch.broker.log.checkpoint_files import decode_epochs, encode_epochs, read_checkpoint, write_replace
 from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET
 from anabranch.runtime.env import Storage
 
@@ -34,7 +34,7 @@ class LeaderEpochCache:
     def load(self) -> None:
         """Read the file, if there is one. Raises ``MalformedFileError``."""
         if self._storage.exists(self._path):
-            self._set(decode_epochs(self._path, self._storage.read_bytes(self._path)))
+            self._set(decode_epochs(self._path, read_checkpoint(self._storage, self._path)))
 
     @property
     def entries(self) -> list[tuple[int, int]]:

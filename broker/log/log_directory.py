@@ -14,8 +14,10 @@ from anabranch.broker.log.checkpoint_files import (
     decode_offsets,
     encode_meta_properties,
     encode_offsets,
+    read_checkpoint,
     write_replace,
 )
+from anabranch.broker.log.log_dir_entries import Entries, entries_of, shown
 from anabranch.broker.log.log_loader import Checkpoints
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.paths import (
@@ -93,7 +95,7 @@ class LogDirectory:
             self._storage.write_atomic(path, encode_meta_properties(meta))
             return
         try:
-            found = decode_meta_properties(path, self._storage.read_bytes(path))
+            found = decode_meta_properties(path, read_checkpoint(self._storage, path))
         except MalformedFileError as error:
             raise LogDirError(f"{error}: it must name broker.id and cluster.id; restore or remove it") from error
         if found.broker_id != meta.broker_id:
@@ -135,7 +137,7 @@ class LogDirectory:
         """One checkpoint file; empty when it is missing or malformed."""
         path = join(self.path, name)
         try:
-            return decode_offsets(path, self._storage.read_bytes(path))
+            return decode_offsets(path, read_checkpoint(self._storage, path))
         except FileNotFoundError:
             return {}
         except MalformedFileError as error:
@@ -178,9 +180,14 @@ class LogDirectory:
 
     # ------------------------------------------------------------ contents
 
-    def entries(self) -> list[str]:
-        """Names of the partition directories and of directories that are being deleted, sorted."""
-        return [name for name in self._storage.listdir(self.path) if "-" in name and not name.endswith("-checkpoint")]
+    def entries(self) -> Entries:
+        """The directories of logs, and the other entries, which are logged. Raises ``OSError``."""
+        found = entries_of(self._storage, self.path)
+        if found.others:
+            logger.warning(
+                "log_dir.entries_ignored", path=self.path, count=len(found.others), names=shown(found.others)
+            )
+        return found
 
     def usage(self) -> tuple[int, int]:
         """(total, free) bytes of the file system; (-1, -1) if they are not known."""

@@ -203,7 +203,8 @@ class _Loader:
         # A sealed segment's time index ends with a final entry, so an empty time index has lost its entries.
         times_lost = segment.size_bytes > 0 and segment.time_index.size_on_disk() == 0 and not is_last
         sound = not times_lost and (
-            segment.offset_index.is_sane(segment.size_bytes)
+            all(index.fits(segment.size_bytes) for index in segment.indexes)
+            and segment.offset_index.is_sane(segment.size_bytes)
             and segment.time_index.is_sane()
             and segment.txn_index.is_sane()
         )
@@ -260,7 +261,7 @@ class _Loader:
                 reason=damage or "bytes after the last batch",
             )
             await file.cut(segment.size_bytes)
-        if not segment.txn_index.is_sane():
+        if not segment.txn_index.fits(size) or not segment.txn_index.is_sane():
             segment.txn_index.reset()
         if cut or not damage:
             segment.txn_index.truncate_to(next_offset)
@@ -284,7 +285,8 @@ class _Loader:
 
     def _remove_orphans(self, names: list[str], bases: set[int]) -> None:
         for name in names:
-            if name.endswith(SEGMENT_SUFFIXES) and not name.endswith(LOG_SUFFIX) and offset_of(name) not in bases:
+            base = offset_of(name)
+            if base is not None and base not in bases and name.endswith(SEGMENT_SUFFIXES):
                 self._storage.remove(join(self._directory, name))
 
     def _start_over(self, offset: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import uuid
 
+from anabranch.protocol.batch_layout import MAX_LONG
+from anabranch.protocol.topic_names import is_legal
 from anabranch.protocol.types import TopicPartition
 
 LOG_SUFFIX = ".log"
@@ -23,12 +25,17 @@ SWAP_SUFFIX = ".swap"
 
 DELETE_DIR_SUFFIX = "-delete"
 FUTURE_DIR_SUFFIX = "-future"
-_FUTURE_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)\.[0-9a-f]{32}" + FUTURE_DIR_SUFFIX)
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
+MAX_PARTITION = 2**31 - 1
+_DELETE_DIRECTORY = re.compile(r".+\.[0-9a-f]{32}" + DELETE_DIR_SUFFIX)
+_FUTURE_DIRECTORY = re.compile(r"(?P<log>.+)\.[0-9a-f]{32}" + FUTURE_DIR_SUFFIX)
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 PARTITION_COUNT_CHECKPOINT = "partition-count-checkpoint"
 """Anabranch's own file; Kafka ignores it."""
+FILES_OF_LOG = frozenset([LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, PARTITION_COUNT_CHECKPOINT])
+"""The files in the directory of a log, beside its segments and snapshots."""
 
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
@@ -39,8 +46,22 @@ LOCK_FILE = ".lock"
 ROOM_PROBE = ".room_probe"
 """A file that is written and removed again, to see whether a full log dir has room."""
 META_PROPERTIES = "meta.properties"
+_FILES_OF_LOG_DIR = (
+    RECOVERY_POINT_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    CLEANER_CHECKPOINT,
+    CLEAN_SHUTDOWN_MARKER,
+    LOCK_FILE,
+    ROOM_PROBE,
+    META_PROPERTIES,
+)
+FILES_OF_LOG_DIR = frozenset([*_FILES_OF_LOG_DIR, *(f"{name}.tmp" for name in _FILES_OF_LOG_DIR)])
+"""The files that a broker writes in a log dir, beside the directories of the logs."""
 
 _MAX_NAME_LENGTH = 255
+MAX_BASE_OFFSET = MAX_LONG - 2**31
+"""With a larger base offset, the offsets of a full segment would not fit into 64 bits."""
 
 
 def join(directory: str, name: str) -> str:
@@ -59,9 +80,12 @@ def segment_file(directory: str, base_offset: int, suffix: str) -> str:
 
 
 def offset_of(name: str) -> int | None:
-    """The offset with which a file name starts; None if the name does not start with 20 digits and a dot."""
+    """The base offset with which a file name starts; None if it does not start with one in 20 digits, and a dot."""
     digits, dot, _ = name.partition(".")
-    return int(digits) if dot and len(digits) == 20 and digits.isdecimal() else None
+    if not dot or len(digits) != 20 or not digits.isascii() or not digits.isdecimal():
+        return None
+    offset = int(digits)
+    return offset if offset <= MAX_BASE_OFFSET else None
 
 
 def directory_name(partition: TopicPartition) -> str:
@@ -70,9 +94,9 @@ def directory_name(partition: TopicPartition) -> str:
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
-    """The partition whose log a directory holds; None if it is being deleted, or holds no partition's log."""
-    topic, dash, number = name.rpartition("-")
-    if not dash or not topic or not number.isdecimal() or name.endswith(DELETE_DIR_SUFFIX):
+    """The partition whose log may be in a directory of this name; None for any other name."""
+    topic, _, number = name.rpartition("-")
+    if _PARTITION.fullmatch(number) is None or int(number) > MAX_PARTITION or not is_legal(topic):
         return None
     return TopicPartition(topic, int(number))
 
@@ -85,7 +109,7 @@ def delete_directory_name(partition: TopicPartition, unique: uuid.UUID) -> str:
 
 def is_delete_directory(name: str) -> bool:
     """Whether a directory was renamed for deletion."""
-    return name.endswith(DELETE_DIR_SUFFIX)
+    return _DELETE_DIRECTORY.fullmatch(name) is not None
 
 
 def future_directory_name(partition: TopicPartition, unique: uuid.UUID) -> str:
@@ -96,4 +120,4 @@ def future_directory_name(partition: TopicPartition, unique: uuid.UUID) -> str:
 def parse_future_directory_name(name: str) -> TopicPartition | None:
     """The partition whose copy a directory holds; None for any other directory."""
     found = _FUTURE_DIRECTORY.fullmatch(name)
-    return None if found is None else TopicPartition(found["topic"], int(found["partition"]))
+    return None if found is None else parse_directory_name(found["log"])

@@ -216,8 +216,11 @@ class ProducerState:
         The errors are INVALID_PRODUCER_EPOCH 47 and TRANSACTION_COORDINATOR_FENCED 52.
         """
         entry = self.producers.get(batch.producer_id)
-        kind, coordinator_epoch = read_control_record(batch.records()[0])
-        if entry is None or kind not in (CONTROL_ABORT, CONTROL_COMMIT):
+        marker = batch.control_record()
+        if entry is None or marker is None:
+            return
+        kind, coordinator_epoch = read_control_record(marker)
+        if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
             return
         self._check_epoch(entry, batch.producer_epoch)
         if coordinator_epoch < entry.coordinator_epoch:
@@ -276,10 +279,10 @@ class ProducerState:
         return None
 
     def _record_marker(self, entry: ProducerEntry, batch: RecordBatch, offset: int) -> AbortedTxn | None:
-        records = batch.records()
-        if not records:
+        marker = batch.control_record()
+        if marker is None:
             return None  # compaction has emptied the marker
-        kind, coordinator_epoch = read_control_record(records[0])
+        kind, coordinator_epoch = read_control_record(marker)
         if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
             return None
         entry.coordinator_epoch = max(entry.coordinator_epoch, coordinator_epoch)

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 import trio
 
 from anabranch.broker.log.cold_reads import ColdError, check_warm
+from anabranch.broker.log.index_file import IndexFile
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.offset_index import OffsetIndex
 from anabranch.broker.log.paths import DELETED_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, segment_file
@@ -158,6 +159,11 @@ class LogSegment:
         self._index_interval_bytes = config.index_interval_bytes
         self._max_index_entries = config.segment_index_bytes // 8
         self._max_time_entries = config.segment_index_bytes // 12 - 1
+
+    @property
+    def indexes(self) -> tuple[IndexFile, ...]:
+        """The offset, the time and the transaction index."""
+        return self.offset_index, self.time_index, self.txn_index
 
     def path(self, suffix: str) -> str:
         """Path of one of the segment's files."""

@@ -33,6 +33,5 @@ def visible_batches(
 
 
 def _is_abort_marker(batch: RecordBatch) -> bool:
-    for record in batch:
-        return read_control_record(record)[0] == CONTROL_ABORT
-    return False
+    record = batch.control_record()
+    return record is not None and read_control_record(record)[0] == CONTROL_ABORT

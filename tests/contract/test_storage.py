@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -176,6 +177,32 @@ async def test_unlink_tree_removes_a_directory_with_its_content(storage_fixture:
     assert reader.pread(0, 1) == b"1"
     with pytest.raises(FileNotFoundError):
         await storage.unlink_tree(storage_fixture.path("a"))
+
+
+def test_a_directory_is_told_from_a_file(storage_fixture: StorageFixture) -> None:
+    storage = storage_fixture.storage
+    storage.makedirs(storage_fixture.path("d"))
+    storage.write_atomic(storage_fixture.path("f"), b"x")
+    assert [storage.is_dir(storage_fixture.path(name)) for name in ("d", "f", "missing", "f/x")] == [True, *[False] * 3]
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_a_directory_is_neither_opened_nor_read(storage_fixture: StorageFixture, create: bool) -> None:
+    storage = storage_fixture.storage
+    storage.makedirs(storage_fixture.path("d"))
+    with pytest.raises(OSError, match="d"):
+        storage.open(storage_fixture.path("d"), create=create)
+    with pytest.raises(OSError, match="d"):
+        storage.read_bytes(storage_fixture.path("d"))
+
+
+def test_a_fifo_is_neither_opened_nor_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    storage = RealStorage()
+    with pytest.raises(OSError, match="not a regular file"):
+        storage.open(str(tmp_path / "pipe"))
+    with pytest.raises(OSError, match="not a regular file"):
+        storage.read_bytes(str(tmp_path / "pipe"))
 
 
 def test_rename_moves_files_and_whole_directories(storage_fixture: StorageFixture) -> None:

@@ -12,12 +12,12 @@ from anabranch.audit import segment_scan
 from anabranch.audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, SegmentSource, names_of
 from anabranch.audit.manifest import Layout, Manifest, PartitionEntry
 from anabranch.audit.order_field import OrderField
-from anabranch.protocol import record_arrays
+from anabranch.protocol import record_arrays, records
 from anabranch.protocol.batch_builder import build_batch, retain_records
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CRC_AT, CRC_START, MAX_SEQUENCE
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.key_placement import MOVED_HEADER
-from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.records import RecordBatch, iter_batches
 from tests.support.audit.naive import naive_rows, read_segment
 from tests.support.log.batches import build_control_batch
 
@@ -33,11 +33,11 @@ values = st.one_of(
 header_lists = st.lists(
     st.tuples(st.sampled_from(["h", MOVED_HEADER, ""]), st.none() | st.binary(max_size=200)), max_size=3
 )
-records = st.tuples(
+sent_records = st.tuples(
     st.none() | st.binary(max_size=9), values, header_lists, st.integers(0, 2**41).map(lambda n: T0 + n - 2**40)
 )
 batches = st.tuples(
-    st.lists(records, min_size=1, max_size=70),
+    st.lists(sent_records, min_size=1, max_size=70),
     st.sampled_from(CompressionType),
     st.integers(0, 6),
     st.sampled_from([-1, 0, 5, MAX_SEQUENCE - 2]),
@@ -153,6 +153,27 @@ def test_both_readers_agree_on_every_change_of_each_byte_of_a_batch(few: int, mo
         (run,) = segment_scan.scan(io.BytesIO(data), len(data))
         found = Rows(source, run).arrow(COLUMNS).to_pylist()
         assert found == [{name: row.get(name) for name in COLUMNS} for row in naive]
+
+
+@pytest.mark.parametrize("most", [699, 700, 1_000_000])
+def test_both_readers_agree_on_batches_with_many_headers(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_arrays, "MAX_BATCH_ELEMENTS", most)
+    monkeypatch.setattr(records, "MAX_BATCH_ELEMENTS", most)
+    many = [(f"h{n}", bytes(n % 5)) for n in range(400)]
+    moved = [*many[:300], (MOVED_HEADER, None)]
+    short = [("h", None)] * 299
+    data = build_batch([(b"k", b"v", many, T0), (b"k", None, moved[1:], T0), (b"k", b"v", [], T0)], base_offset=0)
+    data += build_batch([(b"k", b"v", short, T0)], base_offset=3)
+    source = SegmentSource(Manifest("t", "delete", 4, 4, []), PartitionEntry(2, 0, -1, [], []), "t-2/0.log")
+    naive = naive_rows(source, read_segment(io.BytesIO(data), len(data)))
+    (run,) = segment_scan.scan(io.BytesIO(data), len(data))
+    found = Rows(source, run).arrow(COLUMNS).to_pylist()
+    assert found == [{name: row.get(name) for name in COLUMNS} for row in naive]
+    assert [row["offset"] for row in found] == ([None, 3] if most < 700 else [0, 1, 2, 3])
+    lists = record_arrays.header_lists(run.body, run.columns).to_pylist()
+    good = [each for each in iter_batches(data) if most >= 700 or each.base_offset == 3]
+    headers = [record.headers for each in good for record in each]
+    assert [[(pair["key"], pair["value"]) for pair in pairs] for pairs in lists] == headers
 
 
 def mend_crcs(data: bytearray) -> None:

@@ -16,7 +16,8 @@ from anabranch.protocol.batch_builder import (
 )
 from anabranch.protocol.compression import CompressionType, CorruptRecordError, compress, decompress
 from anabranch.protocol.key_placement import ancestor_below, murmur2, place
-from anabranch.protocol.records import RecordBatch, iter_batches, validate_produce_batch
+from anabranch.protocol.produced_batch import validate_produce_batch
+from anabranch.protocol.records import RecordBatch, iter_batches
 
 fields = st.none() | st.binary(max_size=300)
 headers = st.lists(st.tuples(st.text(max_size=10), fields), max_size=4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -130,6 +131,26 @@ def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     missing = tmp_path / "00000000000000000000.log"
     status, _, err = run(capsys, str(missing))
     assert (status, err) == (1, f"anabranch: {missing}: No such file or directory\n")
+
+
+@pytest.mark.parametrize("name", [f"{0:020d}.log", f"{0:020d}.timeindex", f"{0:020d}.snapshot", "x-checkpoint"])
+def test_a_file_that_is_not_regular_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    status, _, err = run(capsys, str(tmp_path / name))
+    assert status == 1 and "not a regular file" in err and name in err
+
+
+def test_the_records_before_one_that_cannot_be_read_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    good = (OffsetCommitKey(group="g", topic="t", partition=0), OffsetCommitValue(offset=5))
+    key, value = (encode_versioned(each, version) for each, version in zip(good, (1, 3), strict=True))
+    path.write_bytes(build_batch([(key, value, (), 5), (b"\x00\x01\x7f", b"", (), 5)]))
+    status, out, err = run(capsys, str(path), "--json", "--offsets-decoder")
+    batch = json.loads(out.splitlines()[1])
+    assert status == 1 and [record["offset"] for record in batch["records"]] == [0]
+    assert "cannot be read" in err
 
 
 def test_records_of_the_offsets_topic_are_decoded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

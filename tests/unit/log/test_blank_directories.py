@@ -165,7 +165,6 @@ async def test_a_blank_directory_beside_a_log_is_removed(
         (f"{0:020d}.log.deleted", b"anything"),
         ("leader-epoch-checkpoint", b"0\n1\n3 0\n"),
         ("partition-count-checkpoint", b""),
-        ("unknown", b""),
     ],
 )
 @pytest.mark.parametrize(("whole", "other"), [("d", "e"), ("e", "d")])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import uuid
+from pathlib import Path
 
 import pytest
 
 from anabranch.broker.log.checkpoint_files import (
+    MAX_FILE_BYTES,
     MalformedFileError,
     MetaProperties,
     PartitionMetadata,
@@ -18,11 +21,13 @@ from anabranch.broker.log.checkpoint_files import (
     encode_meta_properties,
     encode_offsets,
     encode_partition_metadata,
+    read_checkpoint,
 )
 from anabranch.broker.log.paths import delete_directory_name, directory_name, is_delete_directory, parse_directory_name
 from anabranch.broker.log.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
 from anabranch.broker.log.txn_index import AbortedTxn, TxnIndex
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.real_trio import RealStorage
 from tests.support.log.log_fixture import START_MS, LogFixture, batch
 
 
@@ -55,6 +60,31 @@ def test_a_leader_epoch_checkpoint_has_kafkas_format() -> None:
 def test_the_error_for_a_malformed_checkpoint_names_its_file(data: bytes) -> None:
     with pytest.raises(MalformedFileError, match=r"^dir/file: "):
         decode_offsets("dir/file", data)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"0\n" + b"9" * 5000 + b"\n", "'99999999999999999999...' is not a number"),
+        (b"0\n1\nt 0 " + b"9" * 5000 + b"\n", "'99999999999999999999...' is not a number"),
+        (b"0\n1\nt 0 9223372036854775808\n", "is not a number from -1 to 9223372036854775807"),
+        (b"0\n1\nt 0 -2\n", "is not a number from -1"),
+        (b"0\n200003\n" + b"t 0 5\n" * 200_003, "at most 200000 are read"),
+        (b"0\n1\n" + b"t " * 100_000 + b"\n", "line 3 has not 3 fields"),
+    ],
+    ids=["digits of the count", "digits", "beyond 64 bits", "negative", "lines", "fields"],
+)
+def test_a_checkpoint_is_read_within_bounds(data: bytes, reason: str) -> None:
+    with pytest.raises(MalformedFileError, match=re.escape(reason)):
+        decode_offsets("dir/file", data)
+
+
+def test_a_large_checkpoint_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    with path.open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    with pytest.raises(MalformedFileError, match=f"at most {MAX_FILE_BYTES} are read"):
+        read_checkpoint(RealStorage(), str(path))
 
 
 def test_partition_metadata_has_kafkas_format_and_the_incarnation_in_a_third_line() -> None:

@@ -14,7 +14,8 @@ from anabranch.protocol import records as r
 from anabranch.protocol.batch_builder import BatchBuilder, build_batch
 from anabranch.protocol.compression import CompressionType, CorruptRecordError, compress
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.records import RecordBatch, iter_batches, validate_produce_batch
+from anabranch.protocol.produced_batch import validate_produce_batch
+from anabranch.protocol.records import RecordBatch, iter_batches
 from anabranch.protocol.sentinels import NO_SEQUENCE
 from tests.support.log.batches import build_control_batch
 
@@ -466,3 +467,42 @@ def test_reading_in_steps_finds_the_same_fault_as_reading_at_once(cut: int) -> N
         with pytest.raises(CorruptRecordError) as found:
             asked()
         assert str(found.value) == str(expected.value)
+
+
+def test_a_batch_of_too_many_records_is_refused_before_one_is_read() -> None:
+    count = layout.MAX_BATCH_ELEMENTS + 1
+    whole = bytearray(61) + bytes(7 * count)
+    layout.HEADER.pack_into(whole, 0, 0, len(whole) - 12, 0, 2, 0, 0, count - 1, 0, 0, -1, -1, -1, count)
+    struct.pack_into(">I", whole, layout.CRC_AT, RecordBatch(whole).compute_crc())
+    assert refusal(bytes(whole), len(whole)) == ErrorCode.INVALID_RECORD
+    with pytest.raises(CorruptRecordError, match=f"{count} records, {count - 1} are allowed"):
+        RecordBatch(whole).records()
+    with pytest.raises(CorruptRecordError, match=f"{count} records, {count - 1} are allowed"):
+        RecordBatch(whole).keys()
+
+
+def test_a_record_of_too_many_headers_is_refused_before_one_is_read() -> None:
+    count = layout.MAX_BATCH_ELEMENTS + 1
+    body = b"\x00\x00\x00\x01\x01" + b._varint(count) + bytes(2 * count)
+    body = b._varint(len(body)) + body
+    whole = bytearray(61) + body
+    layout.HEADER.pack_into(whole, 0, 0, len(whole) - 12, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
+    with pytest.raises(CorruptRecordError, match=f"claims {count} headers"):
+        RecordBatch(whole).records()
+
+
+def test_a_control_batch_is_not_decompressed_beyond_the_size_of_a_marker() -> None:
+    marker = RecordBatch(build_control_batch(1, 9, 0, 3, 5)).control_record()
+    assert marker is not None and r.read_control_record(marker) == (1, 3)
+    large = build_batch(
+        [(b"k", bytes(layout.MAX_CONTROL_BYTES), (), 5)], is_control=True, compression=CompressionType.ZSTD
+    )
+    with pytest.raises(CorruptRecordError, match="more than the 65536 bytes"):
+        RecordBatch(large).control_record()
+
+
+def test_records_are_read_in_steps_of_bounded_bytes() -> None:
+    value = bytes(layout.SMALL_BODY_BYTES // 2 + 1)
+    batch = RecordBatch(build_batch([(b"k", value, (), n) for n in range(6)]))
+    assert sum(step is None for step in batch.read_in_steps(1000)) == 3
+    assert len(batch.records()) == 6

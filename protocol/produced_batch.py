@@ -1,0 +1,61 @@
+"""The checks of a batch that a client sends: its header and its CRC (KIP-98). Written for mypyc, like ``records``."""
+
+from __future__ import annotations
+
+from anabranch.protocol.batch_layout import CODEC_MASK, HEADER_BYTES, MAX_BATCH_ELEMENTS, SMALLEST_RECORD_BYTES, Buffer
+from anabranch.protocol.compression import CorruptRecordError
+from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.records import RecordBatch, frame_length
+
+
+def validate_produce_batch(buf: Buffer, max_bytes: int) -> RecordBatch:
+    """Return the only batch that a client may send for a partition. Only its header and its CRC are checked.
+
+    Raises CorruptRecordError with Kafka's code: CORRUPT_MESSAGE (length, magic above 2, CRC), INVALID_RECORD (magic 0
+    and 1, no or several batches, impossible count, control batch, sequence missing), MESSAGE_TOO_LARGE (over
+    ``max_bytes``), UNSUPPORTED_COMPRESSION_TYPE.
+    """
+    view = memoryview(buf)
+    invalid = ErrorCode.INVALID_RECORD
+    if len(view) == 0:
+        raise CorruptRecordError("a produce request must hold exactly one record batch per partition", invalid)
+    try:
+        length = frame_length(view, 0)
+    except KafkaError as error:
+        if error.code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
+            raise CorruptRecordError(f"produce v3 and above takes record batch v2 only: {error}", invalid) from None
+        raise
+    if length == 0:
+        raise CorruptRecordError(f"record batch is cut short at {len(view)} bytes")
+    if length > max_bytes:
+        raise CorruptRecordError(
+            f"record batch has {length} bytes, {max_bytes} are allowed (max.message.bytes)", ErrorCode.MESSAGE_TOO_LARGE
+        )
+    if length < len(view):
+        raise CorruptRecordError("a produce request must hold exactly one record batch per partition", invalid)
+    batch = RecordBatch(view)
+    batch.ensure_valid()
+    if batch.count < 1 or batch.count != batch.last_offset_delta + 1:
+        raise CorruptRecordError(
+            f"record batch claims {batch.count} records, which do not fit last offset delta {batch.last_offset_delta}",
+            invalid,
+        )
+    if batch.count > MAX_BATCH_ELEMENTS:
+        raise CorruptRecordError(f"record batch has {batch.count} records, {MAX_BATCH_ELEMENTS} are allowed", invalid)
+    body_bytes = length - HEADER_BYTES
+    if body_bytes < (1 if batch.attributes & CODEC_MASK else batch.count * SMALLEST_RECORD_BYTES):
+        raise CorruptRecordError(
+            f"record batch claims {batch.count} records, which do not fit into {body_bytes} bytes", invalid
+        )
+    if batch.is_control:
+        raise CorruptRecordError("clients may not write control records", invalid)
+    if batch.has_producer_id and (batch.base_sequence < 0 or batch.producer_epoch < 0):
+        raise CorruptRecordError(
+            f"record batch of producer {batch.producer_id} has producer epoch {batch.producer_epoch} and base sequence"
+            f" {batch.base_sequence}; neither may be negative",
+            invalid,
+        )
+    if batch.is_transactional and not batch.has_producer_id:
+        raise CorruptRecordError("a transactional batch needs a producer id", invalid)
+    batch.compression  # noqa: B018 - raises for an unknown codec
+    return batch
