@@ -32,7 +32,16 @@ Until the next request they write nothing to a partition whose leader is uncerta
 class ClientSession:
     """The state of the client at the other end of one connection."""
 
-    __slots__ = ("__weakref__", "_furthest", "_max_retried", "_refreshes", "awaited", "retry_orders", "software_name")
+    __slots__ = (
+        "__weakref__",
+        "_furthest",
+        "_max_retried",
+        "_refreshes",
+        "awaited",
+        "fetch_sessions",
+        "retry_orders",
+        "software_name",
+    )
 
     def __init__(self, max_retried: int) -> None:
         self._max_retried = max_retried
@@ -43,6 +52,8 @@ class ClientSession:
         """Partitions for which a producer without idempotence has to repeat batches."""
         self.awaited = AwaitedBatches()
         """The batches that idempotent producers have to repeat."""
+        self.fetch_sessions: set[int] = set()
+        """The ids of the fetch sessions that end with this connection."""
         self._refreshes: dict[str, tuple[uuid.UUID | None, int, float]] = {}
         self._furthest: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
 

@@ -57,6 +57,7 @@ class _Slot:
         "api_key",
         "api_version",
         "arrived",
+        "awaited",
         "begun",
         "client_id",
         "correlation_id",
@@ -80,6 +81,7 @@ class _Slot:
         self.correlation_id = ctx.correlation_id
         self.response: Message | None = None
         self._withhold = None if ctx.asks_for_own_tags else withholder(ctx.api_key)
+        self.awaited: Deferred[Any] | None = None
         self._may_have_many = ctx.api_key != ApiKey.PRODUCE or ctx.request_bytes > LARGE_FRAME_BYTES
         self.has_many_items = False
         """Whether the writer task encodes the response, in steps."""
@@ -161,6 +163,15 @@ class Connection:
             logger.debug("connection.closed", client=self._stream.peer, reason=self._closed_because)
             self._frames.close()
             self._settle_budget(0)
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """End what only this connection's client waited for: fetch sessions, and fetches that are not answered."""
+        self._node.fetch_sessions.connection_ended(self._session.fetch_sessions)
+        for slot in self._slots:
+            if slot.awaited is not None and slot.awaited.on_abandoned is not None:
+                slot.awaited.on_abandoned()
+        self._slots.clear()
 
     def close(self, because: str) -> None:
         """Close at once. If it is called again, the first reason stays."""
@@ -222,7 +233,7 @@ class Connection:
             if served % _REQUESTS_PER_YIELD == 0:
                 await trio.lowlevel.checkpoint()
             await self._serve(request, now)
-        if frames.idle:
+        if not frames.has_partial:
             self.frame_since = None
         elif served or self.frame_since is None:
             self.frame_since = now
@@ -278,8 +289,10 @@ class Connection:
 
     async def _enqueue_deferred(self, ctx: RequestContext, answer: Deferred[Any], handled: float) -> None:
         slot = self._enqueue(ctx, handled)
+        slot.awaited = answer
 
         def fill(response: Any) -> None:
+            slot.awaited = None  # the answer refers to the slot: no cycle may keep the response in memory
             self._metrics.note_response(slot.api_key, response, slot.is_follower)
             slot.fill(response, self._node.env.clock.monotonic())
             if self._slots and self._slots[0] is slot:

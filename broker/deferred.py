@@ -17,12 +17,14 @@ class Deferred(Generic[T]):
     members, for the controller). The connection keeps its place in the queue, so responses are sent in request order.
     """
 
-    __slots__ = ("_callback", "_filled", "_value")
+    __slots__ = ("_callback", "_filled", "_value", "on_abandoned")
 
     def __init__(self) -> None:
         self._filled = False
         self._value: T | None = None
         self._callback: Callable[[T], None] | None = None
+        self.on_abandoned: Callable[[], None] | None = None
+        """Called when the connection ends before the response is there."""
 
     @property
     def filled(self) -> bool:

@@ -117,8 +117,13 @@ class Node:
         self.follower_throttle.on_used = self._note_replicated
         self.replicas = self._new_replica_manager()
         self.groups = self._new_coordinator()
-        slots = config.values["max.incremental.fetch.session.cache.slots"]
-        self.fetch_sessions = FetchSessionCache(slots, env.clock, env.rng, self.purgatory)
+        self.fetch_sessions = FetchSessionCache(
+            config.values["max.incremental.fetch.session.cache.slots"],
+            config.values["max.incremental.fetch.session.cache.partitions"],
+            env.clock,
+            env.rng,
+            self.purgatory,
+        )
         self.lineages = LineageReader(zk, self.metadata)
         self.consumer_holds = ConsumerHolds(
             env, config, dynamic, self.metadata, self.replicas, self.lineages, self.metrics

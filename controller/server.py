@@ -20,7 +20,7 @@ from anabranch.controller.admin.error_responses import not_controller
 from anabranch.controller.config import ControllerConfig
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.framing import HEALTH_CHECK, Request, ServerConnection
+from anabranch.protocol.framing import HEALTH_CHECK, BufferPool, Request, ServerConnection
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.primitives import DecodeError
 from anabranch.runtime.accepting import accept_connections
@@ -37,22 +37,25 @@ Active = Callable[[], ActiveController | None]
 
 async def serve(listener: Listener, active: Active, config: ControllerConfig, background: Background) -> None:
     """Accept connections until cancelled. ``active`` returns this controller if it is in office, else None."""
+    pool = BufferPool()
     async with trio.open_nursery() as nursery:
 
         def take(stream: Stream) -> None:
-            nursery.start_soon(_Connection(stream, active, config, background).run)
+            nursery.start_soon(_Connection(stream, active, config, background, pool).run)
 
         await accept_connections("controller.listener", listener, background, take)
 
 
 class _Connection:
-    def __init__(self, stream: Stream, active: Active, config: ControllerConfig, background: Background) -> None:
+    def __init__(
+        self, stream: Stream, active: Active, config: ControllerConfig, background: Background, pool: BufferPool
+    ) -> None:
         self._background = background
         self._stream = stream
         self._active = active
         self._controller_id = config.controller_id
         self._max_idle_s = config.connections_max_idle_ms / 1000 if config.connections_max_idle_ms >= 0 else math.inf
-        self._frames = ServerConnection(config.socket_request_max_bytes, max_admin_bytes=config.admin_request_max_bytes)
+        self._frames = ServerConnection(config.socket_request_max_bytes, pool, config.admin_request_max_bytes)
         self._slots = trio.Semaphore(MAX_UNANSWERED)
         self._sending = trio.Lock()
 

@@ -1,8 +1,8 @@
 """Frames and headers, sans IO: bytes in, requests or responses out.
 
 A frame is an int32 size and that many bytes. Bytes are received straight into a buffer of this module (``buffer()``,
-then ``received(n)``), and the messages are views of the buffer. A connection without a partial frame holds no buffer. A
-buffer is used again only when it has no views any more.
+then ``received(n)``), and the messages are views of the buffer. A connection that waits holds a buffer only for a large
+partial frame. A buffer is used again only when it has no views any more.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from anabranch.protocol.primitives import DecodeError, bad_length, skip_tags
 from anabranch.protocol.types import Part
 
 BUFFER_BYTES: Final = 64 * 1024
+SMALL_PARTIAL_BYTES: Final = BUFFER_BYTES // 16
+"""A partial frame of at most this many bytes is kept as it is, without the rest of a buffer."""
 GROWTH: Final = 16
 """A buffer grows to the size of its frame, but at most to this many times the bytes that have arrived."""
 SIZE_BYTES: Final = 4
@@ -131,27 +133,34 @@ class FrameReader:
         self._max_frame_bytes = max_frame_bytes
         self._pool = pool or BufferPool()
         self._buffer: bytearray | None = None
+        self._small_partial = b""
         self._view = memoryview(b"")
         self._start = 0
         self._end = 0
 
     @property
     def idle(self) -> bool:
-        """Whether there is no partial frame, and so no buffer."""
+        """Whether there is no buffer: wait until there are bytes to receive."""
         return self._buffer is None
+
+    @property
+    def has_partial(self) -> bool:
+        """Whether a part of a frame has arrived."""
+        return self._buffer is not None or bool(self._small_partial)
 
     def buffer(self) -> memoryview:
         """The memory to receive the next bytes into, never empty. Frames that were returned earlier stay valid."""
+        if self._buffer is None:
+            self._adopt(self._pool.take(), self._small_partial)
+            self._small_partial = b""
+            return self._view[self._end :]
         held = self._end - self._start
         needed = SIZE_BYTES
         if held >= SIZE_BYTES:
             needed += self._frame_size()
-        if self._buffer is None:
-            self._adopt(self._pool.take(), b"")
-        else:
-            capacity = len(self._buffer)
-            if self._end == capacity or (self._start and self._start + needed > capacity):
-                self._move(held, needed)
+        capacity = len(self._buffer)
+        if self._end == capacity or (self._start and self._start + needed > capacity):
+            self._move(held, needed)
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
@@ -162,11 +171,12 @@ class FrameReader:
         """The next whole frame without its size, or None: receive more. Raises FrameError."""
         held = self._end - self._start
         if held < SIZE_BYTES:
-            if held == 0 and self._buffer is not None:
-                self._let_go()
+            self._keep_small(held)
             return None
         size = self._frame_size()
         if held < SIZE_BYTES + size:
+            if held <= SMALL_PARTIAL_BYTES:
+                self._keep_small(held)
             return None
         begin = self._start + SIZE_BYTES
         self._start = begin + size
@@ -174,6 +184,7 @@ class FrameReader:
 
     def close(self) -> None:
         """Give the buffer back and drop the received bytes."""
+        self._small_partial = b""
         if self._buffer is not None:
             self._let_go()
 
@@ -186,6 +197,12 @@ class FrameReader:
             key = f" ({self.limited_by})" if self.limited_by else ""
             raise FrameError(f"frame of {size} bytes; 0 to {self._max_frame_bytes} are accepted{key}")
         return size
+
+    def _keep_small(self, held: int) -> None:
+        """Give the buffer back, and keep only the partial frame in it, if there is one."""
+        if self._buffer is not None:
+            self._small_partial = bytes(self._view[self._start : self._end]) if held else b""
+            self._let_go()
 
     def _move(self, held: int, needed: int) -> None:
         """Copy the partial frame to a buffer with room for more of the frame."""

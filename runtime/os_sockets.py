@@ -25,6 +25,8 @@ _MAX_IOVECS = 64
 _PARTS_AT_ONCE = 512
 """The number of parts sent before other sockets get their turn: a small range costs some 20 us."""
 _OPERATIONS_PER_YIELD = 8
+_ACCEPTED_PER_YIELD = 64
+"""The number of connections accepted before other sockets get their turn: a burst of connects must not wait long."""
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 DEFAULT_KEEP_ALIVE_S = 30.0
@@ -77,9 +79,9 @@ class _Socket:
         except self._waits.closed_errors:
             raise OSError(errno.EBADF, "the socket was closed") from None
 
-    async def _yield_now_and_then(self) -> None:
+    async def _yield_now_and_then(self, most: int = _OPERATIONS_PER_YIELD) -> None:
         self._busy_operations += 1
-        if self._busy_operations >= _OPERATIONS_PER_YIELD:
+        if self._busy_operations >= most:
             self._busy_operations = 0
             await self._waits.checkpoint()
 
@@ -264,7 +266,7 @@ class SocketListener(_Socket):
             else:
                 stream = SocketStream(sock, self._waits)
                 try:
-                    await self._yield_now_and_then()
+                    await self._yield_now_and_then(_ACCEPTED_PER_YIELD)
                 except BaseException:
                     stream.close()
                     raise

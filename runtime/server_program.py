@@ -16,6 +16,7 @@ import trio
 
 from anabranch.runtime import garbage_collection, log_setup
 from anabranch.runtime.descriptor_limit import raise_descriptor_limit
+from anabranch.runtime.freed_memory import return_freed_memory
 from anabranch.runtime.log_output import STDERR, LogOutput
 from anabranch.runtime.properties_file import read_properties
 from anabranch.runtime.zk_kazoo import KazooZk, open_zk
@@ -132,6 +133,7 @@ class ServerProgram(Generic[Config]):
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(serve)
+            nursery.start_soon(return_freed_memory)
             with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 async for _ in signals:
                     nursery.cancel_scope.cancel()

@@ -186,7 +186,7 @@ _NETWORK_KEYS = [
     ),
     ConfigKey("socket.send.buffer.bytes", INT, -1, UNLIMITED, doc="SO_SNDBUF; -1: the system's"),
     ConfigKey("socket.receive.buffer.bytes", INT, -1, UNLIMITED, doc="SO_RCVBUF; -1: the system's"),
-    ConfigKey("socket.listen.backlog.size", INT, 50, POSITIVE, doc="connections that wait to be accepted"),
+    ConfigKey("socket.listen.backlog.size", INT, 4_096, POSITIVE, doc="connections that wait to be accepted"),
     ConfigKey(
         "socket.keepalive.timeout.ms",
         INT,
@@ -426,6 +426,13 @@ _COORDINATOR_KEYS = [
     ConfigKey("group.max.size", INT, INT_MAX, POSITIVE, doc="the most members of a group"),
     ConfigKey("fetch.max.bytes", INT, 55 << 20, Between(1024), doc="the largest answer to a fetch of a consumer"),
     ConfigKey("max.incremental.fetch.session.cache.slots", INT, 1_000, NATURAL, doc="the most fetch sessions"),
+    ConfigKey(
+        "max.incremental.fetch.session.cache.partitions",
+        INT,
+        500_000,
+        NATURAL,
+        doc="the most partitions in all fetch sessions together; a fetch that finds no room has no session",
+    ),
     ConfigKey(
         "producer.id.expiration.ms", INT, MS_PER_DAY, POSITIVE, CLUSTER, doc="idle time before a producer expires"
     ),

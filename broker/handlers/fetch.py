@@ -69,11 +69,13 @@ def _answer(ctx: RequestContext, request: FetchRequest, read: FetchRead) -> Fetc
     if _is_enough(request, read):
         return read.response()
     deadline = ctx.node.env.clock.monotonic() + request.max_wait_ms / 1000
-    return DelayedFetch.park(ctx.node.purgatory, deadline, read, request.min_bytes)
+    answer = DelayedFetch.park(ctx.node.purgatory, deadline, read, request.min_bytes)
+    answer.on_abandoned = read.target.abandon
+    return answer
 
 
 def _is_enough(request: FetchRequest, read: FetchRead) -> bool:
-    found = read.must_answer or read.size_bytes >= request.min_bytes
+    found = read.must_answer or read.size_bytes >= request.min_bytes or read.target.is_abandoned
     return request.max_wait_ms <= 0 or found or not read.target.partitions
 
 
@@ -110,7 +112,9 @@ def _answer_later(
         answer = _answer(ctx, request, read)
         return await answer.value() if isinstance(answer, Deferred) else answer
 
-    return ctx.node.later(run, lambda error: FetchResponse(error_code=error.code))
+    later = ctx.node.later(run, lambda error: FetchResponse(error_code=error.code))
+    later.on_abandoned = target.abandon
+    return later
 
 
 def _target(ctx: RequestContext, request: FetchRequest) -> FetchTarget | ErrorCode:
@@ -127,7 +131,9 @@ def _target(ctx: RequestContext, request: FetchRequest) -> FetchTarget | ErrorCo
         created = sessions.create(size, is_follower=request.replica_id >= 0) if size else None
         if created is None:
             return _sessionless(ctx, request)
+        sessions.touch(created, ctx.session.fetch_sessions)
         created.add(request)
+        sessions.count(created)
         return created
     session = sessions.get(request.session_id)
     if session is None:
@@ -137,18 +143,21 @@ def _target(ctx: RequestContext, request: FetchRequest) -> FetchTarget | ErrorCo
     return _continue(ctx, session, request)
 
 
-def _continue(ctx: RequestContext, session: FetchSession, request: FetchRequest) -> FetchSession:
-    """Add the request's partitions to the session. A waiting fetch of the session is answered first."""
+def _continue(ctx: RequestContext, session: FetchSession, request: FetchRequest) -> FetchSession | ErrorCode:
+    """Add the request's partitions to the session. A waiting fetch of the session is answered first.
+
+    A session that finds no room for more partitions ends, and its client begins a new one.
+    """
     session.answer_held()
     session.next_epoch()
-    ctx.node.fetch_sessions.touch(session)
+    ctx.node.fetch_sessions.touch(session, ctx.session.fetch_sessions)
     session.forget(
         TopicPartition(topic.topic, partition)
         for topic in request.forgotten_topics_data
         for partition in topic.partitions
     )
     session.add(request)
-    return session
+    return session if ctx.node.fetch_sessions.count(session) else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 def _sessionless(ctx: RequestContext, request: FetchRequest) -> FetchTarget:

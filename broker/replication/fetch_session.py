@@ -3,6 +3,10 @@
 A session has a dirty set. An append, a new high watermark or a change of role adds the partition to the dirty set of
 each session that watches it. An incremental fetch looks only at dirty partitions. A dirty partition is not watched
 until it is read again.
+
+A session belongs to the connection of its last fetch, and ends with that connection. A client that reconnects and uses
+the session again gets FETCH_SESSION_ID_NOT_FOUND, and begins a new session. Kafka keeps such a session until it needs
+the slot. But Java's clients and our own begin a new session in any case when they have lost a connection.
 """
 
 from __future__ import annotations
@@ -59,7 +63,7 @@ class FetchedPartition:
 class FetchTarget:
     """The partitions that one fetch, or a session of fetches, reads."""
 
-    __slots__ = ("_purgatory", "_watched", "delayed", "dirty", "is_read", "partitions")
+    __slots__ = ("_purgatory", "_watched", "delayed", "dirty", "is_abandoned", "is_read", "partitions")
 
     def __init__(self, purgatory: Purgatory) -> None:
         self._purgatory = purgatory
@@ -70,6 +74,8 @@ class FetchTarget:
         """Whether a fetch of very many partitions is reading them in steps."""
         self.delayed: DelayedOperation | None = None
         self._watched: dict[TopicPartition, Partition] = {}
+        self.is_abandoned = False
+        """Whether the client is gone, so that a fetch must not wait."""
 
     def add(self, request: FetchRequest) -> None:
         """Add or update the partitions of a request; each is looked at in the next read."""
@@ -122,6 +128,11 @@ class FetchTarget:
         if not delayed.completed:
             delayed.expire()
 
+    def abandon(self) -> None:
+        """End the waiting fetch, because nobody will receive its response."""
+        self.is_abandoned = True
+        self.answer_held()
+
     def close(self) -> None:
         """Stop watching."""
         for key in list(self._watched):
@@ -131,7 +142,7 @@ class FetchTarget:
 class FetchSession(FetchTarget):
     """A session; ``epoch`` is the epoch that the next incremental fetch must have."""
 
-    __slots__ = ("created_at", "epoch", "is_follower", "last_used", "session_id")
+    __slots__ = ("counted", "created_at", "epoch", "is_follower", "last_used", "owner", "session_id")
 
     def __init__(self, purgatory: Purgatory, session_id: int, now: float, *, is_follower: bool = False) -> None:
         super().__init__(purgatory)
@@ -140,16 +151,23 @@ class FetchSession(FetchTarget):
         self.epoch = 1
         self.created_at = now
         self.last_used = now
+        self.counted = 0
+        """The number of partitions that count in the cache."""
+        self.owner: set[int] = set()
+        """The ids of the sessions of the connection that this session belongs to."""
 
     def next_epoch(self) -> None:
         self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
 
 
 class FetchSessionCache:
-    """A cache of at most ``slots`` sessions, the least recently used session first."""
+    """A cache of at most ``slots`` sessions with ``max_partitions`` in all, the least recently used session first."""
 
-    def __init__(self, slots: int, clock: Clock, rng: random.Random, purgatory: Purgatory) -> None:
+    def __init__(self, slots: int, max_partitions: int, clock: Clock, rng: random.Random, purgatory: Purgatory) -> None:
         self._slots = slots
+        self._max_partitions = max_partitions
+        self.partitions = 0
+        """The number of partitions in all sessions."""
         self._clock = clock
         self._rng = rng
         self._purgatory = purgatory
@@ -161,22 +179,47 @@ class FetchSessionCache:
     def get(self, session_id: int) -> FetchSession | None:
         return self._sessions.get(session_id)
 
-    def touch(self, session: FetchSession) -> None:
-        """Note that the session is in use now."""
+    def touch(self, session: FetchSession, owner: set[int]) -> None:
+        """Note that the session is in use now. ``owner``: the ids of the sessions of its connection."""
         session.last_used = self._clock.monotonic()
         self._sessions.move_to_end(session.session_id)
+        if session.owner is not owner:
+            session.owner.discard(session.session_id)
+            session.owner = owner
+            owner.add(session.session_id)
+
+    def count(self, session: FetchSession) -> bool:
+        """Count the session's partitions. If there are too many in all, the session is removed: returns False."""
+        self.partitions += len(session.partitions) - session.counted
+        session.counted = len(session.partitions)
+        if self.partitions <= self._max_partitions:
+            return True
+        self.remove(session.session_id)
+        return False
 
     def remove(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
+            self.partitions -= session.counted
+            session.owner.discard(session_id)
             session.answer_held()
             session.close()
+
+    def connection_ended(self, owner: set[int]) -> None:
+        """Remove the sessions of a connection."""
+        for session_id in list(owner):
+            self.remove(session_id)
 
     def create(self, size: int, *, is_follower: bool = False) -> FetchSession | None:
         """A new session for ``size`` partitions, or None if the cache is full and no session can be evicted."""
         now = self._clock.monotonic()
+        if size > self._max_partitions:
+            return None
         if len(self._sessions) >= self._slots and not self._evict(size, now, is_follower):
             return None
+        while self.partitions + size > self._max_partitions:
+            if not self._evict_for_room(now, is_follower):
+                return None
         session_id = self._rng.randrange(1, MAX_EPOCH)
         while session_id in self._sessions:
             session_id = self._rng.randrange(1, MAX_EPOCH)
@@ -192,15 +235,7 @@ class FetchSessionCache:
         smallest is evicted if it is smaller than the new session. So a consumer's session never evicts a follower's
         session in use.
         """
-        oldest = next(iter(self._sessions.values()), None)
-        if oldest is None:
-            return False
-        if now - oldest.last_used > EVICTION_S:
-            self.remove(oldest.session_id)
-            return True
-        consumers = [session for session in self._sessions.values() if not session.is_follower]
-        if is_follower and consumers:
-            self.remove(consumers[0].session_id)
+        if self._evict_for_room(now, is_follower):
             return True
         same_kind = [session for session in self._sessions.values() if session.is_follower == is_follower]
         aged = [session for session in same_kind if now - session.created_at > EVICTION_S]
@@ -209,3 +244,17 @@ class FetchSessionCache:
             return False
         self.remove(smallest.session_id)
         return True
+
+    def _evict_for_room(self, now: float, is_follower: bool) -> bool:
+        """Evict a session that was not used for two minutes, or, for a follower, any consumer's session."""
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        if now - oldest.last_used > EVICTION_S:
+            self.remove(oldest.session_id)
+            return True
+        consumer = next((session for session in self._sessions.values() if not session.is_follower), None)
+        if is_follower and consumer is not None:
+            self.remove(consumer.session_id)
+            return True
+        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import trio
 import trio.testing
 
 from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.protocol.acl_operations import NOT_ASKED
 from anabranch.protocol.batch_builder import BatchBuilder, build_batch
 from anabranch.protocol.compression import CompressionType
@@ -133,6 +135,47 @@ async def test_an_incremental_fetch_returns_only_partitions_with_new_records(tmp
         assert (await broker.request(quiet)).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
         quiet.session_id += 1
         assert (await broker.request(quiet)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_a_fetch_session_ends_with_its_connection(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        async with Channel.open(broker.env.network, broker.host, broker.port, client_id="other") as other:
+            first = await other.request(fetch(session_epoch=0), timeout_s=DEADLINE_S)
+            again = FetchRequest(max_wait_ms=0, min_bytes=1, session_id=first.session_id, session_epoch=1)
+            assert (await other.request(again, timeout_s=DEADLINE_S)).error_code == 0
+        again.session_epoch = 77
+        seen = ErrorCode.INVALID_FETCH_SESSION_EPOCH  # until the broker sees the end of the other connection
+        with trio.fail_after(DEADLINE_S):
+            while seen == ErrorCode.INVALID_FETCH_SESSION_EPOCH:
+                seen = (await broker.request(again)).error_code
+        assert seen == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+async def test_a_waiting_fetch_ends_with_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parked, ended = trio.Event(), trio.Event()
+
+    class Noted(DelayedFetch):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            parked.set()
+
+        def expire(self) -> None:
+            super().expire()
+            ended.set()
+
+    monkeypatch.setattr("anabranch.broker.handlers.fetch.DelayedFetch", Noted)
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        async with Channel.open(broker.env.network, broker.host, broker.port, client_id="other") as other:
+            async with trio.open_nursery() as nursery:
+                waiting = partial(other.request, fetch(max_wait_ms=3_600_000), timeout_s=DEADLINE_S)
+                nursery.start_soon(waiting)
+                await parked.wait()
+                nursery.cancel_scope.cancel()
+            assert not ended.is_set()
+        with trio.fail_after(DEADLINE_S):
+            await ended.wait()
 
 
 @pytest.mark.parametrize("begins", [False, True])

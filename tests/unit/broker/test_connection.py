@@ -118,6 +118,7 @@ async def serve(seed: int, passes: int) -> tuple[bytes, int]:
     node: Any = SimpleNamespace(
         config=SimpleNamespace(values=values),
         metrics=BrokerMetrics(),
+        fetch_sessions=SimpleNamespace(connection_ended=lambda owner: None),
         env=SimpleNamespace(clock=SimClock()),
     )
     connection = Connection(node, dispatcher, MemoryBudget(-1), "PLAINTEXT", stream, BufferPool())

@@ -61,6 +61,7 @@ def fake_node(values: dict[str, int], listeners: Mapping[str, FakeListener]) -> 
     return SimpleNamespace(
         request_memory=MemoryBudget(-1),
         metrics=BrokerMetrics(),
+        fetch_sessions=SimpleNamespace(connection_ended=lambda owner: None),
         config=SimpleNamespace(
             values=config.values,
             inter_broker_listener="INTERNAL",

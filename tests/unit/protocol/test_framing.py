@@ -11,6 +11,7 @@ from anabranch.protocol.framing import (
     BUFFER_BYTES,
     GROWTH,
     MAX_FRAME_BYTES,
+    SMALL_PARTIAL_BYTES,
     BufferPool,
     ClientConnection,
     FrameError,
@@ -189,10 +190,28 @@ def test_an_idle_connection_holds_no_buffer() -> None:
     connection = ServerConnection()
     assert connection.idle
     data = wire(MetadataRequest(), 9)
-    assert feed(connection, data[:-1]) == []
-    assert not connection.idle
-    assert len(feed(connection, data[-1:])) == 1
+    assert len(feed(connection, data)) == 1
     assert connection.idle
+    assert not connection.has_partial
+
+
+@pytest.mark.parametrize("sent", [1, 3, 4, 5, SMALL_PARTIAL_BYTES])
+def test_a_connection_with_a_small_part_of_a_frame_holds_no_buffer(sent: int) -> None:
+    connection = ServerConnection()
+    data = wire(produce(2 * BUFFER_BYTES), 9)
+    assert feed(connection, data[:sent]) == []
+    assert connection.idle
+    assert connection.has_partial
+    (request,) = feed(connection, data[sent:])
+    assert len(records_of(request)) == 2 * BUFFER_BYTES
+    assert not connection.has_partial
+
+
+def test_a_larger_part_of_a_frame_stays_in_its_buffer() -> None:
+    connection = ServerConnection()
+    feed(connection, wire(produce(BUFFER_BYTES), 9)[: SMALL_PARTIAL_BYTES + 1])
+    assert not connection.idle
+    assert BUFFER_BYTES <= GROWTH * (SMALL_PARTIAL_BYTES + 1)
 
 
 def test_a_buffer_is_used_again_once_no_request_holds_it() -> None:

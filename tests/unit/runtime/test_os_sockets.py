@@ -75,6 +75,42 @@ def test_no_byte_is_held_back_for_an_empty_last_part(count: int) -> None:
     assert all(flags == socket.MSG_MORE for flags in sock.flags[:-1])
 
 
+class Connecting:
+    """A listening socket with connections that wait to be accepted."""
+
+    def __init__(self, sock: socket.socket, waiting: int) -> None:
+        self._sock = sock
+        self._waiting = waiting
+        self.accepted = 0
+
+    def accept(self) -> Any:
+        if self.accepted == self._waiting:
+            raise BlockingIOError
+        self.accepted += 1
+        return socket.socket(), (HOST, 1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+@pytest.mark.trio
+async def test_a_burst_of_connections_is_accepted_in_few_passes_of_the_scheduler() -> None:
+    """Other tasks run in between. If each connection took a pass, the last of many would wait for seconds."""
+    passes = 0
+
+    async def checkpoint() -> None:
+        nonlocal passes
+        passes += 1
+
+    with socket.socket() as sock:
+        sock.bind((HOST, 0))
+        burst: Any = Connecting(sock, 1_000)
+        listener = SocketListener(burst, dataclasses.replace(TRIO_WAITS, checkpoint=checkpoint))
+        for _ in range(1_000):
+            (await listener.accept()).close()
+    assert 1_000 // 64 <= passes <= 20
+
+
 class OutOfDescriptors:
     """A listening socket of a process that has no descriptor left for a while."""
 

@@ -1,0 +1,66 @@
+"""Freed memory is returned soon after a process has grown, and seldom if the process needs the memory again."""
+
+from __future__ import annotations
+
+from anabranch.runtime.freed_memory import GROWTH_BYTES, LONGEST_PAUSE, FreedMemory
+
+AT_START = 100 << 20
+
+
+class Process:
+    def __init__(self) -> None:
+        self.resident: int | None = AT_START
+        self.in_use = AT_START
+        self.returned = 0
+        self.memory = FreedMemory(lambda: self.resident, self._give_back)
+
+    def _give_back(self) -> None:
+        self.returned += 1
+        self.resident = self.in_use
+
+
+def test_memory_is_returned_at_the_first_look_after_the_process_has_grown() -> None:
+    process = Process()
+    process.memory.look()
+    assert process.returned == 0
+    process.resident = AT_START + GROWTH_BYTES
+    process.memory.look()
+    assert (process.returned, process.resident) == (1, AT_START)
+
+
+def test_memory_in_use_is_not_looked_for_again() -> None:
+    process = Process()
+    process.resident = process.in_use = AT_START + GROWTH_BYTES
+    for _ in range(10):
+        process.memory.look()
+    assert process.returned == 1
+
+
+def test_memory_that_is_needed_again_at_once_is_returned_more_and_more_seldom() -> None:
+    process = Process()
+    for _ in range(10 * LONGEST_PAUSE):
+        process.resident = AT_START + GROWTH_BYTES
+        process.memory.look()
+    assert 10 <= process.returned <= 20
+
+
+def test_after_a_quiet_look_memory_is_returned_at_once_again() -> None:
+    process = Process()
+    for _ in range(3):
+        process.resident = AT_START + GROWTH_BYTES
+        process.memory.look()
+    process.resident = AT_START
+    for _ in range(LONGEST_PAUSE):
+        process.memory.look()
+    before = process.returned
+    for _ in range(2):
+        process.resident = AT_START + GROWTH_BYTES
+        process.memory.look()
+    assert process.returned == before + 2
+
+
+def test_a_process_of_unknown_size_returns_nothing() -> None:
+    process = Process()
+    process.resident = None
+    process.memory.look()
+    assert process.returned == 0
