@@ -30,6 +30,7 @@ from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.coordinator.token import Token
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.join_group import JoinGroupRequest
+from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 
 UNKNOWN_MEMBER_ID = ""
 MEMBER_ID_REQUIRED_VERSION = 4
@@ -195,8 +196,8 @@ def _park(turn: Turn, group: Group, member: Member, join: ParkedJoin) -> None:
 def _replace_static(turn: Turn, group: Group, joining: Joining, instance_id: str, new_member_id: str) -> None:
     """Replace a static member that joins again without its member id, and fence its predecessor.
 
-    If the group is stable and its protocol does not change, no rebalance is needed. The generation is written with the
-    new member id, and the join is answered when that write is committed.
+    If the group is stable, and neither its protocol nor the member's topics change, no rebalance is needed. The
+    generation is written with the new member id, and the join is answered when that write is committed.
     """
     old_member_id = group.static_members[instance_id]
     old_leader_id = group.leader_id
@@ -211,7 +212,7 @@ def _replace_static(turn: Turn, group: Group, joining: Joining, instance_id: str
         # The list of members that the leader received may have the old id.
         prepare_rebalance(turn, group)
     elif group.state is GroupState.STABLE:
-        if group.select_protocol() != group.protocol_name:
+        if group.select_protocol() != group.protocol_name or _has_other_topics(group, member, before[0]):
             maybe_prepare_rebalance(turn, group)
             return
         stored = turn.shard.durable.generations[group.group_id]
@@ -222,6 +223,15 @@ def _replace_static(turn: Turn, group: Group, joining: Joining, instance_id: str
             group, instance_id, old_member_id, new_member_id, group.generation_id, old_leader_id, before
         )
         turn.out.write(group.group_id, [GroupRecord(group.group_id, stored_generation(group, assignments))], then)
+
+
+def _has_other_topics(group: Group, member: Member, before: Protocols) -> bool:
+    """Whether a member of a consumer group subscribes to other topics than before. Kafka does not compare them."""
+    if group.protocol_type != CONSUMER_PROTOCOL_TYPE or group.protocol_name is None:
+        return False
+    was = subscribed_topics([dict(before).get(group.protocol_name, b"")])
+    now = subscribed_topics([member.metadata(group.protocol_name)])
+    return was is not None and now is not None and was != now
 
 
 def _fence(turn: Turn, group: Group, member: Member) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 
-from anabranch.client.errors import ErrorCode
+from anabranch.client.errors import ErrorCode, KafkaError, error_for
 from anabranch.protocol.sentinels import NO_GENERATION
 from anabranch.protocol.transitions import enter
 
@@ -97,6 +97,38 @@ class GroupMember:
             self.member_id = UNKNOWN_MEMBER
         self.leader = False
         self.rejoin_needed = True
+
+
+class Failure:
+    """The error that ended a membership, for the user's next call."""
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether every call raises the error: another consumer has this member's place in the group (KIP-345).
+
+        To join again would take the place back, and the two consumers would fence each other for ever.
+        """
+        return self.error is not None and self.error.code is ErrorCode.FENCED_INSTANCE_ID
+
+    def note(self, group_id: str, error: KafkaError, group_instance_id: str | None) -> None:
+        """Keep the error, with the names that a coordinator's response lacks."""
+        message = f"group {group_id}: {error.message}"
+        if error.code is ErrorCode.FENCED_INSTANCE_ID:
+            message += f"; another consumer joined with group_instance_id {group_instance_id!r}, so close this one"
+        self.error = error_for(error.code, message)
+
+    def take(self) -> KafkaError:
+        """The error, for the caller to raise; forgotten unless it is final."""
+        assert self.error is not None
+        error = self.error.with_traceback(None)
+        if not self.is_final:
+            self.error = None
+        return error
 
 
 def react(error: ErrorCode) -> Reaction:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from anabranch.client.group.assignors.model import MemberSubscription
+from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated import consumer_protocol as schema
 from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from anabranch.protocol.subscriptions import read_assignment, read_subscription
@@ -74,6 +75,19 @@ def encode_assignment(
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
     """The partitions of an assignment. A broker sends empty bytes to a member without an assignment."""
     return _flatten(read_assignment(data).assigned_partitions) if data else ()
+
+
+def refuse_unsubscribed(partitions: Iterable[TopicPartition], topics: frozenset[str]) -> None:
+    """Raise REBALANCE_IN_PROGRESS for an assignment with partitions of other topics: the member has to join again.
+
+    A coordinator returns the last assignment to a static member that restarts (KIP-345), even if the member's
+    subscription is another one now.
+    """
+    others = sorted({tp.topic for tp in partitions} - topics)
+    if others:
+        named = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
+        message = f"the assignment is that of another subscription, it has partitions of {named}"
+        raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, message)
 
 
 def read_layouts(data: bytes) -> dict[str, AssignedLayout] | None:

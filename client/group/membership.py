@@ -21,7 +21,7 @@ from anabranch.client.config import ConsumerConfig
 from anabranch.client.errors import ClientClosedError, CommitFailedError, ErrorCode, KafkaError, error_for
 from anabranch.client.group.assignors import Assignor
 from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
-from anabranch.client.group.group_member import GroupMember, MemberState, Reaction, react
+from anabranch.client.group.group_member import Failure, GroupMember, MemberState, Reaction, react
 from anabranch.client.group.group_protocol import (
     PROTOCOL_TYPE,
     AssignedLayout,
@@ -30,6 +30,7 @@ from anabranch.client.group.group_protocol import (
     encode_assignment,
     encode_subscription,
     read_layouts,
+    refuse_unsubscribed,
 )
 from anabranch.client.group.led_assignment import LedAssignment, spans_of
 from anabranch.client.group.listener import RebalanceListener
@@ -48,7 +49,6 @@ from anabranch.runtime.env import Env
 _log = logging.getLogger(__name__)
 _JOIN_MARGIN_MS = 5_000
 """A coordinator answers JoinGroup after up to the rebalance timeout; Kafka's client waits this much longer."""
-
 _NEVER_RESIZED = AssignedLayout(version=0, total=0)
 _LEADER_REFRESH_S = 2.0
 """Seconds for which a leader waits for newer metadata before it assigns partitions by its present metadata."""
@@ -95,7 +95,7 @@ class GroupMembership:
         self._join_scope: anyio.CancelScope | None = None
         self._joined: _Joined | None = None
         self._lost = False
-        self._fatal: KafkaError | None = None
+        self._failure = Failure()
         self._led: LedAssignment | None = None
         """The assignment of all members, if this member is the leader and no other assignment is needed."""
         self._led_owners: dict[TopicPartition, str] = {}
@@ -142,9 +142,10 @@ class GroupMembership:
         """Run the steps that belong to the user's task: callbacks, assignment changes, the start of a join."""
         now = self._env.clock.monotonic()
         self._last_poll = now
-        if self._fatal is not None:
-            error, self._fatal = self._fatal, None
-            raise error
+        if self._failure.error is not None:
+            if self._lost:
+                await self._give_up_lost()
+            raise self._failure.take()
         if not self._subscription.is_group_managed:
             self._auto_commit(now)
             return
@@ -166,7 +167,7 @@ class GroupMembership:
     def needs_poll(self) -> bool:
         """Whether ``poll`` has more to do than note the time."""
         return (
-            self._fatal is not None
+            self._failure.error is not None
             or self._lost
             or self._joined is not None
             or (self.member.rejoin_needed and not self._joining)
@@ -319,8 +320,8 @@ class GroupMembership:
         return reaction
 
     def _fail(self, error: KafkaError) -> None:
-        """Let the user's next call raise the error. Add the group's name, which a coordinator's response lacks."""
-        self._fatal = error_for(error.code, f"group {self.link.group_id}: {error.message}")
+        """Let the user's next call raise the error."""
+        self._failure.note(self.link.group_id, error, self._config.group_instance_id)
 
     def _lose(self) -> None:
         self.member.forget(keep_member_id=False)
@@ -364,11 +365,13 @@ class GroupMembership:
         synced: SyncGroupResponse = await self._ask(sync, timeout_ms)
         if synced.error_code:
             raise error_for(synced.error_code)
+        partitions = decode_assignment(synced.assignment)
+        refuse_unsubscribed(partitions, topics)
         rejoin = member.rejoin_needed
         self._assigned_layouts = None if member.leader else read_layouts(synced.assignment)
         member.synced()
         member.rejoin_needed = rejoin or self._subscription.topics != topics
-        return decode_assignment(synced.assignment)
+        return partitions
 
     async def _ask(self, request: Message, timeout_ms: float) -> Any:
         response = await self.link.request(request, timeout_ms=timeout_ms)
@@ -507,6 +510,7 @@ class GroupMembership:
 
     async def close(self, *, commit: bool) -> None:
         """Commit as configured if ``commit`` is set, give the partitions up, and leave the group."""
+        self._failure = Failure()
         if self._lost:
             await self._give_up_lost()
         if commit:
@@ -639,6 +643,8 @@ class GroupMembership:
     ) -> set[TopicPartition]:
         member = self.member
         managed = self._subscription.is_group_managed
+        if self._failure.is_final:
+            raise self._failure.take()
         if managed and member.generation_id < 0:
             raise CommitFailedError(
                 ErrorCode.UNKNOWN_MEMBER_ID, f"the consumer is not a member of group {self.link.group_id} at the moment"
@@ -655,10 +661,14 @@ class GroupMembership:
             )
         except KafkaError as error:
             reaction = react(error.code)
-            if reaction not in (Reaction.REJOIN, Reaction.REJOIN_AS_NEW):
-                raise
             # During a join the response to JoinGroup decides whether this client is still a member.
-            if managed and member.state is MemberState.STABLE and member.generation_id == generation_id:
+            is_current = managed and member.state is MemberState.STABLE and member.generation_id == generation_id
+            if reaction not in (Reaction.REJOIN, Reaction.REJOIN_AS_NEW):
+                if is_current and error.code is ErrorCode.FENCED_INSTANCE_ID:
+                    self.note_error(error)
+                    self._fail(error)
+                raise
+            if is_current:
                 self.note_error(error)
             raise CommitFailedError(
                 error.code,

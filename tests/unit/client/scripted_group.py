@@ -16,6 +16,7 @@ from anabranch.client.group.group_protocol import AssignedLayout, encode_assignm
 from anabranch.client.group.membership import GroupMembership
 from anabranch.client.subscription.subscription import Subscription
 from anabranch.protocol.errors import ErrorCode, error_for
+from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse
 from anabranch.protocol.generated.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -45,6 +46,8 @@ class ScriptedLink:
         self.join_is_held = anyio.Event()
         self.hold_commits: anyio.Event | None = None
         self.refuse_commits: ErrorCode | None = None
+        self.refuse_heartbeats: ErrorCode | None = None
+        self.refuse_joins: ErrorCode | None = None
         self.committed: list[dict[TopicPartition, int]] = []
 
     async def request(self, body: Any, **_: Any) -> Any:
@@ -54,10 +57,14 @@ class ScriptedLink:
         if isinstance(body, SyncGroupRequest):
             layouts = self.layouts.pop(0) if self.layouts else None
             return SyncGroupResponse(assignment=encode_assignment(self.assignments.pop(0), layouts))
+        if isinstance(body, HeartbeatRequest):
+            return HeartbeatResponse(error_code=self.refuse_heartbeats or ErrorCode.NONE)
         assert isinstance(body, LeaveGroupRequest)
         return LeaveGroupResponse()
 
     async def _join(self, body: JoinGroupRequest) -> JoinGroupResponse:
+        if self.refuse_joins is not None:
+            return JoinGroupResponse(error_code=self.refuse_joins)
         if not body.member_id:
             return JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=f"m{len(self.seen)}")
         if self.hold_joins is not None:

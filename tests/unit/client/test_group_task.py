@@ -12,6 +12,7 @@ from anabranch.client.group.listener import RebalanceListener
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse
 from anabranch.protocol.generated.sync_group import SyncGroupRequest
+from anabranch.protocol.types import TopicPartition
 from tests.unit.client.scripted_group import T0, T1, Fixture, Listener, Run, ScriptedLink, reading
 
 
@@ -133,5 +134,81 @@ def test_an_error_that_ends_the_membership_names_the_group(run: Run) -> None:
             with pytest.raises(KafkaError, match=r"^INCONSISTENT_GROUP_PROTOCOL \(23\): group g: "):
                 await member.poll_until(lambda: False)
             tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+FENCED = "group g: .*another consumer joined with group_instance_id 'one'"
+
+
+def joins(link: ScriptedLink) -> int:
+    return sum(isinstance(body, JoinGroupRequest) for body in link.seen)
+
+
+@pytest.mark.parametrize("by", ["heartbeat", "position", "commit"])
+def test_a_fenced_static_member_stays_out(run: Run, by: str) -> None:
+    """Every later call raises the error. To join again would fence the consumer that has the place now."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0], [T0])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link, group_instance_id="one")
+            await member.poll_until(lambda: member.held == {T0})
+            before = joins(link)
+            offsets = {T0: OffsetAndMetadata(5, "", -1, -1)}
+            if by == "heartbeat":
+                link.refuse_heartbeats = ErrorCode.FENCED_INSTANCE_ID
+                await member.coordinator._heartbeat()
+            elif by == "position":
+                fenced = KafkaError(ErrorCode.FENCED_INSTANCE_ID, "fenced")
+                member.coordinator.on_position_error(fenced, member.coordinator.member.generation_id)
+            else:
+                link.refuse_commits = ErrorCode.FENCED_INSTANCE_ID
+                with pytest.raises(KafkaError) as refused:
+                    await member.coordinator.commit(offsets)
+                assert refused.value.code is ErrorCode.FENCED_INSTANCE_ID
+            for _ in range(3):
+                assert member.coordinator.needs_poll()
+                with pytest.raises(KafkaError, match=FENCED):
+                    await member.coordinator.poll()
+                await anyio.wait_all_tasks_blocked()
+            with pytest.raises(KafkaError, match=FENCED):
+                await member.coordinator.commit(offsets)
+            assert joins(link) == before and not member.held
+            assert link.committed == []
+            await member.coordinator.close(commit=True)
+            await member.poll_until(lambda: member.held == {T0})  # a later subscription takes the place back
+
+    run(check)
+
+
+def test_a_static_member_that_is_fenced_while_it_joins_stays_out(run: Run) -> None:
+    async def check() -> None:
+        link = ScriptedLink()
+        link.refuse_joins = ErrorCode.FENCED_INSTANCE_ID
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link, group_instance_id="one")
+            await member.coordinator.poll()
+            await anyio.wait_all_tasks_blocked()
+            before = joins(link)
+            for _ in range(3):
+                with pytest.raises(KafkaError, match=FENCED):
+                    await member.coordinator.poll()
+                await anyio.wait_all_tasks_blocked()
+            assert joins(link) == before
+
+    run(check)
+
+
+def test_an_assignment_of_another_subscription_is_not_taken(run: Run) -> None:
+    """A static member that restarts gets its last assignment, although it subscribes to another topic now."""
+
+    async def check() -> None:
+        link = ScriptedLink([TopicPartition("before", 0)], [TopicPartition("before", 0), T1], [T0])
+        async with anyio.create_task_group() as tasks:
+            member, listener = Fixture(tasks, link, group_instance_id="one"), Listener()
+            member.coordinator.listener = RebalanceListener(listener)
+            await member.poll_until(lambda: member.held == {T0})
+            assert link.generation_id == 3 and listener.calls == [("assigned", [T0])]
 
     run(check)

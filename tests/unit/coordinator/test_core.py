@@ -134,6 +134,16 @@ def test_two_restarts_of_a_static_member_in_a_row_keep_its_assignment() -> None:
     assert driver.replies[token].assignment == b"i-1"
 
 
+@pytest.mark.parametrize(("topics", "state"), [(("t",), "Stable"), (("t", "u"), "CompletingRebalance")])
+def test_a_static_member_that_restarts_with_other_topics_gets_a_new_assignment(
+    topics: tuple[str, ...], state: str
+) -> None:
+    driver = Driver()
+    driver.stable_group("a", v=5, instance="i", topics=("t",))
+    joined = driver.replies[driver.join(v=5, instance="i", topics=topics)]
+    assert (joined.error_code, driver.state()) == (ErrorCode.NONE, state)
+
+
 def test_a_loaded_group_above_group_max_size_rebalances_and_shrinks() -> None:
     driver = Driver()
     members = driver.stable_group("a", "b", "c")
