@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from anabranch.client.errors import (
         BufferExhaustedError,
         ClientClosedError,
+        ClientFailedError,
         CommitFailedError,
         ErrorCode,
         IllegalStateError,
@@ -64,6 +65,7 @@ __all__ = [
     "BlockedPartition",
     "BufferExhaustedError",
     "ClientClosedError",
+    "ClientFailedError",
     "ClusterDescription",
     "CommitFailedError",
     "ConfigEntry",
@@ -109,6 +111,7 @@ _ERRORS = frozenset(
     {
         "BufferExhaustedError",
         "ClientClosedError",
+        "ClientFailedError",
         "CommitFailedError",
         "ErrorCode",
         "IllegalStateError",

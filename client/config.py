@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from anabranch.client.arguments import shown, text
 from anabranch.protocol.addresses import join_address, split_address
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.sentinels import ACKS_ALL
@@ -30,17 +31,17 @@ _LONG_MAX = 2**63 - 1
 # ---------------------------------------------------------------- rules
 
 
-def _number(key: str, value: object, low: float, high: float, whole: bool) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ConfigError(key, f"{value!r} is not a number")
+def _number(key: str, value: Any, low: float, high: float, whole: bool) -> int | float:
+    if isinstance(value, bool) or not (isinstance(value, int | float | str) or hasattr(type(value), "__index__")):
+        raise ConfigError(key, f"{shown(value)} is not a number")
     try:
         number: int | float = int(value) if whole else float(value)
-    except (ValueError, OverflowError):
-        raise ConfigError(key, f"{value!r} is not a {'whole ' if whole else ''}number") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(key, f"{shown(value)} is not a {'whole ' if whole else ''}number") from None
     if whole and isinstance(value, float) and value != number:
-        raise ConfigError(key, f"{value!r} is not a whole number")
+        raise ConfigError(key, f"{shown(value)} is not a whole number")
     if not low <= number <= high:
-        raise ConfigError(key, f"{value!r} is outside of {low:,} to {high:,}")
+        raise ConfigError(key, f"{shown(value)} is outside of {low:,} to {high:,}")
     return number
 
 
@@ -57,17 +58,17 @@ def _flag(default: bool) -> Any:
             return value
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
-        raise ConfigError(key, f"{value!r} is neither true nor false")
+        raise ConfigError(key, f"{shown(value)} is neither true nor false")
 
     return field(default=default, metadata={"rule": rule})
 
 
 def _choice(default: str, *choices: str) -> Any:
     def rule(key: str, value: object) -> object:
-        text = "none" if value is None else str(value).lower()
-        if text not in choices:
-            raise ConfigError(key, f"{value!r} is not one of {', '.join(choices)}")
-        return text
+        chosen = "none" if value is None else value.lower() if isinstance(value, str) else ""
+        if chosen not in choices:
+            raise ConfigError(key, f"{shown(value)} is not one of {', '.join(choices)}")
+        return chosen
 
     return field(default=default, metadata={"rule": rule})
 
@@ -75,15 +76,18 @@ def _choice(default: str, *choices: str) -> Any:
 def _text(default: str | None) -> Any:
     def rule(key: str, value: object) -> object:
         if value is not None and not (isinstance(value, str) and value):
-            raise ConfigError(key, f"{value!r} is not a non-empty string")
-        return value
+            raise ConfigError(key, f"{shown(value)} is not a non-empty string")
+        try:
+            return text(key, value) if value is not None else None
+        except ValueError as error:
+            raise ConfigError(key, str(error).removeprefix(f"{key} ")) from None
 
     return field(default=default, metadata={"rule": rule})
 
 
 def _parse_callable(key: str, value: object) -> object:
     if value is not None and not callable(value):
-        raise ConfigError(key, f"{value!r} is not callable")
+        raise ConfigError(key, f"{shown(value)} is not callable")
     return value
 
 
@@ -94,26 +98,27 @@ def _parse_servers(key: str, value: object) -> object:
     elif isinstance(value, Sequence):
         texts = value
     else:
-        raise ConfigError(key, f"{value!r} is neither a string nor a list")
+        raise ConfigError(key, f"{shown(value)} is neither a string nor a list")
     found: list[tuple[str, int]] = []
-    for text in texts:
-        if isinstance(text, tuple) and len(text) == 2:
-            text = join_address(*text)
+    for address in texts:
         try:
-            host, port = split_address(str(text))
-        except ValueError:
+            given = join_address(*address) if isinstance(address, tuple) and len(address) == 2 else address
+            host, port = split_address(str(given))
+            host.encode("idna")
+        except (TypeError, ValueError):
             host, port = "", 0
         if not host or not port:
-            raise ConfigError(key, f"{text!r} is not host:port")
+            raise ConfigError(key, f"{shown(address)} is not host:port")
         found.append((host, port))
     return tuple(found)
 
 
 def _parse_acks(key: str, value: object) -> object:
     """0, 1, or -1 for "all"."""
-    acks = {"all": ACKS_ALL, "-1": ACKS_ALL, "0": 0, "1": 1}.get(str(value).lower())
+    text_of = value.lower() if isinstance(value, str) else shown(value)
+    acks = {"all": ACKS_ALL, "-1": ACKS_ALL, "0": 0, "1": 1}.get(text_of)
     if acks is None:
-        raise ConfigError(key, f'{value!r} is not one of 0, 1, "all"')
+        raise ConfigError(key, f'{shown(value)} is not one of 0, 1, "all"')
     return acks
 
 

@@ -18,6 +18,7 @@ from anabranch.protocol.types import TopicPartition
 __all__ = [
     "BufferExhaustedError",
     "ClientClosedError",
+    "ClientFailedError",
     "CommitFailedError",
     "CoordinatorMovedError",
     "ErrorCode",
@@ -44,6 +45,19 @@ class IllegalStateError(RuntimeError):
 
 class ClientClosedError(IllegalStateError):
     """The client was closed, or was not entered with ``async with``."""
+
+
+class ClientFailedError(KafkaError, ClientClosedError):
+    """A background task of the client ended by an error that nobody expected, which is the cause (``__cause__``).
+
+    The records that were not acknowledged have failed, and the client cannot be used any more.
+    """
+
+    def __init__(self, client: str, cause: Exception) -> None:
+        self.client = client
+        self.cause = cause
+        super().__init__(ErrorCode.UNKNOWN_SERVER_ERROR, f"a task of this {client} ended by an error: {cause!r}")
+        self.__cause__ = cause
 
 
 class UnassignedParentError(IllegalStateError):

@@ -6,6 +6,7 @@ over connections that are still open.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -13,17 +14,21 @@ from typing import Generic, Self, TypeVar
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
+from anabranch.client.arguments import duration, judged, optional
 from anabranch.client.config import ClientConfig
-from anabranch.client.errors import ClientClosedError
+from anabranch.client.errors import ClientClosedError, ClientFailedError
 from anabranch.client.group.coordinator_link import CoordinatorLink
 from anabranch.client.net.connections import Connections, ConnectionSettings
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.net.offsets import OffsetQueries
+from anabranch.client.tasks import GuardedTasks, Tasks
 from anabranch.runtime.env import Env
 
 Config = TypeVar("Config", bound=ClientConfig)
+_log = logging.getLogger(__name__)
 
 
+@judged({"close": {"timeout_ms": optional(duration)}})
 class Client(ABC, Generic[Config]):
     """Base of the clients. Subclasses define ``_start`` and ``_stop``, which run inside ``async with``."""
 
@@ -33,6 +38,8 @@ class Client(ABC, Generic[Config]):
         self._tasks: TaskGroup | None = None
         self._block: TaskGroup
         self._closed = False
+        self._failure: ClientFailedError | None = None
+        """The error of the first background task that ended by an error."""
         self._connections: Connections
         self._metadata: Metadata
 
@@ -42,6 +49,8 @@ class Client(ABC, Generic[Config]):
         return self._config
 
     def _ensure_open(self) -> TaskGroup:
+        if self._failure is not None:
+            raise ClientFailedError(self._failure.client, self._failure.cause)
         if self._tasks is None or self._closed:
             name = type(self).__name__
             state = "is closed" if self._closed else f"is used outside of `async with {name}(...)` and before start()"
@@ -85,8 +94,20 @@ class Client(ABC, Generic[Config]):
         )
 
     @abstractmethod
-    async def _start(self, tasks: TaskGroup) -> None:
+    async def _start(self, tasks: Tasks) -> None:
         """Create the parts and start the tasks."""
+
+    def _fail(self, error: Exception) -> None:
+        """React to the end of a background task. All later calls raise its error."""
+        kind = type(self).__name__
+        _log.error("a task of the %s ended by an error", kind, exc_info=error)
+        if self._failure is None:
+            self._failure = ClientFailedError(kind, error)
+            self._metadata.close(self._failure)
+            self._on_failure(self._failure)
+
+    def _on_failure(self, failure: ClientFailedError) -> None:
+        """End what waits for the background tasks."""
 
     async def _stop(self, clean: bool) -> None:
         """Finish running work; ``clean`` is False when an exception ends the block."""
@@ -97,7 +118,8 @@ class Client(ABC, Generic[Config]):
         self._block = anyio.create_task_group()
         await self._block.__aenter__()
         with anyio.CancelScope(shield=True):  # a cancellation half-way would not reach the host task
-            tasks = self._tasks = await self._block.start(_host_tasks)
+            group = self._tasks = await self._block.start(_host_tasks)
+        tasks = GuardedTasks(group, self._fail)
         config = self._config
         settings = ConnectionSettings(
             client_id=config.client_id,
@@ -125,6 +147,8 @@ class Client(ABC, Generic[Config]):
             self._tasks.cancel_scope.cancel()
             # Python itself raises the exception of the block: the task group must not wrap it.
             await self._block.__aexit__(None, None, None)
+        if self._failure is not None and exc is None:
+            raise self._failure
 
     async def start(self) -> Self:
         """Start the client, as entering ``async with`` does. The same task must call ``stop``."""
@@ -147,7 +171,7 @@ class Client(ABC, Generic[Config]):
         if self._closed:
             return
         try:
-            await self._stop(clean)
+            await self._stop(clean and self._failure is None)
         finally:
             self._closed = True
             self._metadata.close()

@@ -284,7 +284,10 @@ class Channel:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 tasks.start_soon(self._write)
-                await self._read()
+                try:
+                    await self._read()
+                finally:
+                    self.close()  # before the group ends, so that nobody starts a task in it
                 tasks.cancel_scope.cancel()
         finally:
             self.close()

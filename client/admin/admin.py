@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
 import anyio
-from anyio.abc import TaskGroup
 
 from anabranch.client.admin import codec, features, resize
+from anabranch.client.admin.arguments import ADMIN_RULES, OFFSET_SPECS
 from anabranch.client.admin.types import (
     ALL_BROKERS,
     ClusterDescription,
@@ -28,14 +28,16 @@ from anabranch.client.admin.types import (
     TopicDescription,
     TopicListing,
 )
+from anabranch.client.arguments import judged
 from anabranch.client.cluster import Cluster, Node
 from anabranch.client.config import LINEAGES_AT_ONCE, AdminConfig
 from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
-from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
+from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata, committed_offset
 from anabranch.client.lifecycle import Client
 from anabranch.client.net.connections import CHANGES, backoff_ms
 from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries, ask_lineages, in_requests
 from anabranch.client.options import AdminOptions
+from anabranch.client.tasks import Tasks
 from anabranch.ordered_resize.autoscale import Measured
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from anabranch.protocol.generated.create_partitions import (
@@ -54,9 +56,6 @@ from anabranch.protocol.generated.metadata import MetadataRequest, MetadataReque
 from anabranch.protocol.message import Message
 from anabranch.protocol.request_kinds import ElectionType
 from anabranch.protocol.sentinels import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    MAX_TIMESTAMP,
     NO_COUNT,
     NO_EPOCH,
     NO_INCARNATION,
@@ -75,9 +74,8 @@ _FINAL_FOR_CHANGES = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 _STILL = "; the request may still be carried out"
 """The end of the error message of a change that got no response."""
 
-OFFSET_SPECS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "max_timestamp": MAX_TIMESTAMP}
 
-
+@judged(ADMIN_RULES)
 class Admin(Client[AdminConfig]):
     """``anabranch.Admin`` with an explicit environment."""
 
@@ -85,7 +83,7 @@ class Admin(Client[AdminConfig]):
         super().__init__(AdminConfig.parse(config), env)
         self._queries: OffsetQueries
 
-    async def _start(self, tasks: TaskGroup) -> None:
+    async def _start(self, tasks: Tasks) -> None:
         self._metadata = self._make_metadata(allow_auto_create=False)
         self._queries = self._make_queries()
         self._connections.on_lost = lambda node_id: self._metadata.request_update()
@@ -117,6 +115,7 @@ class Admin(Client[AdminConfig]):
         attempt, failure = 0, None
         with anyio.move_on_after(limit_ms / 1000):
             while True:
+                self._ensure_open()
                 attempt += 1
                 try:
                     return await attempt_once()
@@ -472,11 +471,7 @@ class Admin(Client[AdminConfig]):
         after ``default_api_timeout_ms``.
         """
         self._ensure_open()
-        timestamps: dict[TopicPartition, int] = {}
-        for tp, spec in specs.items():
-            if isinstance(spec, str) and spec not in OFFSET_SPECS:
-                raise ValueError(f"{tp}: {spec!r} is neither a timestamp nor one of {', '.join(OFFSET_SPECS)}")
-            timestamps[tp] = OFFSET_SPECS[spec] if isinstance(spec, str) else spec
+        timestamps = {tp: OFFSET_SPECS[spec] if isinstance(spec, str) else spec for tp, spec in specs.items()}
         await self._retry("Metadata", lambda: self._know({tp.topic for tp in specs}))
         timeout_ms, partial = self._patience(within_ms)
         found = await self._queries.list_offsets(timestamps, timeout_ms, read_committed=read_committed, partial=partial)
@@ -673,7 +668,7 @@ class Admin(Client[AdminConfig]):
         self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:
         """Set committed offsets of a group without members. Raises UNKNOWN_MEMBER_ID if the group has members."""
-        chosen = {tp: OffsetAndMetadata(o) if isinstance(o, int) else o for tp, o in offsets.items()}
+        chosen = {tp: committed_offset("offsets", offset) for tp, offset in offsets.items()}
         await self._link(group_id).commit_offsets(chosen, self._config.default_api_timeout_ms)
 
     async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:

@@ -9,15 +9,16 @@ from typing import Any, Generic, Self, Unpack
 
 import anyio
 import anyio.lowlevel
-from anyio.abc import TaskGroup
 
+from anabranch.client.arguments import each, judged, topic_partition
 from anabranch.client.client_metrics import CONSUMER_GROUP, CONSUMER_TRAFFIC, ConsumerTraffic, Metrics
 from anabranch.client.config import ConsumerConfig
+from anabranch.client.consumer.arguments import CONSUMER_RULES
 from anabranch.client.consumer.fetcher import Fetcher
 from anabranch.client.consumer.positions import PositionResolver
-from anabranch.client.errors import ClientClosedError, IllegalStateError, KafkaTimeoutError
+from anabranch.client.errors import ClientClosedError, ClientFailedError, IllegalStateError, KafkaTimeoutError
 from anabranch.client.group.assignors import resolve_assignors
-from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
+from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata, committed_offset
 from anabranch.client.group.listener import PartitionKeyListener, RebalanceListener
 from anabranch.client.group.membership import GroupMembership
 from anabranch.client.lifecycle import Client
@@ -31,6 +32,7 @@ from anabranch.client.subscription.subscription import (
     FetchState,
     Subscription,
 )
+from anabranch.client.tasks import Tasks
 from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
@@ -43,6 +45,7 @@ _UNCLEAN_LEAVE_S = 1.0
 """Seconds for which a consumer tries to leave its group after an exception or a cancellation."""
 
 
+@judged(CONSUMER_RULES)
 class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
     """``anabranch.Consumer`` with an explicit environment."""
 
@@ -76,7 +79,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._announced: frozenset[TopicPartition] = frozenset()
         """Without a group: the partitions that the listener was last called with."""
 
-    async def _start(self, tasks: TaskGroup) -> None:
+    async def _start(self, tasks: Tasks) -> None:
         config = self._config
         metadata = self._metadata = self._make_metadata(allow_auto_create=config.allow_auto_create_topics)
         self._queries = self._make_queries()
@@ -136,6 +139,10 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._current = None
         await super().__aexit__(exc_type, exc, tb)
 
+    def _on_failure(self, failure: ClientFailedError) -> None:
+        self._changed.set()
+        self._positions.settled.set()
+
     def _on_moved(self) -> None:
         """React to positions set by the user: other partitions may have to wait for these partitions again."""
         self._current = None
@@ -187,8 +194,6 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             self._metadata.all_topics = True
             self._metadata.request_update()
         else:
-            if isinstance(topics, str):
-                raise TypeError("topics is a list of names, not one name")
             self._subscription.subscribe(topics or ())
             self._metadata.want_only(self._subscription.topics)
         self._ordered.listener = PartitionKeyListener(partition_key_listener)
@@ -210,7 +215,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         """
         self._ensure_open()
         self._ordered.listener = PartitionKeyListener(partition_key_listener)
-        wanted = [TopicPartition(*tp) for tp in partitions]
+        wanted = list(partitions)
         self._subscription.assign(wanted)
         self._metadata.want_only({tp.topic for tp in wanted})
         self._on_metadata()
@@ -264,8 +269,6 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         """``getmany`` of at most ``most`` partitions."""
         self._ensure_open()
         limit = self._config.max_poll_records if max_records is None else max_records
-        if limit < 1:
-            raise ValueError(f"max_records {limit} is below 1")
         self._since_poll = 0
         deadline = self._env.clock.monotonic() + timeout_ms / 1000
         await anyio.lowlevel.checkpoint()
@@ -285,8 +288,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             if left <= 0:
                 return {}
             await self._changed.wait(min(left, self._config.heartbeat_interval_ms / 1000))
-            if self._closed:
-                raise ClientClosedError("the consumer was closed")
+            self._ensure_open()
 
     async def _call_back(self) -> None:
         """Run the callbacks that are due. Partitions that the member lost during a long callback are given up."""
@@ -313,6 +315,8 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
 
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord[Key, Value]:
         """The next record, however long it takes. The position moves by one record."""
+        if partitions:
+            partitions = tuple(each(topic_partition)("partitions", partitions))
         record = self._next_buffered(partitions)
         while record is None:
             found = await self.getmany(*partitions, timeout_ms=self._config.default_api_timeout_ms, max_records=1)
@@ -349,6 +353,8 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             raise StopAsyncIteration
         try:
             return await self.getone()
+        except ClientFailedError:
+            raise
         except ClientClosedError:
             raise StopAsyncIteration from None
 
@@ -392,8 +398,6 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Deliver from ``offset`` next."""
-        if offset < 0:
-            raise ValueError(f"{partition}: offset {offset} is negative")
         self._subscription.state(partition).seek(offset)
         self._on_moved()
 
@@ -463,9 +467,6 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each timestamp (ms since the Unix epoch); None if there is no such record."""
-        for tp, timestamp in timestamps.items():
-            if timestamp < 0:
-                raise ValueError(f"{tp}: timestamp {timestamp} is negative")
         found = await self._list_offsets(timestamps)
         return {tp: found.get(tp) for tp in timestamps}
 
@@ -501,13 +502,11 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             return
         chosen: dict[TopicPartition, OffsetAndMetadata] = {}
         for tp, value in offsets.items():
-            offset = OffsetAndMetadata(value) if isinstance(value, int) else OffsetAndMetadata(*value)
-            if offset.offset < 0:
-                raise ValueError(f"{TopicPartition(*tp)}: offset {offset.offset} is negative")
+            offset = committed_offset("offsets", value)
             state = self._subscription.partitions.get(tp)
             if offset.incarnation < 0 and state is not None:
                 offset = offset._replace(incarnation=state.incarnation)
-            chosen[TopicPartition(*tp)] = offset
+            chosen[tp] = offset
         await self._coordinator.commit(chosen)
 
     async def committed(self, partition: TopicPartition) -> int | None:

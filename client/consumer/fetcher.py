@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import anyio
-from anyio.abc import TaskGroup
 
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.consumer.fetch_session import ConsumerFetchSession, FetchPosition, SessionRequest
@@ -33,6 +32,7 @@ from anabranch.client.subscription.subscription import (
     FetchState,
     Subscription,
 )
+from anabranch.client.tasks import Tasks
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.batch_layout import CODEC_MASK
 from anabranch.protocol.generated.fetch import (
@@ -115,7 +115,7 @@ class Fetcher:
         subscription: Subscription,
         metadata: Metadata,
         connections: Connections,
-        tasks: TaskGroup,
+        tasks: Tasks,
         on_data: Callable[[], None],
     ) -> None:
         self._env = env

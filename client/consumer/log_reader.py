@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import anyio
-from anyio.abc import TaskGroup
 
 from anabranch.client.cluster import Cluster
 from anabranch.client.config import ConsumerConfig
@@ -33,6 +32,7 @@ from anabranch.client.net.offsets import (
     in_requests,
     one_epoch_each,
 )
+from anabranch.client.tasks import Tasks
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from anabranch.protocol.records import RecordBatch, iter_batches
@@ -87,7 +87,7 @@ class LogReader(Client[ConsumerConfig]):
         self._queries: OffsetQueries
         self._link: CoordinatorLink | None = None
 
-    async def _start(self, tasks: TaskGroup) -> None:
+    async def _start(self, tasks: Tasks) -> None:
         config = self._config
         self._metadata = self._make_metadata(allow_auto_create=False)
         self._queries = self._make_queries()

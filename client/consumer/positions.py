@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 import anyio
-from anyio.abc import TaskGroup
 
 from anabranch.client.cluster import TopicInfo
 from anabranch.client.config import ConsumerConfig
@@ -17,6 +16,7 @@ from anabranch.client.net.connections import backoff_ms
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.net.offsets import OffsetQueries
 from anabranch.client.subscription.subscription import AssignedPartition, FetchState, Subscription
+from anabranch.client.tasks import Tasks
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.signal import Signal
@@ -38,7 +38,7 @@ class PositionResolver:
         queries: OffsetQueries,
         metadata: Metadata,
         link: CoordinatorLink | None,
-        tasks: TaskGroup,
+        tasks: Tasks,
         reports_divergence: Callable[[TopicPartition], bool],
         on_change: Callable[[], None],
     ) -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import anyio
 
+from anabranch.client import arguments
 from anabranch.client.cluster import Node
 from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
 from anabranch.client.group.group_member import Reaction, react
@@ -46,6 +47,21 @@ class OffsetAndMetadata(NamedTuple):
     metadata: str = ""
     leader_epoch: int = NO_EPOCH
     incarnation: int = NO_INCARNATION
+
+
+def committed_offset(name: str, value: Any) -> OffsetAndMetadata:
+    """The rule for an offset to commit: the offset, or a tuple of the offset and the other fields."""
+    if not isinstance(value, tuple):
+        return OffsetAndMetadata(arguments.offset(name, value))
+    if not 1 <= len(value) <= len(OffsetAndMetadata._fields):
+        raise arguments.refused(TypeError, name, value, "an OffsetAndMetadata")
+    made = OffsetAndMetadata(*value)
+    return OffsetAndMetadata(
+        arguments.offset(f"{name}.offset", made.offset),
+        arguments.text(f"{name}.metadata", made.metadata),
+        arguments.leader_epoch(f"{name}.leader_epoch", made.leader_epoch),
+        arguments.whole(NO_INCARNATION, arguments.INT64_MAX)(f"{name}.incarnation", made.incarnation),
+    )
 
 
 class CoordinatorLink:

@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 
 from anabranch.protocol.types import TopicPartition
 
+REBALANCE_CALLBACKS = ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost")
+KEY_CALLBACKS = ("on_partition_key_maybe_revoked", "on_partition_key_assigned")
+
 
 class RebalanceListener:
     """Calls the user's ``on_partitions_revoked``, ``on_partitions_assigned`` and ``on_partitions_lost``.

@@ -15,7 +15,6 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
-from anyio.abc import TaskGroup
 
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.errors import ClientClosedError, CommitFailedError, ErrorCode, KafkaError, error_for
@@ -37,6 +36,7 @@ from anabranch.client.group.listener import RebalanceListener
 from anabranch.client.net.connections import GENERAL, GROUP
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.subscription.subscription import Mode, Subscription
+from anabranch.client.tasks import Tasks
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
@@ -73,7 +73,7 @@ class GroupMembership:
         assignors: tuple[Assignor, ...],
         subscription: Subscription,
         metadata: Metadata,
-        tasks: TaskGroup,
+        tasks: Tasks,
         on_change: Callable[[], None],
     ) -> None:
         self._env = env

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import anyio
-from anyio.abc import TaskGroup
 
 from anabranch.client.cluster import Node
 from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, error_for
+from anabranch.client.tasks import Tasks
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.message import Message
 from anabranch.runtime.channel import Channel, Failures
@@ -89,7 +89,7 @@ class ConnectionSettings:
 class Connections:
     """Connections by broker id and purpose."""
 
-    def __init__(self, env: Env, settings: ConnectionSettings, tasks: TaskGroup) -> None:
+    def __init__(self, env: Env, settings: ConnectionSettings, tasks: Tasks) -> None:
         self._env = env
         self._settings = settings
         self._tasks = tasks
@@ -166,7 +166,7 @@ class Connections:
         except TimeoutError:
             self.on_lost(node.id)
             raise KafkaTimeoutError(f"no connection to {node} within {timeout_s:.1f} s") from None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # a name may be no name in the DNS
             self.on_lost(node.id)
             raise error_for(ErrorCode.NETWORK_EXCEPTION, f"no connection to {node}: {error}") from error
         self._tasks.start_soon(self._run, node.id, connection)

@@ -72,7 +72,7 @@ class Metadata:
         self._asked = Signal()
         self._hurried = Signal()
         self._updated = anyio.Event()
-        self._closed = False
+        self._closed_because: ClientClosedError | None = None
         self._asking_since: float | None = None
         """The start of the first refresh without a response; None if the last refresh had a response."""
         self._silent_since: float | None = None
@@ -299,9 +299,9 @@ class Metadata:
 
     # ------------------------------------------------------------ waiting
 
-    def close(self) -> None:
-        """Stop updates, and wake the tasks that wait for an update."""
-        self._closed = True
+    def close(self, why: ClientClosedError | None = None) -> None:
+        """Stop updates, and wake the tasks that wait for an update; ``why`` is the error that they raise."""
+        self._closed_because = why or ClientClosedError("the client is closed")
         self._updated.set()
 
     async def wait_update(self, timeout_s: float | None = None) -> None:
@@ -312,8 +312,8 @@ class Metadata:
         updated = self._updated
         with anyio.move_on_after(timeout_s):
             await updated.wait()
-        if self._closed:
-            raise ClientClosedError("the client is closed")
+        if self._closed_because is not None:
+            raise self._closed_because
 
     async def topic(self, name: str, timeout_ms: float) -> TopicInfo:
         """A topic with its partitions. Raises KafkaTimeoutError if the topic is not known after ``timeout_ms``."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import anyio
-from anyio.abc import TaskGroup
 
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.errors import ClientClosedError, KafkaError, UnassignedParentError
@@ -33,6 +32,7 @@ from anabranch.client.ordered_delivery.reports import Progress, Reports
 from anabranch.client.ordered_delivery.topic_gates import Questions, TopicGates
 from anabranch.client.subscription.fetched_batch import Records
 from anabranch.client.subscription.subscription import AssignedPartition, Subscription
+from anabranch.client.tasks import Tasks
 from anabranch.ordered_resize.gate import GateState
 from anabranch.protocol.sentinels import NO_INCARNATION, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
@@ -104,7 +104,7 @@ class OrderedDelivery:
         self._unassigned_changed = Signal()
         metadata.on_update(self._on_metadata)
 
-    def start(self, tasks: TaskGroup) -> None:
+    def start(self, tasks: Tasks) -> None:
         """Start the tasks that send questions. The tasks sleep until there is something to wait for."""
         tasks.start_soon(self._queries.run)
         if self._exchange is not None:

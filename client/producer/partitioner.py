@@ -11,11 +11,26 @@ import random
 from collections.abc import Callable
 from functools import lru_cache
 
+from anabranch.client.arguments import partition, shown
 from anabranch.client.cluster import TopicInfo
 from anabranch.protocol.key_placement import place, positive_hash
+from anabranch.zk_schemas.config_def import ConfigError
 
 Partitioner = Callable[[TopicInfo, bytes | None], int]
 """The choice of a partition by the metadata of the topic and the key of the record."""
+
+
+def judged_partitioner(partitioner: Partitioner) -> Partitioner:
+    """A user's partitioner, whose results are judged."""
+    if not callable(partitioner):
+        raise ConfigError("partitioner", f"{shown(partitioner)} is not callable")
+
+    def place(topic: TopicInfo, key: bytes | None) -> int:
+        chosen: int = partition("the partition that the partitioner chose,", partitioner(topic, key))
+        return chosen
+
+    return place
+
 
 _CACHED_KEYS = 65_536
 

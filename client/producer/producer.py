@@ -7,13 +7,14 @@ from typing import Any, Generic, Unpack
 
 import anyio
 import anyio.lowlevel
-from anyio.abc import TaskGroup
 
+from anabranch.client import arguments
+from anabranch.client.arguments import judged
 from anabranch.client.client_metrics import Metrics
 from anabranch.client.config import ProducerConfig
 from anabranch.client.errors import (
     BufferExhaustedError,
-    ClientClosedError,
+    ClientFailedError,
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
@@ -23,19 +24,28 @@ from anabranch.client.lifecycle import Client
 from anabranch.client.options import ProducerOptions, SentKey, SentValue
 from anabranch.client.producer.accumulator import Accumulator, check_record_size
 from anabranch.client.producer.moved_keys import MovedKeys
-from anabranch.client.producer.partitioner import Partitioner, StickyPartitioner
+from anabranch.client.producer.partitioner import Partitioner, StickyPartitioner, judged_partitioner
 from anabranch.client.producer.producer_batch import ProducerBatch, RecordHandle, RecordMetadata
 from anabranch.client.producer.replacement import Placing
 from anabranch.client.producer.sender import Sender
 from anabranch.client.producer.topic_placement import TopicPlacement
+from anabranch.client.tasks import Tasks
 from anabranch.protocol.batch_layout import Header
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
 Headers = Sequence[Header] | Mapping[str, bytes | None] | None
 _GIVES_WAY_AFTER_MS = 2
+_RECORD = dict.fromkeys(("topic", "value", "key", "partition", "headers", "timestamp_ms"), arguments.by_itself)
+PRODUCER_RULES = {
+    "send": _RECORD,
+    "send_and_wait": _RECORD,
+    "send_many": dict.fromkeys(("topic", "records", "partition"), arguments.by_itself),
+    "partitions_for": {"topic": arguments.topic},
+}
 
 
+@judged(PRODUCER_RULES)
 class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
     """``anabranch.Producer`` with an explicit environment."""
 
@@ -52,7 +62,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         super().__init__(ProducerConfig.parse({**config, **serializers}), env)
         self._sticky = StickyPartitioner(self._env.rng)
         self._places_by_key = partitioner is None
-        self._place: Partitioner = self._sticky.place if partitioner is None else partitioner
+        self._place: Partitioner = self._sticky.place if partitioner is None else judged_partitioner(partitioner)
         self._progress = anyio.Event()
         self._memory_waiters = 0
         self._gives_way_at_ms = 0
@@ -63,7 +73,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         self._sender: Sender
         self._moved_keys: MovedKeys
 
-    async def _start(self, tasks: TaskGroup) -> None:
+    async def _start(self, tasks: Tasks) -> None:
         config = self._config
         self._metadata = self._make_metadata(allow_auto_create=True, topic_idle_ms=config.metadata_max_idle_ms)
         self._accumulator = Accumulator(
@@ -94,6 +104,10 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         tasks.start_soon(self._sender.run)
         tasks.start_soon(self._moved_keys.run)
         self._metadata.request_update()
+
+    def _on_failure(self, failure: ClientFailedError) -> None:
+        self._accumulator.abort(failure)
+        self._on_progress()
 
     async def _stop(self, clean: bool) -> None:
         try:
@@ -135,23 +149,29 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         Raises ``KafkaTimeoutError`` (``BufferExhaustedError``) when there was no room in time, and MESSAGE_TOO_LARGE
         for a record that can never be sent.
         """
-        if self._tasks is None or self._closed:
+        if self._tasks is None or self._closed or self._failure is not None:
             self._ensure_open()
         config = self._config
+        if type(topic) is not str:
+            topic = arguments.topic("topic", topic)
+        if partition is not None:
+            partition = arguments.partition("partition", partition)
+        if timestamp_ms is not None:
+            timestamp_ms = arguments.timestamp("timestamp_ms", timestamp_ms)
         key_data: Any = key if config.key_serializer is None else config.key_serializer(key)
         data: Any = value if config.value_serializer is None else config.value_serializer(value)
         if key_data is not None and type(key_data) is not bytes:
-            key_data = _as_bytes("key", key_data)
+            key_data = arguments.blob("key", key_data)
         if data is not None and type(data) is not bytes:
-            data = _as_bytes("value", data)
+            data = arguments.blob("value", data)
         size = (0 if key_data is None else len(key_data)) + (0 if data is None else len(data))
-        pairs: Sequence[Header] = () if not headers else _header_pairs(headers)
+        pairs: Sequence[Header] = () if headers is None else _header_pairs(headers)
         if pairs or size > config.batch_size:
             check_record_size(key_data, data, pairs, config.max_request_size, config.buffer_memory)
         accumulator = self._accumulator
         placement = accumulator.topics.get(topic)
         if placement is None or not placement.info.partitions:
-            placement = await self._topic_appears(topic)
+            placement = await self._topic_appears(arguments.topic("topic", topic))
         if not accumulator.has_room(size):
             await self._wait_for_room(size)
         now_ms = self._env.clock.now_ms()
@@ -210,7 +230,11 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         The records share requests as far as their partitions allow. Once all records have an outcome, the first error
         is raised.
         """
-        handles = [await self.send(topic, value, key, partition) for key, value in records]
+        handles: list[RecordHandle] = []
+        for at, pair in enumerate(arguments.items("records", records, "an iterable of pairs of a key and a value")):
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise arguments.refused(TypeError, f"records[{at}]", pair, "a pair of a key and a value")
+            handles.append(await self.send(topic, pair[1], pair[0], partition))
         self._sender.wake()
         written: list[RecordMetadata] = []
         failure: KafkaError | None = None
@@ -241,8 +265,6 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
 
     async def _partition_appears(self, placement: TopicPlacement, partition: int) -> None:
         """Wait at most ``max_block_ms`` for a partition that the metadata does not list (yet)."""
-        if partition < 0:
-            raise ValueError(f"topic {placement.name}: partition {partition} is negative")
         deadline = self._env.clock.monotonic() + self._config.max_block_ms / 1000
         layout = placement.layout
         while partition not in placement.info.partitions and placement.layout == layout:
@@ -277,8 +299,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         finally:
             self._memory_waiters -= 1
             self._sender.memory_short = self._memory_waiters > 0
-        if self._closed:
-            raise ClientClosedError("the producer was closed")
+        self._ensure_open()
 
     async def flush(self) -> None:
         """Send without lingering and return once every record sent so far is acknowledged or has failed."""
@@ -309,20 +330,16 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         return sorted(partition for partition in info.partitions if partition < undeleted)
 
 
-def _as_bytes(name: str, data: object) -> bytes:
-    """A key or value as bytes, so that the caller may use its buffer again. Raises TypeError for other types."""
-    if isinstance(data, bytes):
-        return data
-    if isinstance(data, bytearray | memoryview):
-        return bytes(data)
-    raise TypeError(f"{name} is {type(data).__name__}, not bytes; set {name}_serializer")
-
-
-def _header_pairs(headers: Sequence[Header] | Mapping[str, bytes | None]) -> Sequence[Header]:
+def _header_pairs(headers: Any) -> Sequence[Header]:
     pairs: list[Header] = []
-    for name, content in headers.items() if isinstance(headers, Mapping) else headers:
-        if not isinstance(name, str) or not (content is None or isinstance(content, bytes | bytearray | memoryview)):
-            raise TypeError(f"header {name!r} with value {content!r}: the name must be str, the value bytes or None")
+    given = headers.items() if isinstance(headers, Mapping) else headers
+    for at, pair in enumerate(arguments.items("headers", given, "a mapping or a list of pairs")):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise arguments.refused(TypeError, f"headers[{at}]", pair, "a pair of a name and a value")
+        name = arguments.text(f"headers[{at}]: the name", pair[0])
+        content = pair[1]
+        if content is not None and not isinstance(content, bytes | bytearray | memoryview):
+            raise arguments.refused(TypeError, f"headers: the value of {name!r},", content, "bytes or None")
         pairs.append((name, None if content is None else bytes(content)))
     return pairs
 

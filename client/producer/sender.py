@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Mapping
 
 import anyio
-from anyio.abc import TaskGroup
 
 from anabranch.client.client_metrics import PRODUCER_TRAFFIC, Metrics, ProducerTraffic
 from anabranch.client.cluster import Node
@@ -21,6 +20,7 @@ from anabranch.client.producer.producer_batch import BatchResult, ProducerBatch
 from anabranch.client.producer.replacement import Placing
 from anabranch.client.producer.resize_metrics import ProducerMetrics
 from anabranch.client.producer.topic_placement import TopicPlacement
+from anabranch.client.tasks import Tasks
 from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from anabranch.protocol.generated.produce import (
     PartitionProduceData,
@@ -52,7 +52,7 @@ class Sender:
         accumulator: Accumulator,
         metadata: Metadata,
         connections: Connections,
-        tasks: TaskGroup,
+        tasks: Tasks,
         placing: Placing,
     ) -> None:
         self._env = env

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from anabranch.client.arguments import shown
 from anabranch.client.group.assignors.cooperative_sticky import CooperativeStickyAssignor
 from anabranch.client.group.assignors.marked import PartitionSpan, spread
 from anabranch.client.group.assignors.model import Assignor, Members, MemberSubscription, PartitionCounts
@@ -38,11 +39,11 @@ def resolve_assignors(given: Sequence[object]) -> tuple[Assignor, ...]:
         if isinstance(item, str):
             known = _BY_NAME.get(item.strip())
             if known is None:
-                raise ConfigError("partition_assignment_strategy", f"{item!r} is not one of {', '.join(_BY_NAME)}")
+                raise ConfigError("partition_assignment_strategy", f"{shown(item)} is not one of {', '.join(_BY_NAME)}")
             found.append(known())
         else:
             instance = item() if isinstance(item, type) else item
             if not isinstance(instance, Assignor):
-                raise ConfigError("partition_assignment_strategy", f"{item!r} is no assignor")
+                raise ConfigError("partition_assignment_strategy", f"{shown(item)} is no assignor")
             found.append(instance)
     return tuple(found)

@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 from anabranch import Admin, Consumer, Producer, TopicPartition
-from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError
+from anabranch.client.errors import ClientClosedError, ClientFailedError, ErrorCode, KafkaError
+from anabranch.client.producer.accumulator import Accumulator
 from anabranch.client.producer.producer_batch import RecordHandle
 from tests.unit.client.fake_broker import FakeBroker, Fault
 
@@ -144,5 +145,62 @@ def test_batches_yields_one_partition_at_a_time_and_moves_only_its_position(run:
                     if not left:
                         break
                 assert seen == [3, 3]
+
+    run(check)
+
+
+FAULT = RuntimeError("a fault of the client")
+
+
+def end_the_task(*_: object) -> None:
+    raise FAULT
+
+
+def test_the_cause_that_ends_the_sender_is_the_error_of_each_record_and_of_the_block(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def program(address: str) -> None:
+        async with Producer(bootstrap_servers=address, linger_ms=60_000) as producer:
+            handles = [await producer.send("t", b"v") for _ in range(3)]
+            monkeypatch.setattr(Accumulator, "expire", end_the_task)
+            producer._sender.wake()
+            for handle in handles:
+                with pytest.raises(ClientFailedError) as failed:
+                    await handle
+                assert failed.value.__cause__ is FAULT
+            with pytest.raises(ClientFailedError, match="a fault of the client"):
+                await producer.send("t", b"v")
+
+    async def check() -> None:
+        async with FakeBroker({"t": 1}).running() as broker:
+            with pytest.raises(ClientFailedError) as failed:
+                await program(broker.address)
+            assert failed.value.__cause__ is FAULT
+
+    run(check)
+
+
+@pytest.mark.parametrize("what", ["getmany", "async for", "batches", *WAITS])
+def test_the_cause_that_ends_a_task_is_the_error_of_a_call_that_waits(run: Run, what: str) -> None:
+    calls: dict[str, tuple[type, Callable[[Any], Awaitable[Any]]]] = {
+        "getmany": (Consumer, lambda consumer: consumer.getmany(timeout_ms=60_000)),
+        "async for": (Consumer, lambda consumer: anext(consumer)),
+        "batches": (Consumer, lambda consumer: anext(consumer.batches())),
+    }
+    kind, call = (calls | WAITS)[what]
+
+    async def program() -> None:
+        async with kind(bootstrap_servers="127.0.0.1:1") as client:
+            client._metadata.on_update(end_the_task)
+            if isinstance(client, Consumer):
+                client.assign([TopicPartition("t", 0)])
+            client._metadata.request_update()
+            with anyio.fail_after(DEADLINE_S):
+                await call(client)
+
+    async def check() -> None:
+        with pytest.raises(ClientFailedError) as failed:
+            await program()
+        assert failed.value.__cause__ is FAULT
 
     run(check)
