@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from anabranch.broker.log.producer_bump import Answer, ProducerConnection
 from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES, ProducerState
 from anabranch.broker.retry_order import GIVE_UP_S
 from anabranch.protocol.batch_layout import HEADER, HEADER_BYTES, MAGIC, MAGIC_AT, MAX_SEQUENCE
@@ -96,11 +97,12 @@ class AwaitedBatches:
 class SentBatch:
     """A batch of an idempotent producer; its methods note whether the producer has to repeat it."""
 
-    __slots__ = ("_awaited", "_clock", "epoch", "first", "key", "last", "producer_id")
+    __slots__ = ("_awaited", "_clock", "_connection", "_request", "epoch", "first", "key", "last", "producer_id")
 
     def __init__(
         self,
         awaited: AwaitedBatches,
+        connection: ProducerConnection,
         clock: Clock,
         key: TopicPartition,
         producer_id: int,
@@ -109,6 +111,8 @@ class SentBatch:
         last: int,
     ) -> None:
         self._awaited = awaited
+        self._connection = connection
+        self._request = connection.requests
         self._clock = clock
         self.key = key
         self.producer_id = producer_id
@@ -117,7 +121,14 @@ class SentBatch:
         self.last = last
 
     @classmethod
-    def read(cls, awaited: AwaitedBatches, clock: Clock, key: TopicPartition, records: object) -> SentBatch | None:
+    def read(
+        cls,
+        awaited: AwaitedBatches,
+        connection: ProducerConnection,
+        clock: Clock,
+        key: TopicPartition,
+        records: object,
+    ) -> SentBatch | None:
         """Read the header of a batch, valid or not; returns None unless an idempotent producer wrote the batch."""
         if not isinstance(records, memoryview) or len(records) < HEADER_BYTES or records[MAGIC_AT] != MAGIC:
             return None
@@ -125,12 +136,16 @@ class SentBatch:
         delta, producer_id, epoch, first = header[6], header[9], header[10], header[11]
         if producer_id < 0:
             return None
-        return cls(awaited, clock, key, producer_id, epoch, first, increment_sequence(first, delta))
+        return cls(awaited, connection, clock, key, producer_id, epoch, first, increment_sequence(first, delta))
 
     def written(self) -> None:
         """Note that the batch is in the log, through this request or an earlier one."""
         if self._awaited:
             self._awaited.forget(self)
+
+    def acknowledged(self, producers: ProducerState, last_offset: int) -> None:
+        """Note that the batch, which ends at ``last_offset``, is answered with success."""
+        producers.record_answer(self.producer_id, Answer(last_offset, self._connection, self._request))
 
     def refused(self, code: ErrorCode) -> None:
         """Note that the batch is answered with an error."""

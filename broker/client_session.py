@@ -7,6 +7,7 @@ import uuid
 from typing import TypeVar
 
 from anabranch.broker.awaited_batches import AwaitedBatches
+from anabranch.broker.log.producer_bump import ProducerConnection
 from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES
 from anabranch.broker.retry_order import RetryOrder
 from anabranch.protocol.errors import ErrorCode
@@ -38,6 +39,7 @@ class ClientSession:
         "_max_retried",
         "_refreshes",
         "awaited",
+        "connection",
         "fetch_sessions",
         "retry_orders",
         "software_name",
@@ -52,6 +54,7 @@ class ClientSession:
         """Partitions for which a producer without idempotence has to repeat batches."""
         self.awaited = AwaitedBatches()
         """The batches that idempotent producers have to repeat."""
+        self.connection = ProducerConnection()
         self.fetch_sessions: set[int] = set()
         """The ids of the fetch sessions that end with this connection."""
         self._refreshes: dict[str, tuple[uuid.UUID | None, int, float]] = {}

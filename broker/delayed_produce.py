@@ -92,7 +92,13 @@ class AwaitedAppend(Awaited):
 
     def is_done(self) -> bool:
         code = self._appended.outcome()
-        return code is not None and (code is ErrorCode.NONE or self.refuse(code))
+        if code is None:
+            return False
+        if code is not ErrorCode.NONE:
+            return self.refuse(code)
+        if self._sent is not None and self.answer.base_offset >= 0:
+            self._sent.acknowledged(self.partition.log.producers, self._appended.end_offset - 1)
+        return True
 
 
 class AwaitedInTerm(Awaited):

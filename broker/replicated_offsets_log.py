@@ -152,7 +152,7 @@ class _AwaitedCommit(DelayedOperation):
     @classmethod
     def of(cls, purgatory: Purgatory, partition: Partition, end_offset: int) -> _AwaitedCommit:
         """Wait for ``end_offset`` within the present leadership."""
-        waiting = cls(purgatory, Appended(partition, end_offset, all_in_sync=True))
+        waiting = cls(purgatory, Appended(partition, end_offset, all_in_sync=True, awaits_isr=False))
         waiting.try_complete()
         if not waiting.completed:
             partition.watchers[waiting] = None

@@ -437,6 +437,15 @@ _COORDINATOR_KEYS = [
         "producer.id.expiration.ms", INT, MS_PER_DAY, POSITIVE, CLUSTER, doc="idle time before a producer expires"
     ),
     ConfigKey(
+        "producer.repeated.batch.max.age.ms",
+        INT,
+        300_000,
+        NATURAL,
+        CLUSTER,
+        doc="how long after its last append to a partition a producer may send batches again in a higher epoch without "
+        "having them written twice; at least the delivery timeout of idempotent producers",
+    ),
+    ConfigKey(
         "producer.id.expiration.check.interval.ms",
         INT,
         600_000,

@@ -1,11 +1,10 @@
 """DescribeProducers (61): the producers whose state a partition keeps (KIP-664).
 
-With ``without_records``, a follower gets a snapshot of the producers whose records were all deleted.
+With ``without_records``, a follower gets the files of the producers whose records were all deleted.
 """
 
 from __future__ import annotations
 
-from anabranch.broker.log.producer_snapshot import encode_snapshot
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.generated.describe_producers import (
@@ -38,9 +37,8 @@ def _answer(ctx: RequestContext, topic: str, index: int, without_records: bool) 
     except KafkaError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
     if without_records:
-        return PartitionResponse(
-            partition_index=index, snapshot=encode_snapshot(log.producers.below(log.log_start_offset))
-        )
+        files = log.producers.below(log.log_start_offset)
+        return PartitionResponse(partition_index=index, snapshot=files.snapshot, kept=files.kept)
     return PartitionResponse(
         partition_index=index,
         active_producers=[

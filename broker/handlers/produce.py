@@ -10,6 +10,10 @@ KIP-253: from version 9 on a producer names the layout by which it chose the par
 no in-sync replica can have a copy of the batch from an earlier leader. After the refusal, the producer may write the
 records again, in another partition or with other sequences.
 
+A batch that the log has already is answered with its offset before the layout and the ISR are checked, also if its
+producer has sent it again in a higher epoch (``log/producer_bump``). With acks=all a batch that is committed on too few
+replicas is not answered NOT_ENOUGH_REPLICAS_AFTER_APPEND, as Kafka does, but waits for the ISR until the timeout.
+
 When an idempotent producer has to repeat a batch, its later batches may be in flight already. If the log does not know
 the producer's next sequence, the later batches are refused as well (``awaited_batches``). Apache Kafka appends them,
 and librdkafka then considers the first batch written.
@@ -74,6 +78,7 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
     if request.transactional_id is not None:
         refusal = KafkaError(NO_TRANSACTIONS_CODE, NO_TRANSACTIONS)
         return _answer(request, _refuse(request, refusal))
+    ctx.session.connection.requests += 1
     parts: list[tuple[str, list[Part]]] = []
     for topic in request.topic_data:
         layout = named_layout(topic)
@@ -95,7 +100,8 @@ def _append(
     ctx: RequestContext, topic: str, layout: StoredLayout | None, data: PartitionProduceData, acks: int
 ) -> Part:
     key = TopicPartition(topic, data.index)
-    sent = SentBatch.read(ctx.session.awaited, ctx.node.env.clock, key, data.records)
+    session = ctx.session
+    sent = SentBatch.read(session.awaited, session.connection, ctx.node.env.clock, key, data.records)
     try:
         partition = _leader(ctx, key, layout, data.records)
     except KafkaError as error:
@@ -108,13 +114,13 @@ def _append(
         if layout is None:
             info = ctx.node.metadata.topics.get(topic)
             stock = ctx.node.stock_producers
-            admission = stock.admission(ctx.session, partition, info, admission)
-        if ctx.session.awaited:
-            admission = _in_turn(ctx, partition, admission)
+            admission = stock.admission(session, partition, info, admission)
         result = partition.append(
             records,
             all_in_sync=acks == ACKS_ALL,
             admission=admission,
+            in_turn=_in_turn(ctx, partition) if session.awaited else None,
+            connection=session.connection,
             read=None if large is None else large.read,
         )
     except KafkaError as error:
@@ -143,7 +149,10 @@ def _append(
     if sent is not None:
         sent.written()
     part: Part = response
-    if acks != 0:
+    if acks == 0:
+        if sent is not None:
+            sent.acknowledged(partition.log.producers, result.last_offset)
+    else:
         append = AwaitedAppend(partition, result.last_offset + 1, response, sent, all_in_sync=acks == ACKS_ALL)
         part = append.answer if append.is_done() else append
     order = ctx.session.retry_orders.get(key)
@@ -174,13 +183,11 @@ def _hold(
     return held
 
 
-def _in_turn(ctx: RequestContext, partition: Partition, admission: Admission | None) -> Admission:
-    """The admission check of a batch while other batches have to be repeated."""
+def _in_turn(ctx: RequestContext, partition: Partition) -> Admission:
+    """The check of a batch while other batches have to be repeated."""
     session = ctx.session
 
     def admit(batch: RecordBatch) -> None:
-        if admission is not None:
-            admission(batch)
         now = ctx.node.env.clock.monotonic()
         session.awaited.check(partition.key, batch, partition.log.producers, now, session.repeat_code)
 

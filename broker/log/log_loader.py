@@ -316,7 +316,7 @@ class _Loader:
         # The batches that are read again complete the transaction indexes of the recovered segments.
         snapshot = snapshots.load_latest(min(end, self._first_recovered))
         restored = restore_producers(producers, snapshot, log_start, self._now_ms)
-        for _ in chain(restored, replay_producers(producers, self._segments, end, snapshots)):
+        for _ in chain(restored, replay_producers(producers, self._segments, end, self._now_ms, snapshots)):
             if self._work.due():
                 await self._work.pause()
         producers.remove_expired(self._now_ms)

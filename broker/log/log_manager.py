@@ -77,7 +77,7 @@ class LogManager:
         self.unreadable = UnreadableLogs(storage, self._deleted)
         self._flusher = LogFlusher(env.clock, self._background, self._logs.is_current)
         self._catch_ups = CatchUps(self._background, self._logs.is_current)
-        self._expiration = ProducerExpiration(config.producer_id_expiration_ms)
+        self._expiration = ProducerExpiration(config.producer_id_expiration_ms, config.producer_repeated_max_age_ms)
         self.open_segments = OpenSegments(config.open_segments)
         self.cleaner = LogCleaner(env, config, self._logs, self._background)
         self.checkpoints = CheckpointWriter(self._logs, self.directories, self.cleaner, self._background)
@@ -307,6 +307,7 @@ class LogManager:
         """Apply the settings of compaction and producer expiry, which may change while the broker runs."""
         self._config = config
         self._expiration.ms = config.producer_id_expiration_ms
+        self._expiration.repeated_max_age_ms = config.producer_repeated_max_age_ms
         self.cleaner.reconfigure(config)
 
     # ------------------------------------------------------------ descriptions

@@ -25,7 +25,6 @@ from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.paths import directory_name, future_directory_name, join
 from anabranch.broker.log.pieces import pieces_of
 from anabranch.broker.log.producer_rebuild import catch_up
-from anabranch.broker.log.producer_snapshot import encode_snapshot
 from anabranch.broker.log.producer_state import ProducerExpiration, ProducerState
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -215,8 +214,9 @@ class LogMoves:
             open_segments=self._open_segments,
         )
         self._futures[log.partition] = future
-        if before := log.producers.below(first):
-            future.truncate_fully_and_start_at(first, encode_snapshot(before))
+        before = log.producers.below(first)
+        if before.snapshot:
+            future.truncate_fully_and_start_at(first, before)
             await catch_up(future)
         return future
 
@@ -230,6 +230,8 @@ class LogMoves:
         if log.leader_epoch_cache.latest_epoch > future.leader_epoch_cache.latest_epoch:
             future.assign_epoch(log.leader_epoch_cache.latest_epoch)
         future.layouts.take_over(log.layouts)
+        if log.rebuild is None and future.rebuild is None:
+            future.producers.take_over(log.producers)
         try:
             self._rename_directories(log, future, target)
             self._replace(log, future, target)

@@ -8,7 +8,7 @@ from typing import Any
 
 from anabranch.broker.log.log_config import MAX_LONG, LogConfig
 from anabranch.broker.log.open_segments import DEFAULT_LIMIT
-from anabranch.broker.log.producer_state import DEFAULT_EXPIRATION_MS
+from anabranch.broker.log.producer_state import DEFAULT_EXPIRATION_MS, DEFAULT_REPEATED_MAX_AGE_MS
 
 _KEYS = {
     "log.cleaner.backoff.ms": "cleaner_backoff_ms",
@@ -23,6 +23,7 @@ _KEYS = {
     "log.sealed.segments.open.max": "open_segments",
     "producer.id.expiration.check.interval.ms": "producer_id_expiration_check_interval_ms",
     "producer.id.expiration.ms": "producer_id_expiration_ms",
+    "producer.repeated.batch.max.age.ms": "producer_repeated_max_age_ms",
     "replica.high.watermark.checkpoint.interval.ms": "high_watermark_checkpoint_interval_ms",
 }
 
@@ -49,6 +50,7 @@ class LogManagerConfig:
     open_segments: int = DEFAULT_LIMIT
     producer_id_expiration_check_interval_ms: int = 600_000
     producer_id_expiration_ms: int = DEFAULT_EXPIRATION_MS
+    producer_repeated_max_age_ms: int = DEFAULT_REPEATED_MAX_AGE_MS
     retention_check_interval_ms: int = 300_000
     room_bytes: int = 64 * 1024 * 1024
 

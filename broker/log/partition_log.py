@@ -13,6 +13,8 @@ from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_state import AppendResult, LogRead, LogState
 from anabranch.broker.log.open_segments import OpenSegments
 from anabranch.broker.log.paths import LEADER_EPOCH_CHECKPOINT, PARTITION_COUNT_CHECKPOINT, join
+from anabranch.broker.log.producer_bump import BatchMetadata, ProducerConnection, is_same_batch
+from anabranch.broker.log.producer_files import NO_FILES, ProducerFiles
 from anabranch.broker.log.producer_rebuild import ProducerRebuild, catch_up
 from anabranch.broker.log.producer_state import AppendOrigin
 from anabranch.broker.log.retention import NOTHING_HELD, SEGMENTS_DELETED_AT_ONCE, count_deletable
@@ -21,6 +23,7 @@ from anabranch.broker.log.segment_list import SegmentList, base_of_next, facts_o
 from anabranch.broker.log.segment_swap import commit_cleaned, finish_swap
 from anabranch.broker.log.truncation import Truncation
 from anabranch.protocol.batch_layout import Buffer
+from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import RecordBatch, iter_batches, set_base_offset
 from anabranch.protocol.sentinels import HIGH_WATERMARK, NO_TIMESTAMP
@@ -138,29 +141,38 @@ class PartitionLog:
         *,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         admission: Callable[[RecordBatch], None] | None = None,
+        in_turn: Callable[[RecordBatch], None] | None = None,
+        connection: ProducerConnection | None = None,
         read: ReadBatch | None = None,
     ) -> AppendResult:
         """Give the one batch in ``records`` its offsets and append it; a writable buffer is rewritten in place.
 
         A batch that a producer repeats is not appended again. Any other batch has to pass ``admission`` before its
-        sequence is checked, so that batches after a refused batch are refused for the same reason. If this raises
-        ``KafkaError``, the log is as before. The codes are those of ``validate_append``, ``admission`` and
-        ``ProducerState.check``, and KAFKA_STORAGE_ERROR if the disk refuses.
+        sequence is checked, so that batches after a refused batch are refused for the same reason. Then it has to pass
+        ``in_turn``, as a repetition under other numbers has to. ``connection``: the connection that it came on. If this
+        raises ``KafkaError``, the log is as before. The codes are those of ``validate_append``, ``admission``,
+        ``in_turn`` and ``ProducerState.check``, and KAFKA_STORAGE_ERROR if the disk refuses.
         """
         self._durability.check_changeable()
         if self.rebuild is not None:  # a replica awaits ``catch_up`` before it leads, so a leader has no rebuild
             self.rebuild.advance_or_refuse()
         now_ms = self._clock.now_ms()
         batch = validate_append(records, self.config, now_ms, origin, read)
-        if admission is not None and self.producers.find_duplicate(batch) is None:
-            admission(batch)
         has_producer = batch.producer_id >= 0
+        if has_producer and not batch.is_control:
+            known = self.producers.find_duplicate(batch) or self._repeated(batch, now_ms, in_turn, connection)
+            if known is not None:
+                time_ms = known.timestamp if self.config.log_append_time else NO_TIMESTAMP
+                return AppendResult(known.first_offset, known.last_offset, time_ms, self.log_start_offset, True)
+        if admission is not None:
+            admission(batch)
+        if in_turn is not None:
+            in_turn(batch)
         if has_producer:
             if batch.is_control:
                 self.producers.check_marker(batch)
-            elif (known := self.producers.check(batch, origin)) is not None:
-                time_ms = known.timestamp if self.config.log_append_time else NO_TIMESTAMP
-                return AppendResult(known.first_offset, known.last_offset, time_ms, self.log_start_offset, True)
+            else:
+                self.producers.check(batch, origin, now_ms)
         base_offset = self.log_end_offset
         last_offset = base_offset + batch.last_offset_delta
         buffer = batch.buffer
@@ -173,7 +185,7 @@ class PartitionLog:
         if leader_epoch > self.leader_epoch_cache.latest_epoch:
             self.leader_epoch_cache.assign(leader_epoch, base_offset)
         if has_producer:
-            self._record(segment, batch, base_offset)
+            self._record(segment, batch, base_offset, now_ms)
         self._appended(last_offset + 1, batch.count)
         return AppendResult(base_offset, last_offset, batch_log_append_time(batch), self.log_start_offset)
 
@@ -201,9 +213,13 @@ class PartitionLog:
                 raise self._durability.storage_error("append", error) from error
             self.leader_epoch_cache.assign(batch.partition_leader_epoch, batch.base_offset)
             if batch.producer_id >= 0 and self.rebuild is None:
-                self._record(segment, batch, batch.base_offset)
+                self._record(segment, batch, batch.base_offset, now_ms)
             self._appended(batch.next_offset, batch.count)
         return self.log_end_offset
+
+    def begin_to_lead(self) -> None:
+        """Note that this replica begins to lead at the log end: another one may have led before."""
+        self.producers.led_from = self.log_end_offset
 
     def assign_epoch(self, leader_epoch: int) -> None:
         """Note that this replica leads in ``leader_epoch`` from the log end on."""
@@ -217,8 +233,41 @@ class PartitionLog:
             self._roll(base_of_next(self.log_end_offset, base_offset, last_offset), now_ms)
         return self._segments.active
 
-    def _record(self, segment: LogSegment, batch: RecordBatch, base_offset: int) -> None:
-        aborted = self.producers.record(batch, base_offset)
+    def _repeated(
+        self,
+        batch: RecordBatch,
+        now_ms: int,
+        in_turn: Callable[[RecordBatch], None] | None,
+        connection: ProducerConnection | None,
+    ) -> BatchMetadata | None:
+        """The batch of an earlier epoch that ``batch`` repeats, recorded with its new sequences; None if there is none.
+
+        Raises as ``in_turn``, and KAFKA_STORAGE_ERROR.
+        """
+        for known in self.producers.repetitions(batch, now_ms, connection):
+            if self._is_stored(batch, known.first_offset):
+                if in_turn is not None:
+                    in_turn(batch)
+                return self.producers.record_repetition(batch, known, now_ms)
+        return None
+
+    def _is_stored(self, batch: RecordBatch, offset: int) -> bool:
+        if offset < self.log_start_offset:
+            return False
+        end = self.log_end_offset
+        try:
+            found = self._segments.read(offset, 1, end, end, at_least_one=True, waits=True).records
+            stored = next(
+                iter_batches(found if isinstance(found, bytes) else found.read(), allow_partial_tail=True), None
+            )
+        except CorruptRecordError:
+            return False
+        except OSError as error:
+            raise self._durability.storage_error("read", error) from error
+        return stored is not None and stored.base_offset == offset and is_same_batch(batch, stored)
+
+    def _record(self, segment: LogSegment, batch: RecordBatch, base_offset: int, now_ms: int) -> None:
+        aborted = self.producers.record(batch, base_offset, now_ms)
         if aborted is not None:
             segment.txn_index.append(aborted)
 
@@ -351,14 +400,14 @@ class PartitionLog:
         """
         await self._durability.finish_truncation()
 
-    def truncate_fully_and_start_at(self, offset: int, snapshot: bytes = b"") -> None:
+    def truncate_fully_and_start_at(self, offset: int, producers: ProducerFiles = NO_FILES) -> None:
         """Drop all records; the next record gets ``offset`` (for a follower out of its leader's range).
 
-        ``snapshot`` has the producers known at ``offset``. First all records are dropped from the start, as retention
+        ``producers`` are those known at ``offset``. First all records are dropped from the start, as retention
         does. Then the remaining empty file is renamed. If a step fails with KAFKA_STORAGE_ERROR, the earlier steps stay
         done, and a second call continues.
         """
-        self._truncation.truncate_fully_and_start_at(self, offset, snapshot)
+        self._truncation.truncate_fully_and_start_at(self, offset, producers)
 
     # ------------------------------------------------------------ retention
 

@@ -124,10 +124,11 @@ class ProducerRebuild:
         if log.awaits_cut:  # the cut comes first: nothing can be appended before
             yield ColdError(log.finish_truncation)
         producers = log.producers
-        yield from restore_producers(producers, snapshot, log.log_start_offset, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        yield from restore_producers(producers, snapshot, log.log_start_offset, now_ms)
         while producers.map_end_offset != log.log_end_offset:  # a follower may have appended
             first = bisect_right(log.segments, producers.map_end_offset, key=attrgetter("base_offset")) - 1
-            yield from replay_producers(producers, log.segments[max(first, 0) :], log.log_end_offset)
+            yield from replay_producers(producers, log.segments[max(first, 0) :], log.log_end_offset, now_ms)
         producers.on_high_watermark(log.high_watermark)
 
 

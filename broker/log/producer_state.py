@@ -5,6 +5,8 @@ recognise a repeated batch. Snapshots have all five, so a repeated batch is reco
 snapshots have only the last batch. If an earlier batch is repeated after a restart, it is written a second time, under
 a new producer epoch.)
 
+The idle time of a producer counts from its last append, by the broker's clock: the timestamps of records may be old.
+
 A batch may be older than the kept batches. If its sequences are at or above the first known sequence, the batch was
 written: a producer uses a sequence for another record only if the first record was certainly not written. Such a batch
 is neither refused nor written again, but its offset is not known any more.
@@ -13,11 +15,19 @@ is neither refused nor written again, but its offset is not known any more.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from typing import NamedTuple
 
+from anabranch.broker.log.producer_bump import (
+    Answer,
+    BatchMetadata,
+    ProducerConnection,
+    follows_run,
+    repetitions,
+)
 from anabranch.broker.log.producer_capture import ProducerCapture
+from anabranch.broker.log.producer_files import NO_FILES, ProducerFiles, files_of
+from anabranch.broker.log.producer_kept import KeptProducer
 from anabranch.broker.log.producer_snapshot import SnapshotEntry
 from anabranch.broker.log.txn_index import AbortedTxn
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
@@ -29,6 +39,8 @@ BATCHES_KEPT = 5
 HALF_OF_ALL_SEQUENCES = 2**30
 DEFAULT_EXPIRATION_MS = 86_400_000
 """``producer.id.expiration.ms``."""
+DEFAULT_REPEATED_MAX_AGE_MS = 300_000
+"""``producer.repeated.batch.max.age.ms``."""
 
 
 class AppendOrigin(Enum):
@@ -36,23 +48,6 @@ class AppendOrigin(Enum):
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-
-
-class BatchMetadata(NamedTuple):
-    """A batch that a producer wrote. ``first_offset`` is -1 if ``last_offset`` is only an upper bound."""
-
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-
-    @property
-    def first_offset(self) -> int:
-        return self.last_offset - self.offset_delta
-
-    @property
-    def first_sequence(self) -> int:
-        return increment_sequence(self.last_sequence, -self.offset_delta)
 
 
 class OngoingTxn:
@@ -70,8 +65,11 @@ class ProducerEntry:
     """One producer."""
 
     __slots__ = (
+        "answers",
+        "appended_ms",
         "batches",
         "coordinator_epoch",
+        "earlier",
         "epoch",
         "first_sequence",
         "last_timestamp",
@@ -87,7 +85,18 @@ class ProducerEntry:
         """The first known sequence. Every sequence of this epoch from this one to the last sequence was written."""
         self.coordinator_epoch = NO_EPOCH
         self.last_timestamp = NO_TIMESTAMP
+        """The largest timestamp of the last batch."""
+        self.appended_ms = NO_TIMESTAMP
+        """When this broker appended the last batch; the batch's timestamp if that is not known."""
         self.txn_first_offset = NO_OFFSET
+        self.earlier: Sequence[BatchMetadata] = ()
+        """The last batches of earlier epochs, which the producer may send again in a later one (``producer_bump``)."""
+        self.answers: deque[Answer] | None = None
+        """The last successes that this broker answered."""
+
+    @property
+    def next_sequence(self) -> int:
+        return increment_sequence(self.last_sequence, 1)
 
     @property
     def last_sequence(self) -> int:
@@ -95,7 +104,7 @@ class ProducerEntry:
 
     @property
     def last_offset(self) -> int:
-        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+        return max((known[-1].last_offset for known in (self.batches, self.earlier) if known), default=NO_OFFSET)
 
     def find_duplicate(self, batch: RecordBatch) -> BatchMetadata | None:
         """The kept batch with the same epoch and sequences. For an older batch, only an upper bound of its offset."""
@@ -124,7 +133,13 @@ class ProducerEntry:
         """Begin a new epoch, which has no batches yet."""
         if epoch != self.epoch:
             self.epoch = epoch
+            written = {known.last_offset: known for known in (*self.earlier, *self.batches)}
+            self.earlier = [written[offset] for offset in sorted(written)[-BATCHES_KEPT:]]
             self.batches.clear()
+
+    def kept(self) -> KeptProducer:
+        """The entry for the file ``.producers``."""
+        return KeptProducer(self.producer_id, self.appended_ms, self.earlier)
 
     def latest(self) -> SnapshotEntry:
         """The producer as it is now, with its last batch."""
@@ -149,18 +164,22 @@ class ProducerEntry:
 
 
 class ProducerExpiration:
-    """``producer.id.expiration.ms``, which may change while the broker runs: one object for all its partitions."""
+    """``producer.id.expiration.ms`` and ``producer.repeated.batch.max.age.ms``: one object for a broker's partitions.
 
-    __slots__ = ("ms",)
+    Both may change while the broker runs.
+    """
 
-    def __init__(self, ms: int = DEFAULT_EXPIRATION_MS) -> None:
+    __slots__ = ("ms", "repeated_max_age_ms")
+
+    def __init__(self, ms: int = DEFAULT_EXPIRATION_MS, repeated_max_age_ms: int = DEFAULT_REPEATED_MAX_AGE_MS) -> None:
         self.ms = ms
+        self.repeated_max_age_ms = repeated_max_age_ms
 
 
 class ProducerState:
     """All producers of a partition and its transactions."""
 
-    __slots__ = ("_capture", "_expiration", "_ongoing", "_unreplicated", "map_end_offset", "producers")
+    __slots__ = ("_capture", "_expiration", "_ongoing", "_unreplicated", "led_from", "map_end_offset", "producers")
 
     def __init__(self, expiration: ProducerExpiration | None = None) -> None:
         self._expiration = expiration or ProducerExpiration()
@@ -170,6 +189,8 @@ class ProducerState:
         self._capture: ProducerCapture | None = None
         self.map_end_offset = 0
         """The state holds every batch below this offset."""
+        self.led_from = 0
+        """The log end when this broker began to lead."""
 
     # ------------------------------------------------------------ decide
 
@@ -182,13 +203,31 @@ class ProducerState:
         entry = self.producers.get(batch.producer_id) if batch.producer_id >= 0 else None
         return None if entry is None else entry.find_duplicate(batch)
 
+    def repetitions(
+        self, batch: RecordBatch, now_ms: int, connection: ProducerConnection | None
+    ) -> Iterable[BatchMetadata]:
+        """The batches that ``batch`` may repeat under other numbers; the log's bytes decide. See ``producer_bump``."""
+        entry = self.producers.get(batch.producer_id)
+        if (
+            entry is None
+            or (batch.producer_epoch == entry.epoch and not entry.earlier)
+            or not self._may_continue_run(entry, batch, now_ms)
+        ):
+            return ()
+        return repetitions(entry, batch, connection, self.led_from)
+
+    def _may_continue_run(self, entry: ProducerEntry, batch: RecordBatch, now_ms: int) -> bool:
+        is_recent = now_ms - entry.appended_ms <= self._expiration.repeated_max_age_ms
+        in_txn = batch.is_transactional or entry.txn_first_offset != NO_OFFSET
+        return is_recent and not in_txn and batch.producer_epoch >= entry.epoch
+
     def knows(self, producer_id: int, epoch: int) -> bool:
         """Whether the next sequence of the producer in an epoch is known."""
         entry = self.producers.get(producer_id)
         return entry is not None and entry.epoch >= epoch
 
-    def check(self, batch: RecordBatch, origin: AppendOrigin) -> BatchMetadata | None:
-        """Raise unless a data batch may be appended; returns the batch that it repeats, or None.
+    def check(self, batch: RecordBatch, origin: AppendOrigin, now_ms: int) -> None:
+        """Raise unless a data batch, which repeats none, may be appended.
 
         Raises INVALID_PRODUCER_EPOCH 47 for an epoch below the known epoch, OUT_OF_ORDER_SEQUENCE_NUMBER 45 for a gap
         or a repetition of an unknown batch, INVALID_TXN_STATE 48 for a non-transactional batch inside of a transaction.
@@ -196,19 +235,15 @@ class ProducerState:
         """
         entry = self.producers.get(batch.producer_id)
         if entry is None:
-            return None
-        duplicate = entry.find_duplicate(batch)
-        if duplicate is not None:
-            return duplicate
+            return
         self._check_epoch(entry, batch.producer_epoch)
         if origin is AppendOrigin.CLIENT:
-            self._check_sequence(entry, batch)
+            self._check_sequence(entry, batch, now_ms)
         if entry.txn_first_offset != NO_OFFSET and not batch.is_transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"producer {entry.producer_id} has an open transaction and sent a batch outside of it",
             )
-        return None
 
     def check_marker(self, batch: RecordBatch) -> None:
         """Raise unless a transaction marker may be appended.
@@ -237,15 +272,16 @@ class ProducerState:
                 f"producer {entry.producer_id} sent epoch {epoch}, the last known epoch is {entry.epoch}",
             )
 
-    def _check_sequence(self, entry: ProducerEntry, batch: RecordBatch) -> None:
+    def _check_sequence(self, entry: ProducerEntry, batch: RecordBatch, now_ms: int) -> None:
         first = batch.base_sequence
         if batch.producer_epoch != entry.epoch:
             expected = 0
             if first == 0 or entry.epoch == NO_EPOCH:
                 return
+            if self._may_continue_run(entry, batch, now_ms) and follows_run(entry, batch, self.led_from):
+                return
         else:
-            last = entry.last_sequence
-            expected = increment_sequence(last, 1)
+            expected = entry.next_sequence
             if first == expected:
                 return
         raise KafkaError(
@@ -255,10 +291,11 @@ class ProducerState:
 
     # ------------------------------------------------------------ record
 
-    def record(self, batch: RecordBatch, base_offset: int) -> AbortedTxn | None:
+    def record(self, batch: RecordBatch, base_offset: int, now_ms: int) -> AbortedTxn | None:
         """Record a batch that is in the log at ``base_offset``; returns the transaction that it aborts, or None.
 
         The batch is not checked, because followers and recovery record every batch. The caller sets ``map_end_offset``.
+        ``now_ms``: when the batch was appended, or read from the log.
         """
         last_offset = base_offset + batch.last_offset_delta
         if self._capture is not None:
@@ -269,6 +306,7 @@ class ProducerState:
         elif entry.epoch != batch.producer_epoch:
             entry.move_to_epoch(batch.producer_epoch)
         entry.last_timestamp = batch.max_timestamp
+        entry.appended_ms = now_ms
         attributes = batch.attributes
         if attributes & 0x20:
             return self._record_marker(entry, batch, last_offset)
@@ -277,6 +315,28 @@ class ProducerState:
             entry.txn_first_offset = base_offset
             self._ongoing[base_offset] = OngoingTxn(batch.producer_id, base_offset)
         return None
+
+    def record_repetition(self, batch: RecordBatch, known: BatchMetadata, now_ms: int) -> BatchMetadata:
+        """Record that a batch repeats one of an earlier epoch, which also gets its sequences; returns that batch."""
+        if self._capture is not None:
+            self._capture.keep(batch.producer_id)
+        entry = self.producers[batch.producer_id]
+        if batch.producer_epoch == entry.epoch and batch.base_sequence != entry.next_sequence:
+            return known  # an earlier leader took these sequences
+        entry.move_to_epoch(batch.producer_epoch)
+        renumbered = known._replace(last_sequence=batch.last_sequence)
+        entry.add(renumbered)
+        entry.appended_ms = now_ms
+        return renumbered
+
+    def record_answer(self, producer_id: int, answer: Answer) -> None:
+        """Record that this broker answers a batch of the producer with success."""
+        entry = self.producers.get(producer_id)
+        if entry is None:
+            return
+        if entry.answers is None:
+            entry.answers = deque(maxlen=BATCHES_KEPT)
+        entry.answers.append(answer)
 
     def _record_marker(self, entry: ProducerEntry, batch: RecordBatch, offset: int) -> AbortedTxn | None:
         marker = batch.control_record()
@@ -324,7 +384,7 @@ class ProducerState:
         expired = [
             entry.producer_id
             for entry in self.producers.values()
-            if entry.txn_first_offset == NO_OFFSET and now_ms - entry.last_timestamp >= self._expiration.ms
+            if entry.txn_first_offset == NO_OFFSET and now_ms - entry.appended_ms >= self._expiration.ms
         ]
         for producer_id in expired:
             del self.producers[producer_id]
@@ -336,15 +396,24 @@ class ProducerState:
         """All producers, as a snapshot file holds them."""
         return [batch for entry in self.producers.values() for batch in entry.snapshot()]
 
+    def files(self) -> ProducerFiles:
+        """The files of all producers."""
+        return files_of(self.producers.values())
+
     def capture(self) -> ProducerCapture:
         """Begin a snapshot of the producers as they are now, and drop an unfinished one. Producers may change later."""
         self._capture = ProducerCapture(self.producers, self.map_end_offset)
         return self._capture
 
-    def below(self, offset: int) -> list[SnapshotEntry]:
-        """The producers that wrote nothing from ``offset`` on, as a snapshot file holds them."""
-        before = (entry for entry in self.producers.values() if entry.last_offset < offset)
-        return [batch for entry in before for batch in entry.snapshot()]
+    def below(self, offset: int) -> ProducerFiles:
+        """The files of the producers that wrote nothing from ``offset`` on; no files if there are none."""
+        before = [entry for entry in self.producers.values() if entry.last_offset < offset]
+        return files_of(before) if before else NO_FILES
+
+    def take_over(self, other: ProducerState) -> None:
+        """Take over the producers of a log with the same batches, with what no file has."""
+        self.producers = other.producers
+        self.led_from = other.led_from
 
     def latest(self) -> list[SnapshotEntry]:
         """Each producer once, with its last batch."""
@@ -357,14 +426,32 @@ class ProducerState:
         self._unreplicated.clear()
         self.map_end_offset = map_end_offset
 
-    def restore(self, entries: Iterable[SnapshotEntry], map_end_offset: int, now_ms: int) -> Iterator[None]:
-        """Load a snapshot at ``map_end_offset``, without the producers that expired; yields after each entry."""
+    def restore(
+        self,
+        entries: Iterable[SnapshotEntry],
+        map_end_offset: int,
+        now_ms: int,
+        kept: Iterator[KeptProducer] | None = None,
+    ) -> Iterator[None]:
+        """Load a snapshot at ``map_end_offset``, without the producers that expired; yields after each entry.
+
+        ``kept`` has the same producers in the same order. Without it, a producer counts as appended at its timestamp.
+        """
         self.clear(map_end_offset)
+        more = None if kept is None else next(kept, None)
+        appended_ms: int | None = None
         for known in entries:
-            entry = self.producers.setdefault(known.producer_id, ProducerEntry(known.producer_id, known.epoch))
+            entry = self.producers.get(known.producer_id)
+            if entry is None:
+                entry = self.producers[known.producer_id] = ProducerEntry(known.producer_id, known.epoch)
+                appended_ms = None
+                if kept is not None and more is not None and more.producer_id == known.producer_id:
+                    appended_ms, entry.earlier = more.appended_ms, more.earlier
+                    more = next(kept, None)
             entry.move_to_epoch(known.epoch)
             entry.coordinator_epoch = known.coordinator_epoch
             entry.last_timestamp = known.timestamp
+            entry.appended_ms = known.timestamp if appended_ms is None else appended_ms
             entry.txn_first_offset = known.txn_first_offset
             if known.last_offset >= 0:
                 entry.add(BatchMetadata(known.last_sequence, known.last_offset, known.offset_delta, known.timestamp))

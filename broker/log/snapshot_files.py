@@ -1,23 +1,38 @@
-"""Keeps the ``.snapshot`` files of a partition, and rebuilds producer state from these files and the log."""
+"""Keeps the ``.snapshot`` files of a partition, and rebuilds producer state from these files and the log.
+
+Each has a ``.producers`` file beside it, with what Kafka's format lacks. That file is written first and removed last.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+import structlog
 
 from anabranch.broker.log.checkpoint_files import MalformedFileError, write_parts, write_replace
 from anabranch.broker.log.cold_reads import ColdError
-from anabranch.broker.log.paths import SNAPSHOT_SUFFIX, offset_of, segment_file
+from anabranch.broker.log.paths import PRODUCERS_SUFFIX, SNAPSHOT_SUFFIX, offset_of, segment_file
 from anabranch.broker.log.producer_capture import PRODUCERS_AT_ONCE, ProducerCapture
-from anabranch.broker.log.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
+from anabranch.broker.log.producer_files import ProducerFiles
+from anabranch.broker.log.producer_kept import KeptProducer, decode_kept
+from anabranch.broker.log.producer_snapshot import SnapshotEntry, decode_snapshot
 from anabranch.broker.log.producer_state import ProducerState
 from anabranch.broker.log.segment import LogSegment
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.broker.log.txn_index import AbortedTxn
 from anabranch.runtime.env import Clock, Storage
 
-Snapshot = tuple[int, Iterator[SnapshotEntry]]
-"""The offset of a snapshot, and the snapshot's producers."""
+logger = structlog.get_logger(__name__)
+
+
+class Snapshot(NamedTuple):
+    """A snapshot at ``offset``. ``kept`` has the producers of its ``.producers`` file; None if that cannot be read."""
+
+    offset: int
+    entries: Iterator[SnapshotEntry]
+    kept: Iterator[KeptProducer] | None
 
 
 class SnapshotFiles:
@@ -35,8 +50,11 @@ class SnapshotFiles:
         self._directory = directory
         self._capture: ProducerCapture | None = None
         """The snapshot that is being taken, if any."""
-        found = (offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
-        self.offsets = sorted(offset for offset in found if offset is not None)
+        found = list(names)
+        self.offsets = _offsets_of(found, SNAPSHOT_SUFFIX)
+        for offset in set(_offsets_of(found, PRODUCERS_SUFFIX)) - set(self.offsets):  # left by a crash
+            with contextlib.suppress(OSError):
+                storage.remove(self._path(offset, PRODUCERS_SUFFIX))
 
     def take(self, state: ProducerState) -> None:
         """Write the state at its end offset, unless that snapshot exists. Raises ``OSError``.
@@ -50,7 +68,7 @@ class SnapshotFiles:
         if len(state.producers) > PRODUCERS_AT_ONCE:
             self._capture = state.capture()
         else:
-            self._write(offset, encode_snapshot(state.snapshot()))
+            self._write(offset, state.files())
 
     async def write_begun(self, clock: Clock) -> None:
         """Complete the snapshot that ``take`` has begun, in steps, and write it.
@@ -74,37 +92,52 @@ class SnapshotFiles:
         self._capture = None
 
     async def _write_slowly(self, capture: ProducerCapture, work: TimeSlice) -> None:
-        writing = write_parts(self._storage, self._path(capture.offset), capture.parts())
-        for _ in writing:
-            if work.due():
-                await work.pause()
-            if self._capture is not capture:
-                writing.close()  # dropped: another snapshot replaced this one, or the log was truncated below it
-                return
+        snapshot, kept = capture.parts()
+        for suffix, parts in ((PRODUCERS_SUFFIX, kept), (SNAPSHOT_SUFFIX, snapshot)):
+            writing = write_parts(self._storage, self._path(capture.offset, suffix), parts)
+            for _ in writing:
+                if work.due():
+                    await work.pause()
+                if self._capture is not capture:
+                    writing.close()  # dropped: another snapshot replaced this one, or the log was truncated below it
+                    return
         self.offsets = sorted([*self.offsets, capture.offset])
 
-    def _write(self, offset: int, content: bytes) -> None:
-        write_replace(self._storage, self._path(offset), content)
+    def _write(self, offset: int, files: ProducerFiles) -> None:
+        for suffix, content in ((PRODUCERS_SUFFIX, files.kept), (SNAPSHOT_SUFFIX, files.snapshot)):
+            if content:
+                write_replace(self._storage, self._path(offset, suffix), content)
         self.offsets = sorted([*self.offsets, offset])
 
-    def start_over(self, offset: int, content: bytes) -> None:
+    def start_over(self, offset: int, files: ProducerFiles) -> None:
         """Remove all snapshots, and store another replica's snapshot at ``offset``, if there is one.
 
         Raises ``OSError``, ``MalformedFileError``.
         """
         self.remove_above(-1)
-        if content:
-            decode_snapshot(self._path(offset), content)
-            self._write(offset, content)
+        if files.snapshot:
+            decode_snapshot(self._path(offset), files.snapshot)
+            self._write(offset, files)
 
     def load_latest(self, at_most: int) -> Snapshot | None:
-        """(offset, producers) of the newest readable snapshot up to ``at_most``. Unreadable snapshots are removed."""
+        """The newest readable snapshot up to ``at_most``. Unreadable snapshots are removed."""
         for offset in reversed([known for known in self.offsets if known <= at_most]):
             path = self._path(offset)
+            content = self._storage.read_bytes(path)
             try:
-                return offset, decode_snapshot(path, self._storage.read_bytes(path))
+                return Snapshot(offset, decode_snapshot(path, content), self._load_kept(offset, content))
             except MalformedFileError:
                 self.remove_at(offset)
+        return None
+
+    def _load_kept(self, offset: int, snapshot: bytes) -> Iterator[KeptProducer] | None:
+        path = self._path(offset, PRODUCERS_SUFFIX)
+        try:
+            return decode_kept(path, self._storage.read_bytes(path), snapshot)
+        except FileNotFoundError:
+            logger.info("log.producers_missing", file=path)  # an earlier release, or Kafka, wrote the snapshot
+        except MalformedFileError as error:
+            logger.warning("log.producers_malformed", error=str(error))
         return None
 
     def remove_above(self, offset: int) -> None:
@@ -125,12 +158,18 @@ class SnapshotFiles:
 
     def _remove(self, offsets: list[int]) -> None:
         for offset in reversed(offsets):
-            with contextlib.suppress(FileNotFoundError):
-                self._storage.remove(self._path(offset))
+            for suffix in (SNAPSHOT_SUFFIX, PRODUCERS_SUFFIX):
+                with contextlib.suppress(FileNotFoundError):
+                    self._storage.remove(self._path(offset, suffix))
             self.offsets.remove(offset)
 
-    def _path(self, offset: int) -> str:
-        return segment_file(self._directory, offset, SNAPSHOT_SUFFIX)
+    def _path(self, offset: int, suffix: str = SNAPSHOT_SUFFIX) -> str:
+        return segment_file(self._directory, offset, suffix)
+
+
+def _offsets_of(names: Iterable[str], suffix: str) -> list[int]:
+    found = (offset_of(name) for name in names if name.endswith(suffix))
+    return sorted(offset for offset in found if offset is not None)
 
 
 def restore_producers(
@@ -140,14 +179,20 @@ def restore_producers(
     if snapshot is None:
         state.clear(log_start_offset)
     else:
-        offset, entries = snapshot
-        yield from state.restore(entries, max(offset, log_start_offset), now_ms)
+        start = max(snapshot.offset, log_start_offset)
+        yield from state.restore(snapshot.entries, start, now_ms, snapshot.kept)
 
 
 def replay_producers(
-    state: ProducerState, segments: Iterable[LogSegment], log_end_offset: int, snapshots: SnapshotFiles | None = None
+    state: ProducerState,
+    segments: Iterable[LogSegment],
+    log_end_offset: int,
+    now_ms: int,
+    snapshots: SnapshotFiles | None = None,
 ) -> Iterator[ColdError | None]:
     """Bring ``state`` up to the log's end by reading batch headers. Yields after each header and before slow reads.
+
+    The batches count as appended now, because no file has the times of their appends.
 
     With ``snapshots``, a snapshot is taken at the start of each segment that is reached. If aborted transactions are
     missing in the segments' transaction indexes, they are added.
@@ -169,7 +214,7 @@ def replay_producers(
                 break
             if header.producer_id >= 0 and header.base_offset >= state.map_end_offset:
                 batch = segment.read_batch(position, header.length) if header.is_control else header
-                aborted = state.record(batch, header.base_offset)
+                aborted = state.record(batch, header.base_offset, now_ms)
                 if aborted is not None:
                     _index_aborted(segment, aborted)
             yield None

@@ -11,6 +11,7 @@ from typing import Protocol, Self
 
 from anabranch.broker.log.durability import Durability
 from anabranch.broker.log.log_state import LogState
+from anabranch.broker.log.producer_files import NO_FILES, ProducerFiles
 from anabranch.broker.log.producer_rebuild import ProducerRebuild, TruncatedLog
 from anabranch.broker.log.segment_list import SegmentList
 from anabranch.broker.log.snapshot_files import Snapshot
@@ -46,7 +47,7 @@ class Truncation:
             self._epochs.truncate_from_end(offset)
             return False
         if offset < self._segments.bases[0]:
-            self.truncate_fully_and_start_at(log, offset)
+            self.truncate_fully_and_start_at(log, offset, NO_FILES)
             return True
         self._durability.check_changeable()
         segments = self._segments
@@ -54,7 +55,7 @@ class Truncation:
         try:
             self._snapshots.remove_above(offset)
             snapshot = self._snapshots.load_latest(offset)
-            for segment in segments.from_offset(snapshot[0] if snapshot else 0):
+            for segment in segments.from_offset(snapshot.offset if snapshot else 0):
                 segment.open()  # the segment is read once the log is cut
             segments.items[keep - 1].prepare()
             try:
@@ -67,7 +68,7 @@ class Truncation:
             raise self._durability.storage_error("truncate", error) from error
         return True
 
-    def truncate_fully_and_start_at(self, log: LogToTruncate, offset: int, snapshot: bytes = b"") -> None:
+    def truncate_fully_and_start_at(self, log: LogToTruncate, offset: int, files: ProducerFiles) -> None:
         """See ``PartitionLog.truncate_fully_and_start_at``."""
         self._durability.check_changeable()
         now_ms = self._clock.now_ms()
@@ -78,7 +79,7 @@ class Truncation:
             log.high_watermark = log.log_end_offset
             while len(self._segments.items) > 1:
                 self._segments.drop(0, now_ms)
-            self._snapshots.start_over(offset, snapshot)
+            self._snapshots.start_over(offset, files)
             self._segments.rename_empty(offset, now_ms)
         except OSError as error:
             raise self._durability.storage_error("truncate", error) from error

@@ -13,6 +13,7 @@ from typing import Protocol
 import structlog
 import trio
 
+from anabranch.broker.log.producer_files import NO_FILES, ProducerFiles
 from anabranch.broker.replication.fetch_plan import FetchPlan
 from anabranch.broker.replication.fetcher_config import FetcherConfig
 from anabranch.broker.replication.follower import FetchOutcome, FollowedPartition, in_pieces, storage_failure
@@ -348,7 +349,7 @@ class ReplicaFetcher:
             if key not in snapshots and followed.starts_again(*ranges[key]):
                 continue  # without a snapshot from the leader, the partition is tried again later
             try:
-                followed.reset_to_range(*ranges[key], snapshots.get(key, b""))
+                followed.reset_to_range(*ranges[key], snapshots.get(key, NO_FILES))
             except Exception as error:
                 storage_failure(followed, error)
                 continue
@@ -368,8 +369,8 @@ class ReplicaFetcher:
 
     async def _producers_without_records(
         self, channel: Channel, lost: list[FollowedPartition]
-    ) -> dict[TopicPartition, bytes]:
-        """For each partition that the leader answers, a snapshot of producers whose records the leader has deleted."""
+    ) -> dict[TopicPartition, ProducerFiles]:
+        """For each partition that the leader answers, the files of producers whose records the leader has deleted."""
         if not lost:
             return {}
         topics: dict[str, TopicRequest] = {}
@@ -382,7 +383,7 @@ class ReplicaFetcher:
             timeout_s=self._config.socket_timeout_s,
         )
         return {
-            TopicPartition(topic.name, found.partition_index): bytes(found.snapshot)
+            TopicPartition(topic.name, found.partition_index): ProducerFiles(bytes(found.snapshot), bytes(found.kept))
             for topic in response.topics
             for found in topic.partitions
             if not found.error_code

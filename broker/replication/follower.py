@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import structlog
 
 from anabranch.broker.log.pieces import pieces_of
+from anabranch.broker.log.producer_files import NO_FILES, ProducerFiles
 from anabranch.broker.replication.partition import Partition
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.fetch import EpochEndOffset, PartitionData
@@ -133,11 +134,11 @@ class FollowedPartition:
         log = self.partition.log
         return leader_end < log.log_start_offset or leader_start > log.log_end_offset
 
-    def reset_to_range(self, leader_start: int, leader_end: int, snapshot: bytes = b"") -> None:
+    def reset_to_range(self, leader_start: int, leader_end: int, producers: ProducerFiles = NO_FILES) -> None:
         """After a fetch out of range, bring the log into the leader's range: forward to its start, or back to its end.
 
-        ``snapshot`` has the producers whose records the leader has deleted. Without the snapshot, a batch that such a
-        producer repeats would be written a second time once this replica leads.
+        ``producers``: those whose records the leader has deleted. Without them, a batch that such a producer repeats
+        would be written a second time once this replica leads.
         """
         log = self.partition.log
         has_nothing_of_it = leader_end < log.log_start_offset
@@ -145,7 +146,7 @@ class FollowedPartition:
             self._truncate_to(leader_end)
         if has_nothing_of_it or leader_start > log.log_end_offset:
             logger.warning("replica.starts_again", partition=str(self.partition.key), offset=leader_start)
-            log.truncate_fully_and_start_at(leader_start, snapshot)
+            log.truncate_fully_and_start_at(leader_start, producers)
         elif leader_start > log.log_start_offset:
             self.raise_log_start(leader_start)
 

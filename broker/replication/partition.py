@@ -8,6 +8,7 @@ from typing import Protocol
 
 from anabranch.broker.log.append_validation import ReadBatch
 from anabranch.broker.log.partition_log import AppendOrigin, AppendResult, PartitionLog
+from anabranch.broker.log.producer_bump import ProducerConnection
 from anabranch.broker.log.retention import Hold
 from anabranch.broker.replication import isr
 from anabranch.broker.replication.isr import PendingIsr, ReplicaProgress
@@ -15,6 +16,7 @@ from anabranch.broker.replication.layout_admission import UNKNOWN, Admission, De
 from anabranch.broker.replication.stock_cap import NOTHING, StockCap
 from anabranch.protocol.batch_layout import Buffer
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.sentinels import NO_EPOCH, NO_LEADER
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
@@ -164,7 +166,10 @@ class Partition:
             self.term += 1
             self.stock_cap = NOTHING
         now = self.services.clock.monotonic()
-        known = self.progress if self.is_leader and leader_epoch == self.leader_epoch + 1 else {}
+        continues = self.is_leader and leader_epoch == self.leader_epoch + 1
+        known = self.progress if continues else {}
+        if not continues:
+            self.log.begin_to_lead()
         self.role = Role.LEADER
         self._set_epoch(self.local_id, leader_epoch, isr, replicas)
         self.progress = {}
@@ -248,12 +253,15 @@ class Partition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         expected_leader_epoch: int = NO_EPOCH,
         admission: Admission | None = None,
+        in_turn: Admission | None = None,
+        connection: ProducerConnection | None = None,
         read: ReadBatch | None = None,
     ) -> AppendResult:
         """Append one batch as the leader. If it needs no other replica, move the high watermark.
 
-        ``all_in_sync``: acks=all, so ``min.insync.replicas`` counts. ``admission``: see ``produce_admission``,
-        ``read``: see ``validate_append``. Raises ``KafkaError``, among them NOT_LEADER_OR_FOLLOWER 6,
+        ``all_in_sync``: acks=all, so ``min.insync.replicas`` counts, except for a batch that the log has already.
+        ``admission``: see ``produce_admission``, ``read``: see ``validate_append``, ``in_turn`` and ``connection``: see
+        ``PartitionLog.append_as_leader``. Raises ``KafkaError``, among them NOT_LEADER_OR_FOLLOWER 6,
         NOT_ENOUGH_REPLICAS 19, the errors of ``check_leader``, and the refusals of ``admission``.
         """
         self.check_leader(expected_leader_epoch)
@@ -264,14 +272,17 @@ class Partition:
                 f"{self.key}: the log is broken: {self.log.failure or 'the disk failed'}",
             )
         if all_in_sync and len(self.isr) < self.min_insync_replicas:
-            raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self.key}: {len(self.isr)} replicas in sync, min.insync.replicas is {self.min_insync_replicas}",
-            )
+            admission = self._refuse_too_few
         end_before = self.log.log_end_offset
         try:
             result = self.log.append_as_leader(
-                records, self.leader_epoch, origin=origin, admission=admission, read=read
+                records,
+                self.leader_epoch,
+                origin=origin,
+                admission=admission,
+                in_turn=in_turn,
+                connection=connection,
+                read=read,
             )
         except KafkaError:
             if self.log.is_broken:
@@ -288,6 +299,12 @@ class Partition:
         else:
             self._notify_readers()
         return result
+
+    def _refuse_too_few(self, _batch: RecordBatch) -> None:
+        raise KafkaError(
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            f"{self.key}: {len(self.isr)} replicas in sync, min.insync.replicas is {self.min_insync_replicas}",
+        )
 
     @property
     def durable_end_offset(self) -> int:

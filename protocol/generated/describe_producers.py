@@ -78,6 +78,7 @@ class PartitionResponse(Base):
         "error_code",
         "error_message",
         "snapshot",
+        "kept",
         "active_producers",
     )
     __slots__ = FIELDS
@@ -89,12 +90,14 @@ class PartitionResponse(Base):
         error_code: int = 0,
         error_message: str | None = None,
         snapshot: bytes = b'',
+        kept: bytes = b'',
         active_producers: list[ProducerState] = EMPTY,
     ) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
         self.error_message = error_message
         self.snapshot = snapshot
+        self.kept = kept
         self.active_producers = [] if active_producers is EMPTY else active_producers
 
 
@@ -139,7 +142,30 @@ def _decode_tag_topics_partitions_snapshot(data: memoryview) -> tuple[bytes, int
     pos = end
     return snapshot, pos
 
+def _decode_tag_topics_partitions_kept(data: memoryview) -> tuple[bytes, int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    end = pos + n
+    if n < 0 or end > size:
+        raise bad_length("kept", n, pos, size)
+    kept = bytes(data[pos:end])
+    pos = end
+    return kept, pos
+
 def _encode_tag_topics_partitions_snapshot(value: bytes, out: bytearray) -> None:
+    n = len(value) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    out += value
+
+def _encode_tag_topics_partitions_kept(value: bytes, out: bytearray) -> None:
     n = len(value) + 1
     if n < 128:
         out.append(n)
@@ -306,16 +332,21 @@ def _decode_describe_producers_response_v0(data: memoryview) -> tuple[DescribePr
             n = data[pos]
             pos += 1
             topics_partitions_snapshot: bytes = b''
+            topics_partitions_kept: bytes = b''
             if n:
                 tags, pos = read_tags(data, pos, n)
                 value = tags.get(10274)
                 if value is not None:
                     topics_partitions_snapshot = whole(_decode_tag_topics_partitions_snapshot(value), value, "topics[].partitions[].snapshot")
+                value = tags.get(10275)
+                if value is not None:
+                    topics_partitions_kept = whole(_decode_tag_topics_partitions_kept(value), value, "topics[].partitions[].kept")
             topics_partitions.append(PartitionResponse(
                 partition_index=topics_partitions_partition_index,
                 error_code=topics_partitions_error_code,
                 error_message=topics_partitions_error_message,
                 snapshot=topics_partitions_snapshot,
+                kept=topics_partitions_kept,
                 active_producers=topics_partitions_active_producers,
             ))
         n = data[pos]
@@ -374,13 +405,19 @@ def _encode_describe_producers_response_v0(message: DescribeProducersResponse, o
                 write_uvarint(out, n)
             for topics_partitions_active_producers_item in topics_partitions_item.active_producers:
                 out += _pack_qiiqiqB(topics_partitions_active_producers_item.producer_id, topics_partitions_active_producers_item.producer_epoch, topics_partitions_active_producers_item.last_sequence, topics_partitions_active_producers_item.last_timestamp, topics_partitions_active_producers_item.coordinator_epoch, topics_partitions_active_producers_item.current_txn_start_offset, 0)
-            tag_count = (1 if topics_partitions_item.snapshot != b'' else 0)
+            tag_count = (1 if topics_partitions_item.snapshot != b'' else 0) + (1 if topics_partitions_item.kept != b'' else 0)
             out.append(tag_count)
             if tag_count:
                 if topics_partitions_item.snapshot != b'':
                     tagged = bytearray()
                     _encode_tag_topics_partitions_snapshot(topics_partitions_item.snapshot, tagged)
                     write_uvarint(out, 10274)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
+                if topics_partitions_item.kept != b'':
+                    tagged = bytearray()
+                    _encode_tag_topics_partitions_kept(topics_partitions_item.kept, tagged)
+                    write_uvarint(out, 10275)
                     write_uvarint(out, len(tagged))
                     out += tagged
         out.append(0)

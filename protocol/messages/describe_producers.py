@@ -2,7 +2,7 @@
 
 Tag 10274 (Anabranch's) asks for the producers without any record left in the log. A follower that has to begin at its
 leader's log start sets the tag, because it cannot read the state of these producers from records. The response has the
-state in the same tag, as a ``.snapshot`` file.
+state in the same tag, as a ``.snapshot`` file, and in tag 10275 as the ``.producers`` file beside it.
 """
 
 from anabranch.protocol.schema import field, message
@@ -48,6 +48,7 @@ RESPONSE = message(
                         field("error_code", "int16", "0+"),
                         field("error_message", "string", "0+", nullable="0+", default=None),
                         field("snapshot", "bytes", "0+", ignorable=True, tag=10274),
+                        field("kept", "bytes", "0+", ignorable=True, tag=10275),
                         field(
                             "active_producers",
                             "[]ProducerState",

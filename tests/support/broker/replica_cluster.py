@@ -17,7 +17,6 @@ from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_creation import create_log
 from anabranch.broker.log.log_loader import Checkpoints, open_log
 from anabranch.broker.log.partition_log import PartitionLog
-from anabranch.broker.log.producer_snapshot import encode_snapshot
 from anabranch.broker.log.producer_state import ProducerState
 from anabranch.broker.metrics import BrokerMetrics
 from anabranch.broker.replication.fetch_plan import FetchPlan
@@ -214,8 +213,8 @@ class ReplicaCluster:
             outcome = followed.take(offset, self.ask(follower, leader))
             if outcome is FetchOutcome.OUT_OF_RANGE:
                 log = self[leader].log
-                snapshot = encode_snapshot(log.producers.below(log.log_start_offset))
-                followed.reset_to_range(log.log_start_offset, log.log_end_offset, snapshot)
+                producers = log.producers.below(log.log_start_offset)
+                followed.reset_to_range(log.log_start_offset, log.log_end_offset, producers)
         return outcome
 
     def catch_up(self, leader: int, *followers: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker.awaited_batches import AwaitedBatches, SentBatch
+from anabranch.broker.log.producer_bump import ProducerConnection
 from anabranch.broker.log.producer_state import AppendOrigin, ProducerState
 from anabranch.broker.retry_order import GIVE_UP_S
 from anabranch.protocol.batch_builder import build_batch
@@ -36,7 +37,7 @@ class Log:
         """Return the error code for a batch. ``refusal`` is an error that is raised before the log is reached."""
         records = [(b"k", b"v", (), 1000)] * count
         buffer = build_batch(records, producer_id=7, producer_epoch=epoch, base_sequence=first)
-        sent = SentBatch.read(self.awaited, self._clock, KEY, memoryview(buffer))
+        sent = SentBatch.read(self.awaited, ProducerConnection(), self._clock, KEY, memoryview(buffer))
         assert sent is not None
         batch = RecordBatch(buffer)
         try:
@@ -44,12 +45,12 @@ class Log:
                 raise KafkaError(refusal)
             if self.producers.find_duplicate(batch) is None:
                 self.awaited.check(KEY, batch, self.producers, self.now, AGAIN)
-            self.producers.check(batch, AppendOrigin.CLIENT)
+                self.producers.check(batch, AppendOrigin.CLIENT, 1000)
         except KafkaError as error:
             sent.refused(error.code)
             return error.code
         if self.producers.find_duplicate(batch) is None:
-            self.producers.record(batch, self._end)
+            self.producers.record(batch, self._end, 1000)
             self._end += count
         sent.written()
         return WRITTEN
@@ -169,4 +170,5 @@ def test_a_batch_that_is_permanently_refused_when_first_sent_delays_no_later_bat
     ids=["null", "empty", "no batch", "no producer id"],
 )
 def test_records_that_no_idempotent_producer_sent_are_not_remembered(log: Log, records: memoryview | None) -> None:
-    assert SentBatch.read(log.awaited, SimpleNamespace(monotonic=lambda: 0.0), KEY, records) is None  # type: ignore[arg-type]
+    clock: Any = SimpleNamespace(monotonic=lambda: 0.0)
+    assert SentBatch.read(log.awaited, ProducerConnection(), clock, KEY, records) is None

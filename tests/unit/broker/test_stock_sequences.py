@@ -39,7 +39,7 @@ class Leader:
     def __init__(self) -> None:
         self.now = 0.0
         self.key = MOVING
-        self._clock: Any = SimpleNamespace(monotonic=lambda: self.now)
+        self._clock: Any = SimpleNamespace(monotonic=lambda: self.now, now_ms=lambda: 1000)
         self._producers = StockProducers(self._clock, SILENCE_S)
         self.session = ClientSession(MAX_RETRIED)
         self.state = ProducerState()
@@ -59,13 +59,14 @@ class Leader:
         sequence = -1 if producer < 0 else number
         batch = RecordBatch(build_batch([record], producer_id=producer, producer_epoch=epoch, base_sequence=sequence))
         admission = self._producers.admission(self.session, self._partition, self.info, None)
-        sent = SentBatch.read(self.session.awaited, self._clock, self._partition.key, memoryview(batch.buffer))
+        key, connection = self._partition.key, self.session.connection
+        sent = SentBatch.read(self.session.awaited, connection, self._clock, key, memoryview(batch.buffer))
         try:
             if admission is not None:
                 admission(batch)
             if producer >= 0:
-                self.state.check(batch, AppendOrigin.CLIENT)
-                self.state.record(batch, self._end)
+                self.state.check(batch, AppendOrigin.CLIENT, 1000)
+                self.state.record(batch, self._end, 1000)
         except KafkaError as error:
             if sent is not None:
                 sent.refused(error.code)

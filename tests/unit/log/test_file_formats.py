@@ -24,6 +24,8 @@ from anabranch.broker.log.checkpoint_files import (
     read_checkpoint,
 )
 from anabranch.broker.log.paths import delete_directory_name, directory_name, is_delete_directory, parse_directory_name
+from anabranch.broker.log.producer_bump import BatchMetadata
+from anabranch.broker.log.producer_kept import KeptProducer, decode_kept, kept_parts, pack_producers
 from anabranch.broker.log.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
 from anabranch.broker.log.txn_index import AbortedTxn, TxnIndex
 from anabranch.protocol.types import TopicPartition
@@ -149,6 +151,30 @@ def test_a_damaged_snapshot_is_refused(change) -> None:  # type: ignore[no-untyp
         decode_snapshot("p", change(data))
 
 
+def test_the_file_beside_a_producer_snapshot_has_its_format() -> None:
+    snapshot = encode_snapshot([])
+    body = snapshot[2:6] + bytes.fromhex(
+        "00000002"  # two producers
+        "00000001"  # one batch
+        "0000000000000fa0"  # producer id 4000
+        "0000018bcfe56800"  # appended at 1700000000000
+        "0000000000000fa1"  # producer id 4001
+        "0000018bcfe56801"  # appended a millisecond later
+        "0000000000000fa1"  # a batch of an earlier epoch of producer 4001
+        "0000000b"  # last sequence 11
+        "0000000000000063"  # last offset 99
+        "00000004"  # offset delta
+        "0000000000000001"  # timestamp 1
+    )
+    data = b"\x00\x01" + crc32c(body).to_bytes(4, "big") + body
+    kept = [
+        KeptProducer(4000, 1_700_000_000_000),
+        KeptProducer(4001, 1_700_000_000_001, (BatchMetadata(11, 99, 4, 1),)),
+    ]
+    assert b"".join(kept_parts([pack_producers(kept)], snapshot)) == data
+    assert list(decode_kept("p", data, snapshot)) == kept
+
+
 def test_a_transaction_index_has_kafkas_format(log_fixture: LogFixture) -> None:
     log_fixture.storage.makedirs(log_fixture.directory)
     index = TxnIndex(log_fixture.storage, str(log_fixture.file("00000000000000000000.txnindex")))
@@ -191,6 +217,7 @@ def test_a_log_and_its_offset_and_time_index_have_kafkas_format(log_fixture: Log
         "00000000000000000000.timeindex",
         "00000000000000000006.index",
         "00000000000000000006.log",
+        "00000000000000000006.producers",
         "00000000000000000006.snapshot",
         "00000000000000000006.timeindex",
         "leader-epoch-checkpoint",

@@ -17,9 +17,10 @@ from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.paths import PARTITION_METADATA, parse_future_directory_name
+from anabranch.broker.log.producer_bump import Answer, ProducerConnection
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
-from tests.support.log.log_fixture import TOPIC_ID, LogFixture, batch, idempotent, values
+from tests.support.log.log_fixture import START_MS, TOPIC_ID, LogFixture, batch, idempotent, values
 
 pytestmark = pytest.mark.trio
 
@@ -117,6 +118,20 @@ async def test_an_identity_that_is_assigned_during_a_move_is_kept(
         await until(lambda: log_of(manager) is not before)
         assert log_of(manager).identity.metadata == identity
         assert b"incarnation: 7" in (Path(log_of(manager).directory) / PARTITION_METADATA).read_bytes()
+
+
+async def test_a_moved_log_knows_what_was_answered_and_when_producers_appended(log_fixture: LogFixture) -> None:
+    """Otherwise an equal batch that the producer sends in its next epoch would be taken for a repetition."""
+    async with running(log_fixture) as manager:
+        before, connection = log_of(manager), ProducerConnection()
+        before.append_as_leader(idempotent(0), 0, connection=connection)
+        before.producers.record_answer(9, Answer(0, connection, 0))
+        log_fixture.clock.ms += 1000
+        manager.moves.request(T, other_dir(log_fixture, manager))
+        await until(lambda: log_of(manager) is not before)
+        moved = log_of(manager)
+        assert moved.producers.producers[9].appended_ms == START_MS
+        assert not moved.append_as_leader(idempotent(0, epoch=1), 0, connection=connection).duplicate
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -28,21 +28,22 @@ class Producers:
 
     def send(self, sequence: int, count: int = 1, **fields: int) -> tuple[int, bool]:
         batch = RecordBatch(idempotent(sequence, count, **fields))
-        known = self.state.check(batch, AppendOrigin.CLIENT)
+        known = self.state.find_duplicate(batch)
         if known is not None:
             return known.first_offset, True
+        self.state.check(batch, AppendOrigin.CLIENT, START_MS)
         return self.write(batch), False
 
     def write(self, batch: RecordBatch) -> int:
         base = self.end
-        self.state.record(batch, base)
+        self.state.record(batch, base, START_MS)
         self.end += batch.last_offset_delta + 1
         return base
 
     def marker(self, kind: int, producer_id: int = 9, epoch: int = 0, coordinator_epoch: int = 1) -> AbortedTxn | None:
         batch = RecordBatch(build_control_batch(kind, producer_id, epoch, coordinator_epoch, START_MS))
         self.state.check_marker(batch)
-        aborted = self.state.record(batch, self.end)
+        aborted = self.state.record(batch, self.end, START_MS)
         self.end += 1
         return aborted
 
@@ -133,16 +134,20 @@ def test_a_new_epoch_begins_at_zero_and_forgets_the_old_batches(producers: Produ
 
 def test_sequences_of_a_coordinators_batches_are_not_checked(producers: Producers) -> None:
     producers.send(0)
-    assert producers.state.check(RecordBatch(idempotent(5)), AppendOrigin.COORDINATOR) is None
+    producers.state.check(RecordBatch(idempotent(5)), AppendOrigin.COORDINATOR, START_MS)
 
 
-def test_idle_producers_expire_unless_in_a_transaction(producers: Producers) -> None:
+@pytest.mark.parametrize("age_ms", [0, 30 * 86_400_000, -30 * 86_400_000], ids=["now", "old", "future"])
+def test_producers_expire_by_the_time_of_their_last_append_unless_in_a_transaction(
+    producers: Producers, age_ms: int
+) -> None:
+    """The timestamps of records may be old, for instance in a backfill (KAFKA-9144)."""
     state = producers.state
-    producers.send(0, producer_id=1)
+    producers.send(0, producer_id=1, timestamp=START_MS - age_ms)
     producers.send(0, producer_id=2, is_transactional=True)
-    producers.send(0, producer_id=3, timestamp=START_MS + 1)
+    assert state.remove_expired(START_MS + 86_400_000 - 1) == 0
     assert state.remove_expired(START_MS + 86_400_000) == 1
-    assert sorted(state.producers) == [2, 3]
+    assert sorted(state.producers) == [2]
 
 
 def test_a_snapshot_keeps_the_last_five_batches_of_each_producer(producers: Producers) -> None:
@@ -156,10 +161,11 @@ def test_a_snapshot_keeps_the_last_five_batches_of_each_producer(producers: Prod
         pass
     assert restored.map_end_offset == 18
     for number in range(1, 6):
-        duplicate = restored.check(RecordBatch(idempotent(2 * number, 2)), AppendOrigin.CLIENT)
+        duplicate = restored.find_duplicate(RecordBatch(idempotent(2 * number, 2)))
         assert duplicate is not None and duplicate.first_offset == 3 * number
-    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, restored.check, RecordBatch(idempotent(0, 2)), AppendOrigin.CLIENT)
-    assert restored.check(RecordBatch(idempotent(12)), AppendOrigin.CLIENT) is None
+    code, client = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, AppendOrigin.CLIENT
+    refused(code, restored.check, RecordBatch(idempotent(0, 2)), client, START_MS)
+    restored.check(RecordBatch(idempotent(12)), client, START_MS)
     last = {entry.producer_id: entry for entry in entries}  # Kafka reads the snapshot like this
     assert list(last.values()) == restored.latest() == producers.state.latest()
 

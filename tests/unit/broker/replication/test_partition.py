@@ -10,6 +10,7 @@ import trio.testing
 
 from anabranch.broker.awaited_batches import AwaitedBatches, SentBatch
 from anabranch.broker.delayed_produce import AwaitedAppend, AwaitedRefusal, DelayedProduce, answer_of
+from anabranch.broker.log.producer_bump import ProducerConnection
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse
@@ -296,15 +297,48 @@ def test_an_append_visits_no_request_that_waits_for_the_watermark() -> None:
     assert visits
 
 
-def test_acks_all_fails_when_the_isr_shrinks_below_the_minimum_after_the_append() -> None:
+def test_acks_all_waits_for_the_isr_when_it_shrinks_below_the_minimum_after_the_append() -> None:
+    """The batch is committed. An error would leave its outcome unknown to the producer."""
     cluster = ReplicaCluster(min_insync_replicas=2)
     cluster.elect(1, 0, [1, 2])
-    awaited = _awaited(cluster, cluster.append(1, b"a", all_in_sync=True))
+    awaited, late = (_awaited(cluster, cluster.append(1, value, all_in_sync=True)) for value in (b"a", b"b"))
     assert not awaited.is_done()
     cluster.clock.seconds += LAG_S + 1
     cluster[1].partition.review_isr()
     cluster.commit_isr(1)
-    assert awaited.is_done() and awaited.answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert cluster[1].log.high_watermark == 2 and not awaited.is_done()
+    late.refuse(ErrorCode.REQUEST_TIMED_OUT)
+    cluster.catch_up(1, 2)
+    cluster.commit_isr(1)
+    assert awaited.is_done() and awaited.answer.error_code == ErrorCode.NONE
+
+
+def test_a_repeated_batch_is_looked_for_before_the_isr_is_counted() -> None:
+    """The batch is in the log, so NOT_ENOUGH_REPLICAS would leave its outcome unknown for longer."""
+    cluster = ReplicaCluster(min_insync_replicas=2)
+    cluster.elect(1, 0, [1, 2])
+    numbers = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    cluster.append(1, b"a", all_in_sync=True, **numbers)
+    cluster.elect(1, 1, [1])
+    assert cluster.append(1, b"a", all_in_sync=True, **numbers) == 0
+    assert cluster.append(1, b"a", all_in_sync=True, **numbers | {"producer_epoch": 1}) == 0
+    with pytest.raises(KafkaError) as caught:
+        cluster.append(1, b"b", all_in_sync=True, **numbers | {"producer_epoch": 2})
+    assert caught.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert cluster[1].values() == [b"a"]
+
+
+def test_a_leader_that_missed_an_election_goes_on_after_a_batch_that_the_other_leader_recognised() -> None:
+    """It was not told that it was replaced for a while, so it cannot know which epochs its producers have begun."""
+    cluster = ReplicaCluster()
+    numbers = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    cluster.elect(1, 0, [1, 2, 3])
+    cluster.append(1, b"a", **numbers)
+    cluster.catch_up(1, 2, 3)
+    cluster.elect(2, 1, [1, 2, 3], deliver=[2, 3])
+    assert cluster.append(2, b"a", **numbers | {"producer_epoch": 2}) == 0
+    cluster.elect(1, 2, [1, 2, 3])
+    assert cluster.append(1, b"b", **numbers | {"producer_epoch": 2, "base_sequence": 1}) == 1
 
 
 def test_a_leader_deposed_in_between_acknowledges_none_of_its_earlier_appends() -> None:
@@ -398,7 +432,7 @@ def test_later_batches_of_the_producer_are_refused_while_a_refusal_waits() -> No
         batch = RecordBatch(number(sequence))
         awaited.check(leader.key, batch, leader.log.producers, 0.0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    sent = SentBatch.read(awaited, cluster.clock, leader.key, memoryview(number(0)))
+    sent = SentBatch.read(awaited, ProducerConnection(), cluster.clock, leader.key, memoryview(number(0)))
     refused = AwaitedRefusal(leader, PartitionProduceResponse(error_code=ErrorCode.POLICY_VIOLATION), sent)
     assert not refused.is_done()
     refused.park()
