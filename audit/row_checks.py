@@ -134,27 +134,33 @@ def broken_sequences(batches: DataFrame, compacted: bool, missing: Sequence[Miss
 
     Two batches with ``missing`` offsets between them are not compared.
 
-    Promise: an idempotent producer's batches are stored in its order and without a gap; a new epoch begins at sequence
-    0, and an old one writes no more. KIP-98, "Idempotent Producer Guarantees"; KIP-360.
+    A producer may count batches that are stored already from 0 again in a higher epoch; the broker recognises them and
+    does not store them again. So the first sequence that is stored in an epoch may be up to the number of the
+    producer's records before.
+
+    Promise: an idempotent producer's batches are stored in its order and without a gap, and an old epoch writes no
+    more. KIP-98, "Idempotent Producer Guarantees"; KIP-360.
     """
     of_producer = Window.partitionBy("topic", "partition", "producer_id").orderBy("base_offset")
     ordered = _sequenced(batches).withColumn("previous", F.lag("last_sequence").over(of_producer))
     ordered = ordered.withColumn("epoch_before", F.lag("producer_epoch").over(of_producer))
     ordered = ordered.withColumn("ended", F.lag("last_offset").over(of_producer))
+    written = F.sum("record_count").over(of_producer.rowsBetween(Window.unboundedPreceding, -1))
+    ordered = ordered.withColumn("written", written)
     for found in missing:
         ordered = ordered.where(~(_of(found) & (F.col("ended") < found.end) & (F.col("base_offset") >= found.end)))
     ahead = F.expr(f"pmod(base_sequence - previous, {_SEQUENCES})")
     # Sequences wrap, so a distance of more than half the range means that the batch goes back.
     wrong = ((ahead == 0) | (ahead > _SEQUENCES // 2)) if compacted else ahead != 1
     same, newer = F.expr("producer_epoch = epoch_before"), F.expr("producer_epoch > epoch_before")
-    late = F.lit(False) if compacted else newer & (F.col("base_sequence") != 0)
+    late = F.lit(False) if compacted else newer & F.expr("base_sequence > written")
     batch = ("producer ", "producer_id", " epoch ", "producer_epoch", ": sequence ", "base_sequence")
     return _offences(
         ordered.where(
             F.col("previous").isNotNull() & ((same & wrong) | late | F.expr("producer_epoch < epoch_before"))
         ),
         F.when(same, _sentence(*batch, " follows sequence ", "previous"))
-        .when(newer, _sentence(*batch, " begins the epoch, not sequence 0; the epoch before was ", "epoch_before"))
+        .when(newer, _sentence(*batch, " begins the epoch; the number of its records before is ", "written"))
         .otherwise(_sentence(*batch, " comes after a batch of epoch ", "epoch_before")),
         F.col("base_offset"),
     )

@@ -100,6 +100,7 @@ def test_sequences_wrap_and_start_again_with_a_producer_epoch() -> None:
         return [*sent(*V), Replica(9.0, 1, TP, 0, len(places), len(places)), *stored]
 
     assert broken(batches((0, MAX_SEQUENCE), (0, 0), (1, 0), (1, 1))) == []
+    assert broken(batches((0, 0), (3, 1), (3, 2))) == [], "sequence 0 of epoch 3 was the first batch again"
     assert broken(batches((0, 4), (0, 6))) == ["duplicates"]
 
 

@@ -88,6 +88,17 @@ def append_again(events: list[Event], rng: random.Random) -> list[Event]:
     return events
 
 
+def append_again_in_a_higher_epoch(events: list[Event], rng: random.Random) -> list[Event]:
+    """A stock producer raises its epoch, and the leader takes a repeated batch for a new one."""
+    batch = some(events, rng, StoredBatch)
+    for broker in BROKERS:
+        mine = [e for e in events if isinstance(e, StoredBatch) and (e.broker, e.tp) == (broker, batch.tp)]
+        again = changed(batch, broker=broker, base_offset=mine[-1].next_offset, leader_epoch=mine[-1].leader_epoch)
+        again = changed(again, producer_epoch=batch.producer_epoch + 3, base_sequence=0)
+        events = replaced(events, mine[-1], mine[-1], again)
+    return events
+
+
 def repeat_a_sequence(events: list[Event], rng: random.Random) -> list[Event]:
     batch = some(events, rng, StoredBatch, lambda e: e.base_sequence > 0)
     for copy in copies(events, batch):
@@ -221,6 +232,7 @@ MUTATIONS = [
     (deliver_a_value_that_is_not_stored, "inconsistent_offsets"),
     (report_a_stored_record_as_refused, "refused_but_written"),
     (append_again, "duplicates"),
+    (append_again_in_a_higher_epoch, "duplicates"),
     (repeat_a_sequence, "duplicates"),
     (send_in_another_order, "key_order"),
     (lower_a_leader_epoch, "leader_epochs"),

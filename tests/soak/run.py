@@ -193,7 +193,7 @@ async def _break_and_heal(
         try:
             per_s = config.per_s / len(WRITERS)
             for name in STOCK_WRITERS:
-                writer = StockWriter(name, cluster.bootstrap, TOPIC, per_s, recorder, is_refused=config.resize)
+                writer = StockWriter(name, cluster.bootstrap, TOPIC, per_s, recorder)
                 writers.start_soon(trio.to_thread.run_sync, writer.run, writing)
             writers.start_soon(write, OWN_WRITER, cluster.bootstrap, TOPIC, per_s, recorder, writing)
             with trio.move_on_after(config.seconds):

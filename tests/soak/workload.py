@@ -103,15 +103,13 @@ class Stop:
 class StockWriter:
     """An idempotent librdkafka producer; ``run`` is for a thread.
 
-    ``is_refused``: the topic is resized, so a batch is refused if the producer still sends its keys to their old
-    partition. After a refusal the producer continues with a new epoch. With the new epoch it also repeats batches that
-    were written but not acknowledged, so the records of these batches are written twice.
+    While the topic is resized, a batch is refused if the producer still sends its keys to their old partition. After a
+    refusal the producer continues with a new epoch, and repeats in it the batches that were written but not
+    acknowledged.
     """
 
-    def __init__(
-        self, name: str, bootstrap: str, topic: str, per_s: float, recorder: Recorder, *, is_refused: bool
-    ) -> None:
-        self._name, self._topic, self._recorder, self._is_refused = name, topic, recorder, is_refused
+    def __init__(self, name: str, bootstrap: str, topic: str, per_s: float, recorder: Recorder) -> None:
+        self._name, self._topic, self._recorder = name, topic, recorder
         self._pace = Pace(per_s)
         self._producer = StockProducer(
             {
@@ -162,8 +160,7 @@ class StockWriter:
             for _ in range(self._pace.due(time.monotonic())):
                 key = f"{self._name}-{number % KEYS}"
                 value = f"{key}:{number}"
-                now_ms, idempotent = self._recorder.now_ms(), not self._is_refused
-                self._recorder.record(Sent(now_ms, self._name, self._topic, key, value, idempotent=idempotent))
+                self._recorder.record(Sent(self._recorder.now_ms(), self._name, self._topic, key, value))
                 while not self._take(key, value) and not stop.abandoned:
                     self._producer.poll(0.05)
                 number += 1

@@ -118,7 +118,7 @@ RULES_OFF = [
          '"leader_epoch < previous"', '"false"', 4),
     _off("sequences follow each other", "producer sequences", _BATCHES, row_checks.broken_sequences,
          "(same & wrong)", "F.lit(False)", 3, 18, 22, 33),
-    _off("a producer's epoch begins at sequence 0", "producer sequences", _BATCHES, row_checks.broken_sequences,
+    _off("an epoch begins within the earlier records", "producer sequences", _BATCHES, row_checks.broken_sequences,
          "| late |", "|", 25),
     _off("an old epoch of a producer writes no more", "producer sequences", _BATCHES, row_checks.broken_sequences,
          'F.expr("producer_epoch < epoch_before")', "F.lit(False)", 26),

@@ -94,8 +94,8 @@ class ViolatingTopic:
         # A record that was removed from its batch.
         batch = RecordBatch(bytes(history.batch(23, [(of[23][0], b"900005\t"), (of[23][0], b"900006\t")])))
         self._append_as_follower(23, bytearray(retain_records(batch, batch.records()[:1])), "contiguous offsets")
-        # A producer epoch that does not begin at sequence 0, and a batch of a producer epoch that has ended.
-        self._append(25, [(of[25][0], b"900007\t")], "producer sequences", producer_epoch=1)
+        # An epoch that begins above the number of earlier records, and a batch of an epoch that has ended.
+        self._append(25, [(of[25][0], b"900007\t")], "producer sequences", producer_epoch=1, sequence=1_000_000)
         self._append(26, [(of[26][0], b"900007\t")], producer_epoch=1, sequence=0)
         self._append(26, [(of[26][0], b"900008\t")], "producer sequences", sequence=1)
         # A batch that was written twice.
