@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from anabranch.client.arguments import shown, text
-from anabranch.protocol.addresses import join_address, split_address
+from anabranch.protocol.addresses import join_address, split_server
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.sentinels import ACKS_ALL
 from anabranch.zk_schemas.config_def import ConfigError
@@ -103,12 +103,12 @@ def _parse_servers(key: str, value: object) -> object:
     for address in texts:
         try:
             given = join_address(*address) if isinstance(address, tuple) and len(address) == 2 else address
-            host, port = split_address(str(given))
+            host, port = split_server(str(given))
             host.encode("idna")
-        except (TypeError, ValueError):
-            host, port = "", 0
-        if not host or not port:
-            raise ConfigError(key, f"{shown(address)} is not host:port")
+        except (TypeError, UnicodeError):
+            raise ConfigError(key, f"{shown(address)} is not host:port") from None
+        except ValueError as error:
+            raise ConfigError(key, str(error)) from None
         found.append((host, port))
     return tuple(found)
 

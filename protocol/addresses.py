@@ -5,15 +5,36 @@ from __future__ import annotations
 import re
 
 MAX_PORT = 65_535
+_MAX_SHOWN = 300
+PLAINTEXT = "PLAINTEXT"
+"""The security protocol of connections without TLS and SASL."""
 _HOST = re.compile(r"(?:\[([^][]+)]|([^][:]+))(?::[0-9]*)?")
 
 
 def split_address(text: str) -> tuple[str, int]:
     """Host without brackets, and port. The host may be empty, the port 0. Raises ``ValueError`` for any other text."""
     host, colon, port = text.strip().rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
+    if not colon or "/" in host or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
         raise ValueError(f"{text!r} is not host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def split_server(text: str) -> tuple[str, int]:
+    """Host and port of a server that clients connect to: ``host:port`` or ``PLAINTEXT://host:port``, as Java takes it.
+
+    Raises ``ValueError`` for any other text.
+    """
+    shown = repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
+    scheme, separator, address = text.strip().rpartition("://")
+    if separator and scheme.upper() != PLAINTEXT:
+        raise ValueError(f"{shown} names another protocol than {PLAINTEXT}, which is the only one: give host:port")
+    try:
+        host, port = split_address(address)
+    except ValueError:
+        host, port = "", 0
+    if not host or not port:
+        raise ValueError(f"{shown} is not host:port")
+    return host, port
 
 
 def host_of(text: str) -> str:

@@ -173,12 +173,16 @@ class Channel:
         client_id: str | None,
         *,
         timeout_s: float = REQUEST_TIMEOUT_S,
+        attempt: int = 0,
         **options: Any,
     ) -> Channel:
-        """A connected channel, to be started with ``start``. Raises ``OSError``: ``ChannelTimeoutError`` when late."""
+        """A connected channel, to be started with ``start``. ``attempt`` is as in ``Network.connect``.
+
+        Raises ``OSError``: ``ChannelTimeoutError`` when late.
+        """
         stream: Stream | None = None
         with anyio.move_on_after(timeout_s):
-            stream = await network.connect(host, port)
+            stream = await network.connect(host, port, attempt=attempt)
         if stream is None:
             raise ChannelTimeoutError(f"{join_address(host, port)} did not accept a connection within {timeout_s:g} s")
         return cls(stream, client_id, **options)

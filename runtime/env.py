@@ -228,8 +228,13 @@ class Network(Protocol):
         """
         ...
 
-    async def connect(self, host: str, port: int) -> Stream:
-        """Connect; ``OSError`` when refused or unreachable. The caller sets the deadline."""
+    async def connect(self, host: str, port: int, *, attempt: int = 0) -> Stream:
+        """Connect; ``OSError`` when refused or unreachable. The caller sets the deadline.
+
+        A host may have several addresses. If one does not answer, the next one is tried soon. ``attempt`` is the number
+        of earlier tries that failed: each attempt begins with another address, because an address may accept
+        connections and answer no request.
+        """
         ...
 
 

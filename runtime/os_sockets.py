@@ -18,6 +18,7 @@ from typing import Any, cast
 from anabranch.protocol.addresses import join_address
 from anabranch.runtime.cold_ranges import WINDOW_BYTES, is_cold, read_through
 from anabranch.runtime.env import DEFAULT_BACKLOG, Buffer, FileRange, Listener, Part, Stream
+from anabranch.runtime.staggered import connect_to_one, in_turn
 
 SMALL_RANGE_BYTES = 4096
 """A file range up to this size is read, and sent in one call with the buffers around it."""
@@ -309,17 +310,17 @@ class SocketNetwork:
             sock.close()
             raise
 
-    async def connect(self, host: str, port: int) -> Stream:
-        """Tries the addresses of ``host`` in turn. Raises the ``OSError`` of the last address."""
-        failure: OSError | None = None
-        for family, kind, protocol, _name, address in await self._waits.resolve(host, port, False):
-            try:
-                return await self._connect_to(socket.socket(family, kind, protocol), address)
-            except OSError as error:
-                failure = error
-        raise failure or OSError(errno.EADDRNOTAVAIL, f"{join_address(host, port)} has no address")
+    async def connect(self, host: str, port: int, *, attempt: int = 0) -> Stream:
+        addresses = in_turn(await self._waits.resolve(host, port, False), attempt)
+        if not addresses:
+            raise OSError(errno.EADDRNOTAVAIL, f"{join_address(host, port)} has no address")
+        if len(addresses) == 1:
+            return await self._connect_to(addresses[0])
+        return await connect_to_one(addresses, self._connect_to)
 
-    async def _connect_to(self, sock: socket.socket, address: Any) -> Stream:
+    async def _connect_to(self, found: tuple[Any, ...]) -> Stream:
+        family, kind, protocol, _name, address = found
+        sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
             status = sock.connect_ex(address)

@@ -332,7 +332,7 @@ class SimNetwork:
         if self.dead:
             raise _error(errno.ENETDOWN, self.name)
 
-    async def connect(self, host: str, port: int) -> SimStream:
+    async def connect(self, host: str, port: int, *, attempt: int = 0) -> SimStream:
         fabric = self._fabric
         name = fabric.find(self.name if host in _LOOPBACK else host).name
         extra_s = fabric.extra_delay_s(self.name, name) + fabric.extra_delay_s(name, self.name)

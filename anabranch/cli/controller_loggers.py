@@ -11,7 +11,7 @@ from anabranch.cli.admin import API_TIMEOUT_MS
 from anabranch.client.admin import codec
 from anabranch.client.admin.types import ConfigEntry
 from anabranch.command_error import CommandError, UsageError
-from anabranch.protocol.addresses import split_address
+from anabranch.protocol.addresses import split_server
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.real_trio import RealNetwork
 
@@ -32,11 +32,9 @@ def alter(address: str, controller_id: int, levels: Mapping[str, str | None]) ->
 
 def _asked(address: str, request: Any) -> Any:
     try:
-        host, port = split_address(address)
-    except ValueError:
-        host, port = "", 0
-    if not host:
-        raise UsageError(f"--bootstrap-controller {address} is not HOST:PORT")
+        host, port = split_server(address)
+    except ValueError as error:
+        raise UsageError(f"--bootstrap-controller: {error}") from None
 
     async def ask() -> Any:
         timeout_s = API_TIMEOUT_MS / 1000

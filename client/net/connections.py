@@ -126,7 +126,7 @@ class Connections:
                 raise ClientClosedError("the client is closed")
             slot.node, slot.opening_since = node, clock.monotonic()
             try:
-                slot.connection = await self._open(node)
+                slot.connection = await self._open(node, slot.failures)
             except BaseException as error:
                 if isinstance(error, KafkaError):
                     _log.log(logging.DEBUG if slot.failures else logging.INFO, "%s", error.message)
@@ -149,7 +149,7 @@ class Connections:
         )
         slot.next_try = self._env.clock.monotonic() + pause / 1000
 
-    async def _open(self, node: Node) -> Channel:
+    async def _open(self, node: Node, attempt: int) -> Channel:
         """Connect and shake hands, each within ``socket_connection_setup_timeout_ms``."""
         timeout_s = self._settings.socket_connection_setup_timeout_ms / 1000
         try:
@@ -159,6 +159,7 @@ class Connections:
                 node.port,
                 self._settings.client_id,
                 timeout_s=timeout_s,
+                attempt=attempt,
                 failures=_FAILURES,
                 on_answer=self._on_answer,
                 now=self._env.clock.monotonic,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from anabranch.protocol.addresses import host_of, join_address, split_address
+from anabranch.protocol.addresses import host_of, join_address, split_address, split_server
 
 
 @pytest.mark.parametrize(
@@ -23,7 +25,8 @@ def test_an_address_has_a_host_and_a_port(text: str, address: tuple[str, int]) -
 
 
 @pytest.mark.parametrize(
-    "text", ["", "localhost", "9092", "localhost:", "localhost:http", "a:65536", "a:-1", "a:²", "a:1 2"]
+    "text",
+    ["", "localhost", "9092", "localhost:", "localhost:http", "a:65536", "a:-1", "a:²", "a:1 2", "http://a:1", "a/b:1"],
 )
 def test_text_that_is_no_address_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="is not host:port") as caught:
@@ -52,3 +55,29 @@ def test_a_host_is_read_with_and_without_a_port(text: str, host: str) -> None:
 )
 def test_text_that_is_no_address_has_no_host(text: str) -> None:
     assert host_of(text) == ""
+
+
+@pytest.mark.parametrize("text", ["a:9092", "PLAINTEXT://a:9092", "plaintext://a:9092", " PLAINTEXT://a:9092 "])
+def test_a_server_may_name_the_protocol_plaintext(text: str) -> None:
+    assert split_server(text) == ("a", 9092)
+    assert split_server("PLAINTEXT://[::1]:9092") == ("::1", 9092)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("SSL://a:9092", "names another protocol than PLAINTEXT"),
+        ("SASL_PLAINTEXT://a:9092", "names another protocol than PLAINTEXT"),
+        ("http://a:9092", "names another protocol than PLAINTEXT"),
+        ("://a:9092", "names another protocol than PLAINTEXT"),
+        ("PLAINTEXT://a", "is not host:port"),
+        ("PLAINTEXT://:9092", "is not host:port"),
+        ("PLAINTEXT://PLAINTEXT://a:1", "names another protocol than PLAINTEXT"),
+        ("a:0", "is not host:port"),
+        ("a:9092/", "is not host:port"),
+    ],
+)
+def test_another_server_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)) as caught:
+        split_server(text)
+    assert repr(text) in str(caught.value)

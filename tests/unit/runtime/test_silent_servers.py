@@ -68,8 +68,8 @@ class Machine:
         self.env = Env(SimClock(), self, random.Random(1), zk=FakeZk().session())
         self.listen = self._network.listen
 
-    async def connect(self, host: str, port: int) -> SimStream:
-        self.made.append(await self._network.connect(host, port))
+    async def connect(self, host: str, port: int, *, attempt: int = 0) -> SimStream:
+        self.made.append(await self._network.connect(host, port, attempt=attempt))
         return self.made[-1]
 
     async def until_closed(self) -> None:
