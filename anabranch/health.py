@@ -32,7 +32,6 @@ from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.framing import (
     HEALTH_CHECK,
-    MAX_FRAME_BYTES,
     ClientConnection,
     FrameError,
     RequestHeader,
@@ -43,6 +42,7 @@ from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.generated.metadata import MetadataRequest
 from anabranch.protocol.message import Message
 from anabranch.protocol.primitives import DecodeError
+from anabranch.protocol.request_limits import MAX_FRAME_BYTES
 from anabranch.runtime.properties_file import read_properties
 from anabranch.zk_schemas.config_def import ConfigError
 

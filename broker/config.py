@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from anabranch.protocol.addresses import split_address
+from anabranch.protocol.request_limits import RequestLimits
 from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.broker_registration import PLAINTEXT, VersionRange
 from anabranch.zk_schemas.config_def import ConfigError
@@ -43,6 +44,18 @@ class BrokerConfig:
     def supported_features(self) -> Mapping[str, VersionRange]:
         """The feature levels that this broker takes part in."""
         return supported_by(self.values["supported.features"])
+
+    @property
+    def request_limits(self) -> RequestLimits:
+        """The sizes of a request, before it is decoded."""
+        values = self.values
+        return RequestLimits(
+            max_bytes=values["socket.request.max.bytes"],
+            max_small_bytes=values["small.request.max.bytes"],
+            max_admin_bytes=values["admin.request.max.bytes"],
+            max_elements=values["request.max.elements"],
+            max_controller_elements=values["controller.request.max.elements"],
+        )
 
     @classmethod
     def from_given(cls, given: Mapping[str, str], host_name: str = "localhost") -> BrokerConfig:

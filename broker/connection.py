@@ -38,7 +38,7 @@ from anabranch.protocol.message import Message, has_more_items
 from anabranch.protocol.own_tags import withholder
 from anabranch.protocol.primitives import DecodeError, EncodeError
 from anabranch.runtime.env import Part, Stream
-from anabranch.runtime.pauses import read_request, write_response
+from anabranch.runtime.pauses import free, read_request, write_response
 
 logger = structlog.get_logger(__name__)
 
@@ -106,6 +106,7 @@ class Connection:
         "_dispatcher",
         "_frames",
         "_held_bytes",
+        "_limits",
         "_metrics",
         "_node",
         "_nursery",
@@ -132,9 +133,8 @@ class Connection:
         self.listener = listener
         self._stream = stream
         values = node.config.values
-        self._frames = ServerConnection(
-            values["socket.request.max.bytes"], pool, max_admin_bytes=values["admin.request.max.bytes"]
-        )
+        self._limits = node.config.request_limits
+        self._frames = ServerConnection(self._limits, pool)
         self._session = ClientSession(values["max.retried.partitions.per.connection"])
         self._held_bytes = 0
         self._slots: deque[_Slot] = deque()
@@ -223,16 +223,22 @@ class Connection:
             return
         frames.received(received)
         now = self.last_active = self._node.env.clock.monotonic()
-        served = 0
+        served = unyielded_bytes = 0
         while self._closed_because is None:
             frame = frames.next_frame()
             if frame is None:
                 break
-            request = await read_request(frame)
+            request = await read_request(frame, self._limits)
             served += 1
-            if served % _REQUESTS_PER_YIELD == 0:
+            unyielded_bytes += request.size
+            if served % _REQUESTS_PER_YIELD == 0 or unyielded_bytes > LARGE_FRAME_BYTES:
+                unyielded_bytes = 0
                 await trio.lowlevel.checkpoint()
             await self._serve(request, now)
+            if request.large_arrays is not None:
+                large_arrays = request.large_arrays
+                del request
+                await free(large_arrays)
         if not frames.has_partial:
             self.frame_since = None
         elif served or self.frame_since is None:

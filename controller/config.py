@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from anabranch.protocol.request_limits import RequestLimits
 from anabranch.runtime.http_limits import HttpLimits
 from anabranch.zk_schemas.broker_registration import VersionRange
 from anabranch.zk_schemas.config_def import ConfigError
@@ -37,8 +38,7 @@ class ControllerConfig:
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_seconds: int = 300
     leader_imbalance_per_broker_percentage: int = 10
-    socket_request_max_bytes: int = 100 << 20
-    admin_request_max_bytes: int = 2 << 20
+    request_limits: RequestLimits = field(default_factory=RequestLimits)
     socket_keepalive_timeout_ms: int = 30_000
     connections_max_idle_ms: int = 600_000
     partition_drain_check_interval_ms: int = 1_000
@@ -81,8 +81,13 @@ class ControllerConfig:
             auto_leader_rebalance_enable=values["auto.leader.rebalance.enable"],
             leader_imbalance_check_interval_seconds=values["leader.imbalance.check.interval.seconds"],
             leader_imbalance_per_broker_percentage=values["leader.imbalance.per.broker.percentage"],
-            socket_request_max_bytes=values["socket.request.max.bytes"],
-            admin_request_max_bytes=values["admin.request.max.bytes"],
+            request_limits=RequestLimits(
+                max_bytes=values["socket.request.max.bytes"],
+                max_small_bytes=values["small.request.max.bytes"],
+                max_admin_bytes=values["admin.request.max.bytes"],
+                max_elements=values["request.max.elements"],
+                bulk_apis=frozenset(),
+            ),
             socket_keepalive_timeout_ms=values["socket.keepalive.timeout.ms"],
             connections_max_idle_ms=values["connections.max.idle.ms"],
             partition_drain_check_interval_ms=values["partition.drain.check.interval.ms"],

@@ -55,7 +55,8 @@ class _Connection:
         self._active = active
         self._controller_id = config.controller_id
         self._max_idle_s = config.connections_max_idle_ms / 1000 if config.connections_max_idle_ms >= 0 else math.inf
-        self._frames = ServerConnection(config.socket_request_max_bytes, pool, config.admin_request_max_bytes)
+        self._limits = config.request_limits
+        self._frames = ServerConnection(self._limits, pool)
         self._slots = trio.Semaphore(MAX_UNANSWERED)
         self._sending = trio.Lock()
 
@@ -83,7 +84,7 @@ class _Connection:
                     return
                 self._frames.received(received)
                 while (frame := self._frames.next_frame()) is not None:
-                    request = await read_request(frame)
+                    request = await read_request(frame, self._limits)
                     await self._slots.acquire()
                     self._accept(request, nursery)
         except OSError:

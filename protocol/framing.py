@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from struct import Struct
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from anabranch.protocol import steps
 from anabranch.protocol.api_keys import API_BY_NUMBER, ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.message import Message
 from anabranch.protocol.primitives import DecodeError, bad_length, skip_tags
+from anabranch.protocol.request_limits import DEFAULT_LIMITS, RequestLimits, response_budget
 from anabranch.protocol.types import Part
 
 BUFFER_BYTES: Final = 64 * 1024
@@ -25,31 +26,13 @@ SMALL_PARTIAL_BYTES: Final = BUFFER_BYTES // 16
 GROWTH: Final = 16
 """A buffer grows to the size of its frame, but at most to this many times the bytes that have arrived."""
 SIZE_BYTES: Final = 4
-LARGE_FRAME_BYTES: Final = 32 * 1024
-"""A frame of this size is decoded in steps: decoding 1 MiB of items may take 0.1 s."""
+LARGE_FRAME_BYTES: Final = steps.LARGE_BYTES
+"""A frame of this size is decoded in steps."""
 MANY_ITEMS: Final = 1_000
 """A message with more array items than this is encoded in steps."""
-MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
-"""Kafka's default of ``socket.request.max.bytes``."""
 HEALTH_CHECK: Final = "anabranch-health"
 """The software name in the ApiVersions request of a health check."""
 
-ADMIN_APIS: Final = frozenset(
-    (
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DELETE_TOPICS,
-        ApiKey.ALTER_CONFIGS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        ApiKey.UPDATE_FEATURES,
-        ApiKey.ALTER_REPLICA_LOG_DIRS,
-        ApiKey.DESCRIBE_LOG_DIRS,
-    )
-)
-"""Requests of many small parts: requests that brokers forward to the controller, and requests about log dirs."""
 _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.value
 
@@ -246,13 +229,15 @@ class Request(NamedTuple):
     """A decoded request. ``size`` is the length of its frame in bytes, without the size field.
 
     ``unsupported`` is set for an ApiVersions request of a version that is not implemented. Its ``body`` is then an
-    empty request, and the response is version 0 with UNSUPPORTED_VERSION (KIP-511).
+    empty request, and the response is version 0 with UNSUPPORTED_VERSION (KIP-511). ``large_arrays`` are the body's
+    arrays with many items, for ``free_in_steps``.
     """
 
     header: RequestHeader
     body: Message
     size: int
     unsupported: bool = False
+    large_arrays: list[list[Any]] | None = None
 
 
 def decode_request(frame: memoryview) -> Request:
@@ -265,14 +250,15 @@ def decode_request(frame: memoryview) -> Request:
     return Request(header, cls.decode_prefix(frame[pos:], header.api_version)[0], len(frame))
 
 
-def decode_request_in_steps(frame: memoryview) -> Generator[None, None, Request]:
-    """``decode_request`` for a large frame: yields after each item of an array."""
+def decode_request_in_steps(frame: memoryview, limits: RequestLimits = DEFAULT_LIMITS) -> steps.Steps[Request]:
+    """``decode_request`` for a large frame, within a budget: yields after each item of an array."""
     header, pos, supported = _request_header(frame)
     cls = API_BY_NUMBER[header.api_key].request
     if not supported:
         return Request(header, cls(), len(frame), unsupported=True)
-    body, _ = yield from steps.decode_prefix(cls, frame[pos:], header.api_version)
-    return Request(header, body, len(frame))
+    budget = limits.budget(header.api_key, len(frame))
+    body, _ = yield from steps.decode_prefix(cls, frame[pos:], header.api_version, budget)
+    return Request(header, body, len(frame), large_arrays=budget.large_arrays or None)
 
 
 def _request_header(frame: memoryview) -> tuple[RequestHeader, int, bool]:
@@ -384,13 +370,11 @@ def decode_response(api_key: int, api_version: int, frame: memoryview) -> tuple[
     return correlation_id, API_BY_NUMBER[api_key].response.decode(frame[pos:], api_version)
 
 
-def decode_response_in_steps(
-    api_key: int, api_version: int, frame: memoryview
-) -> Generator[None, None, tuple[int, Message]]:
-    """``decode_response`` for a large frame: yields after each item of an array."""
+def decode_response_in_steps(api_key: int, api_version: int, frame: memoryview) -> steps.Steps[tuple[int, Message]]:
+    """``decode_response`` for a large frame, within a budget: yields after each item of an array."""
     correlation_id, pos, api_version = _response_header(api_key, api_version, frame)
     cls = API_BY_NUMBER[api_key].response
-    body, end = yield from steps.decode_prefix(cls, frame[pos:], api_version)
+    body, end = yield from steps.decode_prefix(cls, frame[pos:], api_version, response_budget(len(frame)))
     if end != len(frame) - pos:
         raise DecodeError(f"{cls.__name__} v{api_version}: {len(frame) - pos - end} bytes are left over")
     return correlation_id, body
@@ -417,29 +401,26 @@ def _response_header(api_key: int, api_version: int, frame: memoryview) -> tuple
 class ServerConnection(FrameReader):
     """The broker's side of a connection: bytes in, requests out, in order.
 
-    ``max_admin_bytes`` limits the requests of ``ADMIN_APIS``. Such a request has many small parts, so decoding it takes
-    a hundred times as long as decoding a Produce request of the same size.
+    ``limits`` bound the requests by API: decoding one of many small parts takes a hundred times as long as decoding a
+    Produce request of the same size.
     """
 
     limited_by: ClassVar[str] = "socket.request.max.bytes"
 
-    def __init__(
-        self,
-        max_frame_bytes: int = MAX_FRAME_BYTES,
-        pool: BufferPool | None = None,
-        max_admin_bytes: int = MAX_FRAME_BYTES,
-    ) -> None:
-        super().__init__(max_frame_bytes, pool)
-        self._max_admin_bytes = max_admin_bytes
+    def __init__(self, limits: RequestLimits = DEFAULT_LIMITS, pool: BufferPool | None = None) -> None:
+        super().__init__(limits.max_bytes, pool)
+        self._limits = limits
+        self._always_allowed = limits.smallest
 
     def _frame_size(self) -> int:
         size = super()._frame_size()
-        if size > self._max_admin_bytes and self._end - self._start >= SIZE_BYTES + 2:
+        if size > self._always_allowed and self._end - self._start >= SIZE_BYTES + 2:
             api_key: int = _read_int16(self._view, self._start + SIZE_BYTES)[0]
-            if api_key in ADMIN_APIS:
-                name = ApiKey(api_key).name
-                limit = f"{self._max_admin_bytes} are accepted (admin.request.max.bytes)"
-                raise FrameError(f"{name} request of {size} bytes; {limit}")
+            most, config_key = self._limits.of_bytes(api_key)
+            if size > most:
+                api = API_BY_NUMBER.get(api_key)
+                name = f"API {api_key}" if api is None else ApiKey(api_key).name
+                raise FrameError(f"{name} request of {size} bytes; {most} are accepted ({config_key})")
         return size
 
     def next_request(self) -> Request | None:

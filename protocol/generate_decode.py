@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.protocol.generate_source import Source, python_type, steps_of
+from anabranch.protocol.decode_budget import (
+    LARGEST_SINGLE,
+    LIST_BYTES,
+    NUMBER_BYTES,
+    SMALLEST_SINGLE,
+    STRUCT_BYTES,
+    UUID_BYTES,
+    VIEW_BYTES,
+)
+from anabranch.protocol.generate_source import Source, python_type
 from anabranch.protocol.schema import FIXED_FORMATS, FIXED_SIZES, Field, min_bytes, plain_fields, tagged_fields
 
 
 class DecoderWriter:
-    """Writes the decoder of one layout of one message; with ``in_steps`` it yields after each item of an array."""
+    """Writes the decoder of one layout of one message.
+
+    With ``in_steps`` it yields after each item of an array, and charges all objects to ``budget``, a ``DecodeBudget``.
+    """
 
     def __init__(self, source: Source, version: int, flexible: bool, in_steps: bool = False) -> None:
         self.source = source
@@ -41,25 +53,42 @@ class DecoderWriter:
         else:
             self.source.line(f"{targets}{comma} = {self.source.unpacker(codes)}(data, pos)")
         self.source.line(f"pos += {size}")
+        if self.in_steps:
+            self.charge_numbers()
         self.source.lines_of(self.after_run)
         self.run.clear()
         self.after_run.clear()
+
+    def charge_numbers(self) -> None:
+        """Share or charge the run's numbers, except those that CPython has one object for."""
+        for code, target in self.run:
+            if (code in "hHiq" and target != "n") or code == "b":
+                self.source.line(f"if not {SMALLEST_SINGLE} <= {target} <= {LARGEST_SINGLE}:")
+                self.source.line(f"    {target} = budget.shared({target})")
 
     # -------------------------------------------------------- structs
 
     def function(self, name: str, fields: Sequence[Field], cls: str) -> None:
         """Write the decoder of a whole message, or of the value of a tagged field."""
         source = self.source
-        result = f"tuple[{cls}, int]"
-        source.line(f"def {name}(data: memoryview) -> {steps_of(result) if self.in_steps else result}:")
+        self.signature(name, cls)
         with source.indented():
-            source.line("yield" if self.in_steps else "")
+            if self.in_steps:
+                source.line("yield None")
+                source.line(f"budget.memory -= {struct_bytes(fields, self.version)}")
             source.line("size = len(data)" if _needs_size(fields, self.version) else "")
             source.line("pos = 0")
             self.struct(fields, "")
             self.construct("decoded = ", fields, cls, "", "")
             source.line("return decoded, pos")
         source.line()
+
+    def signature(self, name: str, result: str) -> None:
+        result = f"tuple[{result}, int]"
+        if self.in_steps:
+            self.source.line(f"def {name}(data: memoryview, budget: DecodeBudget) -> Steps[{result}]:")
+        else:
+            self.source.line(f"def {name}(data: memoryview) -> {result}:")
 
     def struct(self, fields: Sequence[Field], path: str) -> None:
         """Write statements that leave every field in a local variable."""
@@ -113,6 +142,16 @@ class DecoderWriter:
             source.line(f'    raise bad_length("{path}", n, pos, size)')
             source.line(f"{target} = {value[type]}")
             source.line("pos = end")
+            if self.in_steps:
+                self.charge_variable(type, target)
+
+    def charge_variable(self, type: str, target: str) -> None:
+        if type == "records":
+            self.source.line(f"budget.memory -= {VIEW_BYTES}")
+            return
+        # CPython has one object for "" and for each text of one Latin-1 character.
+        self.source.line("if n > 1:")
+        self.source.line(f"    budget.memory -= {target}.__sizeof__() + {_ROUNDED_UP_BY}")
 
     # -------------------------------------------------------- arrays
 
@@ -136,15 +175,13 @@ class DecoderWriter:
         source = self.source
         element = f.element_type
         inner = dotted(path, f.name) + "[]"
-        if element in FIXED_FORMATS and element != "uuid":
-            source.line(f'{target} = list(unpack_from(f">{{n}}{FIXED_FORMATS[element]}", data, pos))')
-            source.line(f"pos += n * {FIXED_SIZES[element]}" if FIXED_SIZES[element] > 1 else "pos += n")
+        if element in FIXED_FORMATS:
+            self.fixed_elements(element, inner, target)
             return
-        if element == "uuid":
-            source.line(f"{target} = [UUID(bytes=bytes(data[at : at + 16])) for at in range(pos, pos + 16 * n, 16)]")
-            source.line("pos += n * 16")
-            return
-        source.line(f"{target} = []")
+        if self.in_steps:
+            source.line(f'{target} = budget.new_array("{inner}", n, {struct_bytes(f.fields, self.version)})')
+        else:
+            source.line(f"{target} = []")
         # A variable of its own: mypyc reads the bound of a range again in every iteration, and n changes in the loop.
         source.line(f"{target}_count = n")
         source.line(f"for _ in range({target}_count):")
@@ -157,7 +194,24 @@ class DecoderWriter:
                 self.length("h" if element == "string" else "i")
                 self.variable(element, item, inner, nullable=False)
                 source.line(f"{target}.append({item})")
-            source.line("yield" if self.in_steps else "")
+            if self.in_steps:
+                source.line("if budget.memory < 0:")
+                source.line(f'    budget.check("{inner}")')
+                source.line("yield None")
+
+    def fixed_elements(self, element: str, inner: str, target: str) -> None:
+        source = self.source
+        size = FIXED_SIZES[element]
+        if self.in_steps and element == "uuid":
+            source.line(f'{target} = yield from budget.uuids("{inner}", data, pos, n)')
+        elif self.in_steps:
+            code = FIXED_FORMATS[element]
+            source.line(f'{target} = yield from budget.numbers("{inner}", data, pos, n, "{code}", {size})')
+        elif element == "uuid":
+            source.line(f"{target} = [UUID(bytes=bytes(data[at : at + 16])) for at in range(pos, pos + 16 * n, 16)]")
+        else:
+            source.line(f'{target} = list(unpack_from(f">{{n}}{FIXED_FORMATS[element]}", data, pos))')
+        source.line(f"pos += n * {size}" if size > 1 else "pos += n")
 
     # -------------------------------------------------------- tagged fields
 
@@ -171,28 +225,54 @@ class DecoderWriter:
         source.line("if n:")
         with source.indented():
             if not known:
-                source.line("pos = skip_tags(data, pos, n)")
+                source.line(
+                    "_, pos = budget.read_tags(data, pos, n)" if self.in_steps else "pos = skip_tags(data, pos, n)"
+                )
                 return
-            source.line("tags, pos = read_tags(data, pos, n)")
+            numbers = "(" + ", ".join(str(f.tag) for f in known) + ",)"
+            if self.in_steps:
+                source.line(f"tags, pos = budget.read_tags(data, pos, n, {numbers})")
+            else:
+                source.line(f"tags, pos, _ = read_tags(data, pos, n, {numbers})")
             for f in known:
                 source.line(f"value = tags.get({f.tag})")
                 source.line("if value is not None:")
                 where = dotted(path, f.name)
                 decoder = self.source.tag_function("decode", f, where, self.version)
-                source.line(f'    {local(path, f.name)} = whole({decoder}(value), value, "{where}")')
+                decoded = f"(yield from {decoder}(value, budget))" if self.in_steps else f"{decoder}(value)"
+                source.line(f'    {local(path, f.name)} = whole({decoded}, value, "{where}")')
 
+
+_ROUNDED_UP_BY = 8
+"""The mean of what an allocation of variable size is longer than its object."""
 
 FIXED_WIDTHS = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "q": 8, "d": 8}
 
 
-def write_tag_decoder(source: Source, name: str, f: Field, version: int) -> None:
+def struct_bytes(fields: Sequence[Field], version: int) -> int:
+    """The memory of one struct with its lists and UUIDs; 0 for no fields. Other values are charged one by one."""
+    if not fields:
+        return 0
+    total = STRUCT_BYTES + 8 * len(fields)
+    for f in fields:
+        if f.is_array and (f.default is not None or version in f.versions):
+            total += LIST_BYTES
+        elif f.type == "uuid":
+            total += UUID_BYTES
+        elif f.type == "float64":
+            total += NUMBER_BYTES
+    return total
+
+
+def write_tag_decoder(source: Source, name: str, f: Field, version: int, in_steps: bool = False) -> None:
     """Write the function that decodes the value of a tagged field. The value must use all of the field's bytes."""
-    writer = DecoderWriter(source, version, True)
+    writer = DecoderWriter(source, version, True, in_steps)
     if f.fields and not f.is_array:
         writer.function(name, f.fields, f.type)
         return
-    source.line(f"def {name}(data: memoryview) -> tuple[{python_type(f)}, int]:")
+    writer.signature(name, python_type(f))
     with source.indented():
+        source.line("yield None" if in_steps else "")
         if f.type not in FIXED_FORMATS:
             source.line("size = len(data)")
         source.line("pos = 0")

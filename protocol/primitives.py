@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 MAX_UVARINT_BYTES: Final = 5
+MAX_UNKNOWN_TAGS: Final = 10_000
+"""Tagged fields of one message that this side does not know, and skips."""
 EMPTY: Final[list[Any]] = []
 """Stands for "a new empty list" as a default argument; never changed."""
 
@@ -44,33 +46,50 @@ def bad_length(path: str, length: int, pos: int, size: int) -> DecodeError:
     return DecodeError(f"{path}: length {length} at byte {pos} where {size - pos} bytes are left")
 
 
-def read_tags(data: memoryview, pos: int, count: int) -> tuple[dict[int, memoryview], int]:
-    """The tagged fields of a struct: tag -> bytes of the value, and the position after them.
+def check_unknown_tags(count: int, pos: int) -> None:
+    """Raise DecodeError for more unknown tagged fields than one message may have."""
+    if count > MAX_UNKNOWN_TAGS:
+        raise DecodeError(
+            f"tagged fields before byte {pos}: {count} are unknown; {MAX_UNKNOWN_TAGS} are accepted in one message"
+        )
 
-    ``count`` is the first byte of the number of tags, just before ``pos``. Tags must ascend strictly.
+
+def read_tags(data: memoryview, pos: int, count: int, known: tuple[int, ...]) -> tuple[dict[int, memoryview], int, int]:
+    """The ``known`` tagged fields of a struct: tag -> bytes of the value; the position after all, and how many others.
+
+    ``count`` is the first byte of the number of tags, just before ``pos``. Tags must ascend strictly. No object is made
+    for a tag that is not known.
     """
     if count > 0x7F:
         count, pos = read_uvarint(data, pos - 1)
+        check_unknown_tags(count - len(known), pos)
     size = len(data)
     tags: dict[int, memoryview] = {}
     last = -1
     for _ in range(count):
-        tag, pos = read_uvarint(data, pos)
-        length, pos = read_uvarint(data, pos)
+        tag = data[pos]
+        pos += 1
+        if tag > 0x7F:
+            tag, pos = read_uvarint(data, pos - 1)
+        length = data[pos]
+        pos += 1
+        if length > 0x7F:
+            length, pos = read_uvarint(data, pos - 1)
         if tag <= last:
             raise DecodeError(f"tagged fields: tag {tag} after {last} before byte {pos}: tags must ascend")
         end = pos + length
         if end > size:
             raise bad_length(f"tag {tag}", length, pos, size)
-        tags[tag] = data[pos:end]
+        if tag in known:
+            tags[tag] = data[pos:end]
         last = tag
         pos = end
-    return tags, pos
+    return tags, pos, count - len(tags)
 
 
 def skip_tags(data: memoryview, pos: int, count: int) -> int:
     """Check and skip tagged fields, all of which are unknown. Returns the position after them."""
-    return read_tags(data, pos, count)[1]
+    return read_tags(data, pos, count, ())[1]
 
 
 def whole(decoded: tuple[Any, int], value: memoryview, path: str) -> Any:

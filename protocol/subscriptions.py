@@ -1,5 +1,7 @@
 """Reads the blobs of a consumer group's members: their subscribed topics and their assigned partitions.
 
+A blob of very many elements is refused (``decode_embedded``): a broker reads the blobs of all members at every join.
+
 Every client writes and reads these blobs in its own way, so nothing here is strict. A version above the newest known
 version is read as the newest known version. Bytes after the last field are ignored, as in Java clients. A subscription
 that ends early is read as far as it goes, because each version only adds fields at the end: old kafka-go writes version
@@ -11,9 +13,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
+from anabranch.protocol.decode_budget import BudgetError
 from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from anabranch.protocol.message import read_version
 from anabranch.protocol.primitives import DecodeError
+from anabranch.protocol.steps import decode_embedded
 from anabranch.protocol.types import TopicPartition
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
@@ -32,7 +36,9 @@ def read_subscription(blob: bytes) -> ConsumerProtocolSubscription:
     body = memoryview(blob)[_VERSION_BYTES:]
     for tried in range(min(version, _NEWEST), -1, -1):
         try:
-            return ConsumerProtocolSubscription.decode_prefix(body, tried)[0]
+            return decode_embedded(ConsumerProtocolSubscription, body, tried)[0]
+        except BudgetError:
+            raise
         except DecodeError:
             continue
     return ConsumerProtocolSubscription(topics=_read_topics(body))
@@ -42,7 +48,7 @@ def _read_topics(body: memoryview) -> list[str]:
     """The first field of every version."""
     try:
         count, pos = _COUNT.unpack_from(body)[0], _COUNT.size
-        if not 0 <= count <= len(body):
+        if not 0 <= count <= len(body) // _LENGTH.size:
             raise DecodeError(f"topics: {count} names do not fit into {len(body)} bytes")
         topics = []
         for _ in range(count):
@@ -68,7 +74,7 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
 def read_assignment(blob: bytes) -> ConsumerProtocolAssignment:
     """A member's assignment. Raises ``DecodeError``."""
     version = min(read_version(blob), _NEWEST_ASSIGNMENT)
-    return ConsumerProtocolAssignment.decode_prefix(memoryview(blob)[_VERSION_BYTES:], version)[0]
+    return decode_embedded(ConsumerProtocolAssignment, memoryview(blob)[_VERSION_BYTES:], version)[0]
 
 
 def assigned_partitions(assignment: bytes) -> list[TopicPartition]:

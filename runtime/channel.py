@@ -22,8 +22,9 @@ import anyio.abc
 from anabranch.protocol.addresses import join_address
 from anabranch.protocol.api_keys import API, Api, ApiKey
 from anabranch.protocol.errors import ErrorCode, KafkaError, error_for
-from anabranch.protocol.framing import MAX_FRAME_BYTES, ClientConnection, RequestHeader, encode_request
+from anabranch.protocol.framing import ClientConnection, RequestHeader, encode_request
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from anabranch.protocol.request_limits import MAX_FRAME_BYTES
 from anabranch.runtime.env import Network, Part, Stream
 from anabranch.runtime.pauses import read_response, write_request
 from anabranch.runtime.release import SOFTWARE_NAME, software_version

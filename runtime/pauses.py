@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import anyio.lowlevel
 
+from anabranch.protocol.decode_budget import free_in_steps
 from anabranch.protocol.framing import (
     LARGE_FRAME_BYTES,
     MANY_ITEMS,
@@ -22,6 +23,7 @@ from anabranch.protocol.framing import (
     encode_response_in_steps,
 )
 from anabranch.protocol.message import Message, has_more_items
+from anabranch.protocol.request_limits import DEFAULT_LIMITS, RequestLimits
 from anabranch.protocol.types import Part
 
 T = TypeVar("T")
@@ -30,24 +32,29 @@ STEPS_AT_ONCE = 256
 """The number of steps between two pauses: a step of the codecs takes a few microseconds."""
 
 
-async def with_pauses(steps: Generator[None, None, T]) -> T:
-    """The return value of ``steps``; other tasks run after every ``STEPS_AT_ONCE`` steps."""
+async def with_pauses(steps: Generator[bool | None, None, T]) -> T:
+    """The return value of ``steps``; other tasks run after every ``STEPS_AT_ONCE`` steps, and after a long one."""
     count = 0
     while True:
         try:
-            next(steps)
+            is_long = next(steps)
         except StopIteration as stop:
             return cast(T, stop.value)
         count += 1
-        if count % STEPS_AT_ONCE == 0:
+        if is_long or count % STEPS_AT_ONCE == 0:
             await anyio.lowlevel.checkpoint()
 
 
-async def read_request(frame: memoryview) -> Request:
-    """``decode_request``, with pauses where the frame is large."""
+async def read_request(frame: memoryview, limits: RequestLimits = DEFAULT_LIMITS) -> Request:
+    """``decode_request``, with pauses and within the limits where the frame is large."""
     if len(frame) < LARGE_FRAME_BYTES:
         return decode_request(frame)
-    return await with_pauses(decode_request_in_steps(frame))
+    return await with_pauses(decode_request_in_steps(frame, limits))
+
+
+async def free(arrays: list[list[Any]]) -> None:
+    """Free the items of large arrays with pauses: freeing a million at once takes 0.1 s. Nothing else may need them."""
+    await with_pauses(free_in_steps(arrays))
 
 
 async def read_response(api_key: int, api_version: int, frame: memoryview) -> Message:

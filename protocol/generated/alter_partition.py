@@ -186,7 +186,7 @@ def _decode_alter_partition_request_v0(data: memoryview) -> tuple[AlterPartition
             pos += 5
             topics_partitions_new_isr_epochs: list[int] = EMPTY
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10259,))
                 value = tags.get(10259)
                 if value is not None:
                     topics_partitions_new_isr_epochs = whole(_decode_tag_topics_partitions_new_isr_epochs(value), value, "topics[].partitions[].new_isr_epochs")

@@ -427,7 +427,7 @@ def _decode_api_versions_response_v3(data: memoryview) -> tuple[ApiVersionsRespo
     background_failures: list[str] = EMPTY
     software_version: str = ""
     if n:
-        tags, pos = read_tags(data, pos, n)
+        tags, pos, _ = read_tags(data, pos, n, (0, 1, 2, 10261, 10275,))
         value = tags.get(0)
         if value is not None:
             supported_features = whole(_decode_tag_supported_features(value), value, "supported_features")

@@ -242,7 +242,7 @@ def _decode_consumer_group_position_request_v0(data: memoryview) -> tuple[Consum
             pos += 22
             topics_partitions_awaited_until: int = -1
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10283,))
                 value = tags.get(10283)
                 if value is not None:
                     topics_partitions_awaited_until = whole(_decode_tag_topics_partitions_awaited_until(value), value, "topics[].partitions[].awaited_until")
@@ -265,7 +265,7 @@ def _decode_consumer_group_position_request_v0(data: memoryview) -> tuple[Consum
     pos += 1
     poll_number: int = -1
     if n:
-        tags, pos = read_tags(data, pos, n)
+        tags, pos, _ = read_tags(data, pos, n, (10286,))
         value = tags.get(10286)
         if value is not None:
             poll_number = whole(_decode_tag_poll_number(value), value, "poll_number")
@@ -386,7 +386,7 @@ def _decode_consumer_group_position_response_v0(data: memoryview) -> tuple[Consu
             topics_partitions_awaits_report: bool = False
             topics_partitions_rewinds: int = 0
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10263, 10273,))
                 value = tags.get(10263)
                 if value is not None:
                     topics_partitions_awaits_report = whole(_decode_tag_topics_partitions_awaits_report(value), value, "topics[].partitions[].awaits_report")
@@ -414,7 +414,7 @@ def _decode_consumer_group_position_response_v0(data: memoryview) -> tuple[Consu
     coordinator_epoch: int = -1
     answer_number: int = -1
     if n:
-        tags, pos = read_tags(data, pos, n)
+        tags, pos, _ = read_tags(data, pos, n, (10284, 10285,))
         value = tags.get(10284)
         if value is not None:
             coordinator_epoch = whole(_decode_tag_coordinator_epoch(value), value, "coordinator_epoch")

@@ -237,7 +237,7 @@ def _decode_offset_commit_value_v4(data: memoryview) -> tuple[OffsetCommitValue,
     incarnation: int = -1
     rewinds: int = 0
     if n:
-        tags, pos = read_tags(data, pos, n)
+        tags, pos, _ = read_tags(data, pos, n, (10256, 10273,))
         value = tags.get(10256)
         if value is not None:
             incarnation = whole(_decode_tag_incarnation(value), value, "incarnation")

@@ -262,7 +262,7 @@ def _decode_create_partitions_request_v2(data: memoryview) -> tuple[CreatePartit
         pos += 1
         topics_wants_measured: bool = False
         if n:
-            tags, pos = read_tags(data, pos, n)
+            tags, pos, _ = read_tags(data, pos, n, (10269,))
             value = tags.get(10269)
             if value is not None:
                 topics_wants_measured = whole(_decode_tag_topics_wants_measured(value), value, "topics[].wants_measured")
@@ -420,7 +420,7 @@ def _decode_create_partitions_response_v2(data: memoryview) -> tuple[CreateParti
         results_elapsed_ms: int = -1
         results_unchanged_ms: int = -1
         if n:
-            tags, pos = read_tags(data, pos, n)
+            tags, pos, _ = read_tags(data, pos, n, (10269, 10270, 10271,))
             value = tags.get(10269)
             if value is not None:
                 results_appended_bytes = whole(_decode_tag_results_appended_bytes(value), value, "results[].appended_bytes")

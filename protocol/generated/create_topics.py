@@ -583,7 +583,7 @@ def _decode_create_topics_response_v5(data: memoryview) -> tuple[CreateTopicsRes
         pos += 1
         topics_topic_config_error_code: int = 0
         if n:
-            tags, pos = read_tags(data, pos, n)
+            tags, pos, _ = read_tags(data, pos, n, (0,))
             value = tags.get(0)
             if value is not None:
                 topics_topic_config_error_code = whole(_decode_tag_topics_topic_config_error_code(value), value, "topics[].topic_config_error_code")
@@ -757,7 +757,7 @@ def _decode_create_topics_response_v7(data: memoryview) -> tuple[CreateTopicsRes
         pos += 1
         topics_topic_config_error_code: int = 0
         if n:
-            tags, pos = read_tags(data, pos, n)
+            tags, pos, _ = read_tags(data, pos, n, (0,))
             value = tags.get(0)
             if value is not None:
                 topics_topic_config_error_code = whole(_decode_tag_topics_topic_config_error_code(value), value, "topics[].topic_config_error_code")

@@ -209,7 +209,7 @@ def _decode_delete_records_request_v2(data: memoryview) -> tuple[DeleteRecordsRe
             pos += 13
             topics_partitions_leader_epoch: int = -1
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10268,))
                 value = tags.get(10268)
                 if value is not None:
                     topics_partitions_leader_epoch = whole(_decode_tag_topics_partitions_leader_epoch(value), value, "topics[].partitions[].leader_epoch")

@@ -313,7 +313,7 @@ def _decode_describe_cluster_response_v0(data: memoryview) -> tuple[DescribeClus
     active_controller: DescribeClusterActiveController | None = None
     running_controllers: list[DescribeClusterController] | None = None
     if n:
-        tags, pos = read_tags(data, pos, n)
+        tags, pos, _ = read_tags(data, pos, n, (10276, 10277,))
         value = tags.get(10276)
         if value is not None:
             active_controller = whole(_decode_tag_active_controller(value), value, "active_controller")

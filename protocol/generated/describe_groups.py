@@ -943,7 +943,7 @@ def _decode_describe_groups_response_v5(data: memoryview) -> tuple[DescribeGroup
             groups_members_awaited_ms: int = -1
             groups_members_wait_left_ms: int = -1
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10273, 10274,))
                 value = tags.get(10273)
                 if value is not None:
                     groups_members_awaited_ms = whole(_decode_tag_groups_members_awaited_ms(value), value, "groups[].members[].awaited_ms")

@@ -455,7 +455,7 @@ def _decode_describe_log_dirs_response_v2(data: memoryview) -> tuple[DescribeLog
                 pos += 22
                 results_topics_partitions_held: DescribeLogDirsHeldRecords | None = None
                 if n:
-                    tags, pos = read_tags(data, pos, n)
+                    tags, pos, _ = read_tags(data, pos, n, (10272,))
                     value = tags.get(10272)
                     if value is not None:
                         results_topics_partitions_held = whole(_decode_tag_results_topics_partitions_held(value), value, "results[].topics[].partitions[].held")
@@ -602,7 +602,7 @@ def _decode_describe_log_dirs_response_v3(data: memoryview) -> tuple[DescribeLog
                 pos += 22
                 results_topics_partitions_held: DescribeLogDirsHeldRecords | None = None
                 if n:
-                    tags, pos = read_tags(data, pos, n)
+                    tags, pos, _ = read_tags(data, pos, n, (10272,))
                     value = tags.get(10272)
                     if value is not None:
                         results_topics_partitions_held = whole(_decode_tag_results_topics_partitions_held(value), value, "results[].topics[].partitions[].held")
@@ -750,7 +750,7 @@ def _decode_describe_log_dirs_response_v4(data: memoryview) -> tuple[DescribeLog
                 pos += 22
                 results_topics_partitions_held: DescribeLogDirsHeldRecords | None = None
                 if n:
-                    tags, pos = read_tags(data, pos, n)
+                    tags, pos, _ = read_tags(data, pos, n, (10272,))
                     value = tags.get(10272)
                     if value is not None:
                         results_topics_partitions_held = whole(_decode_tag_results_topics_partitions_held(value), value, "results[].topics[].partitions[].held")

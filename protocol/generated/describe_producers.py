@@ -217,7 +217,7 @@ def _decode_describe_producers_request_v0(data: memoryview) -> tuple[DescribePro
     pos += 1
     without_records: bool = False
     if n:
-        tags, pos = read_tags(data, pos, n)
+        tags, pos, _ = read_tags(data, pos, n, (10274,))
         value = tags.get(10274)
         if value is not None:
             without_records = whole(_decode_tag_without_records(value), value, "without_records")
@@ -334,7 +334,7 @@ def _decode_describe_producers_response_v0(data: memoryview) -> tuple[DescribePr
             topics_partitions_snapshot: bytes = b''
             topics_partitions_kept: bytes = b''
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10274, 10275,))
                 value = tags.get(10274)
                 if value is not None:
                     topics_partitions_snapshot = whole(_decode_tag_topics_partitions_snapshot(value), value, "topics[].partitions[].snapshot")

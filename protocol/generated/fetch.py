@@ -864,7 +864,7 @@ def _decode_fetch_request_v12(data: memoryview) -> tuple[FetchRequest, int]:
     cluster_id: str | None = None
     replica_epoch: int = -1
     if n:
-        tags, pos = read_tags(data, pos, n)
+        tags, pos, _ = read_tags(data, pos, n, (0, 10258,))
         value = tags.get(0)
         if value is not None:
             cluster_id = whole(_decode_tag_cluster_id(value), value, "cluster_id")
@@ -1436,7 +1436,7 @@ def _decode_fetch_response_v12(data: memoryview) -> tuple[FetchResponse, int]:
             responses_partitions_current_leader: LeaderIdAndEpoch | None = None
             responses_partitions_snapshot_id: SnapshotId | None = None
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (0, 1, 2,))
                 value = tags.get(0)
                 if value is not None:
                     responses_partitions_diverging_epoch = whole(_decode_tag_responses_partitions_diverging_epoch(value), value, "responses[].partitions[].diverging_epoch")

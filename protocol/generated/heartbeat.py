@@ -164,7 +164,7 @@ def _decode_heartbeat_request_v4(data: memoryview) -> tuple[HeartbeatRequest, in
     pos += 1
     polls_positions: bool = False
     if n:
-        tags, pos = read_tags(data, pos, n)
+        tags, pos, _ = read_tags(data, pos, n, (10265,))
         value = tags.get(10265)
         if value is not None:
             polls_positions = whole(_decode_tag_polls_positions(value), value, "polls_positions")

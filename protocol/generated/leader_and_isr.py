@@ -314,7 +314,7 @@ def _decode_leader_and_isr_request_v5(data: memoryview) -> tuple[LeaderAndIsrReq
             topic_states_partition_states_layout_version: int = -1
             topic_states_partition_states_base_offset: int = 0
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10253, 10254, 10255, 10256, 10257, 10261,))
                 value = tags.get(10253)
                 if value is not None:
                     topic_states_partition_states_undeleted_partition_count = whole(_decode_tag_topic_states_partition_states_undeleted_partition_count(value), value, "topic_states[].partition_states[].undeleted_partition_count")
@@ -393,7 +393,7 @@ def _decode_leader_and_isr_request_v5(data: memoryview) -> tuple[LeaderAndIsrReq
     pos += 1
     image_number: int = 0
     if n:
-        tags, pos = read_tags(data, pos, n)
+        tags, pos, _ = read_tags(data, pos, n, (10266,))
         value = tags.get(10266)
         if value is not None:
             image_number = whole(_decode_tag_image_number(value), value, "image_number")

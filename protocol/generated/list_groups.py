@@ -147,7 +147,7 @@ def _decode_list_groups_request_v4(data: memoryview) -> tuple[ListGroupsRequest,
     pos += 1
     readers_of: list[str] = EMPTY
     if n:
-        tags, pos = read_tags(data, pos, n)
+        tags, pos, _ = read_tags(data, pos, n, (10266,))
         value = tags.get(10266)
         if value is not None:
             readers_of = whole(_decode_tag_readers_of(value), value, "readers_of")

@@ -1683,7 +1683,7 @@ def _decode_metadata_response_v9(data: memoryview) -> tuple[MetadataResponse, in
             pos += 1
             topics_partitions_incarnation: int = -1
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10256,))
                 value = tags.get(10256)
                 if value is not None:
                     topics_partitions_incarnation = whole(_decode_tag_topics_partitions_incarnation(value), value, "topics[].partitions[].incarnation")
@@ -1705,7 +1705,7 @@ def _decode_metadata_response_v9(data: memoryview) -> tuple[MetadataResponse, in
         topics_layout_version: int = -1
         topics_topic_incarnation: int = -1
         if n:
-            tags, pos = read_tags(data, pos, n)
+            tags, pos, _ = read_tags(data, pos, n, (10253, 10254, 10255, 10257, 10267,))
             value = tags.get(10253)
             if value is not None:
                 topics_undeleted_partition_count = whole(_decode_tag_topics_undeleted_partition_count(value), value, "topics[].undeleted_partition_count")
@@ -1993,7 +1993,7 @@ def _decode_metadata_response_v10(data: memoryview) -> tuple[MetadataResponse, i
             pos += 1
             topics_partitions_incarnation: int = -1
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10256,))
                 value = tags.get(10256)
                 if value is not None:
                     topics_partitions_incarnation = whole(_decode_tag_topics_partitions_incarnation(value), value, "topics[].partitions[].incarnation")
@@ -2015,7 +2015,7 @@ def _decode_metadata_response_v10(data: memoryview) -> tuple[MetadataResponse, i
         topics_layout_version: int = -1
         topics_topic_incarnation: int = -1
         if n:
-            tags, pos = read_tags(data, pos, n)
+            tags, pos, _ = read_tags(data, pos, n, (10253, 10254, 10255, 10257, 10267,))
             value = tags.get(10253)
             if value is not None:
                 topics_undeleted_partition_count = whole(_decode_tag_topics_undeleted_partition_count(value), value, "topics[].undeleted_partition_count")
@@ -2304,7 +2304,7 @@ def _decode_metadata_response_v11(data: memoryview) -> tuple[MetadataResponse, i
             pos += 1
             topics_partitions_incarnation: int = -1
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10256,))
                 value = tags.get(10256)
                 if value is not None:
                     topics_partitions_incarnation = whole(_decode_tag_topics_partitions_incarnation(value), value, "topics[].partitions[].incarnation")
@@ -2326,7 +2326,7 @@ def _decode_metadata_response_v11(data: memoryview) -> tuple[MetadataResponse, i
         topics_layout_version: int = -1
         topics_topic_incarnation: int = -1
         if n:
-            tags, pos = read_tags(data, pos, n)
+            tags, pos, _ = read_tags(data, pos, n, (10253, 10254, 10255, 10257, 10267,))
             value = tags.get(10253)
             if value is not None:
                 topics_undeleted_partition_count = whole(_decode_tag_topics_undeleted_partition_count(value), value, "topics[].undeleted_partition_count")
@@ -2619,7 +2619,7 @@ def _decode_metadata_response_v12(data: memoryview) -> tuple[MetadataResponse, i
             pos += 1
             topics_partitions_incarnation: int = -1
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10256,))
                 value = tags.get(10256)
                 if value is not None:
                     topics_partitions_incarnation = whole(_decode_tag_topics_partitions_incarnation(value), value, "topics[].partitions[].incarnation")
@@ -2641,7 +2641,7 @@ def _decode_metadata_response_v12(data: memoryview) -> tuple[MetadataResponse, i
         topics_layout_version: int = -1
         topics_topic_incarnation: int = -1
         if n:
-            tags, pos = read_tags(data, pos, n)
+            tags, pos, _ = read_tags(data, pos, n, (10253, 10254, 10255, 10257, 10267,))
             value = tags.get(10253)
             if value is not None:
                 topics_undeleted_partition_count = whole(_decode_tag_topics_undeleted_partition_count(value), value, "topics[].undeleted_partition_count")

@@ -607,7 +607,7 @@ def _decode_offset_commit_request_v8(data: memoryview) -> tuple[OffsetCommitRequ
             topics_partitions_incarnation: int = -1
             topics_partitions_is_processed: bool = False
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10256, 10260,))
                 value = tags.get(10256)
                 if value is not None:
                     topics_partitions_incarnation = whole(_decode_tag_topics_partitions_incarnation(value), value, "topics[].partitions[].incarnation")
@@ -858,7 +858,7 @@ def _decode_offset_commit_response_v8(data: memoryview) -> tuple[OffsetCommitRes
             pos += 7
             topics_partitions_is_reported: bool = False
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10260,))
                 value = tags.get(10260)
                 if value is not None:
                     topics_partitions_is_reported = whole(_decode_tag_topics_partitions_is_reported(value), value, "topics[].partitions[].is_reported")

@@ -1020,7 +1020,7 @@ def _decode_offset_fetch_response_v6(data: memoryview) -> tuple[OffsetFetchRespo
             pos += 3
             topics_partitions_incarnation: int = -1
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10256,))
                 value = tags.get(10256)
                 if value is not None:
                     topics_partitions_incarnation = whole(_decode_tag_topics_partitions_incarnation(value), value, "topics[].partitions[].incarnation")
@@ -1169,7 +1169,7 @@ def _decode_offset_fetch_response_v8(data: memoryview) -> tuple[OffsetFetchRespo
                 pos += 3
                 groups_topics_partitions_incarnation: int = -1
                 if n:
-                    tags, pos = read_tags(data, pos, n)
+                    tags, pos, _ = read_tags(data, pos, n, (10256,))
                     value = tags.get(10256)
                     if value is not None:
                         groups_topics_partitions_incarnation = whole(_decode_tag_groups_topics_partitions_incarnation(value), value, "groups[].topics[].partitions[].incarnation")

@@ -566,7 +566,7 @@ def _decode_partition_leader_epochs_for_partitions_response_v1(data: memoryview)
             topics_partitions_error_message: str | None = None
             topics_partitions_over_end_offset: int = -1
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10266, 10273,))
                 value = tags.get(10266)
                 if value is not None:
                     topics_partitions_error_message = whole(_decode_tag_topics_partitions_error_message(value), value, "topics[].partitions[].error_message")

@@ -389,7 +389,7 @@ def _decode_produce_request_v9(data: memoryview) -> tuple[ProduceRequest, int]:
         topic_data_undeleted_partition_count: int = -1
         topic_data_layout_version: int = -1
         if n:
-            tags, pos = read_tags(data, pos, n)
+            tags, pos, _ = read_tags(data, pos, n, (10253, 10257,))
             value = tags.get(10253)
             if value is not None:
                 topic_data_undeleted_partition_count = whole(_decode_tag_topic_data_undeleted_partition_count(value), value, "topic_data[].undeleted_partition_count")

@@ -376,7 +376,7 @@ def _decode_stop_replica_request_v3(data: memoryview) -> tuple[StopReplicaReques
             pos += 10
             topic_states_partition_states_incarnation: int = -1
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10256,))
                 value = tags.get(10256)
                 if value is not None:
                     topic_states_partition_states_incarnation = whole(_decode_tag_topic_states_partition_states_incarnation(value), value, "topic_states[].partition_states[].incarnation")
@@ -580,7 +580,7 @@ def _decode_stop_replica_response_v3(data: memoryview) -> tuple[StopReplicaRespo
         pos += 7
         partition_errors_log_end_offset: int = -1
         if n:
-            tags, pos = read_tags(data, pos, n)
+            tags, pos, _ = read_tags(data, pos, n, (10262,))
             value = tags.get(10262)
             if value is not None:
                 partition_errors_log_end_offset = whole(_decode_tag_partition_errors_log_end_offset(value), value, "partition_errors[].log_end_offset")

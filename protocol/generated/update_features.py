@@ -280,7 +280,7 @@ def _decode_update_features_response_v0(data: memoryview) -> tuple[UpdateFeature
     pos += 1
     features_epoch: int = -1
     if n:
-        tags, pos = read_tags(data, pos, n)
+        tags, pos, _ = read_tags(data, pos, n, (10264,))
         value = tags.get(10264)
         if value is not None:
             features_epoch = whole(_decode_tag_features_epoch(value), value, "features_epoch")

@@ -546,7 +546,7 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
             topic_states_partition_states_base_offset: int = -1
             topic_states_partition_states_held: HeldRecords | None = None
             if n:
-                tags, pos = read_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10256, 10261, 10272,))
                 value = tags.get(10256)
                 if value is not None:
                     topic_states_partition_states_incarnation = whole(_decode_tag_topic_states_partition_states_incarnation(value), value, "topic_states[].partition_states[].incarnation")
@@ -581,7 +581,7 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
         topic_states_topic_incarnation: int = -1
         topic_states_wants_appended_bytes: bool = False
         if n:
-            tags, pos = read_tags(data, pos, n)
+            tags, pos, _ = read_tags(data, pos, n, (10253, 10254, 10255, 10257, 10258, 10259, 10265, 10267, 10269,))
             value = tags.get(10253)
             if value is not None:
                 topic_states_undeleted_partition_count = whole(_decode_tag_topic_states_undeleted_partition_count(value), value, "topic_states[].undeleted_partition_count")
@@ -878,7 +878,7 @@ def _decode_update_metadata_response_v7(data: memoryview) -> tuple[UpdateMetadat
     stock_producers: list[StockProducersOfTopic] = EMPTY
     appended_bytes: list[AppendedBytesOfTopic] = EMPTY
     if n:
-        tags, pos = read_tags(data, pos, n)
+        tags, pos, _ = read_tags(data, pos, n, (10258, 10269,))
         value = tags.get(10258)
         if value is not None:
             stock_producers = whole(_decode_tag_stock_producers(value), value, "stock_producers")

@@ -17,7 +17,6 @@ import trio
 
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.framing import ADMIN_APIS
 from anabranch.protocol.generated.alter_configs import AlterableConfig as OldConfig
 from anabranch.protocol.generated.alter_configs import AlterConfigsRequest
 from anabranch.protocol.generated.alter_configs import AlterConfigsResource as OldConfigsResource
@@ -64,6 +63,7 @@ from anabranch.protocol.generated.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from anabranch.protocol.request_limits import ADMIN_APIS
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.real_trio import RealNetwork
 from anabranch.testing.processes import ProcessCluster, wait_for

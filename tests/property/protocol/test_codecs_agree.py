@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from anabranch.broker.log.slices import at_once
 from anabranch.protocol import steps
 from anabranch.protocol.reference import struct_for
+from anabranch.protocol.request_limits import response_budget
 from anabranch.protocol.types import Part
 from tests.support.protocol.protocol_tables import (
     Case,
@@ -33,7 +34,7 @@ def check(case: Case, mapping: dict[str, object]) -> None:
     assert made.encode(case.version) == wire
     assert made == decoded
     assert plain(reference.parse(wire)) == mapping
-    in_steps = at_once(steps.decode_prefix(case.cls, memoryview(wire), case.version))
+    in_steps = at_once(steps.decode_prefix(case.cls, memoryview(wire), case.version, response_budget(len(wire))))
     assert in_steps == (decoded, len(wire))
     parts: list[Part] = []
     at_once(steps.encode_into(made, case.version, bytearray(), parts))

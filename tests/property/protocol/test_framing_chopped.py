@@ -12,6 +12,7 @@ from anabranch.protocol.generated.metadata import MetadataRequest, MetadataReque
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.protocol.message import Message
 from anabranch.protocol.primitives import DecodeError
+from anabranch.protocol.request_limits import RequestLimits
 
 
 def _produce(size: int) -> ProduceRequest:
@@ -71,7 +72,7 @@ def test_chunks_of_any_size_give_the_same_requests(
 @settings(max_examples=300)
 @given(data=st.binary(max_size=400))
 def test_random_bytes_raise_only_frame_and_decode_errors(data: bytes) -> None:
-    connection = ServerConnection(max_frame_bytes=1000)
+    connection = ServerConnection(RequestLimits(max_bytes=1000))
     try:
         receive(connection, data)
     except (FrameError, DecodeError):

@@ -17,8 +17,9 @@ from anabranch.broker.forwarding import forward
 from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.broker.metrics import BrokerMetrics
 from anabranch.protocol.api_keys import ApiKey
-from anabranch.protocol.framing import ADMIN_APIS, BufferPool, RequestHeader, encode_request, encode_response
+from anabranch.protocol.framing import BufferPool, RequestHeader, encode_request, encode_response
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from anabranch.protocol.request_limits import ADMIN_APIS, RequestLimits
 from anabranch.runtime.env import Part
 from anabranch.runtime.sim_clock import SimClock
 
@@ -110,13 +111,9 @@ async def serve(seed: int, passes: int) -> tuple[bytes, int]:
     rng = random.Random(seed)
     stream: Any = Narrow(rng)
     dispatcher: Any = Answers(rng)
-    values = {
-        "socket.request.max.bytes": 1 << 20,
-        "admin.request.max.bytes": 1 << 20,
-        "max.retried.partitions.per.connection": 10,
-    }
+    values = {"max.retried.partitions.per.connection": 10}
     node: Any = SimpleNamespace(
-        config=SimpleNamespace(values=values),
+        config=SimpleNamespace(values=values, request_limits=RequestLimits()),
         metrics=BrokerMetrics(),
         fetch_sessions=SimpleNamespace(connection_ended=lambda owner: None),
         env=SimpleNamespace(clock=SimClock()),

@@ -15,6 +15,7 @@ from anabranch.broker.dispatch import Dispatcher
 from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.broker.metrics import BrokerMetrics
 from anabranch.broker.server import Server
+from anabranch.protocol.request_limits import RequestLimits
 from anabranch.runtime.background import Background
 
 pytestmark = pytest.mark.trio
@@ -65,6 +66,7 @@ def fake_node(values: dict[str, int], listeners: Mapping[str, FakeListener]) -> 
         config=SimpleNamespace(
             values=config.values,
             inter_broker_listener="INTERNAL",
+            request_limits=RequestLimits(),
             listeners=[SimpleNamespace(name=name, host=name, port=0) for name in listeners],
         ),
         dynamic=SimpleNamespace(values=values),

@@ -10,7 +10,6 @@ from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.framing import (
     BUFFER_BYTES,
     GROWTH,
-    MAX_FRAME_BYTES,
     SMALL_PARTIAL_BYTES,
     BufferPool,
     ClientConnection,
@@ -29,6 +28,7 @@ from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRespo
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.protocol.message import Message
 from anabranch.protocol.primitives import DecodeError
+from anabranch.protocol.request_limits import MAX_FRAME_BYTES, RequestLimits
 
 
 def wire(body: Message, version: int, correlation_id: int = 1, client_id: str | None = "me") -> bytes:
@@ -130,7 +130,7 @@ def test_a_frame_size_out_of_bounds_is_refused(size: int) -> None:
     with pytest.raises(
         FrameError, match=rf"^frame of {size} bytes; 0 to 1000 are accepted .socket.request.max.bytes.$"
     ):
-        feed(ServerConnection(1000), struct.pack(">i", size))
+        feed(ServerConnection(RequestLimits(max_bytes=1000)), struct.pack(">i", size))
 
 
 @pytest.mark.parametrize(
@@ -158,11 +158,27 @@ def test_an_admin_request_above_its_own_limit_is_refused_by_its_first_bytes() ->
     def begun(api_key: int) -> bytes:
         return struct.pack(">ihh", 2_000, api_key, 5)
 
-    limited = ServerConnection(10_000, max_admin_bytes=1_999)
+    limits = RequestLimits(max_bytes=10_000, max_small_bytes=9_000, max_admin_bytes=1_999)
     with pytest.raises(FrameError, match=r"CREATE_TOPICS request of 2000 bytes; 1999 are accepted .admin.request.max"):
-        feed(limited, begun(ApiKey.CREATE_TOPICS))
-    assert feed(ServerConnection(10_000, max_admin_bytes=2_000), begun(ApiKey.CREATE_TOPICS)) == []
-    assert feed(ServerConnection(10_000, max_admin_bytes=1_999), begun(ApiKey.PRODUCE)) == []
+        feed(ServerConnection(limits), begun(ApiKey.CREATE_TOPICS))
+    assert feed(ServerConnection(limits._replace(max_admin_bytes=2_000)), begun(ApiKey.CREATE_TOPICS)) == []
+    assert feed(ServerConnection(limits), begun(ApiKey.PRODUCE)) == []
+
+
+@pytest.mark.parametrize("key", [ApiKey.METADATA, ApiKey.JOIN_GROUP, ApiKey.FETCH, 9_999])
+def test_only_produce_and_the_controller_may_send_requests_as_large_as_the_socket_takes(key: int) -> None:
+    limits = RequestLimits(max_bytes=10_000, max_small_bytes=5_000)
+    begun = struct.pack(">ihh", 5_001, key, 0)
+    with pytest.raises(FrameError, match=r"request of 5001 bytes; 5000 are accepted .small.request.max.bytes"):
+        feed(ServerConnection(limits), begun)
+    for bulk in (ApiKey.PRODUCE, ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA):
+        begun = struct.pack(">ihh", 5_001, bulk, 0)
+        assert feed(ServerConnection(limits), begun) == []
+        with pytest.raises(FrameError, match=r"small[.]request[.]max[.]bytes"):
+            feed(ServerConnection(limits._replace(bulk_apis=frozenset())), begun)
+    small = RequestLimits(max_bytes=1_000)
+    with pytest.raises(FrameError, match=r"1000 are accepted .socket.request.max.bytes"):
+        feed(ServerConnection(small), struct.pack(">ihh", 1_001, key, 0))
 
 
 @pytest.mark.parametrize(("key", "version"), [(3, 13), (3, -1), (0, 10), (1, 3), (9999, 0), (-1, 0), (25399, 0)])
@@ -251,10 +267,10 @@ def test_frames_larger_than_a_buffer_are_read(size: int) -> None:
 
 
 def test_the_buffer_of_a_frame_grows_with_the_received_bytes() -> None:
-    connection = ServerConnection(100_000_000)
+    connection = ServerConnection(RequestLimits(max_bytes=100_000_000))
     feed(connection, struct.pack(">i", 100_000_000))
     assert len(connection.buffer()) <= BUFFER_BYTES
-    feed(connection, b"x" * BUFFER_BYTES)
+    feed(connection, b"\0" * BUFFER_BYTES)
     assert len(connection.buffer()) <= GROWTH * (BUFFER_BYTES + 4)
 
 

@@ -128,11 +128,27 @@ def test_varints_are_read_back_as_written(value: int) -> None:
     assert read_uvarint(memoryview(out), 0) == (value, len(out))
 
 
-def test_reading_a_huge_number_of_tags_ends_with_the_bytes() -> None:
+@pytest.mark.parametrize("count", [10_003, 2**32 - 1])
+def test_more_unknown_tags_than_a_message_may_have_are_refused_before_they_are_read(count: int) -> None:
     raw = bytearray()
-    write_uvarint(raw, 2**32 - 1)
-    with pytest.raises(IndexError):
-        read_tags(memoryview(bytes(raw)), 1, raw[0])
+    write_uvarint(raw, count)
+    with pytest.raises(DecodeError, match="are unknown; 10000 are accepted in one message"):
+        read_tags(memoryview(bytes(raw)), 1, raw[0], (1, 2))
+
+
+def test_no_object_is_made_for_an_unknown_tag() -> None:
+    raw = bytearray()
+    write_uvarint(raw, 10_001)
+    for tag in range(10_001):
+        write_uvarint(raw, tag)
+        raw += b"\2xy"
+    data = memoryview(bytes(raw))
+    tracemalloc.start()
+    tags, end, unknown = read_tags(data, 1, raw[0], (7,))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert ({tag: bytes(value) for tag, value in tags.items()}, end, unknown) == ({7: b"xy"}, len(raw), 10_000)
+    assert peak_bytes < 2_000
 
 
 def test_a_long_broken_message_is_not_read_twice() -> None:

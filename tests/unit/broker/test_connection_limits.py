@@ -1,0 +1,110 @@
+"""A connection decodes requests within the broker's limits, and lets others run after every 32 KiB of requests."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog.testing
+import trio
+
+from anabranch.broker import connection as connection_module
+from anabranch.broker.connection import Connection
+from anabranch.broker.memory_budget import MemoryBudget
+from anabranch.broker.metrics import BrokerMetrics
+from anabranch.protocol.framing import LARGE_FRAME_BYTES, BufferPool, RequestHeader, encode_request
+from anabranch.protocol.generated.heartbeat import HeartbeatResponse
+from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
+from anabranch.protocol.request_limits import RequestLimits
+from anabranch.runtime.sim_clock import SimClock
+from tests.support.broker.loop_probe import LoopProbe
+
+pytestmark = pytest.mark.trio
+
+
+class Whole:
+    """A stream whose bytes are all there at once; then the client closes it."""
+
+    peer = "client:1"
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def wait_readable(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        await trio.lowlevel.checkpoint()
+        count = min(len(buffer), len(self._data))
+        buffer[:count] = self._data[:count]
+        self._data = self._data[count:]
+        return count
+
+    def send_now(self, parts: object) -> tuple[()]:
+        return ()
+
+    def close(self) -> None: ...
+
+
+class Handler:
+    """Counts the bytes of requests that are handled in one round of the event loop."""
+
+    def __init__(self) -> None:
+        self.probe = LoopProbe()
+        self.members: list[int] = []
+
+    def handle(self, ctx: Any, body: LeaveGroupRequest) -> HeartbeatResponse:
+        self.probe.step(ctx.request_bytes)
+        self.members.append(len(body.members))
+        return HeartbeatResponse()
+
+
+def leave(members: int) -> bytes:
+    """A request of 32 bytes for each member."""
+    body = LeaveGroupRequest(members=[MemberIdentity(member_id=f"{index:029d}") for index in range(members)])
+    parts = encode_request(RequestHeader(body.API_KEY, 4, 1, "client"), body)
+    return b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]
+
+
+async def serve(data: bytes, limits: RequestLimits = RequestLimits()) -> Handler:  # noqa: B008 (never changed)
+    handler = Handler()
+    dispatcher: Any = handler
+    stream: Any = Whole(data)
+    values = {"max.retried.partitions.per.connection": 10}
+    node: Any = SimpleNamespace(
+        config=SimpleNamespace(values=values, request_limits=limits),
+        metrics=BrokerMetrics(),
+        fetch_sessions=SimpleNamespace(connection_ended=lambda owner: None),
+        env=SimpleNamespace(clock=SimClock()),
+    )
+    with handler.probe.watching():
+        await Connection(node, dispatcher, MemoryBudget(-1), "PLAINTEXT", stream, BufferPool()).run()
+    return handler
+
+
+async def test_others_run_after_32_kib_of_requests_that_came_together() -> None:
+    handler = await serve(leave(320) * 6)
+    assert handler.members == [320] * 6
+    assert handler.probe.most_steps <= LARGE_FRAME_BYTES + len(leave(320))
+
+
+async def test_a_request_beyond_a_limit_closes_the_connection_and_names_the_field() -> None:
+    with structlog.testing.capture_logs() as logs:
+        handler = await serve(leave(5_000), RequestLimits(max_elements=4_999))
+    assert handler.members == []
+    (rejected,) = [entry for entry in logs if entry["event"] == "connection.rejected"]
+    assert "members[]: more than 4999 elements in one message (request.max.elements)" in rejected["reason"]
+
+
+async def test_the_items_of_a_large_request_are_freed_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[int] = []
+    free = connection_module.free
+
+    async def counted(arrays: list[list[Any]]) -> None:
+        freed.extend(len(array) for array in arrays)
+        await free(arrays)
+
+    monkeypatch.setattr(connection_module, "free", counted)
+    handler = await serve(leave(5_000) + leave(10))
+    assert (handler.members, freed) == ([5_000, 10], [5_000])
