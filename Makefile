@@ -11,7 +11,7 @@ SEED ?=
 # Clusters and tests start hundreds of processes. Without cached bytecode each would compile every module first.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo up test check lint unit sim soak model compose-test bench docs gen clean help
+.PHONY: demo up test check lint unit sim soak fuzz model compose-test bench docs gen clean help
 
 demo: $(VENV)/.user ## a stream of events through live resizes, then the audit, on a local cluster
 	$(BIN)/anabranch demo $(ARGS)
@@ -21,7 +21,7 @@ up: $(VENV)/.user ## a local cluster in the foreground
 
 # The workers end together when what is short comes last.
 LONGEST_FIRST := tests/sim tests/model tests/integration tests/interop tests/component \
-	tests/contract tests/history tests/property
+	tests/contract tests/history tests/property tests/fuzz
 
 test: check ## everything: lint, types, unit, property, contract, integration, interop, containers
 	PYTHON=$(BIN)/python tests/setup-system
@@ -47,6 +47,9 @@ sim: $(VENV)/.dev ## the simulation tests, for SEEDS seeds from FIRST on
 
 soak: $(VENV)/.dev ## MINUTES of faults on real processes, by a schedule from SEED; ARGS=--kills: only kill -9
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+fuzz: $(VENV)/.dev ## MINUTES of hostile frames from SEED to a real broker and a real controller
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 model: $(VENV)/.dev ## the TLA+ models of docs/model, every configuration, or one with ARGS=NAME; needs Java
 	nice $(BIN)/python docs/model/run.py $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -54,10 +55,10 @@ def judge(
     """
     results: dict[str, KafkaError | None] = {}
     accepted: dict[str, Update] = {}
-    named = [update.feature for update in updates]
+    named = Counter(update.feature for update in updates)
     for update in updates:
         try:
-            if named.count(update.feature) > 1:
+            if named[update.feature] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{update.feature!r} is named more than once.")
             _check(finalized, update, cluster)
         except KafkaError as error:
