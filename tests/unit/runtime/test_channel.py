@@ -151,6 +151,24 @@ def test_a_cancelled_request_without_answer_closes_the_channel_at_its_time_limit
     run_both(scenario)
 
 
+def test_a_cancellation_may_end_a_request_and_its_channel_in_any_order() -> None:
+    async def scenario(network: Network) -> None:
+        listener = await network.listen(HOST, 0)
+        for _ in range(20):  # the event loop chooses the order
+            async with anyio.create_task_group() as tasks:
+                channel = await Channel.connect(network, HOST, listener.port, "test")
+                channel.start(tasks)
+                tasks.start_soon(channel.request, HeartbeatRequest())
+                silent = await listener.accept()
+                await silent.wait_readable()
+                tasks.cancel_scope.cancel()
+            assert channel.closed
+            silent.close()
+        listener.close()
+
+    run_both(scenario)
+
+
 @pytest.mark.parametrize(
     "reply", [b"\x7f\xff\xff\xff", b"\x00\x00\x00\x04\x00\x00\x00\x63", b"\x00\x00\x00\x05\x00\x00\x00\x01\x00"]
 )
