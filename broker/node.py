@@ -51,7 +51,7 @@ from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
-from anabranch.runtime.env import Env, ZkError, ZkStore
+from anabranch.runtime.env import Env, ZkConnectionError, ZkError, ZkSessionExpiredError, ZkStore
 from anabranch.runtime.metrics import Gauge
 
 R = TypeVar("R")
@@ -247,6 +247,8 @@ class Node:
                 result = await work()
             except KafkaError as error:
                 result = failed(error)
+            except (ZkConnectionError, ZkSessionExpiredError) as error:
+                result = failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)))  # clients repeat it
             except (ZkError, OSError) as error:
                 result = failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
             except Exception as error:

@@ -67,6 +67,8 @@ class Ending:
     log_start_offset: int = NO_OFFSET
     is_processed: bool = False
     """Whether every live member of every group has processed the whole partition."""
+    behind: tuple[int, ...] = ()
+    """Brokers that had not deleted the records in time when the leader was asked to: their replicas are not in sync."""
     stop_sent: dict[int, int] = field(default_factory=dict)
     """The registrations to which StopReplica was sent: ``{broker: broker epoch}``."""
     stopped: set[int] = field(default_factory=set)

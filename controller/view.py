@@ -134,9 +134,19 @@ def left_on(topic: TopicImage) -> Mapping[int, Sequence[int]]:
     return found
 
 
+def behind_on(topic: TopicImage) -> Mapping[int, Sequence[int]]:
+    """The brokers that are not in sync and had not deleted the records of a marked partition when they were to."""
+    found = {}
+    for p in marked(topic):
+        state, ending = topic.state(p), topic.partitions[p].ending
+        if state is not None and ending is not None and not state.being_removed:
+            found[p] = [broker for broker in ending.behind if broker not in state.isr]
+    return found
+
+
 def unfinished(topic: TopicImage) -> str:
     """A description of the things that a resize waits for."""
-    waits = resize_waits(_known(topic), left_on(topic))
+    waits = resize_waits(_known(topic), left_on(topic), behind_on(topic))
     return "; ".join(waits) or "its next step is due"
 
 

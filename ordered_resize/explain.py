@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from anabranch.ordered_resize.resize import Phase, losers_are_done, phases
@@ -35,10 +36,13 @@ class Wait(NamedTuple):
         return f"{waits}, {owner}, {at}"
 
 
-def resize_waits(snapshot: Snapshot, left: Mapping[int, Sequence[int]]) -> list[str]:
+def resize_waits(
+    snapshot: Snapshot, left: Mapping[int, Sequence[int]], behind: Mapping[int, Sequence[int]] = MappingProxyType({})
+) -> list[str]:
     """The waits of a resize, one sentence each, except the waits of partitions with a step that is due.
 
-    ``left``: the brokers that still have a replica, for each partition that is being removed.
+    ``left``: the brokers that still have a replica, for each partition that is being removed. ``behind``: the brokers
+    that are not in sync and have not deleted their records, for each partition that is drained.
     """
     if snapshot.frozen:
         return [f"frozen: {snapshot.frozen}"]
@@ -72,6 +76,10 @@ def resize_waits(snapshot: Snapshot, left: Mapping[int, Sequence[int]]) -> list[
         for phase, words in why.items()
         if phase in found
     ]
+    if lagging := sorted({broker for p in found.get(Phase.DRAINING, ()) for broker in behind.get(p, ())}):
+        late = sorted(p for p in found[Phase.DRAINING] if behind.get(p))
+        are = one_or_many(len(lagging), "is not in sync and has", "are not in sync and have")
+        waits.append(f"{named('broker', lagging)} {are} to delete the records of {named('partition', late)}")
     if snapshot.unreadable:
         waits.insert(0, states_unreadable(sorted(snapshot.unreadable)))
     if (wanted := snapshot.topic.wanted) is not None:

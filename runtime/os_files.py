@@ -68,7 +68,7 @@ class OsFileRange:
 
 
 class OsFile:
-    """One open file."""
+    """One open file. Its errors name its path."""
 
     __slots__ = ("_commits", "_descriptor", "_path")
 
@@ -95,13 +95,18 @@ class OsFile:
         size = os.fstat(fd).st_size
         try:
             _pwrite_all(fd, size, data)
-        except OSError:
+        except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, size)
+            error.filename = self._path
             raise
 
     def pread(self, offset: int, length: int) -> bytes:
-        return _pread(self._open.fd, offset, length)
+        try:
+            return _pread(self._open.fd, offset, length)
+        except OSError as error:
+            error.filename = self._path
+            raise
 
     def is_cold(self, offset: int, length: int) -> bool:
         return is_cold(self._open.fd, offset, length)
@@ -111,14 +116,26 @@ class OsFile:
         await trio.to_thread.run_sync(read_through, descriptor.fd, offset, length)
 
     def pwrite(self, offset: int, data: Buffer) -> None:
-        _pwrite_all(self._open.fd, offset, data)
+        try:
+            _pwrite_all(self._open.fd, offset, data)
+        except OSError as error:
+            error.filename = self._path
+            raise
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._open.fd, size)
+        try:
+            os.ftruncate(self._open.fd, size)
+        except OSError as error:
+            error.filename = self._path
+            raise
 
     async def cut(self, size: int) -> None:
         descriptor = self._open  # it stays open meanwhile
-        await trio.to_thread.run_sync(os.ftruncate, descriptor.fd, size)
+        try:
+            await trio.to_thread.run_sync(os.ftruncate, descriptor.fd, size)
+        except OSError as error:
+            error.filename = self._path
+            raise
 
     def range(self, offset: int, length: int) -> FileRange:
         return OsFileRange(self._open, offset, length)

@@ -21,6 +21,7 @@ from anabranch.cli.topic_view import (
     marked_partitions,
     offsets,
     remaining,
+    unfinished_resize,
 )
 from anabranch.command_error import CommandError
 from anabranch.ordered_resize.lineage import has_keys, last_merges
@@ -317,6 +318,8 @@ async def wait_until_drained(admin: Admin, name: str, timeout_ms: int) -> list[i
                 why = f"{', '.join(behind)} to read"
             else:
                 why = "; ".join(_when_deleted(marked, await _values(admin, name, {})))
+                if unfinished := await unfinished_resize(admin, topic):
+                    why = f"{unfinished}; {why}"
             progress.update(f"{draining}; {why}")
             await anyio.sleep(CHECK_EVERY_S)
     because = f": {why}" if why else ""

@@ -13,6 +13,7 @@ from anabranch.cli.output import TOTAL, print_table
 from anabranch.cli.resize_plan import split_tree
 from anabranch.client.admin.types import ConfigSource, PartitionLineage
 from anabranch.client.cluster import PartitionInfo
+from anabranch.ordered_resize.explain import named
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.lineage import Merge, has_keys, last_merges, leader_epochs_after_creation
 from anabranch.protocol.plurals import counted
@@ -315,6 +316,8 @@ def _story(row: Mapping[str, Any]) -> str:
         parts += [
             f"group {group} has {'?' if left is None else left} to read" for group, left in row["to_drain"].items()
         ]
+        if behind := [broker for broker in row["replicas"] if broker not in row["isr"]]:
+            parts.append(f"not in sync: {named('broker', behind)}")
     return "  " + ", ".join(parts) if parts else ""
 
 

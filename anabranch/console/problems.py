@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from anabranch import ClusterDescription, GroupDescription, TopicDescription
 from anabranch.cli.output import duration
+from anabranch.ordered_resize.explain import named
 from anabranch.protocol.plurals import counted
 
 NAMED = 5
@@ -53,6 +54,7 @@ def find_problems(
     live = {node.id for node in cluster.nodes}
     away: dict[int, int] = defaultdict(int)
     leaderless, under_replicated = [], []
+    behind: set[int] = set()
     for topic in topics:
         for info in topic.partitions:
             name = f"{topic.name}-{info.partition}"
@@ -60,6 +62,7 @@ def find_problems(
                 leaderless.append(name)
             elif len(info.isr) < len(info.replicas):
                 under_replicated.append(name)
+                behind |= {*info.replicas} - {*info.isr}
             for broker in info.replicas:
                 if broker not in live:
                     away[broker] += 1
@@ -93,7 +96,7 @@ def find_problems(
         found.append(
             Problem(
                 "warning",
-                f"Not all replicas are in sync: {_some(under_replicated)}.",
+                f"Not all replicas are in sync: {_some(under_replicated)}. Behind: {named('broker', sorted(behind))}.",
                 "After a restart this ends when the replicas have caught up. If it lasts: look at the disk and the log"
                 " of their brokers.",
             )

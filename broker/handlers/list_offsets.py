@@ -8,6 +8,8 @@ While the watermark of a new leader is below the start of its epoch, the end is 
 OFFSET_NOT_AVAILABLE (from version 5 on, KIP-207) or LEADER_NOT_AVAILABLE (before). For the end of a closed partition
 the error is the same until each in-sync replica has exactly the leader's records.
 
+A follower whose log dir is full asks for the log start, and says that it has no room (tag 10287).
+
 A search by timestamp may read a whole segment. Then the response is sent later, and other requests are served
 meanwhile.
 """
@@ -139,6 +141,8 @@ def _find(
                 ErrorCode.UNSUPPORTED_VERSION, f"timestamp {asked.timestamp} is none of version {ctx.api_version}"
             )
         timestamp, offset, epoch = _lookup(partition, request, asked.timestamp, searches)
+        if request.has_no_room:
+            partition.follower_has_no_room(request.replica_id)
         is_consumer = request.replica_id == CONSUMER_REPLICA_ID
         if (
             is_consumer

@@ -220,5 +220,6 @@ class Durability:
         if disk_errors.is_out_of_space(error):
             self.on_disk_full(self._partition)
         elif not disk_errors.passes(error):
-            self.is_broken = True
+            where = "" if error.filename else f" in {self._segments.items[-1].directory}"
+            self.is_broken, self.failure = True, self.failure or f"{action} failed{where}: {error}"
         return self._refusal(f"{action} failed: {error}")

@@ -306,7 +306,7 @@ class ReplicaFetcher:
         now = self._clock.monotonic()
         followed.retry(now, self._config.backoff_s)
         if followed.partition.log.is_full:
-            followed.retry_at = now + FULL_RETRY_S
+            followed.retry_at = now  # the leader is told at once
         self._waiting[key] = None
         self._plan.drop(key)
 
@@ -356,9 +356,12 @@ class ReplicaFetcher:
             followed.retry_at = -math.inf
 
     async def _follow_log_starts(self, channel: Channel) -> None:
-        """In partitions without room, delete the records that the leader has deleted: that may make room."""
+        """In partitions without room, delete the records that the leader has deleted: that may make room.
+
+        The same request tells the leader that there is no room, so that no producer waits for this replica.
+        """
         waiting, self._without_room = self._without_room, []
-        starts = await self._list_offsets(channel, waiting, EARLIEST_TIMESTAMP)
+        starts = await self._list_offsets(channel, waiting, EARLIEST_TIMESTAMP, has_no_room=True)
         for followed in waiting:
             key = followed.partition.key
             if key in starts and self._followed.get(key) is followed and followed.is_current:
@@ -390,7 +393,7 @@ class ReplicaFetcher:
         }
 
     async def _list_offsets(
-        self, channel: Channel, lost: list[FollowedPartition], timestamp: int
+        self, channel: Channel, lost: list[FollowedPartition], timestamp: int, *, has_no_room: bool = False
     ) -> dict[TopicPartition, int]:
         topics: dict[str, ListOffsetsTopic] = {}
         for followed in lost:
@@ -400,7 +403,9 @@ class ReplicaFetcher:
                     partition_index=key.partition, current_leader_epoch=followed.leader_epoch, timestamp=timestamp
                 )
             )
-        request = ListOffsetsRequest(replica_id=self._config.broker_id, topics=list(topics.values()))
+        request = ListOffsetsRequest(
+            replica_id=self._config.broker_id, topics=list(topics.values()), has_no_room=has_no_room
+        )
         response = await channel.request(
             request, version=_LIST_OFFSETS_VERSION, timeout_s=self._config.socket_timeout_s
         )

@@ -48,7 +48,8 @@ class Flusher:
                     partition.flushed()
         except Exception as error:  # any error: records that may not be on disk are not acknowledged
             logger.error("log.not_synced", partition=str(partition.key), error=str(error))
-            partition.log.is_broken = True
+            if not partition.log.is_broken:
+                partition.log.fail(f"sync failed: {error}")
             partition.fail()
         finally:
             del self._asked[partition]

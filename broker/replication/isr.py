@@ -26,6 +26,7 @@ class ReplicaProgress:
         "broker_epoch",
         "caught_up_at",
         "fetched_at",
+        "has_no_room",
         "leader_end_at_fetch",
         "log_end_offset",
         "log_start_offset",
@@ -40,6 +41,8 @@ class ReplicaProgress:
         """The last time at which the follower had all records of the leader."""
         self.fetched_at = -math.inf
         self.leader_end_at_fetch = NO_OFFSET
+        self.has_no_room = False
+        """Whether the follower's log dir is full, so that it does not fetch."""
 
     @property
     def has_followed(self) -> bool:
@@ -61,6 +64,7 @@ class ReplicaProgress:
         self.log_start_offset = log_start_offset
         self.leader_end_at_fetch = leader_end_offset
         self.fetched_at = now
+        self.has_no_room = False
 
     def leader_appends(self, leader_end_offset: int, now: float) -> None:
         """Note that the leader appends at ``leader_end_offset``. A follower at this offset was caught up until now."""
@@ -68,7 +72,9 @@ class ReplicaProgress:
             self.caught_up_at = now
 
     def is_lagging(self, leader_end_offset: int, now: float, max_lag_s: float) -> bool:
-        return self.log_end_offset < leader_end_offset and not self.was_caught_up(now, max_lag_s)
+        """Whether the follower lacks records, and has lacked some for too long or has no room for them."""
+        is_behind = self.log_end_offset < leader_end_offset
+        return is_behind and (self.has_no_room or not self.was_caught_up(now, max_lag_s))
 
     def was_caught_up(self, now: float, max_lag_s: float) -> bool:
         return now - self.caught_up_at <= max_lag_s
@@ -91,7 +97,7 @@ def lagging_replicas(
     now: float,
     max_lag_s: float,
 ) -> list[int]:
-    """The members of the ISR that have not caught up for ``max_lag_s``."""
+    """The members of the ISR that have not caught up for ``max_lag_s``, or that lack records and have no room."""
     lagging = []
     for replica in isr:
         known = progress.get(replica)

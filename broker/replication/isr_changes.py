@@ -70,10 +70,10 @@ class IsrChanges:
                 self._wake.set()
 
     def _collect(self) -> dict[TopicPartition, tuple[Partition, PendingIsr]]:
-        """The changes that are still wanted. If a partition has a new role or a new epoch, its change is not wanted."""
+        """The changes that are still wanted, of partitions with the same role and epoch on a disk that works."""
         asked = {}
         for key, partition in list(self._pending.items()):
-            if partition.is_leader and partition.pending_isr is not None:
+            if partition.is_leader and not partition.failed and partition.pending_isr is not None:
                 asked[key] = (partition, partition.pending_isr)
             else:
                 del self._pending[key]

@@ -343,6 +343,14 @@ class Partition:
         if self._advance_high_watermark() or log_start_moved:
             self.notify()
 
+    def follower_has_no_room(self, replica_id: int) -> None:
+        """Note that a follower's log dir is full. It leaves the ISR once it lacks records, until it fetches again."""
+        progress = self.progress.get(replica_id)
+        if progress is not None:
+            progress.has_no_room = True
+            self.review_isr()
+            self.recheck_high_watermark()
+
     @property
     def is_followed(self) -> bool:
         """Whether every in-sync replica has followed this leader, so that none has a record that the leader lacks.
@@ -370,7 +378,7 @@ class Partition:
 
     def _consider_joining(self, replica_id: int, progress: ReplicaProgress, now: float) -> None:
         """Propose a replica once it has all committed records and all records from before this epoch."""
-        if self.pending_isr is not None or now < self._refused_until.get(replica_id, now):
+        if self.pending_isr is not None or progress.has_no_room or now < self._refused_until.get(replica_id, now):
             return
         has_all = progress.log_end_offset >= max(self.log.high_watermark, self.epoch_start_offset)
         if has_all and self.services.is_live(replica_id):
@@ -382,7 +390,7 @@ class Partition:
         A leader whose disk is full proposes an ISR without itself, and the controller elects another member. If there
         is no other member, this broker continues to lead, so that its records can be read.
         """
-        if not self.is_leader or self.pending_isr is not None:
+        if not self.is_leader or self.failed or self.pending_isr is not None:
             return
         if self.log.is_full and any(self.services.is_live(replica) for replica in self._others_in_sync()):
             self._propose(self._others_in_sync())
@@ -397,6 +405,8 @@ class Partition:
                 self._consider_joining(replica, progress, now)
 
     def _propose(self, wanted: Iterable[int]) -> None:
+        if self.failed:
+            return  # it refuses the controller's orders, so it does not learn that another replica leads
         isr_wanted = tuple(wanted)
         epochs = (
             self.progress[replica].broker_epoch if replica in self.progress else NO_EPOCH for replica in isr_wanted
@@ -455,6 +465,7 @@ class Partition:
             for replica, progress in self.progress.items():
                 if (
                     replica not in waited_for
+                    and not progress.has_no_room
                     and progress.was_caught_up(now, services.max_lag_s)
                     and now >= self._refused_until.get(replica, now)
                     and services.is_live(replica)

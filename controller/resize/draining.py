@@ -18,6 +18,7 @@ import structlog
 
 from anabranch.controller import view
 from anabranch.controller.context import Context
+from anabranch.controller.events import ResizesDue
 from anabranch.controller.image import ClusterImage, OffsetQuestion, TopicImage
 from anabranch.controller.resize import owners
 from anabranch.controller.resize.groups import (
@@ -30,11 +31,13 @@ from anabranch.controller.resize.groups import (
 )
 from anabranch.controller.resize.waits import DrainWait
 from anabranch.controller.topic_config import topic_values
-from anabranch.ordered_resize.explain import listed
+from anabranch.ordered_resize.explain import listed, named
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted
 from anabranch.ordered_resize.resize import is_stored
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from anabranch.protocol.plurals import one_or_many
+from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
 logger = structlog.get_logger(__name__)
@@ -210,13 +213,27 @@ async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Le
     ending = topic.partitions[leftover.tp.partition].ending
     answer = (await link.ask(leader, (_deletion(leftover), None)))[0]
     error = answer.topics[0].partitions[0].error_code
+    if error == ErrorCode.REQUEST_TIMED_OUT and (behind := _behind(image, topic, leftover.tp.partition)):
+        if ending is not None:
+            ending.behind, ending.log_start_offset = behind, NO_OFFSET  # the leader may be empty: it is asked again
+            current().events.put(ResizesDue())
+        return DrainWait(
+            f"{named('broker', behind)} to delete {one_or_many(len(behind), 'its', 'their')} records: not in sync"
+        )
     if error != ErrorCode.NONE:
         return DrainWait(f"broker {leader.id} to delete its records: {ErrorCode.of(error).name}")
     if ending is not None:
-        ending.is_processed = True  # every group is done with the partition
+        ending.is_processed, ending.behind = True, ()  # every group is done with the partition
     topic_name, partition = leftover.tp
     logger.info("resize.drained", topic=topic_name, partitions=partition, end=leftover.end_offset)
     return None
+
+
+def _behind(image: ClusterImage, topic: TopicImage, index: int) -> tuple[int, ...]:
+    """The live brokers whose replicas are not in sync. The leader waits for them before it answers DeleteRecords."""
+    state = topic.state(index)
+    isr = state.isr if state is not None else ()
+    return tuple(sorted(id for id in topic.replicas(index) if id in image.brokers and id not in isr))
 
 
 def _left(context: Context) -> tuple[dict[TopicPartition, DrainWait], list[Leftover]]:

@@ -10,8 +10,10 @@ from anabranch.protocol.primitives import (
     EMPTY,
     bad_length,
     not_in_version,
+    read_tags,
     read_uvarint,
     skip_tags,
+    whole,
     write_uvarint,
 )
 from anabranch.protocol.types import Part
@@ -27,6 +29,7 @@ _pack_ii = Struct(">ii").pack
 _pack_iiq = Struct(">iiq").pack
 _pack_iiqB = Struct(">iiqB").pack
 _pack_iq = Struct(">iq").pack
+_pack_t = Struct(">?").pack
 _unpack_h = Struct(">h").unpack_from
 _unpack_i = Struct(">i").unpack_from
 _unpack_iB = Struct(">iB").unpack_from
@@ -39,6 +42,7 @@ _unpack_ii = Struct(">ii").unpack_from
 _unpack_iiq = Struct(">iiq").unpack_from
 _unpack_iiqB = Struct(">iiqB").unpack_from
 _unpack_iq = Struct(">iq").unpack_from
+_unpack_t = Struct(">?").unpack_from
 
 class ListOffsetsPartition(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
@@ -119,6 +123,15 @@ class ListOffsetsTopicResponse(Base):
         self.name = name
         self.partitions = [] if partitions is EMPTY else partitions
 
+
+def _decode_tag_has_no_room(data: memoryview) -> tuple[bool, int]:
+    pos = 0
+    has_no_room, = _unpack_t(data, pos)
+    pos += 1
+    return has_no_room, pos
+
+def _encode_tag_has_no_room(value: bool, out: bytearray) -> None:
+    out += _pack_t(value)
 
 def _decode_list_offsets_request_v1(data: memoryview) -> tuple[ListOffsetsRequest, int]:
     size = len(data)
@@ -336,11 +349,16 @@ def _decode_list_offsets_request_v6(data: memoryview) -> tuple[ListOffsetsReques
         ))
     n = data[pos]
     pos += 1
+    has_no_room: bool = False
     if n:
-        pos = skip_tags(data, pos, n)
+        tags, pos, _ = read_tags(data, pos, n, (10287,))
+        value = tags.get(10287)
+        if value is not None:
+            has_no_room = whole(_decode_tag_has_no_room(value), value, "has_no_room")
     decoded = ListOffsetsRequest(
         replica_id=replica_id,
         isolation_level=isolation_level,
+        has_no_room=has_no_room,
         topics=topics,
     )
     return decoded, pos
@@ -369,7 +387,15 @@ def _encode_list_offsets_request_v6(message: ListOffsetsRequest, out: bytearray,
         for topics_partitions_item in topics_item.partitions:
             out += _pack_iiqB(topics_partitions_item.partition_index, topics_partitions_item.current_leader_epoch, topics_partitions_item.timestamp, 0)
         out.append(0)
-    out.append(0)
+    tag_count = (1 if message.has_no_room else 0)
+    out.append(tag_count)
+    if tag_count:
+        if message.has_no_room:
+            tagged = bytearray()
+            _encode_tag_has_no_room(message.has_no_room, tagged)
+            write_uvarint(out, 10287)
+            write_uvarint(out, len(tagged))
+            out += tagged
     parts.append(out)
 
 
@@ -636,6 +662,7 @@ class ListOffsetsRequest(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "replica_id",
         "isolation_level",
+        "has_no_room",
         "topics",
     )
     __slots__ = FIELDS
@@ -669,10 +696,12 @@ class ListOffsetsRequest(Message):
         *,
         replica_id: int = 0,
         isolation_level: int = 0,
+        has_no_room: bool = False,
         topics: list[ListOffsetsTopic] = EMPTY,
     ) -> None:
         self.replica_id = replica_id
         self.isolation_level = isolation_level
+        self.has_no_room = has_no_room
         self.topics = [] if topics is EMPTY else topics
 
 

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
 from anabranch.protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
 from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from anabranch.protocol.generated.consumer_protocol import TopicPartition as AssignedPartitions
@@ -546,3 +547,29 @@ async def test_the_removal_of_an_expired_partition_waits_for_no_group_without_me
     group.positions["elsewhere"] = {(TOPIC, 5): 3}
     await expired(cluster)
     await cluster.until(lambda: finished(cluster, 4))
+
+
+async def test_a_drain_names_the_brokers_that_are_behind_and_does_not_wait_for_them(
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A live broker with a full disk cannot follow to the end of a marked partition, and is not in the ISR."""
+    caplog.set_level(logging.INFO)
+    await marked_and_committed(cluster)
+    state = await cluster.state(TOPIC, 5)
+    full = next(id for id in state.isr if id != state.leader)
+    change = PartitionData(
+        partition_index=5,
+        leader_epoch=state.leader_epoch,
+        new_isr=[id for id in state.isr if id != full],
+        current_isr_version=(await cluster.store.get(paths.partition_state(TOPIC, 5))).version,
+    )
+    request = AlterPartitionRequest(
+        broker_id=state.leader,
+        broker_epoch=(await cluster.store.get(paths.broker_id(state.leader))).czxid,
+        topics=[TopicData(name=TOPIC, partitions=[change])],
+    )
+    assert (await cluster.request(request)).topics[0].partitions[0].error_code == ErrorCode.NONE
+    cluster.brokers[full].has_no_room = True
+    cluster.brokers[2].groups["g"] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (40, -1)}
+    await cluster.until(lambda: finished(cluster, 4))
+    assert f"partitions=5 waits_for=broker {full} to delete its records: not in sync" in logged(caplog)

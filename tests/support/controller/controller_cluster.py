@@ -100,6 +100,8 @@ class FakeBroker:
         """The subscription and assignment of each member of groups with subscriptions."""
         self.kinds: dict[str, str] = {}
         """The protocol types of groups that are not consumer groups."""
+        self.has_no_room = False
+        """Whether its log dir is full, so that it cannot follow to the offset up to which records are deleted."""
         self.keeps: set[tuple[str, int]] = set()
         """Partitions for which the broker closes the connection instead of deleting records."""
         self.group_errors: dict[str, ErrorCode] = {}
@@ -308,9 +310,13 @@ class FakeBroker:
             for asked in topic.partitions:
                 if (topic.name, asked.partition_index) in self.keeps:
                     raise OSError("closed")
+                code = ErrorCode.NONE
                 for broker in self._cluster.brokers.values():
-                    broker.logs[topic.name, asked.partition_index].start_offset = asked.offset
-                results.append(DeleteRecordsPartitionResult(partition_index=asked.partition_index))
+                    if broker.has_no_room:
+                        code = ErrorCode.REQUEST_TIMED_OUT
+                    else:
+                        broker.logs[topic.name, asked.partition_index].start_offset = asked.offset
+                results.append(DeleteRecordsPartitionResult(partition_index=asked.partition_index, error_code=code))
             topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
         return DeleteRecordsResponse(topics=topics)
 

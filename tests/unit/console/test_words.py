@@ -110,7 +110,7 @@ def test_each_problem_comes_with_advice() -> None:
     assert "No controller is active: no topic can be created or resized, and no leader can be elected." in texts
     assert f"Broker 3 is down. It has {NAMED + 3} replicas." in texts
     assert any(text.startswith("No client can read or write t-1, t-2") and "and 2 more" in text for text in texts)
-    assert "Not all replicas are in sync: t-0." in texts
+    assert "Not all replicas are in sync: t-0. Behind: broker 3." in texts
     assert "The log directory /d of broker 1 is offline." in texts
     assert all(problem.todo for problem in found)
 
@@ -252,7 +252,7 @@ def text_of(part: object) -> str:
 
 
 def marked(**to_drain: int | None) -> dict[str, Any]:
-    return {"partition": 4, "merged_into": 0, "to_drain": to_drain}
+    return {"partition": 4, "merged_into": 0, "to_drain": to_drain, "replicas": [1, 2], "isr": [1, 2]}
 
 
 def test_a_marked_partition_waits_for_groups_that_have_records_of_it_to_read() -> None:
@@ -262,6 +262,8 @@ def test_a_marked_partition_waits_for_groups_that_have_records_of_it_to_read() -
     assert text_of(parts.drains(marked(billing=None))) == "drains into 0 waits for billing"
     assert text_of(parts.drains(marked(billing=0, idle=0))) == "drains into 0, read by every group"
     assert text_of(parts.drains(marked())) == "drains into 0"
+    behind = {**marked(idle=0), "replicas": [1, 2, 3], "isr": [2]}
+    assert text_of(parts.drains(behind)) == "drains into 0, read by every group not in sync: broker 1, 3"
 
 
 @pytest.mark.parametrize(("share", "shown"), [(0.002, "under 1 %"), (0.01, "1 %"), (0.6, "60 %"), (1.0, "100 %")])

@@ -265,3 +265,21 @@ async def test_truncating_fully_renames_the_empty_log(log_fixture: LogFixture) -
         assert log_fixture.names(".log") == [LOG.format(start)]
     assert log.append_as_leader(idempotent(0), 1).base_offset == 4
     assert (await log_fixture.reopen()).log_start_offset == 4
+
+
+async def test_a_log_that_broke_names_the_step_the_error_and_the_file(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
+    log.append_as_leader(batch(b"v"), 0)
+    segment = log.segments[-1]
+    with pytest.MonkeyPatch.context() as patch:
+
+        def fail(*_: object, **__: object) -> None:
+            raise OSError(5, "Input/output error", segment.file.path)
+
+        patch.setattr(type(log._segments), "read", fail)
+        with pytest.raises(KafkaError):
+            log.read(0, 1000, upper_bound=1)
+    assert log.is_broken
+    assert log.failure == f"read failed: [Errno 5] Input/output error: '{segment.file.path}'"
+    with pytest.raises(KafkaError, match=r"the log is broken: read failed: \[Errno 5\]"):
+        log.append_as_leader(batch(b"v"), 0)

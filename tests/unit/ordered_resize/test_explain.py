@@ -58,3 +58,13 @@ def test_an_unreadable_state_does_not_count_as_never_led() -> None:
 def test_a_frozen_topic_waits_for_an_edit() -> None:
     frozen = dataclasses.replace(Topic(2).snapshot(), frozen="layout_version is missing, and the topic was resized")
     assert resize_waits(frozen, {}) == ["frozen: layout_version is missing, and the topic was resized"]
+
+
+def test_brokers_that_have_not_deleted_the_records_of_a_drained_partition_are_named() -> None:
+    topic = Topic.split(1, 4)
+    topic.ask(1)
+    topic.carry_out()
+    assert resize_waits(topic.snapshot(), {}, {1: [2], 2: [2, 3], 3: []}) == [
+        "partitions 1, 2, 3 are marked for deletion",
+        "brokers 2, 3 are not in sync and have to delete the records of partitions 1, 2",
+    ]

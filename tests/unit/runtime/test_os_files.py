@@ -6,13 +6,15 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 
-from anabranch.runtime.env import Storage
+from anabranch.runtime.env import File, Storage
+from anabranch.runtime.os_files import OsStorage
 from anabranch.runtime.real_trio import RealStorage
 
 LIMITED_WRITES = """
@@ -25,6 +27,7 @@ try:
     file.append(b"y" * 600)
 except OSError as error:
     assert error.errno == errno.EFBIG, error
+    assert error.filename == sys.argv[1], error
     print(file.size(), file.pread(590, 100))
 """
 
@@ -104,3 +107,11 @@ async def test_a_failing_sync_fails_only_the_calls_for_its_file(
             nursery.start_soon(sync, "good", good)
             nursery.start_soon(sync, "bad", bad)
     assert sorted(outcomes) == ["bad failed"] * 3 + ["good"] * 3
+
+
+@pytest.mark.parametrize("use", [lambda file: file.pread(-1, 1), lambda file: file.truncate(-1)])
+def test_an_error_of_a_file_names_its_path(tmp_path: Path, use: Callable[[File], object]) -> None:
+    file = OsStorage().open(str(tmp_path / "f"), create=True)
+    with pytest.raises(OSError, match=r"\[Errno 22\] .*/f'"):
+        use(file)
+    file.close()

@@ -21,12 +21,14 @@ from anabranch.protocol.generated.describe_producers import DescribeProducersReq
 from anabranch.protocol.generated.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
 from anabranch.protocol.generated.list_offsets import (
     ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
 from anabranch.protocol.records import iter_batches
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_trio import RealNetwork
+from anabranch.runtime.sim_clock import SimClock
 from tests.support.broker.replica_cluster import KEY, ReplicaCluster
 from tests.support.log.log_fixture import batch, read_all
 
@@ -161,7 +163,6 @@ def test_a_partition_in_a_full_log_dir_is_not_fetched_until_there_is_room() -> N
     fetcher = ReplicaFetcher(1, CONFIG, cluster.clock, RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
     fetcher.follow(cluster[2].partition)
     assert fetcher._plan.is_empty and list(fetcher._waiting) == [KEY]
-    cluster.clock.seconds += FULL_RETRY_S
     assert fetcher._resume_waiting() == cluster.clock.seconds + FULL_RETRY_S
     assert fetcher._plan.is_empty
     assert [one.partition.key for one in fetcher._without_room] == [KEY], (
@@ -326,3 +327,24 @@ async def test_a_follower_starts_its_log_anew_only_after_its_leader_names_produc
     channel: Any = AnsweringLeader(cluster, describes=False)
     await fetcher._find_range(channel, list(fetcher._followed.values()))
     assert cluster[2].log.log_start_offset == 0
+
+
+@pytest.mark.trio
+async def test_a_follower_without_room_says_so_before_it_waits() -> None:
+    cluster = ReplicaCluster()
+    cluster.elect(1, 0, [1, 2])
+    cluster[2].log.is_full = True
+    fetcher = ReplicaFetcher(1, CONFIG, SimClock(), RealNetwork(), lambda: None, lambda: 1, cluster.throttle)
+    fetcher.follow(cluster[2].partition)
+    asked: list[ListOffsetsRequest] = []
+
+    async def request(body: ListOffsetsRequest, *, version: int, timeout_s: float) -> ListOffsetsResponse:
+        asked.append(body)
+        return ListOffsetsResponse()
+
+    leader: Any = SimpleNamespace(request=request)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fetcher._fetch_on, leader)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert [(body.replica_id, body.has_no_room) for body in asked] == [(2, True)]

@@ -121,3 +121,14 @@ async def test_a_new_role_ends_the_retries_of_an_isr_change(nursery: trio.Nurser
     asked = len(controller.asked)
     await trio.sleep(30)  # virtual time: several retries
     assert len(controller.asked) <= asked + 1
+
+
+async def test_a_change_is_not_repeated_once_the_leaders_disk_is_broken(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    controller = Controller(ErrorCode.FENCED_LEADER_EPOCH)
+    broker = Broker(controller, nursery)
+    await until(lambda: len(controller.asked) == 3)
+    broker.partition.fail()
+    await trio.sleep(60)  # virtual time: many retries
+    assert len(controller.asked) == 3

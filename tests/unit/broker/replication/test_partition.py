@@ -11,6 +11,7 @@ import trio.testing
 from anabranch.broker.awaited_batches import AwaitedBatches, SentBatch
 from anabranch.broker.delayed_produce import AwaitedAppend, AwaitedRefusal, DelayedProduce, answer_of
 from anabranch.broker.log.producer_bump import ProducerConnection
+from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse
@@ -539,3 +540,49 @@ def test_a_leader_with_a_full_disk_does_not_resign_to_dead_brokers() -> None:
     leader.log.is_full = True
     leader.review_isr()
     assert leader.pending_isr is None
+
+
+def full_follower() -> tuple[ReplicaCluster, Partition]:
+    """Replica 3 is full, and lacks a record that the other replicas have."""
+    cluster = ReplicaCluster()
+    cluster.elect(1, 0, [1, 2, 3])
+    cluster.append(1, b"a")
+    cluster.catch_up(1, 2, 3)
+    leader = cluster[1].partition
+    leader.follower_has_no_room(3)
+    assert leader.pending_isr is None, "it has every record"
+    cluster.append(1, b"b")
+    cluster.fetch(2, 1, times=2)
+    leader.follower_has_no_room(3)
+    return cluster, leader
+
+
+def test_a_follower_with_a_full_disk_leaves_the_isr_at_once_and_is_not_awaited() -> None:
+    cluster, leader = full_follower()
+    assert leader.pending_isr is not None and leader.pending_isr.isr == (1, 2)
+    cluster.version += 1
+    leader.isr_committed([1, 2], cluster.version)
+    assert leader.log.high_watermark == 2, "no producer waits for it, although it was in sync a moment ago"
+    leader.review_isr()
+    assert leader.pending_isr is None, "it does not join again while it has no room"
+
+
+def test_a_follower_joins_the_isr_again_once_it_has_room() -> None:
+    cluster, leader = full_follower()
+    cluster.version += 1
+    leader.isr_committed([1, 2], cluster.version)
+    cluster.fetch(3, 1, times=2)
+    assert leader.pending_isr is not None and leader.pending_isr.isr == (1, 2, 3)
+
+
+def test_a_leader_with_a_broken_disk_proposes_no_isr() -> None:
+    """It refuses the LeaderAndIsr that names its successor, so it would propose without end."""
+    cluster = ReplicaCluster()
+    cluster.elect(1, 0, [1, 2, 3])
+    cluster.append(1, b"a")
+    leader = cluster[1].partition
+    leader.fail()
+    cluster.clock.seconds += LAG_S + 1
+    leader.review_isr()
+    cluster.fetch(2, 1, times=2)
+    assert leader.pending_isr is None and cluster[1].services.proposed == []
