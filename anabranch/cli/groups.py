@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
@@ -33,6 +33,7 @@ from anabranch.client.group.coordinator_link import OffsetAndMetadata
 from anabranch.client.net.offsets import one_epoch_each
 from anabranch.command_error import CommandError, UsageError
 from anabranch.ordered_resize.explain import Wait
+from anabranch.protocol.sentinels import NO_OFFSET
 
 EXPIRING_WITHIN_MS = 600_000
 """A wait is shown as expiring if retention removes awaited records within this time.
@@ -130,6 +131,7 @@ async def describe_groups(admin: Admin, group_ids: list[str]) -> tuple[list[dict
                     "host": member.host if member else None,
                 }
             )
+        held = await _holds(admin, group_id, topics)
         described.append(
             {
                 "group": group_id,
@@ -149,11 +151,18 @@ async def describe_groups(admin: Admin, group_ids: list[str]) -> tuple[list[dict
                     if member.awaited_ms is not None
                 ],
                 "partitions": rows,
-                "held_consumers": await _holds(admin, group_id, topics),
+                "held_consumers": held,
                 "waits": [
                     row
                     for name, topic in sorted(topics.items())
-                    for row in await _waits(admin, group_id, topic, owners, _of_topic(name, committed))
+                    for row in await _waits(
+                        admin,
+                        group_id,
+                        topic,
+                        owners,
+                        _of_topic(name, committed),
+                        {row["partition"] for row in held if row["topic"] == name},
+                    )
                 ],
             }
         )
@@ -214,17 +223,18 @@ async def _waits(
     topic: TopicDescription,
     owners: Mapping[TopicPartition, MemberDescription],
     committed: Mapping[int, int],
+    held: Collection[int],
 ) -> list[dict[str, Any]]:
     """The waits between partitions of one topic; empty when the topic was never resized.
 
-    ``committed``: the group's offsets, by partition.
+    ``committed``: the group's offsets, by partition. ``held``: partitions in which leaders hold stock consumers.
     """
     if not is_resized(topic):
         return []
     name = topic.name
     led = {info.partition for info in topic.partitions if info.leader >= 0}
     starts = await known_offsets(admin, [TopicPartition(name, p) for p in sorted(led)], "earliest")
-    found_waits = await _found_waits(admin, group_id, topic, starts, owners)
+    found_waits = await _found_waits(admin, group_id, topic, starts, owners, committed, held)
     kept_from = await _kept_from(
         admin, name, {TopicPartition(name, w.wait.on) for w in found_waits if w.wait.on in led}
     )
@@ -257,8 +267,14 @@ async def _found_waits(
     topic: TopicDescription,
     starts: Mapping[TopicPartition, int],
     owners: Mapping[TopicPartition, MemberDescription],
+    committed: Mapping[int, int],
+    held: Collection[int],
 ) -> list[BlockedBy]:
-    """The waits in one topic. ``starts``: the log start offsets of the partitions whose leaders respond."""
+    """The waits in one topic. ``starts``: the log start offsets of the partitions whose leaders respond.
+
+    The commit of an owner that reports no position is its position: a stock client processes what it commits. Such an
+    owner waits for nothing, unless the leader holds the partition.
+    """
     name = topic.name
     try:
         positions = await admin.group_positions(group_id, [TopicPartition(name, p.partition) for p in topic.partitions])
@@ -267,11 +283,16 @@ async def _found_waits(
             raise
         positions = {}  # unknown below level 2 of group_coordinator; waits for a position are then shown
     numbers = [info.partition for info in topic.partitions]
+    stock = {tp.partition for tp, found in positions.items() if found.owner_reports is False}
     group = GroupOnTopic(
         await lineages(admin, name, numbers),
-        {tp.partition: position.position for tp, position in positions.items()},
+        {
+            tp.partition: committed.get(tp.partition, NO_OFFSET) if tp.partition in stock else found.position
+            for tp, found in positions.items()
+        },
         {tp.partition: start for tp, start in starts.items()},
         {tp.partition: member.member_id for tp, member in owners.items() if tp.topic == name},
+        stock - set(held),
     )
     if removed := group.unknown(numbers):
         for p, answer in (await lineages(admin, name, removed)).items():

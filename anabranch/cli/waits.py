@@ -31,9 +31,13 @@ class GroupOnTopic:
         positions: Mapping[int, int],
         log_start_offsets: Mapping[int, int],
         owners: Mapping[int, str],
+        waiting_for_nothing: Collection[int] = (),
     ) -> None:
-        """``positions``: the first offsets that the group has not processed, -1 when the coordinator does not know."""
-        self._gate, self._owners = Gate(), owners
+        """``positions``: the first offsets that the group has not processed, -1 when the coordinator does not know.
+
+        ``waiting_for_nothing``: partitions whose owners deliver records as they come, and whose leaders hold nothing.
+        """
+        self._gate, self._owners, self._waiting_for_nothing = Gate(), owners, waiting_for_nothing
         facts = self._gate.facts
         for p, answer in lineages.items():
             self.on_lineage(p, answer)
@@ -71,10 +75,12 @@ class GroupOnTopic:
         return [
             BlockedBy(wait, self._has_nothing_else(p, wait.from_epoch - 1))
             for p in sorted(self._gate.held)
+            if p not in self._waiting_for_nothing
             for wait in self._gate.waits(p, self._owners.get)
         ]
 
     def _has_nothing_else(self, partition: int, up_to_epoch: int) -> bool:
         facts = self._gate.facts
         end = facts.ends.get(partition, {}).get(up_to_epoch, NO_OFFSET)
-        return up_to_epoch < 0 or 0 <= end <= facts.positions.get(partition, NO_OFFSET)
+        reached = max(facts.positions.get(partition, NO_OFFSET), facts.log_starts.get(partition, NO_OFFSET))
+        return up_to_epoch < 0 or 0 <= end <= reached

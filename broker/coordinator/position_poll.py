@@ -229,11 +229,18 @@ def _positions(
                 partition_index=tp.partition,
                 incarnation=incarnation,
                 need_position=tp in positions.waiting or _may_be_wanted(group),
+                owner_reports=_owner_reports(turn.shard, group, tp),
                 **known_of(turn.shard, group, tp, incarnation)._asdict(),
             ),
         )
         for tp, incarnation in named.items()
     )
+
+
+def _owner_reports(shard: Shard, group: Group, tp: TopicPartition) -> int:
+    """Whether the partition's owner polls for positions: 1 or 0; -1 if the partition has no owner now."""
+    owner = owner_of(shard, group, tp) if group.state is GroupState.STABLE else None
+    return -1 if owner is None else int(group.members[owner].polls_positions)
 
 
 def _may_be_wanted(group: Group) -> bool:

@@ -74,7 +74,9 @@ def group_positions_request(group_id: str, partitions: Iterable[TopicPartition])
 
 def read_group_positions(response: ConsumerGroupPositionResponse) -> dict[TopicPartition, GroupPosition]:
     return {
-        TopicPartition(topic.name, p.partition_index): GroupPosition(p.position, p.need_position)
+        TopicPartition(topic.name, p.partition_index): GroupPosition(
+            p.position, p.need_position, None if p.owner_reports < 0 else bool(p.owner_reports)
+        )
         for topic in response.topics
         for p in topic.partitions
     }

@@ -109,6 +109,11 @@ class GroupPosition:
     position: int
     """The first offset that is not processed; -1 if the coordinator does not know the position."""
     is_waited_for: bool
+    owner_reports: bool | None = None
+    """Whether the owner reports positions. False for a stock client, whose commits are its positions. None: no owner.
+
+    It is also None if the broker does not send this.
+    """
 
 
 @dataclass(frozen=True, slots=True)

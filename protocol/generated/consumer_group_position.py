@@ -17,11 +17,13 @@ from anabranch.protocol.primitives import (
 )
 from anabranch.protocol.types import Part
 
+_pack_b = Struct(">b").pack
 _pack_i = Struct(">i").pack
 _pack_ih = Struct(">ih").pack
 _pack_iqtq = Struct(">iq?q").pack
 _pack_q = Struct(">q").pack
 _pack_t = Struct(">?").pack
+_unpack_b = Struct(">b").unpack_from
 _unpack_i = Struct(">i").unpack_from
 _unpack_iB = Struct(">iB").unpack_from
 _unpack_ihB = Struct(">ihB").unpack_from
@@ -80,6 +82,7 @@ class ConsumerGroupPositionResponsePartition(Base):
         "position",
         "awaits_report",
         "rewinds",
+        "owner_reports",
     )
     __slots__ = FIELDS
 
@@ -92,6 +95,7 @@ class ConsumerGroupPositionResponsePartition(Base):
         position: int = -1,
         awaits_report: bool = False,
         rewinds: int = 0,
+        owner_reports: int = -1,
     ) -> None:
         self.partition_index = partition_index
         self.incarnation = incarnation
@@ -99,6 +103,7 @@ class ConsumerGroupPositionResponsePartition(Base):
         self.position = position
         self.awaits_report = awaits_report
         self.rewinds = rewinds
+        self.owner_reports = owner_reports
 
 
 class ConsumerGroupPositionResponseTopic(Base):
@@ -148,6 +153,12 @@ def _decode_tag_topics_partitions_rewinds(data: memoryview) -> tuple[int, int]:
     pos += 4
     return rewinds, pos
 
+def _decode_tag_topics_partitions_owner_reports(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    owner_reports, = _unpack_b(data, pos)
+    pos += 1
+    return owner_reports, pos
+
 def _decode_tag_coordinator_epoch(data: memoryview) -> tuple[int, int]:
     pos = 0
     coordinator_epoch, = _unpack_i(data, pos)
@@ -165,6 +176,9 @@ def _encode_tag_topics_partitions_awaits_report(value: bool, out: bytearray) -> 
 
 def _encode_tag_topics_partitions_rewinds(value: int, out: bytearray) -> None:
     out += _pack_i(value)
+
+def _encode_tag_topics_partitions_owner_reports(value: int, out: bytearray) -> None:
+    out += _pack_b(value)
 
 def _encode_tag_coordinator_epoch(value: int, out: bytearray) -> None:
     out += _pack_i(value)
@@ -385,14 +399,18 @@ def _decode_consumer_group_position_response_v0(data: memoryview) -> tuple[Consu
             pos += 22
             topics_partitions_awaits_report: bool = False
             topics_partitions_rewinds: int = 0
+            topics_partitions_owner_reports: int = -1
             if n:
-                tags, pos, _ = read_tags(data, pos, n, (10263, 10273,))
+                tags, pos, _ = read_tags(data, pos, n, (10263, 10273, 10288,))
                 value = tags.get(10263)
                 if value is not None:
                     topics_partitions_awaits_report = whole(_decode_tag_topics_partitions_awaits_report(value), value, "topics[].partitions[].awaits_report")
                 value = tags.get(10273)
                 if value is not None:
                     topics_partitions_rewinds = whole(_decode_tag_topics_partitions_rewinds(value), value, "topics[].partitions[].rewinds")
+                value = tags.get(10288)
+                if value is not None:
+                    topics_partitions_owner_reports = whole(_decode_tag_topics_partitions_owner_reports(value), value, "topics[].partitions[].owner_reports")
             topics_partitions.append(ConsumerGroupPositionResponsePartition(
                 partition_index=topics_partitions_partition_index,
                 incarnation=topics_partitions_incarnation,
@@ -400,6 +418,7 @@ def _decode_consumer_group_position_response_v0(data: memoryview) -> tuple[Consu
                 position=topics_partitions_position,
                 awaits_report=topics_partitions_awaits_report,
                 rewinds=topics_partitions_rewinds,
+                owner_reports=topics_partitions_owner_reports,
             ))
         n = data[pos]
         pos += 1
@@ -453,7 +472,7 @@ def _encode_consumer_group_position_response_v0(message: ConsumerGroupPositionRe
             write_uvarint(out, n)
         for topics_partitions_item in topics_item.partitions:
             out += _pack_iqtq(topics_partitions_item.partition_index, topics_partitions_item.incarnation, topics_partitions_item.need_position, topics_partitions_item.position)
-            tag_count = (1 if topics_partitions_item.awaits_report else 0) + (1 if topics_partitions_item.rewinds != 0 else 0)
+            tag_count = (1 if topics_partitions_item.awaits_report else 0) + (1 if topics_partitions_item.rewinds != 0 else 0) + (1 if topics_partitions_item.owner_reports != -1 else 0)
             out.append(tag_count)
             if tag_count:
                 if topics_partitions_item.awaits_report:
@@ -466,6 +485,12 @@ def _encode_consumer_group_position_response_v0(message: ConsumerGroupPositionRe
                     tagged = bytearray()
                     _encode_tag_topics_partitions_rewinds(topics_partitions_item.rewinds, tagged)
                     write_uvarint(out, 10273)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
+                if topics_partitions_item.owner_reports != -1:
+                    tagged = bytearray()
+                    _encode_tag_topics_partitions_owner_reports(topics_partitions_item.owner_reports, tagged)
+                    write_uvarint(out, 10288)
                     write_uvarint(out, len(tagged))
                     out += tagged
         out.append(0)

@@ -28,6 +28,10 @@ may still process the records.
 Tag 10273 of a response counts the commits that lowered the group's offset of the partition. If a member knows another
 count, it has missed such a commit. Since that commit, the group may have read the records again.
 
+Tag 10288 of a response to a client that is no member is 1 if the owner of the partition has polled, or has announced
+polls: only its reports count. It is 0 for another owner, such as a stock client, whose commits are its positions. It is
+-1 if the partition has no owner now, and from a release without it.
+
 Tags 10284 and 10285 give the order in which the coordinator made its responses to members. A member polls over two
 connections, so responses may arrive in another order. The member drops a response that is older than a response it has
 already processed. ``coordinator_epoch`` is the leader epoch in which the coordinator loaded the offsets partition.
@@ -91,6 +95,7 @@ RESPONSE = message(
             "Response",
             field("awaits_report", "bool", "0+", ignorable=True, tag=10263),
             field("rewinds", "int32", "0+", ignorable=True, tag=10273),
+            field("owner_reports", "int8", "0+", default=-1, ignorable=True, tag=10288),
         ),
     ],
 )

@@ -63,6 +63,7 @@ class FakeAdmin:
     configs: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     positions: Mapping[int, int] = field(default_factory=dict)
+    owner_reports: Mapping[int, bool] = field(default_factory=dict)
     members: tuple[MemberDescription, ...] = ()
     refusal: KafkaError | None = None
     on_create_partitions: Any = None
@@ -194,7 +195,10 @@ class FakeAdmin:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group does not know this member")
 
     async def group_positions(self, group: str, partitions: Iterable[TopicPartition]) -> Any:
-        return {tp: GroupPosition(self.positions.get(tp.partition, -1), False) for tp in partitions}
+        return {
+            tp: GroupPosition(self.positions.get(tp.partition, -1), False, self.owner_reports.get(tp.partition))
+            for tp in partitions
+        }
 
     async def describe_cluster(self) -> Any:
         return ClusterDescription("fake", 1, (Node(1, "localhost", 9092),))

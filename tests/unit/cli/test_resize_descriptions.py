@@ -123,6 +123,26 @@ def test_describe_shows_no_layout_of_a_topic_that_was_never_resized(run: Run) ->
     assert len(out.splitlines()) == 6
 
 
+@pytest.mark.parametrize(
+    ("commits", "owner_reports", "shown"),
+    [
+        ({1: 150, 5: 40}, {1: False, 5: False}, False),
+        ({1: 150, 5: 20}, {1: False, 5: False}, False),
+        ({1: 150, 5: 20}, {1: True, 5: False}, True),
+        ({1: 150, 5: 40}, {1: True, 5: False}, False),
+        ({1: 150, 5: 40}, {1: True, 5: True}, True),
+    ],
+    ids=["all read", "stock clients wait for nothing", "ours waits for a stock client", "the commit", "the report"],
+)
+def test_the_position_of_an_owner_that_does_not_report_is_its_commit(
+    run: Run, commits: dict[int, int], owner_reports: dict[int, bool], shown: bool
+) -> None:
+    admin = FakeAdmin(**SHRUNK, groups={"g": {0: 80, 4: 30, **commits}}, positions={0: 80, 4: 30})
+    admin.owner_reports = {0: True, 4: True, **owner_reports}
+    out = run(admin, "groups", "describe", "g")[1]
+    assert ("partition 1 from epoch 2 waits for partition 5" in out) == shown
+
+
 def test_groups_describe_shows_which_partition_waits_for_which(run: Run) -> None:
     owner = MemberDescription("m-1", None, "reader-1", "/127.0.0.1", (TopicPartition("t", 5),))
     admin = FakeAdmin(

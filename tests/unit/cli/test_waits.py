@@ -76,6 +76,18 @@ def test_records_removed_by_retention_are_waited_for_only_where_a_member_owns_th
     assert len(group(GROWN, {0: 70, 1: 60}, log_starts={1: 100}, owners=owners).waits()) == count
 
 
+def test_a_partition_that_began_with_the_awaited_epoch_is_blocked_whatever_its_first_epoch_is() -> None:
+    """After deletions of topics, partitions begin with a later leader epoch than 0."""
+    root = PartitionLineage(Lineage(8))
+    child = PartitionLineage(Lineage(7, -1, (Entry(7, {0: 7}),)))
+    found = group({0: root, 1: child}, {0: 60}, ends={(0, 7): 70, (1, 6): 0}, log_starts={0: 0, 1: 0})
+    assert found.waits() == [(Wait(1, 7, 0, 7, 70, 60), True)]
+
+
+def test_a_partition_of_a_reader_that_waits_for_nothing_is_not_shown_as_waiting() -> None:
+    assert GroupOnTopic(GROWN, {0: 70, 1: 60}, {}, {5: "stock"}, waiting_for_nothing={4, 5}).waits() == []
+
+
 def test_a_grandchild_waits_for_the_whole_chain_although_its_parent_is_empty() -> None:
     """Hole 5: partition 1 is not read far enough. The empty partition 5 was split from 1, and partition 13 from 5."""
     chain = {**GROWN, 5: FIVE._replace(lineage=Lineage(1, -1, (Entry(0, {1: 0}),)))}

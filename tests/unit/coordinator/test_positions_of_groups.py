@@ -182,6 +182,19 @@ def test_polls_with_forged_generations_and_members_are_fenced_as_in_a_heartbeat(
     assert driver.answered(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (-1, False)}
 
 
+def test_a_question_without_a_member_is_answered_with_whether_the_owner_reports() -> None:
+    driver = Driver()
+    owner, _ = two_members(driver)
+
+    def reporting() -> list[int]:
+        response = driver.replies[driver.poll("", -1, PARENT, CHILD, OTHER, max_wait_ms=0)]
+        return [p.owner_reports for topic in response.topics for p in topic.partitions]
+
+    assert reporting() == [0, 0, -1]
+    driver.poll(owner, 1)
+    assert reporting() == [1, 0, -1]
+
+
 def test_the_poll_of_a_member_that_leaves_is_answered() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
