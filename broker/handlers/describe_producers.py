@@ -1,6 +1,7 @@
 """DescribeProducers (61): the producers whose state a partition keeps (KIP-664).
 
-With ``without_records``, a follower gets the files of the producers whose records were all deleted.
+Any replica answers, as in Kafka: an operator compares them to find a transaction that hangs on one of them. With
+``without_records``, a follower gets from its leader the files of the producers whose records were all deleted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def handle(ctx: RequestContext, request: DescribeProducersRequest) -> Answer:
 
 def _answer(ctx: RequestContext, topic: str, index: int, without_records: bool) -> PartitionResponse:
     try:
-        log = ctx.node.replicas.leader(TopicPartition(topic, index)).log
+        replicas, key = ctx.node.replicas, TopicPartition(topic, index)
+        log = (replicas.leader(key) if without_records else replicas.replica(key)).log
     except KafkaError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
     if without_records:

@@ -144,9 +144,17 @@ class ReplicaManager:
 
         Raises UNKNOWN_TOPIC_OR_PARTITION 3, NOT_LEADER_OR_FOLLOWER 6, FENCED_LEADER_EPOCH 74, UNKNOWN_LEADER_EPOCH 75.
         """
+        partition = self.replica(key)
+        partition.check_leader(current_leader_epoch)
+        return partition
+
+    def replica(self, key: TopicPartition) -> Partition:
+        """The partition, if this broker leads or follows it.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION 3, NOT_LEADER_OR_FOLLOWER 6.
+        """
         partition = self._partitions.get(key)
         if partition is not None:
-            partition.check_leader(current_leader_epoch)
             return partition
         if self._metadata.contains(*key) or not self._metadata.brokers:
             # Before the first UpdateMetadata, an unknown partition may still exist.

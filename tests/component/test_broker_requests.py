@@ -21,6 +21,8 @@ from anabranch.protocol.framing import ClientConnection, RequestHeader, decode_r
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from anabranch.protocol.generated.describe_cluster import DescribeClusterController, DescribeClusterRequest
 from anabranch.protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from anabranch.protocol.generated.describe_producers import DescribeProducersRequest
+from anabranch.protocol.generated.describe_producers import TopicRequest as DescribeTopicRequest
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from anabranch.protocol.generated.find_coordinator import FindCoordinatorRequest
 from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest
@@ -623,3 +625,24 @@ async def test_an_unknown_topic_id_has_no_name(tmp_path: Path, version: int, nam
         asked = [MetadataRequestTopic(topic_id=uuid.UUID(int=9), name=None)]
         (topic,) = (await broker.request(MetadataRequest(topics=asked), version)).topics
         assert (topic.error_code, topic.name, topic.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, name, uuid.UUID(int=9))
+
+
+async def test_any_replica_describes_its_producers_and_only_the_leader_its_producers_without_records(
+    tmp_path: Path,
+) -> None:
+    """``kafka-transactions find-hanging --broker-id`` asks followers too."""
+    async with one_broker(tmp_path) as broker:
+        topic_id = await broker.create_topic("t")
+        await produce(broker, batch(producer=(7, 0, 0)))
+        follow = LeaderAndIsrPartitionState(
+            controller_epoch=broker.controller_epoch, leader=99, leader_epoch=1, isr=[99, BROKER_ID], replicas=[99, 1]
+        )
+        await broker.leader_and_isr("t", topic_id, [follow])
+        topics = [DescribeTopicRequest(name=name, partition_indexes=[0]) for name in ("t", "no")]
+        answers = (await broker.request(DescribeProducersRequest(topics=topics))).topics
+        found, missing = (topic.partitions[0] for topic in answers)
+        assert [producer.producer_id for producer in found.active_producers] == [7]
+        assert (found.error_code, missing.error_code) == (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        request = DescribeProducersRequest(topics=topics[:1], without_records=True)
+        (refused,) = (await broker.request(request)).topics[0].partitions
+        assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
