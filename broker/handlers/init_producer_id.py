@@ -7,7 +7,7 @@ nothing to fence (KIP-360). Skipped: transactional ids.
 from __future__ import annotations
 
 from anabranch.broker.request_context import Answer, RequestContext
-from anabranch.broker.transactions import NO_TRANSACTIONS_CODE
+from anabranch.broker.unsupported import NO_TRANSACTIONS_CODE
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from anabranch.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID

@@ -28,11 +28,14 @@ from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequestPartition,
     ConsumerGroupPositionRequestTopic,
 )
+from anabranch.protocol.generated.create_acls import AclCreation, CreateAclsRequest
 from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.describe_acls import DescribeAclsRequest
 from anabranch.protocol.generated.describe_cluster import DescribeClusterRequest
 from anabranch.protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
@@ -110,6 +113,10 @@ EXPECTED: dict[tuple[ApiKey, int | None], set[ErrorCode]] = {
     (ApiKey.ELECT_LEADERS, None): {ErrorCode.ELECTION_NOT_NEEDED},
     (ApiKey.ALTER_PARTITION_REASSIGNMENTS, None): {ErrorCode.NO_REASSIGNMENT_IN_PROGRESS},
     (ApiKey.UPDATE_FEATURES, None): {ErrorCode.INVALID_REQUEST},
+    **{
+        (key, None): {ErrorCode.SECURITY_DISABLED}
+        for key in (ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS)
+    },
     **{(ApiKey.JOIN_GROUP, version): {ErrorCode.MEMBER_ID_REQUIRED} for version in (4, 5, 6, 7)},
 }
 """By API and version (None: all versions): the errors of a request that cannot succeed in this test."""
@@ -191,6 +198,9 @@ REQUESTS: dict[ApiKey, Callable[[int], Message]] = {
         replica_id=-1,
         topics=[OffsetForLeaderTopic(topic=TOPIC, partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=0)])],
     ),
+    ApiKey.DESCRIBE_ACLS: lambda v: DescribeAclsRequest(resource_type_filter=1, operation=1, permission_type=1),
+    ApiKey.CREATE_ACLS: lambda v: CreateAclsRequest(creations=[AclCreation(resource_name=TOPIC, principal="User:u")]),
+    ApiKey.DELETE_ACLS: lambda v: DeleteAclsRequest(filters=[DeleteAclsFilter(operation=1)]),
     ApiKey.DESCRIBE_CONFIGS: lambda v: DescribeConfigsRequest(
         resources=[DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=TOPIC, configuration_keys=None)]
     ),
