@@ -41,6 +41,7 @@ class ClientSession:
         "awaited",
         "connection",
         "fetch_sessions",
+        "fetch_was_refused",
         "retry_orders",
         "software_name",
     )
@@ -50,6 +51,8 @@ class ClientSession:
         """The largest number of topics, and of pairs of partition and producer, whose state is remembered."""
         self.software_name = ""
         """The name in the client's ApiVersions request; empty if there is none."""
+        self.fetch_was_refused = False
+        """Whether the last fetch had nothing but errors to answer."""
         self.retry_orders: dict[TopicPartition, RetryOrder] = {}
         """Partitions for which a producer without idempotence has to repeat batches."""
         self.awaited = AwaitedBatches()

@@ -452,6 +452,14 @@ _COORDINATOR_KEYS = [
     ),
     ConfigKey("group.max.size", INT, INT_MAX, POSITIVE, doc="the most members of a group"),
     ConfigKey("fetch.max.bytes", INT, 55 << 20, Between(1024), doc="the largest answer to a fetch of a consumer"),
+    ConfigKey(
+        "fetch.error.delay.ms",
+        INT,
+        50,
+        Between(0, 10_000),
+        doc="least delay of the answer to a consumer's fetch with only errors, if its fetch before had only errors too;"
+        " the delay is random up to twice this time, and at most the fetch's max_wait_ms",
+    ),
     ConfigKey("max.incremental.fetch.session.cache.slots", INT, 1_000, NATURAL, doc="the most fetch sessions"),
     ConfigKey(
         "max.incremental.fetch.session.cache.partitions",

@@ -5,6 +5,8 @@ Records are file ranges, sent without being read here. A consumer reads up to th
 to the last stable offset. KIP-253's layouts do not matter here: each batch carries its leader epoch, and from this
 epoch a consumer knows which records it has to wait for. A consumer that does not wait by itself may be held: for this
 consumer the log seems to end at the first held offset.
+A consumer whose last fetch had nothing but errors to answer waits ``fetch.error.delay.ms`` for the same answer: some
+clients repeat such a fetch at once. The first error is answered at once, because it may mean that the leader moved.
 Skipped: preferred read replicas (KIP-392; always -1), topic ids (version 13).
 """
 
@@ -17,7 +19,7 @@ import trio
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
 from anabranch.broker.log.cold_reads import ColdError
-from anabranch.broker.replication.delayed_fetch import DelayedFetch
+from anabranch.broker.replication.delayed_fetch import DelayedFetch, DelayedRefusal
 from anabranch.broker.replication.fetch_session import FetchSession, FetchTarget
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode
@@ -67,11 +69,22 @@ def _answer(ctx: RequestContext, request: FetchRequest, read: FetchRead) -> Fetc
     for key in read.held:
         ctx.node.metrics.held_fetches.add(key.topic)
     if _is_enough(request, read):
-        return read.response()
+        return _repeated_refusal(ctx, request, read) or read.response()
     deadline = ctx.node.env.clock.monotonic() + request.max_wait_ms / 1000
     answer = DelayedFetch.park(ctx.node.purgatory, deadline, read, request.min_bytes)
     answer.on_abandoned = read.target.abandon
     return answer
+
+
+def _repeated_refusal(ctx: RequestContext, request: FetchRequest, read: FetchRead) -> Deferred[FetchResponse] | None:
+    """The answer after a delay, if the fetch has only errors like the connection's fetch before; otherwise None."""
+    is_refused = read.has_only_errors and not read.limits.is_follower
+    is_repeated, ctx.session.fetch_was_refused = is_refused and ctx.session.fetch_was_refused, is_refused
+    delay_ms = ctx.node.config.values["fetch.error.delay.ms"]
+    wait_ms = min(request.max_wait_ms, delay_ms * (1 + ctx.node.env.rng.random()))
+    if not is_repeated or wait_ms <= 0:
+        return None
+    return DelayedRefusal.park(ctx.node.purgatory, ctx.node.env.clock.monotonic() + wait_ms / 1000, read, 1)
 
 
 def _is_enough(request: FetchRequest, read: FetchRead) -> bool:

@@ -45,6 +45,7 @@ class FetchRead:
     """One fetch: ``run`` reads the dirty partitions, and may be called again when there are more records."""
 
     __slots__ = (
+        "_diverges",
         "_metrics",
         "_offset_counts",
         "_replicas",
@@ -78,6 +79,12 @@ class FetchRead:
         self.size_bytes = 0
         self.must_answer = False
         """Whether there is an error or a diverging epoch, so that the fetch does not wait."""
+        self._diverges = False
+
+    @property
+    def has_only_errors(self) -> bool:
+        """Whether the response has an error and nothing for which the reader waits."""
+        return self.must_answer and not self._diverges and not self.size_bytes
 
     def run(self) -> None:
         """Read every dirty partition again. The first partition with records gives at least one batch of any size."""
@@ -113,6 +120,7 @@ class FetchRead:
         self.size_bytes += _size(result)
         if result.error_code or result.diverging_epoch is not None:
             self.must_answer = True
+            self._diverges = self._diverges or result.diverging_epoch is not None
         elif not result.records and not state.is_held_back:
             self.target.dirty.pop(key, None)  # the result stays in the response: the watermark may have changed
 

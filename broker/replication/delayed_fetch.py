@@ -48,3 +48,17 @@ class DelayedFetch(DelayedOperation):
     def expire(self) -> None:
         self.completed = True
         self._answer.fill(self._read.response())
+
+
+class DelayedRefusal(DelayedFetch):
+    """A fetch that has nothing but errors to answer. It waits for its deadline, or until another partition has records.
+
+    Some clients repeat a fetch as soon as it is answered with an error.
+    """
+
+    __slots__ = ()
+
+    def try_complete(self) -> None:
+        self._read.run()
+        if self._read.size_bytes >= self._min_bytes:
+            self.expire()
