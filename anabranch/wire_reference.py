@@ -29,8 +29,12 @@ Anabranch adds two things, which other clients need not know:
   request. Earlier releases do not ask: they get the tags because their ApiVersions request names `anabranch`.
 - **APIs** with keys from 25300 on.
 
-A request of a version that is not in its range gets UNSUPPORTED_VERSION (35). A request for ApiVersions then gets a
-response of version 0 with the range.
+If the version of a request is not in its range, the server closes the connection without an answer, as Kafka does.
+Only ApiVersions is answered: with UNSUPPORTED_VERSION (35) in version 0, and its range.
+"""
+ON_TAGS = """Two responses are sent without these tags although their version is flexible: Metadata 9, and OffsetFetch 6
+and 7. Old versions of librdkafka use them and cannot skip a tag
+([ADR 19](adr/0019-tags-in-versions-that-old-librdkafka-does-not-use.md)).
 """
 ALSO = {ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CONFIGS}
 """APIs that controllers serve without an entry in their table of handlers."""
@@ -44,7 +48,7 @@ def render() -> str:
         flexible = "" if api.flexible_from is None else str(api.flexible_from)
         versions = _range(Versions(api.min_version, api.max_version))
         parts.append(f"| {key.value} | [{api.name}](#{api.name.lower()}) | {versions} | {flexible} | {_servers(key)} |")
-    parts += ["", "## Tagged fields of Anabranch", ""]
+    parts += ["", "## Tagged fields of Anabranch", ON_TAGS]
     parts += ["| tag | message | field | type | versions |", "|---|---|---|---|---|"]
     for tag, message, path, found in sorted(_own_tags(), key=lambda row: row[:3]):
         parts.append(f"| {tag} | {message} | `{path}` | {found.type} | {_range(found.versions)} |")

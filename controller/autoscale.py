@@ -67,7 +67,7 @@ def _switch(image: ClusterImage, now: float) -> None:
 
 def _is_resized(topic: TopicImage) -> bool:
     """Whether the last resize is done and no other resize is queued. Partitions may still drain."""
-    return not topic.frozen and topic.znode.wanted is None and view.is_settled(topic)
+    return not topic.frozen and topic.znode.wanted is None and view.is_over(topic)
 
 
 def _resize(context: Context, topic: TopicImage, policy: Policy, measured: Measured) -> Decisions[None]:

@@ -16,7 +16,6 @@ from anabranch.controller.partitions import elect, elect_after_broker_change
 from anabranch.controller.reads.brokers import LockedBrokers
 from anabranch.controller.request_batch import inter_broker_endpoint
 from anabranch.controller.resize import steps
-from anabranch.controller.step_log import log_end
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.types import TopicPartition
@@ -166,9 +165,6 @@ def _acknowledge(context: Context, broker: int, request: LeaderAndIsrRequest, no
     names = [topic.topic_name for topic in request.topic_states]
     if steps.concerns(context, names):
         context.events.put(ResizesDue())
-    for name in names:
-        if name in context.image.topics and name not in context.image.deletions:
-            log_end(context, context.image.topics[name])
 
 
 def on_refusals_due(context: Context) -> None:

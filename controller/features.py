@@ -18,7 +18,7 @@ from anabranch.controller.context import Context
 from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.events import BrokersChanged, FeaturesChanged, ResizesDue
 from anabranch.controller.feature_updates import for_new_cluster, with_risen_minimums
-from anabranch.controller.image import ClusterImage
+from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.reads.brokers import LockedBrokers
 from anabranch.controller.reads.features import FoundFeatures
 from anabranch.controller.resize.conversion import is_old
@@ -160,7 +160,7 @@ def lost(image: ClusterImage, feature: str, level: int) -> str:
     lowest, message = _LOST.get(feature, (0, ""))
     if level >= lowest:
         return ""
-    resized = sorted([*image.malformed, *(name for name, topic in image.topics.items() if topic.has_layouts())])
+    resized = sorted([*image.malformed, *(name for name, topic in _kept(image) if topic.has_layouts())])
     return message.format(listed(resized)) if resized else ""
 
 
@@ -168,5 +168,13 @@ def blocked(image: ClusterImage, feature: str, level: int) -> str:
     """A description of an obstacle even to an unsafe downgrade; empty if there is none."""
     if feature not in _LOST or level >= _LOST[feature][0]:
         return ""
-    resizing = sorted(name for name, topic in image.topics.items() if not view.is_settled(topic))
-    return f"Topics {listed(resizing)} are being resized: wait until that is done." if resizing else ""
+    resizing = [name for name, topic in _kept(image) if not view.is_over(topic)]
+    if not resizing:
+        return ""
+    first = f"{resizing[0]}: {view.unfinished(image.topics[resizing[0]])}"
+    return f"Topics {listed(resizing)} are being resized: wait until that is done ({first})."
+
+
+def _kept(image: ClusterImage) -> list[tuple[str, TopicImage]]:
+    """The topics that are not being deleted, by name."""
+    return [(name, topic) for name, topic in sorted(image.topics.items()) if name not in image.deletions]

@@ -128,8 +128,6 @@ class TopicImage:
     """Partitions whose state znode is malformed or was removed. They are ignored until the topic is read again."""
     frozen: str = ""
     """The contradiction in the topic's znodes; empty if there is none. The topic is served, but not resized."""
-    end_is_unlogged: bool = False
-    """Whether a step of the last resize was logged while the end of the resize was not."""
     wait_logged: str = ""
     """The last logged reason why the resize cannot go on; empty after the next step of the resize."""
     flush: int = 0

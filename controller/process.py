@@ -11,7 +11,7 @@ from anabranch.controller import features, view
 from anabranch.controller.active import ActiveController
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.controller_election import ensure_paths, stand, wait_for_vacancy
-from anabranch.controller.image import TopicImage
+from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.registration import Registration
 from anabranch.controller.server import serve
@@ -76,7 +76,7 @@ class _Process:
             Gauge(
                 "anabranch_unfinished_resizes",
                 "Topics whose last resize some leader has not acknowledged, as the controller in office sees them",
-                lambda: sum(not view.is_settled(topic) for topic in self._topics()),
+                lambda: sum(not view.is_over(topic) for topic in self._topics()),
             ),
             Gauge(
                 "anabranch_frozen_topics",
@@ -102,7 +102,9 @@ class _Process:
         return list(self.active.image.topics) if self.active is not None else []
 
     def _topics(self) -> list[TopicImage]:
-        return list(self.active.image.topics.values()) if self.active is not None else []
+        """The topics that are not being deleted."""
+        image = self.active.image if self.active is not None else ClusterImage(-1, -1)
+        return [topic for name, topic in image.topics.items() if name not in image.deletions]
 
     def described(self) -> ControllerZnode:
         """The controller as its znodes describe it now."""

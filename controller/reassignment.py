@@ -135,7 +135,7 @@ def _first_step(image: ClusterImage, tp: TopicPartition, target: Sequence[int] |
         target = before.origin
     elif why := image.topics[tp.topic].frozen:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{tp.topic} is frozen: {why}.")
-    elif not view.is_settled(image.topics[tp.topic]):
+    elif not view.is_over(image.topics[tp.topic]):
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
             f"{tp.topic} is being resized: {view.unfinished(image.topics[tp.topic])}; reassign its partitions when that"

@@ -102,7 +102,11 @@ class ImageMetrics:
             "Partitions of a topic marked for deletion",
             labels=("topic",),
         )
-        resizing = [topic for name, topic in sorted(image.topics.items()) if view.is_resizing(topic)]
+        resizing = [
+            topic
+            for name, topic in sorted(image.topics.items())
+            if name not in image.deletions and view.is_resizing(topic)
+        ]
         known = self._metrics.resizes
         for over in known.keys() - {topic.name for topic in resizing}:
             del known[over]
@@ -158,6 +162,6 @@ class ImageMetrics:
 
 def _stage(topic: TopicImage) -> str:
     """The stage of a resize, in one word."""
-    if not view.is_settled(topic):
+    if not view.is_over(topic):
         return "moving"
     return "draining" if view.marked(topic) else "queued"

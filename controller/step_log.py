@@ -1,4 +1,4 @@
-"""Logs and counts each step of a resize, and its end."""
+"""Logs and counts each step of a resize."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import structlog
 
-from anabranch.controller import view
 from anabranch.controller.context import Context
 from anabranch.controller.image import TopicImage
 
@@ -17,7 +16,6 @@ def log_step(context: Context, topic: TopicImage, step: str, partitions: Sequenc
     """Log and count a step, with the topic, counts and version that identify the resize."""
     context.metrics.resize_steps.add(topic.name, step)
     context.metrics.note_resize(topic.name, step, context.clock.monotonic())
-    topic.end_is_unlogged |= not view.is_settled(topic)
     znode = topic.znode
     logger.info(
         "resize.step",
@@ -29,17 +27,6 @@ def log_step(context: Context, topic: TopicImage, step: str, partitions: Sequenc
         layout_version=znode.layout_version,
         partitions=shown(partitions),
     )
-
-
-def log_end(context: Context, topic: TopicImage) -> None:
-    """Log the end of a resize once: every leader has acknowledged the layout. Marked partitions may still drain.
-
-    The end is not logged when the controller changes between the last step and the last acknowledgement. No znode
-    stores acknowledgements, so a new controller does not know which acknowledgements were missing.
-    """
-    if topic.end_is_unlogged and view.is_settled(topic):
-        topic.end_is_unlogged = False
-        log_step(context, topic, "finished", [])
 
 
 def shown(partitions: Sequence[int]) -> str:

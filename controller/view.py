@@ -70,14 +70,21 @@ def marked(topic: TopicImage) -> list[int]:
     return [p for p in sorted(topic.partitions) if p >= counted and topic.state(p) is not None]
 
 
-def is_settled(topic: TopicImage) -> bool:
+def is_over(topic: TopicImage) -> bool:
     """Whether the last resize is done, except for draining. True for a topic that was never resized."""
-    return not was_resized(topic) or resize.is_settled(_known(topic))
+    return resize.is_recorded(topic.znode) or resize.is_settled(_known(topic))
 
 
 def is_resizing(topic: TopicImage) -> bool:
-    """Whether any part of a resize is left to do, including draining and a queued count."""
-    return was_resized(topic) and bool(topic.znode.wanted is not None or marked(topic) or not is_settled(topic))
+    """Whether any part of a resize is left, including draining and a queued count."""
+    return was_resized(topic) and bool(topic.znode.wanted is not None or marked(topic) or not is_over(topic))
+
+
+def is_due(topic: TopicImage) -> bool:
+    """Whether the controller has anything left to do for a resize, including the record that it is over."""
+    return was_resized(topic) and bool(
+        topic.znode.wanted is not None or marked(topic) or not resize.is_recorded(topic.znode)
+    )
 
 
 def drainable(topic: TopicImage, partitions: Container[int] | None = None) -> list[int]:
@@ -156,7 +163,7 @@ def dry_run(topic: TopicImage, asked: TopicZnode, count: int) -> str:
     if not effect and count != znode.undeleted_partition_count:
         return ""
     before, goal = znode.previous_undeleted_partition_count, znode.undeleted_partition_count
-    is_moving = before not in (None, goal) and not is_settled(topic)
+    is_moving = before not in (None, goal) and not is_over(topic)
     progress = f"a resize from {before} to {goal} partitions is in progress" if is_moving else ""
     return "; ".join(filter(None, (progress, unfinished(topic), effect)))
 

@@ -42,7 +42,7 @@ def contradictions(snapshot: Snapshot) -> list[str]:
         f"partition {p}: {why}"
         for p, state in sorted(snapshot.states.items())
         for why in _bad_state(snapshot, p, state)
-    ] + [*_missing(snapshot, was_resized=was_resized), *lineage_contradictions(snapshot)]
+    ] + [*_missing(snapshot, was_resized=was_resized), *lineage_contradictions(snapshot), *_early_end(snapshot)]
 
 
 def as_served(snapshot: Snapshot) -> TopicZnode:
@@ -165,6 +165,17 @@ def _missing(snapshot: Snapshot, *, was_resized: bool) -> Iterator[str]:
         gone = [q for q in losers if q not in snapshot.states and q not in snapshot.unreadable]
         if gone and not snapshot.has_goal(p) and p not in snapshot.unreadable:
             yield f"partition {p}: it gains keys of partition {gone[0]}, which has no state"
+
+
+def _early_end(snapshot: Snapshot) -> Iterator[str]:
+    """A topic's znode that says too early that the resize is over."""
+    topic = snapshot.topic
+    finished, version = topic.finished_layout_version, topic.layout_version
+    if finished is not None and finished > version:
+        yield f"finished_layout_version is {finished}, above layout_version {version}"
+    left = [p for p in range(topic.undeleted_partition_count) if p in snapshot.states and not snapshot.has_goal(p)]
+    if finished == version and version > 0 and left:
+        yield f"partition {left[0]}: it lacks the layout that is over by finished_layout_version {finished}"
 
 
 def _shown(layout: Layout) -> str:

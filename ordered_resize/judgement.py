@@ -123,7 +123,7 @@ def judge_request(
         return _refused(ErrorCode.POLICY_VIOLATION, _states_unreadable(unreadable))
     topic = snapshot.topic
     if count == topic.undeleted_partition_count:
-        if topic.wanted is None and resize.is_settled(snapshot):
+        if topic.wanted is None and resize.is_over(snapshot):
             return _refused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partitions.")
         return Verdict(VerdictKind.ACCEPT, topic.replace(wanted=None))
     asked = topic.replace(undeleted_partition_count=count, partitions={**topic.partitions, **(assigned or {})})
@@ -212,7 +212,13 @@ def proven(snapshot: Snapshot) -> Snapshot:
 
 def _judge_edit(known: Snapshot, edited: TopicZnode, setting: Setting) -> Verdict:
     """Decide on an edit. Fields that a tool dropped keep their values, and a refused edit is undone."""
-    optional = ("last_offsets", "ordered_delivery", "previous_undeleted_partition_count", "wanted")
+    optional = (
+        "last_offsets",
+        "ordered_delivery",
+        "previous_undeleted_partition_count",
+        "finished_layout_version",
+        "wanted",
+    )
     dropped = {*edited.absent, *(name for name in optional if getattr(edited, name) in (None, {}))}
     asked = edited.replace(**{name: getattr(known.topic, name) for name in dropped}, absent=frozenset())
     verdict = _judge(Case(known, asked, setting))
@@ -220,7 +226,10 @@ def _judge_edit(known: Snapshot, edited: TopicZnode, setting: Setting) -> Verdic
 
 
 def _judge(case: Case) -> Verdict:
-    """Decide whether a resize begins, is cancelled or is queued. If it cannot begin now, ``MOMENTS`` do not count."""
+    """Decide whether a resize begins, is cancelled or is queued.
+
+    Of ``MOMENTS``, only ``REASSIGNED`` counts for a resize that cannot begin now.
+    """
     if refused := _refusal(case, EDITS):
         return refused
     if case.count == case.before:
@@ -231,6 +240,8 @@ def _judge(case: Case) -> Verdict:
         return refused
     if resize.may_begin(case.known, case.count):
         return _refusal(case, MOMENTS) or Verdict(VerdictKind.ACCEPT, case.begun)
+    if refused := _refusal(case, (REASSIGNED,)):
+        return refused
     is_assigned = case.asked.partitions != case.known.topic.partitions
     later = (
         f"The resize to {case.count} partitions is queued. The assigned replicas are not used: the controller chooses"
@@ -262,6 +273,7 @@ FIXED: Final = (
     "initial_partition_count",
     "layout_version",
     "previous_undeleted_partition_count",
+    "finished_layout_version",
     "wanted",
     "last_leader_epochs",
     "last_offsets",
@@ -382,9 +394,11 @@ RULES: Final = (
     Rule(ErrorCode.INVALID_PARTITIONS, _size),
 )
 """Rules for a resize, whenever it begins."""
+REASSIGNED: Final = Rule(ErrorCode.REASSIGNMENT_IN_PROGRESS, _reassigned)
+"""A topic is either reassigned or resized, also while the leaders have not answered the reassignment."""
 MOMENTS: Final = (
     Rule(ErrorCode.POLICY_VIOLATION, _not_now),
-    Rule(ErrorCode.REASSIGNMENT_IN_PROGRESS, _reassigned),
+    REASSIGNED,
     Rule(ErrorCode.POLICY_VIOLATION, _unreadable),
 )
 """Rules for a resize that would begin at once. A queued resize waits until these rules are met."""

@@ -5,6 +5,8 @@ and gainers follow from the two counts. Then every partition gets the goal's lay
 and each gainer once the leaders of its losers have answered. A bump is one write of the leader epoch, the layout, the
 replaced layout and epoch, and for a gainer the lineage entry. So none of these facts is stored without the others.
 
+When every leader has acknowledged the layout, one more write records in the topic's znode that the resize is over.
+
 No other state is kept: a newly elected controller continues from the same znodes, and asks the leaders again.
 """
 
@@ -69,8 +71,9 @@ def next_steps(snapshot: Snapshot) -> list[Step]:
         return []
     found = phases(snapshot)
     steps = [STEPS[phase](snapshot, partition) for partition, phase in found.items() if phase in STEPS]
-    of_removal = _forget(snapshot, found) or _leave(snapshot, found)  # not both: each may write the topic's znode
-    return [*steps, of_removal] if of_removal is not None else steps
+    # One of them, because each may write the topic's znode.
+    of_topic = _finish(snapshot) or _forget(snapshot, found) or _leave(snapshot, found)
+    return [*steps, of_topic] if of_topic is not None else steps
 
 
 def phases(snapshot: Snapshot) -> dict[int, Phase]:
@@ -124,6 +127,30 @@ def is_settled(snapshot: Snapshot) -> bool:
     """
     counted = range(snapshot.topic.undeleted_partition_count)
     return is_stored(snapshot) and all(partition in snapshot.answered for partition in counted)
+
+
+def is_over(snapshot: Snapshot) -> bool:
+    """Whether every counted partition's leader has acknowledged the topic's last resize at some time.
+
+    Also true if the topic was never resized. A finished resize stays over when a partition then loses its leader. The
+    next resize does not begin by this fact alone: see ``may_begin``.
+    """
+    return is_recorded(snapshot.topic) or is_settled(snapshot)
+
+
+def is_recorded(topic: TopicZnode) -> bool:
+    """Whether the topic's znode says that the last resize is over, or that there was none."""
+    return topic.finished_layout_version == topic.layout_version or (
+        topic.layout_version == 0 and topic.previous_undeleted_partition_count is None
+    )
+
+
+def _finish(snapshot: Snapshot) -> Step | None:
+    """Record that the resize is over, if every leader has acknowledged it."""
+    topic = snapshot.topic
+    if is_recorded(topic) or not is_settled(snapshot):
+        return None
+    return Step("finished", topic=topic.replace(finished_layout_version=topic.layout_version))
 
 
 # ---------------------------------------------------------------- the goal

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.znode import MAX_PARTITIONS, NO_ID, MalformedZnodeError, ZnodeReader, encode_fields, format_id
+from anabranch.zk_schemas.znode import (
+    MAX_EPOCH,
+    MAX_PARTITIONS,
+    NO_ID,
+    MalformedZnodeError,
+    ZnodeReader,
+    encode_fields,
+    format_id,
+)
 
 LAYOUT_FIELDS = ("initial_partition_count", "undeleted_partition_count", "layout_version", "last_leader_epochs")
 
@@ -25,8 +33,9 @@ class TopicZnode:
     fields. They have a default here, and the controller then writes them. ``ordered_delivery`` is the value of
     ``enable.ordered.delivery`` that the first resize fixed when it began; None before that.
     ``previous_undeleted_partition_count`` is the count before the latest resize, finished or not; None if there was
-    none. ``wanted`` is the queued count of the next resize. The controller checks the relations between fields (initial
-    <= undeleted <= partitions), because a manual edit may break them.
+    none. ``finished_layout_version`` is the layout version that every leader acknowledged last; None if there was no
+    resize, or if an earlier release carried it out. ``wanted`` is the queued count of the next resize. The controller
+    checks the relations between fields (initial <= undeleted <= partitions), because a manual edit may break them.
     """
 
     topic_id: uuid.UUID
@@ -40,6 +49,7 @@ class TopicZnode:
     removing_replicas: dict[int, list[int]] = field(default_factory=dict)
     ordered_delivery: bool | None = None
     previous_undeleted_partition_count: int | None = None
+    finished_layout_version: int | None = None
     wanted: int | None = None
     version: int = 3
     absent: frozenset[str] = field(default=frozenset(), compare=False)
@@ -66,7 +76,7 @@ class TopicZnode:
     def decode(cls, path: str, data: bytes) -> TopicZnode:
         """Raises ``MalformedZnodeError``."""
         reader = ZnodeReader.parse(path, data)
-        version = reader.integer("version", 3, low=1)
+        version = max(reader.integer("version", 3, low=1), 3)  # it is written with the fields of version 3
         partitions = reader.replicas("partitions")
         if list(partitions) != list(range(len(partitions))) or not partitions:
             raise MalformedZnodeError(path, "partitions", "partitions must be numbered from 0 without a gap")
@@ -87,6 +97,7 @@ class TopicZnode:
             previous_undeleted_partition_count=reader.optional_integer(
                 "previous_undeleted_partition_count", low=1, high=MAX_PARTITIONS
             ),
+            finished_layout_version=reader.optional_integer("finished_layout_version", low=0, high=MAX_EPOCH),
             wanted=reader.optional_integer("wanted", low=1),
             version=version,
             absent=absent,
@@ -110,6 +121,8 @@ class TopicZnode:
             fields["ordered_delivery"] = self.ordered_delivery
         if self.previous_undeleted_partition_count is not None:
             fields["previous_undeleted_partition_count"] = self.previous_undeleted_partition_count
+        if self.finished_layout_version is not None:
+            fields["finished_layout_version"] = self.finished_layout_version
         if self.wanted is not None:
             fields["wanted"] = self.wanted
         return encode_fields(fields, self.extra)

@@ -30,6 +30,8 @@ from anabranch.protocol.plurals import counted, one_or_many
 from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS
 
 CHECK_EVERY_S = 0.1
+LOOK_S = 2
+"""The time for the answers to one look at a topic. A broker that hangs answers nothing until its request times out."""
 REFUSALS = frozenset(
     {
         ErrorCode.POLICY_VIOLATION,
@@ -281,11 +283,19 @@ async def begin_resize(admin: Admin, name: str, count: int, changed: Collection[
 
 
 async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: int) -> list[int]:
-    """Wait until a resize to ``count`` is done. Returns the marked partitions; raises ``CommandError`` on timeout."""
+    """Wait until a resize to ``count`` is done. Returns the marked partitions.
+
+    Raises ``CommandError`` on timeout, and as soon as the controller has another goal.
+    """
     missing = "no broker has described the topic yet"
     with anyio.move_on_after(timeout_ms / 1000):
         while True:
-            topic = (await admin.describe_topics([name]))[name]
+            topic = None
+            with anyio.move_on_after(LOOK_S):  # another broker is asked next, if this one is silent
+                topic = (await admin.describe_topics([name]))[name]
+                await _check_goal(admin, topic, count)
+            if topic is None:
+                continue
             missing = await _missing(admin, topic, count)
             if not missing:
                 return marked_partitions(topic)
@@ -296,6 +306,22 @@ async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: in
         f"the resize continues: anabranch topics describe {name}"
         " shows it"
     )
+
+
+async def _check_goal(admin: Admin, topic: TopicDescription, count: int) -> None:
+    """Raise ``CommandError`` if the topic will not have ``count`` partitions."""
+    if topic.partition_count == count:
+        return
+    try:
+        goal = await admin.resize_goal(topic.name)
+    except KafkaError:  # an earlier release, or Kafka, or no controller now
+        return
+    if count not in goal:
+        last = goal.partitions if goal.queued is None else goal.queued
+        raise CommandError(
+            f"another request replaced the resize of {topic.name} to {counted(count, 'partition')}, or the controller"
+            f" dropped it: the topic's goal is {counted(last, 'partition')}"
+        )
 
 
 async def wait_until_drained(admin: Admin, name: str, timeout_ms: int) -> list[int]:

@@ -25,6 +25,7 @@ from anabranch.client.admin.types import (
     PartitionHold,
     PartitionLineage,
     PartitionReassignment,
+    ResizeGoal,
     TopicDescription,
     TopicListing,
 )
@@ -42,7 +43,7 @@ from anabranch.ordered_resize.autoscale import Measured
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsRequest,
-    CreatePartitionsTopic,
+    CreatePartitionsResponse,
     CreatePartitionsTopicResult,
 )
 from anabranch.protocol.generated.create_topics import CreateTopicsRequest
@@ -56,7 +57,6 @@ from anabranch.protocol.generated.metadata import MetadataRequest, MetadataReque
 from anabranch.protocol.message import Message
 from anabranch.protocol.request_kinds import ElectionType
 from anabranch.protocol.sentinels import (
-    NO_COUNT,
     NO_EPOCH,
     NO_INCARNATION,
     NO_OFFSET,
@@ -279,27 +279,29 @@ class Admin(Client[AdminConfig]):
         A topic without ``autoscale.enable`` is not measured before the first call. INVALID_PARTITIONS means that the
         broker is not Anabranch's.
         """
-        request = CreatePartitionsRequest(
-            # A broker that does not know ``wants_measured`` refuses this count.
-            topics=[CreatePartitionsTopic(name=topic, count=NO_COUNT, assignments=None, wants_measured=True)],
-            timeout_ms=self._timeout_ms(None),
-            validate_only=True,
-        )
+        result = await self._counts_of(topic, wants_measured=True)
+        return Measured(result.appended_bytes, result.elapsed_ms, result.unchanged_ms)
 
-        async def once() -> Measured:
-            response = await self._connections.request(self._metadata.any_node(), request)
-            error = codec.first_error(response.results)
-            if error is not None:
+    async def resize_goal(self, topic: str) -> ResizeGoal:
+        """The counts of the last and the queued resize. INVALID_PARTITIONS: the broker does not know the question."""
+        result = await self._counts_of(topic, wants_goal=True)
+        return ResizeGoal(result.goal_count, None if result.queued_count < 0 else result.queued_count)
+
+    async def _counts_of(self, topic: str, **wanted: bool) -> CreatePartitionsTopicResult:
+        request = codec.counts_question(topic, self._timeout_ms(None), **wanted)
+
+        async def once() -> CreatePartitionsTopicResult:
+            response: CreatePartitionsResponse = await self._connections.request(self._metadata.any_node(), request)
+            if (error := codec.first_error(response.results)) is not None:
                 raise error
-            (result,) = response.results
-            return Measured(result.appended_bytes, result.elapsed_ms, result.unchanged_ms)
+            return response.results[0]
 
         return await self._retry("CreatePartitions", once, final=_FINAL_FOR_CHANGES)
 
-    async def describe_features(self) -> FeatureMetadata:
-        """The features that a broker supports, and those finalized in the cluster (KIP-584)."""
+    async def describe_features(self, *, broker: int | None = None) -> FeatureMetadata:
+        """The features that a broker (default: any) supports, and those finalized in the cluster (KIP-584)."""
 
-        return features.read_features(await self._api_versions())
+        return features.read_features(await self._api_versions(broker))
 
     async def describe_release(self, broker: int) -> str | None:
         """The release of this project's software that a broker runs; None for another product."""

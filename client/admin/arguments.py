@@ -90,6 +90,8 @@ ADMIN_RULES: Mapping[str, Mapping[str, Rule]] = {
     "describe_topics": {"names": each(topic)},
     "create_partitions": {"counts": mapping(topic, count), **_waits, **_validates},
     "measured_appends": {"topic": topic},
+    "resize_goal": {"topic": topic},
+    "describe_features": {"broker": optional(broker)},
     "describe_release": {"broker": broker},
     "update_features": {"updates": mapping(text, feature_update), **_waits, **_validates},
     "lineages": {"partitions": _partitions, **_waits},

@@ -32,7 +32,7 @@ from anabranch.protocol.generated.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from anabranch.protocol.generated.create_partitions import CreatePartitionsTopic
+from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig
 from anabranch.protocol.generated.delete_records import (
     DeleteRecordsPartition,
@@ -141,6 +141,12 @@ def creatable(topic: NewTopic) -> CreatableTopic:
         ],
         configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
     )
+
+
+def counts_question(topic: str, timeout_ms: int, **wanted: bool) -> CreatePartitionsRequest:
+    """A question to the controller about a topic's count. A broker that does not know it refuses ``NO_COUNT``."""
+    asked = CreatePartitionsTopic(name=topic, count=NO_COUNT, assignments=None, **wanted)
+    return CreatePartitionsRequest(topics=[asked], timeout_ms=timeout_ms, validate_only=True)
 
 
 def partition_counts(counts: Mapping[str, int]) -> list[CreatePartitionsTopic]:

@@ -288,6 +288,13 @@ class FeatureUpdate:
     type: UpgradeType = UpgradeType.UPGRADE
 
 
+class ResizeGoal(NamedTuple):
+    """The partition count of the last resize, done or not, and the count of the queued resize, if there is one."""
+
+    partitions: int
+    queued: int | None
+
+
 class LevelRange(NamedTuple):
     """Levels of a feature, both ends included."""
 

@@ -9,7 +9,7 @@ response can repeat the request, and gets the same response.
 The message of a response without error is advice. It has one line each for the reason why a queued count waits, for the
 latest values that a compacted topic loses in marked partitions, and for recent producers that cannot follow the count.
 A dry run lists the resize in progress, the queued resize, and the resize that the request would replace. A dry run may
-instead ask for the measured bytes appended to the topic.
+instead ask for the measured bytes appended to the topic, or for the counts of the last and the queued resize.
 """
 
 from __future__ import annotations
@@ -36,10 +36,13 @@ from anabranch.protocol.generated.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
+from anabranch.protocol.sentinels import NO_COUNT
 from anabranch.runtime.env import ZkOp, ZkRequestTooLargeError
 from anabranch.zk_schemas.topic import TopicZnode
 
 _QUEUED_MESSAGE = "The resize begins when the one before it is done:"
+_WAITING_MESSAGE = "The resize is queued and waits:"
+"""Instead, if the resize before is over: a leader has not answered its last leader epoch, or a removal has begun."""
 
 
 def create_partitions(context: Context, request: CreatePartitionsRequest, version: int) -> Decisions[Outcome]:
@@ -83,6 +86,9 @@ def decide(
         if demand.validate_only and requested.wants_measured:
             appended_bytes.describe(topic, result, now)
             effects = replace(effects, asks=(Ask.APPENDED_BYTES,))
+        elif demand.validate_only and requested.wants_goal:
+            result.goal_count = topic.znode.undeleted_partition_count
+            result.queued_count = NO_COUNT if topic.znode.wanted is None else topic.znode.wanted
         else:
             effects = _resize(image, config, topic, demand, check_fits, result)
     except KafkaError as error:
@@ -143,7 +149,8 @@ def _response(
     """The response to a resize that begins or is queued. Returns the conditions for the response."""
     if znode.wanted == count:
         unfinished = view.unfinished(replace(topic, znode=znode))
-        result.error_message = lines(f"{_QUEUED_MESSAGE} {unfinished}.", advice)
+        message = _WAITING_MESSAGE if view.is_over(topic) else _QUEUED_MESSAGE
+        result.error_message = lines(f"{message} {unfinished}.", advice)
         return []
     return [ResponseWait(resized(topic, znode.layout_version, count, advice, result), result)]
 

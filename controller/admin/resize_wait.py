@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
-from anabranch.controller import stock_producers, view
+from anabranch.controller import stock_producers
 from anabranch.controller.admin.create_topics import is_ready
 from anabranch.controller.context import Context
 from anabranch.controller.image import ClusterImage, TopicImage
+from anabranch.ordered_resize import resize
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import CreatePartitionsTopicResult
 
@@ -21,7 +22,7 @@ class ResizeState(enum.Enum):
 
     UNFINISHED = enum.auto()
     SETTLED = enum.auto()
-    """Every leader of the image has the requested layout."""
+    """Every leader has acknowledged the requested layout, and the topic's znode says so."""
     FOLLOWED = enum.auto()
     """A later layout was written. The requested resize is done, or was replaced."""
     TAKEN_BACK = enum.auto()
@@ -39,7 +40,7 @@ def state_of_resize(image: ClusterImage, asked: TopicImage, version: int, count:
     if znode.layout_version != version:
         is_back = znode.previous_undeleted_partition_count == znode.undeleted_partition_count != count
         return ResizeState.TAKEN_BACK if znode.layout_version == version + 1 and is_back else ResizeState.FOLLOWED
-    if znode.undeleted_partition_count != count or not view.is_settled(topic):
+    if znode.undeleted_partition_count != count or not resize.is_recorded(znode):
         return ResizeState.UNFINISHED
     return ResizeState.SETTLED
 

@@ -35,7 +35,7 @@ def advance(context: Context) -> Decisions[None]:
     image, left = context.image, CHANGED_AT_ONCE
     for name in sorted(image.topics):
         topic = image.topics[name]
-        if name in image.deletions or topic.frozen or topic.unreadable or not view.is_resizing(topic):
+        if name in image.deletions or topic.frozen or topic.unreadable or not view.is_due(topic):
             continue
         if why := goal.not_now(context.image):
             goal.log_wait(topic, f"its resize waits: {why}")
@@ -50,9 +50,9 @@ def advance(context: Context) -> Decisions[None]:
 
 
 def concerns(context: Context, names: Sequence[str]) -> bool:
-    """Whether any of these topics is being resized."""
+    """Whether a resize of any of these topics has anything left to do."""
     found = (context.image.topics.get(name) for name in names)
-    return any(topic is not None and view.is_resizing(topic) for topic in found)
+    return any(topic is not None and view.is_due(topic) for topic in found)
 
 
 def _advance(context: Context, topic: TopicImage, at_most: int) -> Decisions[int]:

@@ -56,6 +56,7 @@ class CreatePartitionsTopic(Base):
         "count",
         "assignments",
         "wants_measured",
+        "wants_goal",
     )
     __slots__ = FIELDS
 
@@ -66,11 +67,13 @@ class CreatePartitionsTopic(Base):
         count: int = 0,
         assignments: list[CreatePartitionsAssignment] | None = EMPTY,
         wants_measured: bool = False,
+        wants_goal: bool = False,
     ) -> None:
         self.name = name
         self.count = count
         self.assignments = [] if assignments is EMPTY else assignments
         self.wants_measured = wants_measured
+        self.wants_goal = wants_goal
 
 
 class CreatePartitionsTopicResult(Base):
@@ -81,6 +84,8 @@ class CreatePartitionsTopicResult(Base):
         "appended_bytes",
         "elapsed_ms",
         "unchanged_ms",
+        "goal_count",
+        "queued_count",
     )
     __slots__ = FIELDS
 
@@ -93,6 +98,8 @@ class CreatePartitionsTopicResult(Base):
         appended_bytes: int = -1,
         elapsed_ms: int = -1,
         unchanged_ms: int = -1,
+        goal_count: int = -1,
+        queued_count: int = -1,
     ) -> None:
         self.name = name
         self.error_code = error_code
@@ -100,6 +107,8 @@ class CreatePartitionsTopicResult(Base):
         self.appended_bytes = appended_bytes
         self.elapsed_ms = elapsed_ms
         self.unchanged_ms = unchanged_ms
+        self.goal_count = goal_count
+        self.queued_count = queued_count
 
 
 def _decode_tag_topics_wants_measured(data: memoryview) -> tuple[bool, int]:
@@ -108,7 +117,16 @@ def _decode_tag_topics_wants_measured(data: memoryview) -> tuple[bool, int]:
     pos += 1
     return wants_measured, pos
 
+def _decode_tag_topics_wants_goal(data: memoryview) -> tuple[bool, int]:
+    pos = 0
+    wants_goal, = _unpack_t(data, pos)
+    pos += 1
+    return wants_goal, pos
+
 def _encode_tag_topics_wants_measured(value: bool, out: bytearray) -> None:
+    out += _pack_t(value)
+
+def _encode_tag_topics_wants_goal(value: bool, out: bytearray) -> None:
     out += _pack_t(value)
 
 def _decode_tag_results_appended_bytes(data: memoryview) -> tuple[int, int]:
@@ -129,6 +147,18 @@ def _decode_tag_results_unchanged_ms(data: memoryview) -> tuple[int, int]:
     pos += 8
     return unchanged_ms, pos
 
+def _decode_tag_results_goal_count(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    goal_count, = _unpack_i(data, pos)
+    pos += 4
+    return goal_count, pos
+
+def _decode_tag_results_queued_count(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    queued_count, = _unpack_i(data, pos)
+    pos += 4
+    return queued_count, pos
+
 def _encode_tag_results_appended_bytes(value: int, out: bytearray) -> None:
     out += _pack_q(value)
 
@@ -137,6 +167,12 @@ def _encode_tag_results_elapsed_ms(value: int, out: bytearray) -> None:
 
 def _encode_tag_results_unchanged_ms(value: int, out: bytearray) -> None:
     out += _pack_q(value)
+
+def _encode_tag_results_goal_count(value: int, out: bytearray) -> None:
+    out += _pack_i(value)
+
+def _encode_tag_results_queued_count(value: int, out: bytearray) -> None:
+    out += _pack_i(value)
 
 def _decode_create_partitions_request_v0(data: memoryview) -> tuple[CreatePartitionsRequest, int]:
     size = len(data)
@@ -261,16 +297,21 @@ def _decode_create_partitions_request_v2(data: memoryview) -> tuple[CreatePartit
         n = data[pos]
         pos += 1
         topics_wants_measured: bool = False
+        topics_wants_goal: bool = False
         if n:
-            tags, pos, _ = read_tags(data, pos, n, (10269,))
+            tags, pos, _ = read_tags(data, pos, n, (10269, 10288,))
             value = tags.get(10269)
             if value is not None:
                 topics_wants_measured = whole(_decode_tag_topics_wants_measured(value), value, "topics[].wants_measured")
+            value = tags.get(10288)
+            if value is not None:
+                topics_wants_goal = whole(_decode_tag_topics_wants_goal(value), value, "topics[].wants_goal")
         topics.append(CreatePartitionsTopic(
             name=topics_name,
             count=topics_count,
             assignments=topics_assignments,
             wants_measured=topics_wants_measured,
+            wants_goal=topics_wants_goal,
         ))
     timeout_ms, validate_only, n = _unpack_itB(data, pos)
     pos += 6
@@ -313,13 +354,19 @@ def _encode_create_partitions_request_v2(message: CreatePartitionsRequest, out: 
                     write_uvarint(out, n)
                 out += pack(f">{len(topics_assignments_item.broker_ids)}i", *topics_assignments_item.broker_ids)
                 out.append(0)
-        tag_count = (1 if topics_item.wants_measured else 0)
+        tag_count = (1 if topics_item.wants_measured else 0) + (1 if topics_item.wants_goal else 0)
         out.append(tag_count)
         if tag_count:
             if topics_item.wants_measured:
                 tagged = bytearray()
                 _encode_tag_topics_wants_measured(topics_item.wants_measured, tagged)
                 write_uvarint(out, 10269)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if topics_item.wants_goal:
+                tagged = bytearray()
+                _encode_tag_topics_wants_goal(topics_item.wants_goal, tagged)
+                write_uvarint(out, 10288)
                 write_uvarint(out, len(tagged))
                 out += tagged
     out += _pack_itB(message.timeout_ms, message.validate_only, 0)
@@ -419,8 +466,10 @@ def _decode_create_partitions_response_v2(data: memoryview) -> tuple[CreateParti
         results_appended_bytes: int = -1
         results_elapsed_ms: int = -1
         results_unchanged_ms: int = -1
+        results_goal_count: int = -1
+        results_queued_count: int = -1
         if n:
-            tags, pos, _ = read_tags(data, pos, n, (10269, 10270, 10271,))
+            tags, pos, _ = read_tags(data, pos, n, (10269, 10270, 10271, 10288, 10289,))
             value = tags.get(10269)
             if value is not None:
                 results_appended_bytes = whole(_decode_tag_results_appended_bytes(value), value, "results[].appended_bytes")
@@ -430,6 +479,12 @@ def _decode_create_partitions_response_v2(data: memoryview) -> tuple[CreateParti
             value = tags.get(10271)
             if value is not None:
                 results_unchanged_ms = whole(_decode_tag_results_unchanged_ms(value), value, "results[].unchanged_ms")
+            value = tags.get(10288)
+            if value is not None:
+                results_goal_count = whole(_decode_tag_results_goal_count(value), value, "results[].goal_count")
+            value = tags.get(10289)
+            if value is not None:
+                results_queued_count = whole(_decode_tag_results_queued_count(value), value, "results[].queued_count")
         results.append(CreatePartitionsTopicResult(
             name=results_name,
             error_code=results_error_code,
@@ -437,6 +492,8 @@ def _decode_create_partitions_response_v2(data: memoryview) -> tuple[CreateParti
             appended_bytes=results_appended_bytes,
             elapsed_ms=results_elapsed_ms,
             unchanged_ms=results_unchanged_ms,
+            goal_count=results_goal_count,
+            queued_count=results_queued_count,
         ))
     n = data[pos]
     pos += 1
@@ -473,7 +530,7 @@ def _encode_create_partitions_response_v2(message: CreatePartitionsResponse, out
             write_uvarint(out, n)
         if raw_or_none is not None:
             out += raw_or_none
-        tag_count = (1 if results_item.appended_bytes != -1 else 0) + (1 if results_item.elapsed_ms != -1 else 0) + (1 if results_item.unchanged_ms != -1 else 0)
+        tag_count = (1 if results_item.appended_bytes != -1 else 0) + (1 if results_item.elapsed_ms != -1 else 0) + (1 if results_item.unchanged_ms != -1 else 0) + (1 if results_item.goal_count != -1 else 0) + (1 if results_item.queued_count != -1 else 0)
         out.append(tag_count)
         if tag_count:
             if results_item.appended_bytes != -1:
@@ -492,6 +549,18 @@ def _encode_create_partitions_response_v2(message: CreatePartitionsResponse, out
                 tagged = bytearray()
                 _encode_tag_results_unchanged_ms(results_item.unchanged_ms, tagged)
                 write_uvarint(out, 10271)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if results_item.goal_count != -1:
+                tagged = bytearray()
+                _encode_tag_results_goal_count(results_item.goal_count, tagged)
+                write_uvarint(out, 10288)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if results_item.queued_count != -1:
+                tagged = bytearray()
+                _encode_tag_results_queued_count(results_item.queued_count, tagged)
+                write_uvarint(out, 10289)
                 write_uvarint(out, len(tagged))
                 out += tagged
     out.append(0)

@@ -3,7 +3,9 @@
 A member sends the request to the group's coordinator as a long poll. ``max_wait_ms``, ``group_instance_id`` and each
 partition's incarnation are not in KIP-253. In a request ``need_position`` asks for the group's position, and
 ``position`` reports the sender's (-1: none). In a response ``need_position`` asks the member to report its position,
-and ``position`` is the group's (-1: not known). Errors are Heartbeat's: 14, 15, 16, 22, 25, 27, 82.
+and ``position`` is the group's (-1: not known). Errors are Heartbeat's: 14, 15, 16, 22, 25, 27, 82; also 24 for an
+empty group id, and 35 while ``group_coordinator`` is finalized below level 2. ApiVersions lists the API at every level.
+The response begins with throttle time and error code, as Kafka's do; in KIP-253 the error code comes last.
 
 Each request replaces the member's list of wanted positions. Each response has all wanted positions, and all partitions
 that the member has to report.

@@ -2,7 +2,8 @@
 
 Version 2 is flexible; 3 may respond with THROTTLING_QUOTA_EXCEEDED. With ``validate_only``, tag 10269 of a topic asks
 for the bytes appended to the topic, as the controller measured them, instead of a validation. The response has these
-measurements in tags 10269 to 10271.
+measurements in tags 10269 to 10271. In the same way, tag 10288 asks for the partition count of the last resize, done or
+not, and for the queued count (-1: none).
 """
 
 from anabranch.protocol.schema import field, message
@@ -30,6 +31,7 @@ REQUEST = message(
                     ],
                 ),
                 field("wants_measured", "bool", "2+", default=False, ignorable=True, tag=10269),
+                field("wants_goal", "bool", "2+", default=False, ignorable=True, tag=10288),
             ],
         ),
         field("timeout_ms", "int32", "0+"),
@@ -55,6 +57,8 @@ RESPONSE = message(
                 field("appended_bytes", "int64", "2+", default=-1, ignorable=True, tag=10269),
                 field("elapsed_ms", "int64", "2+", default=-1, ignorable=True, tag=10270),
                 field("unchanged_ms", "int64", "2+", default=-1, ignorable=True, tag=10271),
+                field("goal_count", "int32", "2+", default=-1, ignorable=True, tag=10288),
+                field("queued_count", "int32", "2+", default=-1, ignorable=True, tag=10289),
             ],
         ),
     ],

@@ -37,7 +37,8 @@ async def draining_since_before(nursery: trio.Nursery, *, level: int) -> Control
         await cluster.store.set(path, json.dumps(fields).encode())
     path = paths.topic(TOPIC)
     fields = json.loads((await cluster.store.get(path)).data)
-    fields.pop("previous_undeleted_partition_count")
+    for name in ("previous_undeleted_partition_count", "finished_layout_version"):
+        fields.pop(name)
     await cluster.store.set(path, json.dumps(fields).encode())
     await set_level(cluster, level)
     return cluster

@@ -245,7 +245,7 @@ def carried_out(crash_after: int) -> tuple[object, list[str]]:
 
 def test_a_controller_crash_after_any_write_leads_to_the_same_end() -> None:
     end, writes = carried_out(crash_after=-1)
-    assert {write.split()[0] for write in writes} == {"asked", "begin", "bump", "create", "leave", "forget"}
+    assert {write.split()[0] for write in writes} == {"asked", "begin", "bump", "create", "finished", "leave", "forget"}
     for at in range(1, len(writes) + 1):
         assert carried_out(at)[0] == end, f"crash after {writes[at - 1]}"
 

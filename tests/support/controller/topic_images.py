@@ -36,3 +36,10 @@ def resized(initial: int, *counts: int) -> Topic:
     topic = asked(initial, *counts)
     topic.carry_out()
     return topic
+
+
+def unfinished(initial: int, *counts: int, silent: Collection[int]) -> TopicImage:
+    """A topic whose last resize the leaders of ``silent`` partitions never acknowledged."""
+    topic = asked(initial, *counts)
+    topic.carry_out(silent=silent)
+    return image_of(topic, silent=silent)

@@ -30,7 +30,7 @@ class Topic:
     def split(cls, initial: int, count: int) -> Topic:
         """A topic that was split once, so long ago that no partition has a lineage any more."""
         topic = cls(initial, count)
-        topic.topic = topic.topic.replace(layout_version=1)
+        topic.topic = topic.topic.replace(layout_version=1, finished_layout_version=1)
         topic.states = {p: state.replace(layout=Layout(count, 1)) for p, state in topic.states.items()}
         return topic
 

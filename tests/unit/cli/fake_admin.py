@@ -22,6 +22,7 @@ from anabranch.client.admin.types import (
     PartitionHold,
     PartitionLineage,
     ReplicaSize,
+    ResizeGoal,
     TopicDescription,
     TopicListing,
 )
@@ -66,6 +67,8 @@ class FakeAdmin:
     owner_reports: Mapping[int, bool] = field(default_factory=dict)
     members: tuple[MemberDescription, ...] = ()
     refusal: KafkaError | None = None
+    goal: ResizeGoal | None = None
+    """The counts as the controller knows them; None if it does not know the question."""
     on_create_partitions: Any = None
     advice: dict[str, str] = field(default_factory=dict)
     """By topic, the advice in the response when a count is accepted."""
@@ -146,6 +149,11 @@ class FakeAdmin:
         if self.on_create_partitions is not None and not validate_only:
             self.on_create_partitions(self)
         return self.advice
+
+    async def resize_goal(self, topic: str) -> ResizeGoal:
+        if self.goal is None:
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS)
+        return self.goal
 
     async def describe_log_dirs(
         self, brokers: Iterable[int] = (1,), partitions: Iterable[TopicPartition] = ()

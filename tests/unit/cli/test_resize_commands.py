@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import anyio
 import pytest
 
 from anabranch import ErrorCode, KafkaError, KafkaTimeoutError, TopicPartition
-from anabranch.client.admin.types import MemberDescription
+from anabranch.cli import resize
+from anabranch.client.admin.types import MemberDescription, ResizeGoal
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_admin import SHRUNK, FakeAdmin
@@ -268,6 +270,38 @@ def test_a_wait_for_a_grow_reports_the_unfinished_step_at_its_timeout(
     status, _, err = run(FakeAdmin(**state), *arguments)
     assert status == 1
     assert expected in err
+
+
+@pytest.mark.parametrize(
+    ("goal", "left"), [(ResizeGoal(4, 12), 12), (ResizeGoal(4, None), 4), (ResizeGoal(8, None), 8)]
+)
+def test_a_wait_ends_at_once_when_another_request_replaced_the_count(run: Run, goal: ResizeGoal, left: int) -> None:
+    admin = FakeAdmin(goal=goal)
+    status, _, err = run(admin, "topics", "alter", "t", "--partitions", "6", "--wait", "--timeout-ms", "3600000")
+    assert status == 1
+    assert "another request replaced the resize of t to 6 partitions, or the controller dropped it:" in err
+    assert f"the topic's goal is {left} partitions" in err
+
+
+@pytest.mark.parametrize("goal", [ResizeGoal(6, None), ResizeGoal(4, 6), ResizeGoal(6, 12), None])
+def test_a_wait_goes_on_while_the_count_is_the_goal_or_queued_or_not_known(run: Run, goal: ResizeGoal | None) -> None:
+    arguments = ["topics", "alter", "t", "--partitions", "6", "--wait", "--timeout-ms", "50"]
+    status, _, err = run(FakeAdmin(goal=goal), *arguments)
+    assert (status, "is not resized after 50 ms" in err) == (1, True)
+
+
+def test_a_wait_asks_again_when_a_broker_does_not_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    class SilentOnce(FakeAdmin):
+        async def resize_goal(self, topic: str) -> ResizeGoal:
+            self.calls.append("goal")
+            if self.calls.count("goal") == 1:
+                await anyio.sleep_forever()
+            return await super().resize_goal(topic)
+
+    monkeypatch.setattr(resize, "LOOK_S", 0.01)
+    admin = SilentOnce(goal=ResizeGoal(12, None))
+    status, _, err = run(admin, "topics", "alter", "t", "--partitions", "6", "--wait", "--timeout-ms", "3600000")
+    assert (status, admin.calls.count("goal")) == (1, 2) and "another request replaced" in err
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,8 @@ def completed(snapshot: Snapshot) -> Snapshot:
         if not steps:
             return snapshot
         for step in steps:
-            snapshot = dataclasses.replace(snapshot, states={**snapshot.states, **step.states})
+            states = {**snapshot.states, **step.states}
+            snapshot = dataclasses.replace(snapshot, topic=step.topic or snapshot.topic, states=states)
     raise AssertionError("the steps never end")
 
 

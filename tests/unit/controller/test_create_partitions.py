@@ -44,7 +44,7 @@ from anabranch.zk_schemas.features import SUPPORTED, Features, FeaturesStatus
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.support.controller.decisions import context_of
 from tests.support.controller.refusals import assert_only_refuses
-from tests.support.controller.topic_images import asked, image_of, resized
+from tests.support.controller.topic_images import asked, image_of, resized, unfinished
 from tests.support.resize.resized_topic import Topic
 
 CONFIG = ControllerConfig(1000, "c", 9, "z")
@@ -115,6 +115,32 @@ def test_a_count_during_a_resize_is_queued_and_answered_at_once() -> None:
     assert (effects.step, list(effects.waits)) == ("queued", [])
     assert effects.response.error_code == ErrorCode.NONE
     assert effects.response.error_message.startswith("The resize begins when the one before it is done:")
+
+
+def test_a_count_that_waits_for_a_lost_leader_names_no_resize_before() -> None:
+    effects = decided(cluster(image_of(resized(4, 6), silent=[0])), 9)
+    assert written(effects).wanted == 9
+    assert effects.response.error_message == (
+        "The resize is queued and waits: partition 0 has the layout, and its leader has not answered; "
+        "the resize to 9 partitions is queued."
+    )
+    effects = decided(cluster(image_of(resized(4, 6), silent=[0])), 6)
+    assert effects.response.error_message == "Topic already has 6 partitions."
+
+
+def test_a_dry_run_answers_with_the_goal_and_the_queued_count() -> None:
+    for topic, expected in ((asked(4, 6), (6, -1)), (asked(4, 6, 8), (8, -1)), (Topic(4), (4, -1))):
+        assert goal_of(topic) == expected
+    queued = asked(4, 6)
+    queued.topic = queued.topic.replace(wanted=8)
+    assert goal_of(queued) == (6, 8)
+
+
+def goal_of(topic: Topic) -> tuple[int, int]:
+    requested = CreatePartitionsTopic(name="t", count=-1, assignments=None, wants_goal=True)
+    effects = decide(cluster(image_of(topic)), CONFIG, Demand(requested, validate_only=True), lambda _: None, 0.0)
+    assert (effects.writes, effects.waits, effects.response.error_code) == ((), (), ErrorCode.NONE)
+    return effects.response.goal_count, effects.response.queued_count
 
 
 def test_the_count_under_way_is_not_written_again() -> None:
@@ -320,6 +346,13 @@ def test_no_advice_is_given_if_stock_producers_can_follow() -> None:
 # ---------------------------------------------------------------- the state of a requested resize
 
 
+def unrecorded(*counts: int) -> Topic:
+    """Return a resized topic whose znode does not say that the resize is over."""
+    topic = resized(*counts)
+    topic.topic = topic.topic.replace(finished_layout_version=None)
+    return topic
+
+
 def stood(found: TopicImage | None, *, is_being_deleted: bool = False) -> tuple[ResizeState, ErrorCode]:
     """Return the state of a resize from 4 to 8 partitions with layout version 1, and the response's error."""
     image = cluster(image_of(Topic(4)))
@@ -339,7 +372,8 @@ def stood(found: TopicImage | None, *, is_being_deleted: bool = False) -> tuple[
     [
         (None, ResizeState.UNFINISHED),
         (image_of(asked(4, 8)), ResizeState.UNFINISHED),
-        (image_of(resized(4, 8), silent=[0]), ResizeState.UNFINISHED),
+        (unfinished(4, 8, silent=[0]), ResizeState.UNFINISHED),
+        (image_of(unrecorded(4, 8)), ResizeState.UNFINISHED),  # the next controller would have to ask again
         (image_of(resized(4, 8)), ResizeState.SETTLED),  # no broker has acknowledged the layout
         (image_of(resized(4, 8, 12)), ResizeState.FOLLOWED),
     ],

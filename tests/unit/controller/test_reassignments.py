@@ -28,7 +28,7 @@ from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.support.controller.decisions import CONTROLLER_EPOCH, STATE_VERSION, T0, cluster, context_of, state
-from tests.support.controller.topic_images import asked, image_of, resized
+from tests.support.controller.topic_images import asked, image_of, resized, unfinished
 
 SIX = (1, 2, 3, 4, 5, 6)
 
@@ -165,14 +165,14 @@ def test_a_frozen_topic_is_refused_with_the_reason() -> None:
 
 
 def test_a_reassignment_is_refused_until_the_resize_ends() -> None:
-    """A resize ends when every leader has acknowledged the resize. Marked partitions may drain long afterwards."""
+    """A resize ends when every leader has acknowledged the resize. A partition may lose its leader afterwards."""
     image = cluster()
-    for unfinished in (image_of(asked(4, 6)), image_of(resized(4, 6), silent=[5])):
-        image.topics["t"] = unfinished
+    for resizing in (image_of(asked(4, 6)), unfinished(4, 6, silent=[5])):
+        image.topics["t"] = resizing
         assert error(image, {0: [2]}) == {0: ErrorCode.POLICY_VIOLATION}
         assert "t is being resized" in decide(image, "t", {0: [2]}).response[T0].message
-    for ended in (resized(4, 6), resized(4, 6, 4)):
-        image.topics["t"] = image_of(ended)
+    for ended in (image_of(resized(4, 6)), image_of(resized(4, 6, 4)), image_of(resized(4, 6), silent=[5])):
+        image.topics["t"] = ended
         assert decide(image, "t", {0: [2]}).response == {}
 
 

@@ -11,7 +11,7 @@ from anabranch.controller.image import Ending, TopicImage
 from anabranch.ordered_resize import resize
 from anabranch.protocol.key_placement import is_doubled, place
 from anabranch.zk_schemas.partition_state import Layout
-from tests.support.controller.topic_images import asked, image_of, resized
+from tests.support.controller.topic_images import asked, image_of, resized, unfinished
 from tests.support.resize.resized_topic import Topic
 
 
@@ -131,15 +131,36 @@ def test_an_incarnation_without_records_of_its_own_is_drained() -> None:
     assert view.is_drained(image, 5)
 
 
-def test_a_topic_that_was_never_resized_is_settled_even_if_no_leader_has_answered() -> None:
+def test_a_topic_that_was_never_resized_is_not_being_resized_even_if_no_leader_has_answered() -> None:
     image = image_of(Topic(4), silent=range(4))
-    assert view.is_settled(image) and not view.is_resizing(image)
+    assert view.is_over(image) and not view.is_resizing(image) and not view.is_due(image)
 
 
-def test_a_resize_is_settled_when_every_leader_has_answered() -> None:
+def test_a_queued_count_is_no_unfinished_resize() -> None:
+    image = image_of(Topic(4), silent=[0])
+    image.znode = image.znode.replace(wanted=6)
+    assert view.is_over(image) and view.is_resizing(image) and view.is_due(image)
+
+
+def test_a_resize_is_over_when_every_leader_has_answered() -> None:
     topic = resized(4, 6)
-    assert view.is_settled(image_of(topic)) and not view.is_resizing(image_of(topic))
-    assert not view.is_settled(image_of(topic, silent=[5]))
-    assert view.unfinished(image_of(topic, silent=[5])) == (
+    assert view.is_over(image_of(topic)) and not view.is_resizing(image_of(topic))
+    assert not view.is_over(unfinished(4, 6, silent=[5]))
+    assert view.unfinished(unfinished(4, 6, silent=[5])) == (
         "partition 5 has the layout, and its leader has not answered"
     )
+
+
+def test_a_finished_resize_stays_over_without_a_leader_and_for_the_next_controller() -> None:
+    image = image_of(resized(4, 6), silent=range(6))
+    assert view.is_over(image) and not view.is_resizing(image) and not view.is_due(image)
+    assert view.dry_run(image, image.znode, 6).startswith("partitions 0"), "no resize is named as in progress"
+
+
+def test_a_resize_that_an_earlier_release_carried_out_is_recorded_once_every_leader_has_answered() -> None:
+    topic = resized(4, 6)
+    topic.topic = topic.topic.replace(finished_layout_version=None)
+    assert view.is_over(image_of(topic)) and not view.is_over(image_of(topic, silent=[0]))
+    assert view.is_due(image_of(topic)) and not view.is_resizing(image_of(topic))
+    topic.carry_out()
+    assert topic.topic.finished_layout_version == 1 and not view.is_due(image_of(topic))

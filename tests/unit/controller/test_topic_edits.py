@@ -17,6 +17,7 @@ from anabranch.controller.image import ClusterImage
 from anabranch.controller.resize import goal
 from anabranch.controller.topics import decide_edit, decide_found
 from anabranch.ordered_resize.judgement import VerdictKind
+from anabranch.protocol.errors import ErrorCode
 from anabranch.runtime.env import SetOp
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigZnode
@@ -200,10 +201,12 @@ def test_an_edit_with_too_few_replicas_that_no_controller_saw_is_undone() -> Non
     assert written(effects) == topic.topic
 
 
-def test_an_unseen_edit_during_a_reassignment_becomes_a_queued_count() -> None:
+def test_an_unseen_edit_during_a_reassignment_is_undone() -> None:
     topic = Topic(2)
     topic.topic = topic.topic.replace(adding_replicas={0: [2]})
-    assert written(found(topic, partitions=assigned(4))) == topic.topic.replace(wanted=4)
+    effects = found(topic, partitions=assigned(4))
+    assert effects.response.code is ErrorCode.REASSIGNMENT_IN_PROGRESS
+    assert written(effects) == topic.topic
 
 
 def test_an_internal_topic_does_not_grow_by_an_edit_that_no_controller_saw() -> None:

@@ -227,6 +227,22 @@ def test_the_topics_that_a_downgrade_concerns_are_read_from_the_image() -> None:
     image.topics["t"] = image_of(asked(4, 6))
     effects = update({ORDERED_RESIZE: 0}, UNSAFE, image)
     assert "Topics t are being resized" in effects.response.results[0].error_message
+    assert "(t: partitions 4, 5 gain keys when" in effects.response.results[0].error_message
+
+
+@pytest.mark.parametrize("kind", [SAFE, UNSAFE])
+def test_a_topic_that_is_being_deleted_does_not_hold_a_downgrade(kind: UpgradeType) -> None:
+    """The deletion may take as long as the resize, for example until a broker with its replicas comes back."""
+    image = image_with()
+    image.topics["t"] = image_of(asked(4, 6))
+    image.deletions["t"] = {}
+    assert set(codes(update(DOWN, kind, image)).values()) == {ErrorCode.NONE}
+
+
+def test_a_lost_leader_of_a_topic_that_was_resized_long_ago_does_not_hold_a_forced_downgrade() -> None:
+    image = image_with()
+    image.topics["t"] = image_of(resized(4, 6), silent=[0])
+    assert set(codes(update(DOWN, UNSAFE, image)).values()) == {ErrorCode.NONE}
 
 
 # ---------------------------------------------------------------- without a request

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -156,17 +156,21 @@ def test_a_cancel_is_accepted_even_where_a_resize_is_forbidden(topic: Topic) -> 
     assert verdict.outcome is ACCEPT and verdict.topic is not None and verdict.topic.undeleted_partition_count == 4
 
 
-def test_a_temporary_obstacle_does_not_prevent_queueing_a_count(topic: Topic) -> None:
-    moving = topic.snapshot()
-    moving = dataclasses.replace(moving, topic=moving.topic.replace(adding_replicas={0: [3]}))
-    verdict = judge_request(moving, 8, SETTING)
-    assert (verdict.code, verdict.why) == (
-        ErrorCode.REASSIGNMENT_IN_PROGRESS,
-        "Partition 0 is being reassigned.",
-    )
-    unsettled = dataclasses.replace(moving, answered=())
-    verdict = judge_request(unsettled, 8, SETTING)
+def test_a_level_that_is_not_finalized_does_not_prevent_queueing_a_count(topic: Topic) -> None:
+    lacking = setting(not_now="Brokers 3 lack it.")
+    assert judge_request(topic.snapshot(), 8, lacking).why == "Brokers 3 lack it."
+    unsettled = dataclasses.replace(topic.snapshot(), answered=())
+    verdict = judge_request(unsettled, 8, lacking)
     assert verdict.outcome is ACCEPT and verdict.topic is not None and verdict.topic.wanted == 8
+
+
+@pytest.mark.parametrize("answered", [range(6), ()], ids=["answered", "silent"])
+def test_no_resize_is_accepted_during_a_reassignment(topic: Topic, answered: Collection[int]) -> None:
+    """The leader of a partition that was just reassigned may not have answered the new leader epoch yet."""
+    moving = topic.topic.replace(adding_replicas={0: [3]})
+    snapshot = dataclasses.replace(topic.snapshot(), topic=moving, answered=answered)
+    verdict = judge_request(snapshot, 8, SETTING)
+    assert (verdict.code, verdict.why) == (ErrorCode.REASSIGNMENT_IN_PROGRESS, "Partition 0 is being reassigned.")
 
 
 def test_a_queued_count_is_judged_again(topic: Topic) -> None:
@@ -353,6 +357,14 @@ def state(topic: Topic, p: int, **changes: Any) -> None:
         (lambda t: t.states.pop(3), "partition 3: undeleted_partition_count counts it, but it has no state"),
         (lambda t: state(t, 1, leader=-2), "partition 1: leader -2 marks it as being removed, but undeleted"),
         (lambda t: state(t, 1, isr=[9]), "partition 1: broker 9 is in its isr, but not among its assigned replicas"),
+        (lambda t: edited(t, finished_layout_version=3), "finished_layout_version is 3, above layout_version 2"),
+        (
+            lambda t: (
+                edited(t, undeleted_partition_count=6, layout_version=3, previous_undeleted_partition_count=4)
+                or edited(t, finished_layout_version=3)
+            ),
+            "partition 0: it lacks the layout that is over by finished_layout_version 3",
+        ),
     ],
 )
 def test_a_contradictory_topic_is_frozen_with_a_reason(topic: Topic, edit: Any, why: str) -> None:

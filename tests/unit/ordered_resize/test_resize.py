@@ -279,6 +279,37 @@ def test_the_removal_of_a_partition_that_the_next_resize_counts_does_not_begin()
     assert sorted(step.states) == [2]
 
 
+def test_the_end_of_a_resize_is_recorded_once_every_leader_has_answered() -> None:
+    t = Topic(4)
+    t.ask(6)
+    t.carry_out(silent=[2])
+    assert resize.next_steps(t.snapshot(silent=[2])) == [] and not resize.is_over(t.snapshot(silent=[2]))
+    (step,) = resize.next_steps(t.snapshot())
+    assert (step.name, step.states, step.deleted) == ("finished", {}, ())
+    assert step.topic == t.topic.replace(finished_layout_version=1)
+    t.write(step)
+    assert resize.next_steps(t.snapshot()) == []
+
+
+def test_a_recorded_end_does_not_begin_the_next_resize_while_a_leader_is_silent() -> None:
+    """A leader that was elected after the end may still have an older layout (rule 4)."""
+    t = Topic(4)
+    t.ask(6)
+    t.carry_out()
+    assert resize.is_over(t.snapshot(silent=[2])) and not resize.may_begin(t.snapshot(silent=[2]), 8)
+
+
+def test_a_topic_that_is_resized_again_is_not_over() -> None:
+    t = Topic(4)
+    for count in (6, 8):
+        t.ask(count)
+        assert not resize.is_recorded(t.topic) and not resize.is_over(t.snapshot())
+        t.carry_out()
+    t.ask(12)
+    t.ask(8)
+    assert (t.topic.layout_version, t.topic.finished_layout_version) == (4, 2), "cancelled, and not acknowledged yet"
+
+
 def test_a_grow_waits_for_a_removal_that_has_begun_and_never_lowers_a_log_end() -> None:
     t = Topic.split(1, 2)
     t.topic = t.topic.replace(last_offsets={1: 60})
