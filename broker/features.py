@@ -12,6 +12,7 @@ from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.runtime.env import NoNodeError, Watch, ZkStore
 from anabranch.runtime.znode_watch import follow
 from anabranch.zk_schemas.broker_registration import VersionRange
+from anabranch.zk_schemas.feature_keys import finalized_keys, supported_keys
 from anabranch.zk_schemas.features import Features, FeaturesStatus, IncompatibleFeaturesError, misfits
 from anabranch.zk_schemas.znode import MalformedZnodeError
 
@@ -23,7 +24,7 @@ _NOTHING = Features(FeaturesStatus.DISABLED)
 class FinalizedFeatureCache:
     """The finalized features. ``run`` raises ``IncompatibleFeaturesError`` once this broker is incompatible with them.
 
-    ``epoch`` is the zkVersion of ``/features``, -1 while nothing is finalized.
+    ``epoch`` is the zkVersion of ``/features``, -1 while the status is disabled.
     """
 
     def __init__(self, zk: ZkStore, supported: Mapping[str, VersionRange]) -> None:
@@ -40,21 +41,10 @@ class FinalizedFeatureCache:
         return self._features.level(name)
 
     def supported_keys(self) -> list[SupportedFeatureKey]:
-        """The supported features, for ApiVersions."""
-        return [
-            SupportedFeatureKey(name=name, min_version=own.min_version, max_version=own.max_version)
-            for name, own in sorted(self.supported.items())
-        ]
+        return supported_keys(self.supported)
 
     def finalized_keys(self) -> list[FinalizedFeatureKey]:
-        """The finalized features, for ApiVersions."""
-        return [
-            FinalizedFeatureKey(
-                name=name, min_version_level=found.min_version_level, max_version_level=found.max_version_level
-            )
-            for name, found in sorted(self._features.features.items())
-            if self.epoch >= 0
-        ]
+        return finalized_keys(self._features)
 
     async def load(self, watch: Watch | None = None) -> None:
         """Read ``/features``. Raises ``IncompatibleFeaturesError`` if this broker is incompatible, and ``ZkError``.

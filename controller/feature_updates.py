@@ -51,8 +51,10 @@ def judge(
     """The finalized features after the updates, and each feature's error. The error is None if the update was applied.
 
     Valid updates are applied even if others are refused. An update is refused if it takes away a level that a finalized
-    feature requires (``REQUIRED``).
+    feature requires (``REQUIRED``). The first update of a disabled cluster enables it, and drops the levels that were
+    written while it was disabled.
     """
+    stored, finalized = finalized, finalized.in_force()
     results: dict[str, KafkaError | None] = {}
     accepted: dict[str, Update] = {}
     named = Counter(update.feature for update in updates)
@@ -67,7 +69,7 @@ def judge(
             results[update.feature] = None
             accepted[update.feature] = update
     while True:
-        outcome = _applied(finalized, accepted.values(), cluster)
+        outcome = _applied(finalized, accepted.values(), cluster) if accepted else stored
         refused = _unmet(outcome, accepted)
         if not refused:
             return outcome, results
@@ -84,7 +86,7 @@ def with_risen_minimums(finalized: Features, brokers: Iterable[Ranges]) -> Featu
     """
     ranges = list(brokers)
     features = dict(finalized.features)
-    for name, feature in finalized.features.items():
+    for name, feature in finalized.in_force().features.items():
         known = [own[name].min_version for own in ranges if name in own]
         lowest = min(min(known, default=1), feature.max_version_level)
         if len(known) == len(ranges) and lowest > feature.min_version_level:
@@ -193,8 +195,7 @@ def _applied(finalized: Features, updates: Collection[Update], cluster: Cluster)
         else:
             low = min(ranges[update.feature].min_version for ranges in cluster.brokers.values())
             features[update.feature] = FinalizedFeature(low, update.level)
-    applied = replace(finalized, features=features)
-    return replace(applied, status=FeaturesStatus.ENABLED) if updates else applied
+    return replace(finalized, features=features, status=FeaturesStatus.ENABLED)
 
 
 def _unmet(outcome: Features, accepted: Mapping[str, Update]) -> dict[str, KafkaError]:

@@ -54,6 +54,7 @@ class _Connection:
         self._stream = stream
         self._active = active
         self._controller_id = config.controller_id
+        self._supported = config.supported_features
         self._max_idle_s = config.connections_max_idle_ms / 1000 if config.connections_max_idle_ms >= 0 else math.inf
         self._limits = config.request_limits
         self._frames = ServerConnection(self._limits, pool)
@@ -96,7 +97,8 @@ class _Connection:
         key, version = request.header.api_key, request.header.api_version
         if key == ApiKey.API_VERSIONS:
             error = ErrorCode.UNSUPPORTED_VERSION if request.unsupported else ErrorCode.NONE
-            answer = api_versions(error)
+            active = self._active()
+            answer = api_versions(self._supported, active.image if active is not None else None, error)
             asked = cast(ApiVersionsRequest, request.body)
             if not request.unsupported and asked.client_software_name == HEALTH_CHECK:
                 answer.background_failures = self._background.describe()

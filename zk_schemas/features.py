@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anabranch.zk_schemas import paths
@@ -39,6 +39,8 @@ REQUIRED: Mapping[tuple[str, int], Mapping[str, int]] = {
     (ORDERED_RESIZE, 1): {CONSUMER_OFFSETS_TOPIC_SCHEMA: 2, GROUP_COORDINATOR: 2},
 }
 """By feature and level: the other features that must be finalized, at least at the given levels, from this level on."""
+WITHOUT_MINIMUMS = MAX_VERSION = 2
+"""Kafka writes ``/features`` in version 2 from 3.3 on (KIP-778): without minimum levels, which count as 1."""
 MAX_LEVEL = 2**15 - 1
 """Requests and responses have levels as int16."""
 
@@ -74,18 +76,25 @@ class Features:
 
     def level(self, name: str) -> int:
         """The level in force. It is 0 if the feature is not finalized or the status is disabled."""
-        found = self.features.get(name)
-        return found.max_version_level if found is not None and self.status is FeaturesStatus.ENABLED else 0
+        found = self.in_force().features.get(name)
+        return found.max_version_level if found is not None else 0
+
+    def in_force(self) -> Features:
+        """These features; without levels while the status is disabled, because written levels do not count then."""
+        return self if self.status is FeaturesStatus.ENABLED or not self.features else replace(self, features={})
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> Features:
         """Raises ``MalformedZnodeError``."""
         reader = ZnodeReader.parse(path, data)
-        version = reader.integer("version", 1, low=1)
+        version = reader.integer("version", 1, low=1, high=MAX_VERSION)
         status = FeaturesStatus(reader.integer("status", high=1))
+        if not reader.has("features"):
+            reader.fail("features", "the field is missing")
         features = {}
         for name, nested in reader.objects("features").items():
-            low = nested.integer("min_version_level", low=1, high=MAX_LEVEL)
+            default = {} if version < WITHOUT_MINIMUMS else {"default": 1}
+            low = nested.integer("min_version_level", low=1, high=MAX_LEVEL, **default)
             high = nested.integer("max_version_level", low=1, high=MAX_LEVEL)
             if low > high:
                 raise MalformedZnodeError(

@@ -32,8 +32,22 @@ Chosen: TypeAlias = Callable[[FeatureMetadata], list[plan.Change]]
 @app.command
 def describe(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
     """Show the range of levels that a broker supports, and the levels that are finalized, for each feature."""
-    known = with_admin(bootstrap_server, lambda admin: admin.describe_features())
-    if json_:
+    return show(bootstrap_server, as_json=json_)
+
+
+def show(bootstrap_server: str, *, from_controller: bool = False, as_json: bool = False) -> int:
+    """Print the features of any broker, or of the broker that metadata names as the controller."""
+
+    async def ask(admin: Admin) -> FeatureMetadata:
+        if not from_controller:
+            return await admin.describe_features()
+        controller = (await admin.describe_cluster()).controller_id
+        if controller < 0:
+            raise CommandError("no controller is active")
+        return await admin.describe_features(broker=controller)
+
+    known = with_admin(bootstrap_server, ask)
+    if as_json:
         supported = {name: levels._asdict() for name, levels in known.supported.items()}
         finalized = {name: levels._asdict() for name, levels in known.finalized.items()}
         print_json({"epoch": known.epoch, "supported": supported, "finalized": finalized})

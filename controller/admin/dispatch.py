@@ -5,7 +5,7 @@ A request is decided in slices. Each slice waits in the queue of events like any
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import structlog
@@ -27,6 +27,7 @@ from anabranch.controller.context import Context
 from anabranch.controller.effects import Decisions
 from anabranch.controller.events import AdminCall, TopicListChanged
 from anabranch.controller.giving_up import give_up
+from anabranch.controller.image import ClusterImage
 from anabranch.controller.outcome import Outcome, UnreadTopicError
 from anabranch.controller.reads.requests import Facts
 from anabranch.controller.store import ControllerMovedError, ImageStaleError
@@ -34,6 +35,9 @@ from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
 from anabranch.runtime.env import ZkError, ZkRequestTooLargeError
+from anabranch.zk_schemas.broker_registration import VersionRange
+from anabranch.zk_schemas.feature_keys import finalized_keys, supported_keys
+from anabranch.zk_schemas.features import FeaturesStatus
 
 logger = structlog.get_logger(__name__)
 Handler: TypeAlias = Callable[..., Decisions[Outcome]]
@@ -85,8 +89,10 @@ def on_call(context: Context, call: AdminCall, facts: Facts | Exception) -> Deci
         call.decided.set()
 
 
-def api_versions(error_code: int = ErrorCode.NONE) -> ApiVersionsResponse:
-    """The APIs and versions that this listener serves."""
+def api_versions(
+    supported: Mapping[str, VersionRange], image: ClusterImage | None, error_code: int = ErrorCode.NONE
+) -> ApiVersionsResponse:
+    """The APIs that this listener serves, and the features. A standby has no ``image``: it knows no finalized level."""
     served = sorted([ApiKey.API_VERSIONS, ApiKey.DESCRIBE_CONFIGS, *HANDLERS])
     if error_code == ErrorCode.UNSUPPORTED_VERSION:
         served = [ApiKey.API_VERSIONS]
@@ -94,4 +100,8 @@ def api_versions(error_code: int = ErrorCode.NONE) -> ApiVersionsResponse:
         ApiVersion(api_key=key, min_version=API[ApiKey(key)].min_version, max_version=API[ApiKey(key)].max_version)
         for key in served
     ]
-    return ApiVersionsResponse(error_code=error_code, api_keys=keys)
+    response = ApiVersionsResponse(error_code=error_code, api_keys=keys, supported_features=supported_keys(supported))
+    if image is not None and image.features.status is FeaturesStatus.ENABLED:
+        response.finalized_features = finalized_keys(image.features)
+        response.finalized_features_epoch = image.features_epoch
+    return response

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -11,8 +12,8 @@ import pytest
 
 from anabranch.cli import feature_changes as plan
 from anabranch.cli import features, kafka_features
-from anabranch.client.admin.types import FeatureMetadata, FeatureUpdate, LevelRange
-from anabranch.command_error import CommandError
+from anabranch.client.admin.types import ClusterDescription, FeatureMetadata, FeatureUpdate, LevelRange
+from anabranch.command_error import CommandError, UsageError
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.request_kinds import UpgradeType
 
@@ -74,66 +75,8 @@ def test_a_feature_level_is_a_number_of_at_least_1(entry: str) -> None:
         plan.parse_levels([entry], "=")
 
 
-class Asked:
-    """Replaces the commands and records how they are called."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls: list[tuple[str, dict[str, Any]]] = []
-        for name in ("describe", "upgrade", "downgrade", "disable"):
-            monkeypatch.setattr(features, name, self._command(name))
-
-    def _command(self, name: str) -> Callable[..., int]:
-        def command(**given: Any) -> int:
-            assert given.pop("bootstrap_server") == "b:1"
-            self.calls.append((name, given))
-            return 0
-
-        return command
-
-
-@pytest.mark.parametrize(
-    ("line", "name", "given"),
-    [
-        ("--describe", "describe", {}),
-        ("describe", "describe", {}),
-        ("--upgrade-all --dry-run", "upgrade", {"all_": True, "dry_run": True}),
-        ("--downgrade-all --yes", "downgrade", {"all_": True, "dry_run": False, "yes": True}),
-        ("upgrade --feature a=1 --feature b=2", "upgrade", {"feature": ["a=1", "b=2"], "dry_run": False}),
-        (
-            "downgrade --feature a=1 --unsafe --dry-run",
-            "downgrade",
-            {"feature": ["a=1"], "force": True, "yes": False, "dry_run": True},
-        ),
-        (
-            "disable --feature a --yes",
-            "disable",
-            {"feature": ["a"], "force": False, "yes": True, "dry_run": False},
-        ),
-    ],
-)
-def test_both_generations_of_kafkas_options_are_accepted(
-    monkeypatch: pytest.MonkeyPatch, line: str, name: str, given: dict[str, Any]
-) -> None:
-    asked = Asked(monkeypatch)
-    assert kafka_features.kafka_features("--bootstrap-server", "b:1", *line.split()) == 0
-    assert asked.calls == [(name, given)]
-
-
-@pytest.mark.parametrize(("line", "error"), [("", "name a command"), ("upgrade --metadata 3.3", "metadata.version")])
-def test_a_missing_command_and_a_metadata_version_are_refused(
-    monkeypatch: pytest.MonkeyPatch, line: str, error: str
-) -> None:
-    asked = Asked(monkeypatch)
-    with pytest.raises(CommandError, match=error):
-        kafka_features.kafka_features("--bootstrap-server", "b:1", *line.split())
-    assert asked.calls == []
-
-
-def test_a_command_and_an_option_of_the_other_generation_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Asked(monkeypatch)
-    with pytest.raises(CommandError, match="either"):
-        kafka_features.kafka_features("--bootstrap-server", "b:1", "--upgrade-all", "describe")
-    assert asked.calls == []
+def kafka_tool(line: str) -> int:
+    return kafka_features.kafka_features("--bootstrap-server", "b:1", *line.split())
 
 
 # ---------------------------------------------------------------- the commands, against a cluster with KNOWN
@@ -145,12 +88,18 @@ class FakeAdmin:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[Mapping[str, FeatureUpdate], bool]] = []
         self.refusals: dict[str, KafkaError] = {}
+        self.described: list[int | None] = []
+        self.controller = 3
         monkeypatch.setattr(features, "with_admin", self._run)
 
     def _run(self, _server: str, work: Callable[[FakeAdmin], Awaitable[Any]]) -> Any:
         return anyio.run(work, self)
 
-    async def describe_features(self) -> FeatureMetadata:
+    async def describe_cluster(self) -> ClusterDescription:
+        return ClusterDescription("c", self.controller, ())
+
+    async def describe_features(self, *, broker: int | None = None) -> FeatureMetadata:
+        self.described.append(broker)
         return KNOWN
 
     async def update_features(
@@ -196,9 +145,8 @@ def test_a_downgrade_is_confirmed_first(
         lambda: features.disable(feature=["groups"]),
         lambda: features.update(upgrade="schema:1", downgrade="groups:1"),
         lambda: features.update(delete="groups"),
-        lambda: kafka_features.kafka_features("--bootstrap-server", "b:1", "--downgrade-all"),
     ],
-    ids=["downgrade", "downgrade --all", "disable", "update --downgrade", "update --delete", "--downgrade-all"],
+    ids=["downgrade", "downgrade --all", "disable", "update --downgrade", "update --delete"],
 )
 def test_no_downgrade_or_deletion_happens_without_confirmation(
     admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch, command: Callable[[], int]
@@ -271,3 +219,113 @@ def test_a_command_that_contradicts_itself_or_the_cluster_sends_no_request(
     with pytest.raises(CommandError, match=problem):
         command()
     assert admin.asked == []
+
+
+# ---------------------------------------------------------------- the options of Kafka's tool
+
+
+SAFE, UNSAFE = UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE
+RAISED = FeatureUpdate(3, UpgradeType.UPGRADE)
+
+
+@pytest.mark.parametrize(
+    ("line", "updates", "is_dry"),
+    [
+        ("--upgrade-all --dry-run", {"groups": RAISED}, True),
+        ("--downgrade-all", {"gone": FeatureUpdate(0, SAFE)}, False),
+        ("upgrade --feature groups=3 --feature schema=1", {"groups": RAISED, "schema": FeatureUpdate(1)}, False),
+        ("downgrade --feature groups=1 --unsafe --dry-run", {"groups": FeatureUpdate(1, UNSAFE)}, True),
+        ("downgrade --feature groups=1 --yes", {"groups": SAFE_DOWNGRADE}, False),
+        (
+            "downgrade --feature groups=1 --feature gone=0",
+            {"groups": SAFE_DOWNGRADE, "gone": FeatureUpdate(0, SAFE)},
+            False,
+        ),
+        ("disable --feature groups --unsafe", {"groups": FeatureUpdate(0, UNSAFE)}, False),
+        ("update --upgrade groups:3", {"groups": RAISED}, False),
+        (
+            "update --upgrade schema:1 --downgrade groups:1 --delete gone --dry-run",
+            {"schema": FeatureUpdate(1), "groups": SAFE_DOWNGRADE, "gone": FeatureUpdate(0, SAFE)},
+            True,
+        ),
+    ],
+)
+def test_the_options_of_kafkas_tools_and_of_the_kip_are_accepted_without_a_question(
+    admin: FakeAdmin,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    updates: dict[str, FeatureUpdate],
+    is_dry: bool,
+) -> None:
+    """Options of 2.7, commands of 3.x, and the KIP's ``update``. Kafka's tools ask nothing."""
+    monkeypatch.setattr(features, "RELEASE", {"groups": 3, "schema": 1} if "downgrade" in line else {"groups": 3})
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    assert kafka_tool(line) == 0
+    assert admin.asked == [(updates, is_dry)]
+
+
+def test_a_command_takes_the_server_and_a_config_file_before_and_after_it(admin: FakeAdmin, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("request.timeout.ms=5000\nsecurity.protocol=PLAINTEXT\n")
+    assert kafka_features.kafka_features("update", "--bootstrap-server", "b:1", "--upgrade", "groups:3") == 0
+    assert kafka_tool(f"--command-config {config} describe") == 0
+    assert len(admin.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"), [("--describe", None), ("describe", None), ("--describe --from-controller", 3)]
+)
+def test_features_are_described_by_any_broker_or_by_the_controller(
+    admin: FakeAdmin, capsys: pytest.CaptureFixture[str], line: str, asked: int | None
+) -> None:
+    assert kafka_tool(line) == 0
+    assert admin.described == [asked]
+    assert capsys.readouterr().out.splitlines() == plan.description(KNOWN)
+
+
+def test_features_are_not_described_by_a_controller_if_none_is_active(admin: FakeAdmin) -> None:
+    admin.controller = -1
+    with pytest.raises(CommandError, match="no controller is active"):
+        kafka_tool("--describe --from-controller")
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("", "take exactly one of"),
+        ("--upgrade-all --downgrade-all", "take exactly one of"),
+        ("--describe --upgrade-all", "take exactly one of"),
+        ("--describe --dry-run", "--dry-run goes only with"),
+        ("--upgrade-all --from-controller", "--from-controller goes only with --describe"),
+        ("--upgrade-all describe", "do not go with a command"),
+        ("--dry-run upgrade --feature groups=3", "do not go with a command"),
+        ("upgrade --metadata 3.3", "metadata.version"),
+        ("upgrade", "name at least one feature to upgrade"),
+        ("upgrade --feature groups=0", "FEATURE=LEVEL"),
+        ("downgrade --feature groups=1 --feature groups=0", "named twice"),
+        ("disable --feature groups --feature groups", "named twice"),
+        ("update", "name a feature"),
+        ("update --upgrade groups", "FEATURE:LEVEL"),
+        ("--command-config /nonexistent describe", "/nonexistent.*No such file"),
+    ],
+)
+def test_combinations_that_kafkas_tool_refuses_are_refused(admin: FakeAdmin, line: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        kafka_tool(line)
+    assert (admin.asked, admin.described) == ([], [])
+
+
+@pytest.mark.parametrize("line", ["describe --dry-run", "upgrade --feature a=1 --unsafe", "--unsafe --downgrade-all"])
+def test_an_option_that_kafkas_tool_does_not_have_is_refused(admin: FakeAdmin, line: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        kafka_tool(line)
+    assert (ended.value.code, admin.asked) == (2, [])
+
+
+def test_a_missing_server_and_a_config_file_with_security_are_refused(admin: FakeAdmin, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("security.protocol=SSL\n")
+    with pytest.raises(UsageError, match=r"security\.protocol=SSL, but no listener has security"):
+        kafka_tool(f"--command-config {config} describe")
+    with pytest.raises(UsageError, match="--bootstrap-server is missing"):
+        kafka_features.kafka_features("--describe")

@@ -212,6 +212,18 @@ def test_a_disabled_status_finalizes_nothing() -> None:
     assert disabled.level(GROUPS) == 0 and misfits({}, disabled) == []
 
 
+def test_levels_behind_a_disabled_status_decide_no_update() -> None:
+    """They are shown to nobody, so an update is judged as if there were none. The first update drops them."""
+    disabled = Features(FeaturesStatus.DISABLED, {GROUPS: FinalizedFeature(1, 2), TRANSACTIONS: FinalizedFeature(1, 1)})
+    for level in (1, 2, 3):
+        after, errors = judge(disabled, [Update(GROUPS, level, UPGRADE)], cluster())
+        assert errors == {GROUPS: None} and after == finalized(group_coordinator=(1, level))
+    for level in (0, 1):
+        after, errors = judge(disabled, [Update(GROUPS, level, UNSAFE)], cluster())
+        assert "not finalized" in str(errors[GROUPS]) and after == disabled
+    assert with_risen_minimums(disabled, [{GROUPS: VersionRange(2, 9)}]) == disabled
+
+
 @pytest.mark.parametrize(
     ("minimums", "risen"), [((1, 1), 1), ((2, 1), 1), ((2, 2), 2), ((3, 2), 2), ((9, 9), 3), ((), 1)]
 )

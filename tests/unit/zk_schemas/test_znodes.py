@@ -90,6 +90,35 @@ def test_unknown_fields_of_a_feature_are_kept() -> None:
     assert json.loads(Features.decode("/features", json.dumps(content).encode()).encode()) == content
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ({"version": 1, "status": 1}, "features: the field is missing"),
+        ({"version": 2, "status": 0}, "features: the field is missing"),
+        ({"version": 3, "status": 1, "features": {}}, "version"),
+        ({"version": 1, "status": 1, "features": {"f": {"max_version_level": 2}}}, "features.f.min_version_level"),
+    ],
+)
+def test_features_without_their_field_or_of_an_unknown_version_are_malformed(content: object, problem: str) -> None:
+    """KIP-584: Kafka 3.9 refuses them too. Read as nothing, they would take the levels of a cluster away."""
+    with pytest.raises(MalformedZnodeError, match=problem):
+        Features.decode("/features", json.dumps(content).encode())
+
+
+def test_features_that_kafka_writes_from_3_3_on_have_no_minimum_levels() -> None:
+    """KIP-584, as KIP-778 changed it."""
+    content = b'{"version":2,"status":1,"features":{"f":{"max_version_level":2}}}'
+    assert Features.decode("/features", content).features == {"f": FinalizedFeature(1, 2)}
+
+
+def test_a_topic_of_an_earlier_version_is_written_in_version_3() -> None:
+    """The controller adds the topic id and the replica fields, as Kafka does with that version."""
+    topic = TopicZnode.decode("/brokers/topics/t", b'{"version":1,"partitions":{"0":[1]}}')
+    assert json.loads(topic.encode())["version"] == 3
+    later = TopicZnode.decode("/brokers/topics/t", b'{"version":4,"partitions":{"0":[1]}}')
+    assert json.loads(later.encode())["version"] == 4
+
+
 def test_unknown_fields_survive_replace() -> None:
     state = PartitionState.decode(
         "/s", b'{"controller_epoch":1,"leader":1,"leader_epoch":0,"isr":[1],"version":1,"x":1}'
