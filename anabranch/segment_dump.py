@@ -22,6 +22,7 @@ from anabranch.broker.log.checkpoint_files import MAX_FILE_BYTES, MalformedFileE
 from anabranch.broker.log.producer_snapshot import decode_snapshot
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT, LOG_APPEND_TIME, MAX_SEQUENCE
 from anabranch.protocol.compression import CorruptRecordError
+from anabranch.protocol.plurals import counted
 from anabranch.protocol.primitives import DecodeError
 from anabranch.protocol.records import Record, RecordBatch, increment_sequence, iter_batches, read_control_record
 from anabranch.protocol.sentinels import NO_OFFSET, NO_TIMESTAMP
@@ -142,21 +143,31 @@ def _batch_lines(path: Path, batch: RecordBatch, position: int, what: What) -> I
         faults: list[str] = []
         yield {**row, RECORDS: _record_rows(batch, time, what, faults)}
         for fault in faults:
-            yield Fault(f"{path}: the records of the batch at position {position} cannot be read: {fault}")
+            yield Fault(f"{path}: the batch at position {position}: {fault}")
     if not is_valid:
         yield Fault(f"{path}: the CRC of the batch at position {position} is wrong (isvalid: false)")
 
 
 def _record_rows(batch: RecordBatch, time: str, what: What, faults: list[str]) -> Iterator[Row]:
-    """The rows of a batch's records, up to one that cannot be read. Adds the text of the error to ``faults``."""
+    """The rows of a batch's records, up to one that cannot be read. Adds at most two descriptions to ``faults``.
+
+    If only the key or the value of a record cannot be decoded, its row has the error, and the other records follow.
+    """
+    undecoded, first = 0, ""
     try:
         for record in batch:
-            yield _record_row(batch, record, time, what)
+            row, problem = _record_row(batch, record, time, what)
+            if problem:
+                undecoded, first = undecoded + 1, first or f"the first at offset {record.offset}: {problem}"
+            yield row
     except (CorruptRecordError, DecodeError) as error:
-        faults.append(str(error))
+        faults.append(f"the records cannot be read: {error}")
+    if undecoded:
+        faults.append(f"{counted(undecoded, 'record')} cannot be decoded, {first}")
 
 
-def _record_row(batch: RecordBatch, record: Record, time: str, what: What) -> Row:
+def _record_row(batch: RecordBatch, record: Record, time: str, what: What) -> tuple[Row, str]:
+    """The row of a record, and the reason why its key or value cannot be decoded; empty if they can."""
     key, value = record.key, record.value
     row: Row = {}
     if what.metadata:
@@ -171,13 +182,16 @@ def _record_row(batch: RecordBatch, record: Record, time: str, what: What) -> Ro
             "sequence": sequence,
             "headerKeys": [name for name, _ in record.headers],
         }
-    if batch.is_control:
-        if what.metadata:
-            row |= _control(record)
-    elif what.contents:
-        shown_key, payload = what.decoder(key, value)
-        row |= {name: text for name, text in (("key", shown_key), ("payload", payload)) if text is not None}
-    return row
+    try:
+        if batch.is_control:
+            if what.metadata:
+                row |= _control(record)
+        elif what.contents:
+            shown_key, payload = what.decoder(key, value)
+            row |= {name: text for name, text in (("key", shown_key), ("payload", payload)) if text is not None}
+    except (CorruptRecordError, DecodeError) as error:
+        return row | {"key": f"Error at offset {record.offset}, skipping. {error}"}, str(error)
+    return row, ""
 
 
 def _control(record: Record) -> Row:

@@ -140,7 +140,7 @@ def test_a_file_that_is_not_regular_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert status == 1 and "not a regular file" in err and name in err
 
 
-def test_the_records_before_one_that_cannot_be_read_are_printed(
+def test_the_json_of_a_record_that_cannot_be_decoded_has_the_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "00000000000000000000.log"
@@ -149,8 +149,8 @@ def test_the_records_before_one_that_cannot_be_read_are_printed(
     path.write_bytes(build_batch([(key, value, (), 5), (b"\x00\x01\x7f", b"", (), 5)]))
     status, out, err = run(capsys, str(path), "--json", "--offsets-decoder")
     batch = json.loads(out.splitlines()[1])
-    assert status == 1 and [record["offset"] for record in batch["records"]] == [0]
-    assert "cannot be read" in err
+    assert status == 1 and [record["offset"] for record in batch["records"]] == [0, 1]
+    assert "Error at offset 1" in batch["records"][1]["key"] and "cannot be decoded" in err
 
 
 def test_records_of_the_offsets_topic_are_decoded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,8 +182,22 @@ def test_a_record_that_a_decoder_cannot_read_is_named(tmp_path: Path, capsys: py
     for decoder in ("--offsets-decoder", "--transaction-log-decoder"):
         status, out, err = run(capsys, str(path), decoder)
         assert (status, "baseOffset: 0" in out) == (1 if decoder == "--offsets-decoder" else 0, True)
-        assert ("records of the batch at position 0" in err) == (decoder == "--offsets-decoder")
+        assert ("1 record cannot be decoded, the first at offset 0: " in err) == (decoder == "--offsets-decoder")
     assert "not both" in run(capsys, str(path), "--offsets-decoder", "--transaction-log-decoder")[2]
+
+
+def test_the_other_records_of_the_batch_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """KIP-915: a record that cannot be understood does not keep the rest from being read; here a key of one byte."""
+    path = tmp_path / "00000000000000000000.log"
+    key = encode_versioned(GroupMetadataKey(group="g"), 2)
+    path.write_bytes(build_batch([(key, None, (), 1), (b"\0", b"\0", (), 1), (key, b"\0", (), 1), (key, None, (), 1)]))
+    status, out, err = run(capsys, str(path), "--offsets-decoder", "--skip-record-metadata")
+    shown = '| key: {"type":"2","data":{"group":"g"}} payload: <DELETE>'
+    first, bad_key, bad_value, last = out.splitlines()[3:]
+    assert (status, first, last) == (1, shown, shown)
+    assert bad_key.startswith("| key: Error at offset 1, skipping. ") and "payload" not in bad_key
+    assert bad_value.startswith("| key: Error at offset 2, skipping. ")
+    assert "the batch at position 0: 2 records cannot be decoded, the first at offset 1: " in err
 
 
 def test_a_closed_pipe_ends_the_command_silently(tmp_path: Path) -> None:
