@@ -33,6 +33,10 @@ class Violation:
         return f"{where}: {self.message}"
 
 
+FAR_AHEAD_MS = 3_600_000
+"""Kafka's default of ``message.timestamp.after.max.ms`` (KIP-1030)."""
+
+
 class Status(StrEnum):
     """The result of a check, or of all checks."""
 
@@ -142,6 +146,17 @@ class AuditReport:
     def passed(self) -> bool:
         """Whether no check found a violation. Undecided checks do not matter here: see ``decided``."""
         return all(check.status is not Status.VIOLATED for check in self.checks)
+
+    def ahead_of(self, now_ms: int) -> list[tuple[str, int, int]]:
+        """(topic, partition, milliseconds) of the partitions with a record that is far ahead of ``now_ms``.
+
+        ``retention.ms`` keeps such a record, and the segments after it.
+        """
+        ahead: dict[tuple[str, int], int] = {}
+        for epoch in self.epochs:
+            key = epoch.topic, epoch.partition
+            ahead[key] = max(ahead.get(key, 0), epoch.last_timestamp - now_ms)
+        return [(*key, by_ms) for key, by_ms in sorted(ahead.items()) if by_ms > FAR_AHEAD_MS]
 
     def exit_status(self, *, strict: bool = False) -> int:
         """1 with a violation; with ``strict``, also with an undecided check; 0 otherwise."""

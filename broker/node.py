@@ -42,6 +42,7 @@ from anabranch.broker.replication.settings import take_over_settings
 from anabranch.broker.replication.throttle import ReplicationQuota
 from anabranch.broker.retention_holds import RetentionHolds, held_gauges
 from anabranch.broker.stock_producers import StockProducers
+from anabranch.broker.timestamp_refusals import TimestampRefusals
 from anabranch.broker.topic_creation import TopicCreator
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -94,6 +95,7 @@ class Node:
         self.metrics = BrokerMetrics(lambda topic: topic in self.metadata.topics)
         self.background.show_in(self.metrics)
         self.layout_refusals = LayoutRefusals(env.clock, self.metrics)
+        self.timestamp_refusals = TimestampRefusals(env.clock)
         self.request_memory = MemoryBudget(config.values["queued.max.request.bytes"])
         self.stock_producers = StockProducers(
             env.clock, config.values["ordered.delivery.legacy.producers.silence.ms"] / 1000

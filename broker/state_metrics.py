@@ -201,6 +201,11 @@ def _counts(node: Node, partitions: list[Partition]) -> Iterator[Metric]:
         "Replicas on this broker that are offline because of a disk error",
         sum(partition.failed or partition.log.is_broken for partition in partitions),
     )
+    yield _gauge(
+        "anabranch_logs_ahead_of_clock",
+        "Logs with a record that is more than an hour ahead of this broker's clock: retention by time keeps it",
+        node.logs.maintenance.logs_ahead,
+    )
     changes = node.isr_changes
     yield _counter(f"{prefix}_isrshrinks", "Times an ISR lost a replica at the request of this broker", changes.shrinks)
     yield _counter(

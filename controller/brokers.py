@@ -23,6 +23,9 @@ from anabranch.zk_schemas.features import misfits
 
 logger = structlog.get_logger(__name__)
 
+CLOCKS_DIFFER_MS = 60_000
+"""A broker that registers is warned about if its clock is this far from the controller's."""
+
 
 class Difference(NamedTuple):
     """The differences between the registrations and the image."""
@@ -57,10 +60,17 @@ def difference(image: ClusterImage, registered: Mapping[int, LiveBroker]) -> Dif
     )
 
 
+def clock_ahead_ms(broker: LiveBroker, now_ms: int) -> int:
+    """The milliseconds by which a broker that has just registered is ahead of this clock; 0 if that is not known."""
+    registered_ms = broker.registration.timestamp_ms
+    return registered_ms - now_ms if registered_ms >= 0 else 0
+
+
 def on_brokers_changed(context: Context, found: LockedBrokers) -> Decisions[None]:
     """Act on the differences between the registrations and the image. Elections are the only writes."""
     image, registered = context.image, found.live
     refused, gone, joined, changed = difference(image, registered)
+    known = set(image.refused_brokers)  # these registered a while ago
     for id, why in refused.items():
         if image.refused_brokers.get(id) != registered[id].epoch:
             logger.error("broker.refused", broker=id, reason=why)
@@ -77,6 +87,9 @@ def on_brokers_changed(context: Context, found: LockedBrokers) -> Decisions[None
     for broker in joined:
         endpoint = inter_broker_endpoint(broker, context.config.inter_broker_listener_name)
         logger.info("broker.joined", broker=broker.id, epoch=broker.epoch, address=str(endpoint))
+        ahead_ms = clock_ahead_ms(broker, context.clock.now_ms())
+        if abs(ahead_ms) > CLOCKS_DIFFER_MS and broker.id not in known:
+            logger.warning("broker.clock_differs", broker=broker.id, ahead_ms=ahead_ms)
         image.brokers[broker.id] = broker
         context.senders.add(broker, endpoint)
         context.batch.everything_to(broker.id)

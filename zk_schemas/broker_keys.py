@@ -33,6 +33,7 @@ from anabranch.zk_schemas.key_rules import (
     LONG,
     MIN_SEGMENT_BYTES,
     MS_PER_DAY,
+    MS_PER_HOUR,
     NATURAL,
     POSITIVE,
     RATIO,
@@ -391,7 +392,7 @@ _LOG_KEYS = [
     ConfigKey("log.message.timestamp.type", STRING, "CreateTime", TIMESTAMP_TYPES, CLUSTER),
     ConfigKey("log.message.timestamp.difference.max.ms", LONG, LONG_MAX, NATURAL, CLUSTER),
     ConfigKey("log.message.timestamp.before.max.ms", LONG, LONG_MAX, NATURAL, CLUSTER),
-    ConfigKey("log.message.timestamp.after.max.ms", LONG, LONG_MAX, NATURAL, CLUSTER),
+    ConfigKey("log.message.timestamp.after.max.ms", LONG, MS_PER_HOUR, NATURAL, CLUSTER),
     ConfigKey("log.cleaner.enable", BOOLEAN, True, doc="whether compaction runs"),
     ConfigKey("log.cleaner.backoff.ms", LONG, 15_000, NATURAL, CLUSTER, doc="pause when no log has to be compacted"),
     ConfigKey(

@@ -190,7 +190,7 @@ TOPIC_CONFIGS = ConfigDef(
         _topic(
             "message.timestamp.after.max.ms",
             LONG,
-            LONG_MAX,
+            MS_PER_HOUR,
             NATURAL,
             "log.message.timestamp.after.max.ms",
             "how far a record's timestamp may be ahead of the broker's clock",

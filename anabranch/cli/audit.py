@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,10 @@ from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
 from anabranch.cli.options import Int, JsonFile, Natural
 from anabranch.command_error import CommandError, UsageError
 from anabranch.protocol.plurals import counted
+
+_MOST_AHEAD = 20
+"""The largest number of partitions with records ahead of the clock that are named."""
+_MS_PER_DAY = 86_400_000
 
 
 def audit(
@@ -151,6 +156,12 @@ def _print(report: AuditReport, strict: bool) -> None:
     for check in report.checks:
         for violation in check.violations:
             console.print(f"{check.name}: {violation}", style="red", soft_wrap=True)
+    ahead = report.ahead_of(time.time_ns() // 1_000_000)
+    for topic, partition, by_ms in ahead[:_MOST_AHEAD]:
+        days = f"{by_ms / _MS_PER_DAY:,.1f} days"
+        console.print(f"{topic}-{partition}: a record is {days} ahead of this clock, and retention.ms keeps it")
+    if len(ahead) > _MOST_AHEAD:
+        console.print(f"{len(ahead) - _MOST_AHEAD:,} more partitions have records ahead of the clock")
     verdict = "[bold green]PASS[/]" if report.exit_status(strict=strict) == 0 else "[bold red]FAIL[/]"
     console.print(f"{verdict}: {report.decided} of {len(report.checks)} checks could be decided")
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from anabranch.protocol.batch_layout import LOG_APPEND_TIME
+from anabranch.protocol.batch_layout import LOG_APPEND_TIME, MAX_LONG
 from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.record_arrays import (
     PADDING,
+    Ints,
     base_timestamps,
     decode,
     gather,
@@ -22,7 +24,10 @@ from anabranch.protocol.record_arrays import (
 from anabranch.protocol.records import RecordBatch
 from anabranch.spark.offsets import Range
 
+_log = logging.getLogger(__name__)
 ROWS_PER_ARROW_BATCH = 10_000
+LATEST_MS, EARLIEST_MS = MAX_LONG // 1000, -(MAX_LONG // 1000)
+"""The bounds of a timestamp in Spark, which has microseconds in 64 bits."""
 DECODED_BYTES = 4 * 1024 * 1024
 """Batches are decoded together once their records have this many bytes."""
 
@@ -86,7 +91,7 @@ class ArrowBuilder:
             "topic": pa.repeat(self._wanted.topic, len(offsets)),
             "partition": pa.repeat(pa.scalar(self._wanted.partition, pa.int32()), len(offsets)),
             "offset": pa.array(offsets),
-            "timestamp": pa.array(times).cast(pa.timestamp("ms", types["timestamp"].tz)),
+            "timestamp": self._timestamps(times, offsets).cast(pa.timestamp("ms", types["timestamp"].tz)),
             "timestampType": pa.array(kinds[columns.batch]),
             "leader_epoch": pa.array(epochs[columns.batch]),
         }
@@ -95,3 +100,19 @@ class ArrowBuilder:
         found = pa.RecordBatch.from_arrays([arrays[name].cast(types[name]) for name in types], schema=self._schema)
         for at in range(0, len(found), ROWS_PER_ARROW_BATCH):
             yield found.slice(at, ROWS_PER_ARROW_BATCH)
+
+    def _timestamps(self, times: Ints, offsets: Ints) -> pa.Array:
+        """The timestamps in milliseconds; null, with a warning, for one that Spark's microseconds cannot hold."""
+        unfit = (times > LATEST_MS) | (times < EARLIEST_MS)
+        if unfit.any():
+            first = int(np.flatnonzero(unfit)[0])
+            _log.warning(
+                "%s-%d: the timestamp %d of the record at offset %d does not fit into Spark's timestamps. It is null "
+                "in this row and in %d further rows. Are these micro- or nanoseconds?",
+                self._wanted.topic,
+                self._wanted.partition,
+                times[first],
+                offsets[first],
+                int(unfit.sum()) - 1,
+            )
+        return pa.array(times, mask=unfit)

@@ -202,6 +202,8 @@ def _refused(
     ctx.node.metrics.traffic(key.topic).bytes_rejected += size_bytes
     if isinstance(error, LayoutRefusedError):
         ctx.node.layout_refusals.note(key, error, ctx.client_id)
+    elif error.code is ErrorCode.INVALID_TIMESTAMP:
+        ctx.node.timestamp_refusals.note(key, error, ctx.client_id)
     return _error(key.partition, error)
 
 

@@ -22,7 +22,7 @@ class LogConfig:
     index_interval_bytes: int = 4096
     max_compaction_lag_ms: int = MAX_LONG
     max_message_bytes: int = 1_048_588
-    message_timestamp_after_max_ms: int = MAX_LONG
+    message_timestamp_after_max_ms: int = 3_600_000
     message_timestamp_before_max_ms: int = MAX_LONG
     message_timestamp_difference_max_ms: int = MAX_LONG
     message_timestamp_type: str = "CreateTime"

@@ -9,6 +9,7 @@ import structlog
 import trio
 
 from anabranch.broker.log.checkpoint_writer import CheckpointWriter
+from anabranch.broker.log.clock_watch import FAR_AHEAD_MS, ClockWatch
 from anabranch.broker.log.current_logs import CurrentLogs
 from anabranch.broker.log.deleted_directories import DeletedDirectories
 from anabranch.broker.log.log_flusher import LogFlusher
@@ -16,12 +17,14 @@ from anabranch.broker.log.manager_config import LogManagerConfig
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.retention import NOTHING_HELD
 from anabranch.broker.log.slices import TimeSlice
+from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Clock
 
 logger = structlog.get_logger(__name__)
 
 _REMOVAL_CHECK_MS = 1000
+_CLOCK_CHECK_MS = 10_000
 
 R = TypeVar("R")
 
@@ -48,6 +51,9 @@ class LogMaintenance:
         """Returns the first offset of a log that retention by time has to keep."""
         self.on_expired: Callable[[PartitionLog, int], None] = lambda log, start: None
         """Called with the earlier log start when retention removed records."""
+        self._clock_watch = ClockWatch(clock.now_ms(), clock.monotonic())
+        self._ahead: set[TopicPartition] = set()
+        """The logs with a record that is far ahead of the clock. Each is logged once."""
 
     async def run(self, config: LogManagerConfig) -> None:
         """Do each task at its interval of ``config``, until cancelled."""
@@ -60,6 +66,7 @@ class LogMaintenance:
             ("expire-producers", config.producer_id_expiration_check_interval_ms, self.expire_producers),
             ("collect-due-flushes", config.flush_scheduler_interval_ms, self.collect_due_flushes),
             ("remove-doomed", _REMOVAL_CHECK_MS, self.remove_deleted),
+            ("watch-clock", _CLOCK_CHECK_MS, self.watch_clock),
         )
         async with trio.open_nursery() as nursery:
             for task, interval_ms, work in tasks:
@@ -76,8 +83,31 @@ class LogMaintenance:
             logger.info("log.segments_deleted", partition=str(log.partition), count=deleted)
         if log.log_start_offset > start:
             self.on_expired(log, start)
+        self._note_ahead(log)
         log.release_caches()
         return deleted
+
+    def _note_ahead(self, log: PartitionLog) -> None:
+        ahead_ms = log.latest_timestamp_ms - self._clock.now_ms()
+        if ahead_ms <= FAR_AHEAD_MS:
+            self._ahead.discard(log.partition)
+        elif log.partition not in self._ahead:
+            self._ahead.add(log.partition)
+            logger.warning("log.timestamps_ahead", partition=str(log.partition), ahead_ms=ahead_ms)
+
+    @property
+    def logs_ahead(self) -> int:
+        """The number of logs with a record that is far ahead of the clock, as of the last check of retention.
+
+        Retention by time removes neither this record nor the segments after it before that time.
+        """
+        return sum(self._logs.get(partition) is not None for partition in self._ahead)
+
+    async def watch_clock(self) -> None:
+        """Warn if the system's clock was set."""
+        step_ms = self._clock_watch.step_ms(self._clock.now_ms(), self._clock.monotonic())
+        if step_ms:
+            logger.warning("clock.set", forward_ms=step_ms)
 
     async def expire_producers(self) -> None:
         """Forget the producers that have been idle for ``producer.id.expiration.ms``, in every log."""

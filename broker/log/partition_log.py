@@ -51,6 +51,7 @@ class PartitionLog:
         "high_watermark",
         "identity",
         "is_full",
+        "latest_timestamp_ms",
         "layouts",
         "leader_epoch_cache",
         "log_end_offset",
@@ -85,6 +86,8 @@ class PartitionLog:
         self._segments = SegmentList(env.storage, env.rng, directory, partition, config, state, open_segments)
         self.leader_epoch_cache = state.epochs
         self.layouts = state.layouts
+        self.latest_timestamp_ms = NO_TIMESTAMP
+        """The latest time from which the age of a segment counts, as of the last check of retention."""
         self.snapshots = state.snapshots
         self.producers = state.producers
         self.log_start_offset = state.log_start_offset
@@ -420,6 +423,7 @@ class PartitionLog:
             return 0
         now_ms = self._clock.now_ms()
         facts = facts_of(self.segments, self.log_end_offset)
+        self.latest_timestamp_ms = max(segment.timestamp for segment in facts)
         count = count_deletable(facts, self.config, now_ms, self.high_watermark, self.log_start_offset, held_from)
         count = min(count, SEGMENTS_DELETED_AT_ONCE)
         if count == 0:

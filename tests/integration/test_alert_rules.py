@@ -59,6 +59,7 @@ CASES = {
         [Series("kafka_log_logmanager_logdirectoryoffline", ZERO, ONE, {"logDirectory": "/d"})],
         {**LABELS, "logDirectory": "/d"},
     ),
+    "AnabranchRecordsAheadOfClock": Case([Series(f"{A}_logs_ahead_of_clock", ZERO, ONE)], LABELS),
     "AnabranchDiskAlmostFull": Case(
         [
             Series(f"{A}_log_dir_free_bytes", "11", "9", {"path": "/d"}),

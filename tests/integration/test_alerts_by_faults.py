@@ -85,6 +85,9 @@ FAULTS = {
     "AnabranchLogDirLost": Fault(
         "a log dir is no directory", "test_a_small_disk_and_a_log_dir_that_is_no_directory_fire_alerts"
     ),
+    "AnabranchRecordsAheadOfClock": Fault(
+        "a producer writes microseconds", "test_a_record_with_a_timestamp_in_microseconds_fires_an_alert"
+    ),
     "AnabranchDiskAlmostFull": Fault(
         "a file fills a small disk", "test_a_small_disk_and_a_log_dir_that_is_no_directory_fire_alerts"
     ),
@@ -117,7 +120,11 @@ FAULTS = {
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[ProcessCluster]:
     needed("prometheus")
-    overrides = {"zookeeper.session.timeout.ms": "3000", "log.cleaner.backoff.ms": "200"}
+    overrides = {
+        "zookeeper.session.timeout.ms": "3000",
+        "log.cleaner.backoff.ms": "200",
+        "log.retention.check.interval.ms": "1000",
+    }
     with ProcessCluster(brokers=2, overrides=overrides) as running:
         yield running
 
@@ -335,6 +342,19 @@ def test_a_small_disk_and_a_log_dir_that_is_no_directory_fire_alerts(
     prometheus.until_firing("AnabranchLogDirLost")
     fill(small_disk, SMALL_DISK_BYTES // 20)
     prometheus.until_firing("AnabranchDiskAlmostFull")
+
+
+def test_a_record_with_a_timestamp_in_microseconds_fires_an_alert(
+    cluster: ProcessCluster, prometheus: Prometheus
+) -> None:
+    async def write() -> None:
+        configs = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+        await filled(cluster, NewTopic("microseconds", 1, 1, configs=configs))
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            await producer.send_and_wait("microseconds", value=b"v", timestamp_ms=time.time_ns() // 1000)
+
+    anyio.run(write)
+    prometheus.until_firing("AnabranchRecordsAheadOfClock")
 
 
 def test_a_log_whose_directory_is_removed_fires_an_alert(cluster: ProcessCluster, prometheus: Prometheus) -> None:

@@ -153,3 +153,10 @@ def test_hot_keys_are_shown_with_the_partitions_they_belonged_in() -> None:
     moved = {row.key for row in history.hot_keys if row.partitions == [0, 2, 0]}
     assert moved == {key for key in keys[:30] if place(positive_hash(key), 2, 3) == 2} != set()
     assert {len(row.partitions) for row in history.hot_keys} == {1, 3}
+
+
+def test_partitions_with_records_ahead_of_the_clock_are_named() -> None:
+    found = report([topic([2], "t")])
+    latest = max(epoch.last_timestamp for epoch in found.epochs)
+    assert found.ahead_of(latest) == found.ahead_of(latest - 3_600_000) == []
+    assert found.ahead_of(latest - 3_600_001) == [("t", 0, 3_600_001), ("t", 1, 3_600_001)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.controller.brokers import Difference, difference
+from anabranch.controller.brokers import Difference, clock_ahead_ms, difference
 from anabranch.controller.image import LiveBroker
 from anabranch.zk_schemas.broker_registration import Endpoint
 from tests.support.controller.decisions import BROKER_EPOCH, cluster, live
@@ -40,3 +40,10 @@ def test_a_broker_that_lacks_a_finalized_feature_counts_as_gone() -> None:
     refused, gone, joined, changed = found(live(1), *lacking, live(3))
     assert (list(refused), gone, joined, changed) == ([2, 4], [2], [], [])
     assert "broker 2" in refused[2] and "; " in refused[2]
+
+
+def test_the_time_of_a_registration_shows_a_brokers_clock() -> None:
+    broker = replace(live(1), registration=replace(live(1).registration, timestamp_ms=90_000))
+    assert [clock_ahead_ms(broker, now_ms) for now_ms in (10_000, 100_000)] == [80_000, -10_000]
+    unknown = replace(live(1), registration=replace(live(1).registration, timestamp_ms=-1))
+    assert clock_ahead_ms(unknown, 10_000) == 0

@@ -108,3 +108,17 @@ def test_a_malformed_batch_is_named() -> None:
     data[-1] ^= 2  # the length of the last header's value
     with pytest.raises(CorruptRecordError, match="header"):
         rows([(batch_of(SOME), True), (RecordBatch(bytes(data)), True)])
+
+
+@pytest.mark.parametrize("unfit", [2**63 // 1000 + 1, 2**63 - 1, -(2**63) // 1000 - 1, -(2**63)])
+def test_a_timestamp_that_spark_cannot_hold_is_null_and_named(unfit: int, caplog: pytest.LogCaptureFixture) -> None:
+    batch = RecordBatch(build_batch([(b"k", b"v", (), T0)], base_offset=7))
+    other = RecordBatch(build_batch([(b"k", b"w", (), unfit)], base_offset=8))
+    edge = RecordBatch(build_batch([(b"k", b"x", (), columns.LATEST_MS)], base_offset=9))
+    schema = pa.schema([(name, kind) for name, kind in TYPES.items() if name != "headers"])
+    builder = ArrowBuilder(Range("t", 5, 0, 1000, -1), schema)
+    found = pa.Table.from_batches([*builder.add([(one, True) for one in (batch, other, edge)]), *builder.rest()])
+    assert found["value"].to_pylist() == [b"v", b"w", b"x"]
+    micros = found["timestamp"].cast(pa.int64()).to_pylist()
+    assert micros == [T0 * 1000, None, columns.LATEST_MS * 1000]
+    assert f"t-5: the timestamp {unfit} of the record at offset 8 does not fit" in caplog.text
