@@ -54,6 +54,7 @@ class BrokerConfig:
             max_small_bytes=values["small.request.max.bytes"],
             max_admin_bytes=values["admin.request.max.bytes"],
             max_elements=values["request.max.elements"],
+            max_admin_elements=values["admin.request.max.elements"],
             max_controller_elements=values["controller.request.max.elements"],
         )
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from anabranch.client.arguments import shown, text
 from anabranch.protocol.addresses import join_address, split_server
+from anabranch.protocol.batch_layout import DEFAULT_MAX_DECOMPRESSED_BYTES
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.sentinels import ACKS_ALL
 from anabranch.zk_schemas.config_def import ConfigError
@@ -158,6 +159,8 @@ class ClientConfig:
     reconnect_backoff_max_ms: int = _int(1_000)
     socket_connection_setup_timeout_ms: int = _int(10_000, 1)
     connections_max_idle_ms: int = _int(540_000, 1, _LONG_MAX)
+    receive_message_max_bytes: int = _int(104_857_600, 1_000)
+    """The largest answer that a broker may send; a connection with a larger one is closed. As in librdkafka."""
 
     @classmethod
     def parse(cls: type[C], given: Mapping[str, Any]) -> C:
@@ -262,6 +265,8 @@ class ConsumerConfig(ClientConfig):
     fetch_min_bytes: int = _int(1)
     fetch_max_bytes: int = _int(52_428_800)
     fetch_max_wait_ms: int = _int(500)
+    max_decompressed_batch_bytes: int = _int(DEFAULT_MAX_DECOMPRESSED_BYTES, 1)
+    """The largest batch of records after decompression; the partition of a larger one has an error."""
     max_partition_fetch_bytes: int = _int(1_048_576)
     default_api_timeout_ms: int = _int(60_000)
     ordered_delivery_commit_before_report: bool = _flag(True)
@@ -283,6 +288,9 @@ class ConsumerConfig(ClientConfig):
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             limit = f"session_timeout_ms ({self.session_timeout_ms})"
             raise ConfigError("heartbeat_interval_ms", f"{self.heartbeat_interval_ms} is not below {limit}")
+        if self.receive_message_max_bytes <= self.fetch_max_bytes:
+            limit = f"fetch_max_bytes ({self.fetch_max_bytes})"
+            raise ConfigError("receive_message_max_bytes", f"{self.receive_message_max_bytes} is not above {limit}")
         if self.group_instance_id is not None and self.group_id is None:
             raise ConfigError("group_instance_id", "needs a group_id")
         if self.group_id is None and given.get("enable_auto_commit"):

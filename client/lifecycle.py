@@ -128,6 +128,7 @@ class Client(ABC, Generic[Config]):
             reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
             socket_connection_setup_timeout_ms=config.socket_connection_setup_timeout_ms,
             connections_max_idle_ms=config.connections_max_idle_ms,
+            receive_message_max_bytes=config.receive_message_max_bytes,
         )
         self._connections = Connections(self._env, settings, tasks)
         try:

@@ -38,6 +38,7 @@ class ClientOptions(TypedDict, total=False):
     reconnect_backoff_max_ms: int
     socket_connection_setup_timeout_ms: int
     connections_max_idle_ms: int
+    receive_message_max_bytes: int
 
 
 class ProducerOptions(ClientOptions, total=False):
@@ -78,6 +79,7 @@ class ConsumerOptions(ClientOptions, total=False):
     fetch_min_bytes: int
     fetch_max_bytes: int
     fetch_max_wait_ms: int
+    max_decompressed_batch_bytes: int
     max_partition_fetch_bytes: int
     default_api_timeout_ms: int
     ordered_delivery_commit_before_report: bool

@@ -86,6 +86,7 @@ class ControllerConfig:
                 max_small_bytes=values["small.request.max.bytes"],
                 max_admin_bytes=values["admin.request.max.bytes"],
                 max_elements=values["request.max.elements"],
+                max_admin_elements=values["admin.request.max.elements"],
                 bulk_apis=frozenset(),
             ),
             socket_keepalive_timeout_ms=values["socket.keepalive.timeout.ms"],

@@ -52,6 +52,8 @@ class RequestLimits(NamedTuple):
     """``admin.request.max.bytes``: ``ADMIN_APIS``."""
     max_elements: int = 1_000_000
     """``request.max.elements``: the items of all arrays of a request."""
+    max_admin_elements: int = 200_000
+    """``admin.request.max.elements``: the same for ``ADMIN_APIS``, whose requests the controller decides one by one."""
     max_controller_elements: int = 10_000_000
     """``controller.request.max.elements``: the same for ``CONTROLLER_APIS``."""
     bulk_apis: frozenset[ApiKey] = CONTROLLER_APIS | {ApiKey.PRODUCE}
@@ -75,7 +77,10 @@ class RequestLimits(NamedTuple):
         if api_key in CONTROLLER_APIS:
             memory = int(_CONTROLLER_MEMORY_PER_BYTE * size) + CONTROLLER_FLAT_MEMORY
             return DecodeBudget(self.max_controller_elements, memory, "controller.request.max.elements")
-        return DecodeBudget(self.max_elements, _MEMORY_PER_BYTE * size + FLAT_MEMORY, "request.max.elements")
+        memory = _MEMORY_PER_BYTE * size + FLAT_MEMORY
+        if api_key in ADMIN_APIS and self.max_admin_elements < self.max_elements:
+            return DecodeBudget(self.max_admin_elements, memory, "admin.request.max.elements")
+        return DecodeBudget(self.max_elements, memory, "request.max.elements")
 
 
 DEFAULT_LIMITS: Final = RequestLimits()

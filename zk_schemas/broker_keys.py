@@ -206,6 +206,13 @@ _NETWORK_KEYS = [
         doc="the most elements of a request: the items of all its arrays, where a batch of records is one",
     ),
     ConfigKey(
+        "admin.request.max.elements",
+        INT,
+        200_000,
+        POSITIVE,
+        doc="the same for a request that admin.request.max.bytes is for",
+    ),
+    ConfigKey(
         "controller.request.max.elements",
         INT,
         10_000_000,

@@ -21,6 +21,7 @@ SHARED_KEYS = (
     "small.request.max.bytes",
     "admin.request.max.bytes",
     "request.max.elements",
+    "admin.request.max.elements",
     "socket.keepalive.timeout.ms",
     "connections.max.idle.ms",
     "metrics.listener",

@@ -383,7 +383,9 @@ class Fetcher:
     def _buffer(self, state: AssignedPartition, data: PartitionData, records: Buffer) -> bool:
         config = self._config
         aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
-        batches = iter_batches(records, allow_partial_tail=True)
+        batches = iter_batches(
+            records, allow_partial_tail=True, max_decompressed_bytes=config.max_decompressed_batch_bytes
+        )
         read_committed = config.isolation_level == "read_committed"
         topic = self._metadata.cluster.topics.get(state.tp.topic)
         is_resized = topic is not None and topic.ordered_delivery and topic.layout_version > 0

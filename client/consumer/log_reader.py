@@ -250,7 +250,8 @@ class LogReader(Client[ConsumerConfig]):
         aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
         found: list[tuple[RecordBatch, bool]] = []
         next_offset = offset
-        batches = iter_batches(data.records, allow_partial_tail=True)
+        largest = self._config.max_decompressed_batch_bytes
+        batches = iter_batches(data.records, allow_partial_tail=True, max_decompressed_bytes=largest)
         for batch, is_visible in visible_batches(batches, aborted, read_committed=committed):
             if batch.last_offset >= offset:
                 if self._config.check_crcs:

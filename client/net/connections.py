@@ -19,6 +19,7 @@ from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, Ka
 from anabranch.client.tasks import Tasks
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.message import Message
+from anabranch.protocol.request_limits import MAX_FRAME_BYTES
 from anabranch.runtime.channel import Channel, Failures
 from anabranch.runtime.env import Env
 
@@ -84,6 +85,7 @@ class ConnectionSettings:
     reconnect_backoff_max_ms: float
     socket_connection_setup_timeout_ms: float
     connections_max_idle_ms: float
+    receive_message_max_bytes: int = MAX_FRAME_BYTES
 
 
 class Connections:
@@ -160,6 +162,7 @@ class Connections:
                 self._settings.client_id,
                 timeout_s=timeout_s,
                 attempt=attempt,
+                max_frame_bytes=self._settings.receive_message_max_bytes,
                 failures=_FAILURES,
                 on_answer=self._on_answer,
                 now=self._env.clock.monotonic,
