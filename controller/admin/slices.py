@@ -157,15 +157,16 @@ def _by_partitions(body: Any, named: _OfPartitions) -> Iterable[Any]:
     count = 0
     for topic in getattr(body, named.asked):
         partitions = getattr(topic, named.asked_partitions)
-        left = partitions
+        begin = 0
         while True:
             if count == named.at_once or len(some) == named.topics_at_once:
                 yield _with(body, **{named.asked: some})
                 some, count = [], 0
-            part, left = left[: named.at_once - count], left[named.at_once - count :]
+            part = partitions[begin : begin + named.at_once - count]
             some.append(_with(topic, **{named.asked_partitions: part}))
             count += len(part)
-            if not left:
+            begin += len(part)
+            if begin == len(partitions):
                 break
     yield _with(body, **{named.asked: some})
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import struct
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from anabranch.protocol.framing import RequestHeader, encode_request
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.request_limits import MIB
 from tests.soak.cluster import SoakCluster, run_cluster
+from tests.soak.hostile import send_frame
 from tests.soak.network import HOST
 from tests.support.protocol.hostile_frames import random_request
 
@@ -26,8 +26,6 @@ FRAME_BYTES = MIB
 MOST_TIMES = 16
 FLAT_BYTES = 96 * MIB
 """Memory beside the request: the answer, at most 64 MiB, and what the process needs for anything."""
-ANSWER_LIMIT_S = 0.3
-"""A request may be parked, or have no answer: the next frame follows."""
 PROBE_LIMIT_S = 20.0
 START_LIMIT_S = 60.0
 ONE_BROKER = {
@@ -66,17 +64,6 @@ class Target:
     def grown_bytes(self) -> int:
         """The growth of the process, at its highest, since the beginning."""
         return _peak_bytes(self.pid) - self._first_bytes
-
-    async def send(self, frame: bytes) -> str:
-        """Send one frame on a connection of its own. Returns how it ended."""
-        try:
-            async with await trio.open_tcp_stream(HOST, self.port) as stream:
-                await stream.send_all(struct.pack(">i", len(frame)) + frame)
-                with trio.move_on_after(ANSWER_LIMIT_S):
-                    return "answered" if await stream.receive_some() else "closed"
-                return "no answer"
-        except (trio.BrokenResourceError, OSError):
-            return "closed"
 
     async def answers_others(self) -> bool:
         """Whether another connection gets an answer."""
@@ -122,7 +109,7 @@ async def _fuzz(cluster: SoakCluster, rng: random.Random, goes_on: Callable[[int
         count += 1
         what, frame = random_request(rng, FRAME_BYTES)
         for target in targets:
-            result.frames[await target.send(frame)] += 1
+            result.frames[await send_frame(target.port, frame)] += 1
             if not await target.answers_others():
                 result.problems.append(f"{target.name} does not answer after frame {count}: {what}")
             elif (grown := target.grown_bytes) > MOST_TIMES * FRAME_BYTES + FLAT_BYTES:

@@ -23,14 +23,17 @@ import trio
 
 from tests.soak import disks
 from tests.soak.cluster import CLIENTS, SESSION_TIMEOUT_MS, ZOOKEEPER, SoakCluster
+from tests.soak.hostile import send_frame
 from tests.soak.observer import Observer
 from tests.soak.recorder import Recorder
 from tests.soak.workload import WRITERS
+from tests.support.protocol.hostile_frames import HARMLESS_APIS, random_request
 
 BROKERS = ("broker-1", "broker-2", "broker-3")
 CONTROLLERS = ("controller-1000", "controller-1001")
 SYNC_LIMIT_S = 90.0
 MISSED_LIMIT_S = 30.0
+HOSTILE_BYTES = 1 << 20
 _CHECK_EVERY_S = 0.1
 BEYOND_SESSION_S = (SESSION_TIMEOUT_MS / 1000 + 1, SESSION_TIMEOUT_MS / 1000 + 5)
 SHORT_S = (0.2, 2.5)
@@ -49,6 +52,7 @@ BROKER_KINDS = {
     "cut_clients": ((0.5, 5.0), 1),
     "one_way_clients": ((0.5, 5.0), 1),
     "stop_broker": ((0.0, 5.0), 1),
+    "hostile_frames": ((1.0, 8.0), 2),
 }
 """By kind of fault: the range of the duration in seconds, and the weight."""
 SIDE_KINDS = {
@@ -290,6 +294,14 @@ class Faults:
     async def _one_way_clients(self, plan: Plan) -> None:
         ends = (CLIENTS, plan.target) if plan.seed % 2 else (plan.target, CLIENTS)
         await self._stall(*ends, plan.lasts_s)
+
+    async def _hostile_frames(self, plan: Plan) -> None:
+        """Send frames of a hostile client to a broker. They name topics and groups of their own."""
+        rng = random.Random(plan.seed)
+        port = self._cluster.direct[int(plan.target.removeprefix("broker-"))]
+        with trio.move_on_after(plan.lasts_s):
+            while True:
+                await send_frame(port, random_request(rng, HOSTILE_BYTES, HARMLESS_APIS)[1])
 
     async def _reset_all(self, plan: Plan) -> None:
         for broker in BROKERS:
