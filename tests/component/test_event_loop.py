@@ -138,7 +138,7 @@ async def snapshot_many_producers(log_fixture: LogFixture, patches: pytest.Monke
     one = RecordBatch(idempotent(0))
     log.append_as_leader(idempotent(0), 0)
     for one.producer_id in range(100_000):
-        log.producers.record(one, 0)
+        log.producers.record(one, 0, START_MS)
     step = ProducerCapture.step
 
     def counted(capture: ProducerCapture) -> bool:

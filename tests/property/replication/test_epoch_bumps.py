@@ -2,7 +2,8 @@
 
 ``BumpingProducer`` does what librdkafka does: at most five requests in flight, repetitions first and in order, with the
 same records, timestamps and boundaries. After a final error anywhere it waits for the requests in flight, raises its
-epoch, and counts all batches without a known outcome from sequence 0 again. Answers are lost with their connection.
+epoch, and counts all batches without a known outcome from sequence 0 again. Answers are lost with their connection, and
+a request that was lost with it may arrive later.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class BumpingProducer:
         self.acknowledged: dict[int, bytes] = {}
         self.is_bumping = False
         self.next_sequence = 0
+        self.copies: list[tuple[Connection, bytes]] = []
+        """Requests that arrived, and may arrive once more."""
 
     @property
     def in_flight(self) -> list[Batch]:
@@ -81,12 +84,29 @@ class BumpingProducer:
         batch.in_flight = self._append(batch, batch.sequence)
 
     def _append(self, batch: Batch, sequence: int) -> AwaitedAppend | ErrorCode:
-        """Do what the broker's handler does."""
-        partition = self._cluster[self.connection.broker].partition
         records = [(b"k", value, (), batch.timestamp) for value in batch.values]
         numbers = {"producer_id": PRODUCER_ID, "producer_epoch": self.epoch, "base_sequence": sequence}
-        buffer = memoryview(bytearray(build_batch(records, **numbers)))
-        connection, clock = self.connection, self._cluster.clock
+        request = build_batch(records, **numbers)
+        self.copies.append((self.connection, request))
+        return self._handle(self.connection, request)
+
+    def deliver_copy(self, which: int) -> None:
+        """A request whose connection is lost arrives at its broker.
+
+        Not if the broker's log has forgotten the producer: it then takes any sequence, as Apache Kafka does.
+        """
+        late = [copy for copy in self.copies[-30:] if copy[0] is not self.connection]
+        if late:
+            connection, request = late[-1 - which % len(late)]
+            log = self._cluster[connection.broker].log
+            if connection.broker not in self._workload.down and PRODUCER_ID in log.producers.producers:
+                self._handle(Connection(connection.broker), request)
+
+    def _handle(self, connection: Connection, request: bytes) -> AwaitedAppend | ErrorCode:
+        """Do what the broker's handler does."""
+        partition = self._cluster[connection.broker].partition
+        buffer = memoryview(bytearray(request))
+        clock = self._cluster.clock
         connection.producer.requests += 1
         sent = SentBatch.read(connection.awaited, connection.producer, clock, KEY, buffer)
         assert sent is not None
@@ -183,6 +203,9 @@ class BumpWorkload(RandomWorkload):
         if self.producer.connection.broker in set(self.down) - was_down:
             self.producer.lose_connection()
 
+    def deliver_copy(self, which: int) -> None:
+        self.producer.deliver_copy(which)
+
     def bump(self, which: int) -> None:
         for _ in range(1 + which % 2):
             self.producer.fail_elsewhere()
@@ -214,7 +237,18 @@ class BumpWorkload(RandomWorkload):
 
 ACTIONS = (
     *("produce", "send", "fetch", "send", "fetch", "take_answers", "fetch") * 3,
-    *("lose_connection", "bump", "bump", "elect", "deliver", "alter_partition", "shrink", "kill", "come_back"),
+    *(
+        "lose_connection",
+        "bump",
+        "bump",
+        "deliver_copy",
+        "elect",
+        "deliver",
+        "alter_partition",
+        "shrink",
+        "kill",
+        "come_back",
+    ),
     *("deliver", "alter_partition", "deliver", "alter_partition"),
 )
 SEEDS = int(os.environ.get("ANABRANCH_BUMP_SEEDS", "60"))
