@@ -18,6 +18,7 @@ from anabranch.broker import large_batches, large_requests, request_log
 from anabranch.broker.client_session import ClientSession
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.dispatch import Dispatcher
+from anabranch.broker.joined_answer import EncodedAnswer, Sink
 from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.broker.node import Node
 from anabranch.broker.request_context import CloseConnectionError, RequestContext
@@ -30,11 +31,13 @@ from anabranch.protocol.framing import (
     FrameError,
     Request,
     ServerConnection,
+    TooLargeError,
     encode_response,
 )
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.generated.fetch import FetchRequest
 from anabranch.protocol.message import Message, has_more_items
+from anabranch.protocol.named_items import has_one_item
 from anabranch.protocol.own_tags import withholder
 from anabranch.protocol.primitives import DecodeError, EncodeError
 from anabranch.runtime.env import Part, Stream
@@ -53,7 +56,6 @@ class _Slot:
 
     __slots__ = (
         "_may_have_many",
-        "_withhold",
         "api_key",
         "api_version",
         "arrived",
@@ -61,12 +63,14 @@ class _Slot:
         "begun",
         "client_id",
         "correlation_id",
+        "counted_bytes",
         "filled",
         "handled",
         "has_many_items",
         "is_follower",
         "response",
         "rest",
+        "withhold",
     )
 
     def __init__(self, ctx: RequestContext, handled: float) -> None:
@@ -79,21 +83,27 @@ class _Slot:
         self.api_version = ctx.api_version
         self.client_id = ctx.client_id
         self.correlation_id = ctx.correlation_id
-        self.response: Message | None = None
-        self._withhold = None if ctx.asks_for_own_tags else withholder(ctx.api_key)
+        self.response: Message | EncodedAnswer | None = None
+        self.withhold = None if ctx.asks_for_own_tags else withholder(ctx.api_key)
+        """Removes own tags from a response, if the client did not ask for them."""
         self.awaited: Deferred[Any] | None = None
+        self.counted_bytes = 0
+        """The bytes of the encoded response that count in ``queued.max.request.bytes``."""
         self._may_have_many = ctx.api_key != ApiKey.PRODUCE or ctx.request_bytes > LARGE_FRAME_BYTES
         self.has_many_items = False
         """Whether the writer task encodes the response, in steps."""
         self.rest: Sequence[Part] | None = None
         """The encoded parts that the writer task has not sent yet; None before the response is encoded."""
 
-    def fill(self, response: Message, now: float) -> None:
-        """Set the response, without own tags if the client did not ask for them."""
-        if self._withhold is not None:
-            self._withhold(response)
+    def fill(self, response: Message | EncodedAnswer, now: float) -> None:
+        """Set the response."""
         self.response = response
         self.filled = now
+        if isinstance(response, EncodedAnswer):
+            self.counted_bytes = response.size_bytes
+            return
+        if self.withhold is not None:
+            self.withhold(response)
         self.has_many_items = self._may_have_many and has_more_items(response, MANY_ITEMS)
 
 
@@ -101,6 +111,7 @@ class Connection:
     """A connection that was accepted. ``run`` serves it until either side closes it."""
 
     __slots__ = (
+        "_answer_bytes",
         "_budget",
         "_closed_because",
         "_dispatcher",
@@ -108,6 +119,7 @@ class Connection:
         "_held_bytes",
         "_limits",
         "_metrics",
+        "_most_answer_bytes",
         "_node",
         "_nursery",
         "_progress",
@@ -137,6 +149,8 @@ class Connection:
         self._frames = ServerConnection(self._limits, pool)
         self._session = ClientSession(values["max.retried.partitions.per.connection"])
         self._held_bytes = 0
+        self._answer_bytes = 0
+        self._most_answer_bytes = values["socket.response.max.bytes"]
         self._slots: deque[_Slot] = deque()
         self._nursery: trio.Nursery | None = None
         self._wake_writer = trio.Event()
@@ -163,6 +177,7 @@ class Connection:
             logger.debug("connection.closed", client=self._stream.peer, reason=self._closed_because)
             self._frames.close()
             self._settle_budget(0)
+            self._count_answer(-self._answer_bytes)
             self._abandon()
 
     def _abandon(self) -> None:
@@ -249,6 +264,11 @@ class Connection:
             self._budget.hold(held_bytes - self._held_bytes)
             self._held_bytes = held_bytes
 
+    def _count_answer(self, delta_bytes: int) -> None:
+        if self._budget.limited and delta_bytes:
+            self._budget.hold(delta_bytes)
+            self._answer_bytes += delta_bytes
+
     async def _serve(self, request: Request, arrived: float) -> None:
         header = request.header
         ctx = RequestContext(
@@ -273,10 +293,12 @@ class Connection:
         else:
             if header.api_key == ApiKey.PRODUCE and (large := large_batches.find(request.body)):
                 ctx.large_batches = await large_batches.read(self._node.replicas, clock, self._session, large)
+            if not has_one_item(header.api_key, request.body):
+                await large_requests.leave_each_once(ctx, request.body)
             if request.size < large_requests.LEAST_BYTES:
                 answer = self._dispatcher.handle(ctx, request.body)
             else:
-                answer = await large_requests.serve(self._dispatcher.handle, ctx, request.body)
+                answer = await large_requests.serve(self._dispatcher.handle, ctx, request.body, self._sink(ctx))
         handled = clock.monotonic()
         if answer is None:
             self._note_answered(ctx, arrived, ctx.begun, handled, handled, handled)
@@ -299,7 +321,8 @@ class Connection:
 
         def fill(response: Any) -> None:
             slot.awaited = None  # the answer refers to the slot: no cycle may keep the response in memory
-            self._metrics.note_response(slot.api_key, response, slot.is_follower)
+            if not isinstance(response, EncodedAnswer):
+                self._metrics.note_response(slot.api_key, response, slot.is_follower)
             slot.fill(response, self._node.env.clock.monotonic())
             if self._slots and self._slots[0] is slot:
                 self._ready()
@@ -327,6 +350,8 @@ class Connection:
                 return
             if not slot.has_many_items:
                 slot.rest = self._stream.send_now(self._encode(slot))
+                if slot.rest:
+                    self._count_rest(slot, slot.rest)
             if slot.rest or slot.has_many_items:
                 self._wake_writer.set()
                 if not self._writer_runs and self._nursery is not None:
@@ -338,6 +363,7 @@ class Connection:
     def _answered(self) -> None:
         """Remove the first slot, whose response was sent."""
         slot = self._slots.popleft()
+        self._count_answer(-slot.counted_bytes)
         self._progress.set()
         now = self.last_active = self._node.env.clock.monotonic()
         self._note_answered(slot, slot.arrived, slot.begun, slot.handled, slot.filled, now)
@@ -366,6 +392,7 @@ class Connection:
                     slot = self._slots[0]
                     if slot.rest is None:
                         slot.rest = await self._encode_in_steps(slot) if slot.has_many_items else self._encode(slot)
+                        self._count_rest(slot, slot.rest)
                     await self._send(slot.rest)
                     self._answered()
                 await self._wake_writer.wait()
@@ -376,18 +403,55 @@ class Connection:
 
     def _encode(self, slot: _Slot) -> Sequence[Part]:
         """Returns the parts to send. If encoding fails, there are no parts, and the connection is closed."""
-        assert slot.response is not None
+        response = slot.response
+        assert response is not None
+        if isinstance(response, EncodedAnswer):
+            return response.parts if response.error is None else self._not_sent(slot, response.error)
         try:
-            return encode_response(slot.api_key, slot.api_version, slot.correlation_id, slot.response)
+            parts = encode_response(slot.api_key, slot.api_version, slot.correlation_id, response)
+        except EncodeError:
+            return self._not_encodable(slot)
+        if len(parts[0]) > self._most_answer_bytes:
+            return self._not_sent(slot, f"{type(response).__name__} of {len(parts[0])} bytes")
+        return parts
+
+    async def _encode_in_steps(self, slot: _Slot) -> Sequence[Part]:
+        assert isinstance(slot.response, Message)
+        most = self._most_answer_bytes
+        try:
+            return await write_response(slot.api_key, slot.api_version, slot.correlation_id, slot.response, most)
+        except TooLargeError as error:
+            return self._not_sent(slot, str(error))
         except EncodeError:
             return self._not_encodable(slot)
 
-    async def _encode_in_steps(self, slot: _Slot) -> Sequence[Part]:
-        assert slot.response is not None
-        try:
-            return await write_response(slot.api_key, slot.api_version, slot.correlation_id, slot.response)
-        except EncodeError:
-            return self._not_encodable(slot)
+    def _count_rest(self, slot: _Slot, rest: Sequence[Part]) -> None:
+        """Count the part of a response that waits to be sent; ranges of files take no memory."""
+        if self._budget.limited and not isinstance(slot.response, EncodedAnswer):
+            slot.counted_bytes = sum(len(part) for part in rest if isinstance(part, bytes | bytearray | memoryview))
+            self._count_answer(slot.counted_bytes)
+
+    def _sink(self, ctx: RequestContext) -> Sink:
+        withhold = None if ctx.asks_for_own_tags else withholder(ctx.api_key)
+
+        def take(response: Message) -> None:
+            self._metrics.note_response(ctx.api_key, response, ctx.is_follower)
+            if withhold is not None:
+                withhold(response)
+
+        return Sink(self._most_answer_bytes, self._count_answer, take)
+
+    def _not_sent(self, slot: _Slot, reason: str) -> Sequence[Part]:
+        logger.warning(
+            "connection.response_not_sent",
+            client=self._stream.peer,
+            api_key=slot.api_key,
+            api_version=slot.api_version,
+            reason=reason,
+            most_bytes=self._most_answer_bytes,
+        )
+        self.close(reason)
+        return ()
 
     def _not_encodable(self, slot: _Slot) -> Sequence[Part]:
         logger.exception(

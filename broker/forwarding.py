@@ -52,12 +52,8 @@ def forward(
 
 def refused_resources(request: Any, error: KafkaError, result: Callable[..., T]) -> list[T]:
     """Answer each resource of a request that alters configs with one ``result`` that has the error."""
+    named = dict.fromkeys((resource.resource_type, resource.resource_name) for resource in request.resources)
     return [
-        result(
-            error_code=error.code,
-            error_message=error.message,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-        )
-        for resource in request.resources
+        result(error_code=error.code, error_message=error.message, resource_type=type, resource_name=name)
+        for type, name in named
     ]

@@ -1,8 +1,8 @@
 """Serves requests that name very many partitions, topics or groups in slices. Other connections are served in between.
 
 The items of such a request are independent of each other. A slice is a request of the same kind for the same handler,
-and names some of the items. The responses are joined into one response. The request waits in its connection meanwhile,
-so that the requests of a connection keep their order.
+and names some of the items. The responses are encoded one by one into one response. The request waits in its connection
+meanwhile, so that the requests of a connection keep their order.
 """
 
 from __future__ import annotations
@@ -14,120 +14,133 @@ from typing import Any, NamedTuple
 import trio
 
 from anabranch.broker.deferred import Deferred
+from anabranch.broker.joined_answer import AnswerError, EncodedAnswer, JoinedAnswer, Sink, Slice
 from anabranch.broker.request_context import Answer, CloseConnectionError, RequestContext
 from anabranch.protocol.api_keys import ApiKey
-from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.generated.sync_group import SyncGroupRequest
+from anabranch.protocol.named_items import ITEMS_A_STEP, REFUSED, Repeated, each_once
 
 LEAST_BYTES = 512
 """A smaller request is not cut: it names few partitions."""
-
-
 _BYTES_AS_AN_ITEM = 64 * 1024
 
 
-class _Named(NamedTuple):
-    """The fields that list the items of a request and the results of its response; ``inner``: the fields of a topic."""
+class Cut(NamedTuple):
+    """The arrays of a request that are cut, and those of its response, each from the outermost to the innermost."""
 
-    asked: str
-    answered: str
-    asked_inner: str = ""
-    answered_inner: str = ""
+    asked: tuple[str, ...]
+    answered: tuple[str, ...]
     at_once: int = 64
     in_turn: bool = False
-    """Whether each slice is answered before the next slice starts: its deferred part is work, not waiting."""
+    """Whether each slice is answered before the next slice starts, so that few responses are there at a time."""
 
 
-_IN_TOPICS = _Named("topics", "topics", "partitions", "partitions")
-NAMED = {
-    ApiKey.PRODUCE: _Named("topic_data", "responses", "partition_data", "partition_responses"),
-    ApiKey.LIST_OFFSETS: _IN_TOPICS._replace(in_turn=True),  # each may read a segment, with pauses
-    ApiKey.METADATA: _Named("topics", "topics"),
-    ApiKey.FIND_COORDINATOR: _Named("coordinator_keys", "coordinators"),
-    ApiKey.DESCRIBE_GROUPS: _Named("groups", "groups"),
-    ApiKey.DELETE_GROUPS: _Named("groups_names", "results"),
-    ApiKey.DELETE_RECORDS: _IN_TOPICS._replace(at_once=4),  # each may remove and create files
-    ApiKey.OFFSET_COMMIT: _IN_TOPICS._replace(at_once=1_000),  # each is a record in one batch, written as a whole
-    ApiKey.OFFSET_DELETE: _IN_TOPICS._replace(at_once=1_000),
-    ApiKey.OFFSET_FETCH: _Named("groups", "groups"),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: _IN_TOPICS,
-    ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS: _IN_TOPICS._replace(in_turn=True),  # each may read a znode
-    ApiKey.DESCRIBE_CONFIGS: _Named("resources", "results", at_once=16),  # each has dozens of keys
-    ApiKey.DESCRIBE_PRODUCERS: _Named("topics", "topics", "partition_indexes", "partitions"),
+_PARTITIONS = Cut(("topics", "partitions"), ("topics", "partitions"))
+_INDEXES = Cut(("topics", "partition_indexes"), ("topics", "partitions"), in_turn=True)
+CUTS: dict[int, tuple[Cut, ...]] = {
+    ApiKey.PRODUCE: (Cut(("topic_data", "partition_data"), ("responses", "partition_responses")),),
+    ApiKey.LIST_OFFSETS: (_PARTITIONS._replace(in_turn=True),),  # each may read a segment, with pauses
+    ApiKey.METADATA: (Cut(("topics",), ("topics",), in_turn=True),),
+    ApiKey.FIND_COORDINATOR: (Cut(("coordinator_keys",), ("coordinators",)),),
+    ApiKey.LEAVE_GROUP: (Cut(("members",), ("members",)),),
+    ApiKey.DESCRIBE_GROUPS: (Cut(("groups",), ("groups",)),),
+    ApiKey.DELETE_GROUPS: (Cut(("groups_names",), ("results",)),),
+    ApiKey.DELETE_RECORDS: (_PARTITIONS._replace(at_once=4),),  # each may remove and create files
+    ApiKey.OFFSET_COMMIT: (_PARTITIONS._replace(at_once=500),),  # each is a record in one batch, written as a whole
+    ApiKey.OFFSET_DELETE: (_PARTITIONS._replace(at_once=500),),
+    ApiKey.OFFSET_FETCH: (  # each slice waits once until the coordinator is known to be the only one
+        _INDEXES._replace(at_once=1_000),
+        Cut(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions"), at_once=1_000, in_turn=True),
+    ),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (_PARTITIONS,),
+    ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS: (_PARTITIONS._replace(in_turn=True),),  # each may read a znode
+    ApiKey.DESCRIBE_CONFIGS: (Cut(("resources",), ("results",), 16, in_turn=True),),  # each has dozens of keys
+    ApiKey.DESCRIBE_PRODUCERS: (_INDEXES,),
+    ApiKey.CREATE_ACLS: (Cut(("creations",), ("results",)),),
+    ApiKey.DELETE_ACLS: (Cut(("filters",), ("filter_results",)),),
+    ApiKey.DESCRIBE_HOLDS: (_INDEXES,),
 }
 
 
-class Slice(NamedTuple):
-    """A slice of a request. ``continues``: its first topic is also the last topic of the slice before."""
-
-    request: Any
-    continues: bool = False
-
-
-def cut(api_key: int, request: Any) -> list[Slice]:
-    """Cut the request into slices, in order; one slice if the request is small, or if its kind is not cut."""
-    named = NAMED.get(api_key)  # type: ignore[call-overload]
-    if named is None:
-        return [Slice(request)]
-    asked = getattr(request, named.asked) or ()
-    inner = named.asked_inner
-    weight = sum(_weight(item) for topic in asked for item in getattr(topic, inner)) if inner else len(asked)
-    if weight <= named.at_once:
-        return [Slice(request)]
-    if inner:
-        return list(_cut_topics(named, request))
-    parts = (asked[first : first + named.at_once] for first in range(0, len(asked), named.at_once))
-    return [Slice(_with(request, named.asked, part)) for part in parts]
+def cut_of(api_key: int, request: Any) -> Cut | None:
+    """How the request is cut; None if it is small, or if its kind is not cut."""
+    for found in CUTS.get(api_key, ()):
+        if getattr(request, found.asked[0]):
+            return None if _weight(found.asked, request, found.at_once) <= found.at_once else found
+    return None
 
 
-def _weight(item: Any) -> int:
-    """The number of items that ``item`` counts for: more bytes of records take longer to check and to write."""
+def _weight(path: tuple[str, ...], owner: Any, most: int) -> int:
+    """The number of items that the arrays ``path`` count for, or any number above ``most``."""
+    items = getattr(owner, path[0]) or ()
+    count = len(items)
+    if count > most:
+        return count
+    for item in items:
+        count += _weight(path[1:], item, most) if len(path) > 1 else _more_weight(item)
+        if count > most:
+            break
+    return count
+
+
+def _more_weight(item: Any) -> int:
+    """More bytes of records take longer to check and to write: the items that they count for."""
     records = getattr(item, "records", None)
-    return 1 if records is None else 1 + len(records) // _BYTES_AS_AN_ITEM
+    return 0 if records is None else len(records) // _BYTES_AS_AN_ITEM
 
 
-def _cut_topics(named: _Named, request: Any) -> Iterator[Slice]:
-    some: list[Any] = []
-    room, continues = named.at_once, False
-    for topic in getattr(request, named.asked):
-        some.append(_with(topic, named.asked_inner, []))
-        for number, item in enumerate(getattr(topic, named.asked_inner)):
-            weight = _weight(item)
-            if weight > room and room < named.at_once:
-                continues_here = number > 0
-                if not continues_here:
-                    some.pop()
-                yield Slice(_with(request, named.asked, some), continues)
-                some, room, continues = [_with(topic, named.asked_inner, [])], named.at_once, continues_here
-            getattr(some[-1], named.asked_inner).append(item)
-            room -= weight
-    yield Slice(_with(request, named.asked, some), continues)
+class _Cutter:
+    """Cuts a request. The items of a slice are taken out of the request, so that they are freed with the slice."""
+
+    def __init__(self, found: Cut, request: Any) -> None:
+        self._path = found.asked
+        self._at_once = self._room = found.at_once
+        self._open = [_with(request, self._path[0], [])]
+        """Copies of the request, and of the items around the next item, with their items of this slice."""
+        self._totals = [0] * len(self._path)
+        self._continues = 0
+
+    def run(self, request: Any) -> Iterator[Slice]:
+        yield from self._level(0, request)
+        yield Slice(self._open[0], self._continues)
+
+    def _level(self, depth: int, owner: Any) -> Iterator[Slice]:
+        path, items = self._path, getattr(owner, self._path[depth])
+        is_innermost = depth == len(path) - 1
+        for number, item in enumerate(items):
+            weight = 1 + (_more_weight(item) if is_innermost else 0)
+            if weight > self._room and self._room < self._at_once:
+                yield self._close(depth)
+            self._room -= weight
+            items[number] = None
+            if is_innermost:
+                getattr(self._open[depth], path[depth]).append(item)
+                continue
+            inner = getattr(item, path[depth + 1])
+            self._totals[depth] = len(inner or ())
+            self._enter(depth, _with(item, path[depth + 1], None if inner is None else []))
+            if inner:
+                yield from self._level(depth + 1, item)
+
+    def _enter(self, depth: int, item: Any) -> None:
+        """Add an item without its inner items, which follow."""
+        getattr(self._open[depth], self._path[depth]).append(item)
+        self._open[depth + 1 :] = [item]
+
+    def _close(self, depth: int) -> Slice:
+        """End the slice before an item at this depth. The items around it begin the next slice."""
+        done = Slice(self._open[0], self._continues, tuple(self._totals[:depth]))
+        around = self._open[1 : depth + 1]
+        self._open = [_with(self._open[0], self._path[0], [])]
+        for level, item in enumerate(around):
+            self._enter(level, _with(item, self._path[level + 1], []))
+        self._continues, self._room = depth, self._at_once
+        return done
 
 
-def joined(api_key: int, slices: list[Slice], responses: list[Any]) -> Any:
-    """Join the responses of all slices; there is at least one. Fields outside the items are from the first response.
-
-    A topic that was deleted and created again between two slices appears twice in the response.
-
-    If a response refuses a slice as a whole, the first such response is returned: that slice has no results.
-    """
-    named = NAMED[ApiKey(api_key)]
-    items: list[Any] = []
-    for response in responses:
-        if getattr(response, "error_code", ErrorCode.NONE):
-            return response
-    for part, response in zip(slices, responses, strict=True):
-        more = getattr(response, named.answered)
-        if part.continues and _incarnation(more[0]) == _incarnation(items[-1]):
-            getattr(items[-1], named.answered_inner).extend(getattr(more[0], named.answered_inner))
-            more = more[1:]
-        items += more
-    return _with(responses[0], named.answered, items)
-
-
-def _incarnation(topic: Any) -> int | None:
-    """The incarnation of a topic in a response; None if the response has none."""
-    found: int | None = getattr(topic, "topic_incarnation", None)
-    return found
+def cut(found: Cut, request: Any) -> Iterator[Slice]:
+    """The slices of a request, in order."""
+    return _Cutter(found, request).run(request)
 
 
 def _with(message: Any, field: str, value: Any) -> Any:
@@ -136,42 +149,97 @@ def _with(message: Any, field: str, value: Any) -> Any:
     return changed
 
 
-async def serve(handle: Callable[[RequestContext, Any], Answer], ctx: RequestContext, request: Any) -> Answer:
+async def leave_each_once(ctx: RequestContext, request: Any) -> None:
+    """Leave each name once in the request, and note repeated names for a handler that refuses them."""
+    repeated: Repeated = set()
+    for _ in each_once(ctx.api_key, request, repeated):
+        await trio.lowlevel.checkpoint()
+    if ctx.api_key in REFUSED:
+        ctx.repeated = repeated
+    elif ctx.api_key == ApiKey.SYNC_GROUP:
+        await _leave_members(ctx, request)
+
+
+async def _leave_members(ctx: RequestContext, request: SyncGroupRequest) -> None:
+    """Leave only the assignments of the group's members: an assignment for anybody else has no effect."""
+    members = ctx.node.groups.member_ids(request.group_id)
+    if members is None:
+        return
+    kept = []
+    for number, assigned in enumerate(request.assignments, 1):
+        if assigned.member_id in members:
+            kept.append(assigned)
+        if number % ITEMS_A_STEP == 0:
+            await trio.lowlevel.checkpoint()
+    request.assignments = kept
+
+
+async def serve(
+    handle: Callable[[RequestContext, Any], Answer], ctx: RequestContext, request: Any, sink: Sink
+) -> Answer:
     """Apply a request slice by slice. ``CloseConnectionError`` is raised only after every slice was applied."""
-    slices = cut(ctx.api_key, request)
-    if len(slices) == 1:
+    found = cut_of(ctx.api_key, request)
+    if found is None:
         return handle(ctx, request)
-    answers = []
+    header = (ctx.api_key, ctx.api_version, ctx.correlation_id)
+    joining = _Joining(JoinedAnswer(header, found.asked, found.answered, sink))
     failure: CloseConnectionError | None = None
-    for part in slices:
+    is_silent = False
+    for index, part in enumerate(cut(found, request)):
         try:
             answer = handle(ctx, part.request)
-            if isinstance(answer, Deferred) and NAMED[ApiKey(ctx.api_key)].in_turn:
+            if isinstance(answer, Deferred) and found.in_turn:
                 answer = await answer.value()
-            answers.append(answer)
+            if answer is None:
+                is_silent = True
+            else:
+                joining.expect(index, part, answer)
         except CloseConnectionError as error:
             failure = failure or error
+        if joining.error is not None and found.in_turn:
+            break
         await trio.lowlevel.checkpoint()
     if failure is not None:
         raise failure
-    return None if None in answers else _once_all_are_there(ctx.api_key, slices, answers)
+    if is_silent:
+        return None
+    return joining.all_expected()
 
 
-def _once_all_are_there(api_key: int, slices: list[Slice], answers: list[Answer]) -> Answer:
-    responses: list[Any] = [None] * len(answers)
-    answer: Deferred[Any] = Deferred()
-    missing = len(answers)
+class _Joining:
+    """Waits for the responses to all slices."""
 
-    def arrived(index: int, response: Any) -> None:
-        nonlocal missing
-        responses[index] = response
-        missing -= 1
-        if not missing:
-            answer.fill(joined(api_key, slices, responses))
+    def __init__(self, joined: JoinedAnswer) -> None:
+        self._joined: JoinedAnswer | None = joined
+        self._missing = 0
+        self._is_complete = False
+        self._whole: Deferred[Any] = Deferred()
+        self.error: str | None = None
 
-    for index, found in enumerate(answers):
-        if isinstance(found, Deferred):
-            found.then(lambda response, index=index: arrived(index, response))  # type: ignore[misc]
+    def expect(self, index: int, part: Slice, answer: Any) -> None:
+        """Take the response to a slice, now or when it is there."""
+        self._missing += 1
+        if isinstance(answer, Deferred):
+            answer.then(lambda response: self._arrived(index, part, response))
         else:
-            arrived(index, found)
-    return answer
+            self._arrived(index, part, answer)
+
+    def all_expected(self) -> Answer:
+        """The response to the whole; no other slice follows."""
+        self._is_complete = True
+        self._fill_when_complete()
+        return self._whole
+
+    def _arrived(self, index: int, part: Slice, response: Any) -> None:
+        self._missing -= 1
+        if self._joined is not None:
+            try:
+                self._joined.add(index, part, response)
+            except AnswerError as error:
+                self.error, self._joined = str(error), None
+        self._fill_when_complete()
+
+    def _fill_when_complete(self) -> None:
+        if self._is_complete and not self._missing and not self._whole.filled:
+            joined, self._joined = self._joined, None
+            self._whole.fill(EncodedAnswer([], 0, self.error) if joined is None else joined.finished())

@@ -10,9 +10,12 @@ from anabranch.broker.deferred import Deferred
 from anabranch.broker.large_batches import NONE, LargeBatches
 from anabranch.broker.node import Node
 from anabranch.protocol.message import Message
+from anabranch.protocol.named_items import Repeated
 
 Answer: TypeAlias = Message | Deferred[Any] | None
 """A response, a response that is filled in later, or None if the request gets no response (acks=0)."""
+
+_NOTHING: Repeated = set()
 
 Handler: TypeAlias = Callable[["RequestContext", Any], Answer]
 
@@ -37,6 +40,7 @@ class RequestContext:
         "large_batches",
         "listener",
         "node",
+        "repeated",
         "request_bytes",
         "session",
     )
@@ -68,6 +72,8 @@ class RequestContext:
         """The time when the request had arrived, and the time when its handling began."""
         self.is_follower = False
         """Whether the request is a fetch of another broker."""
+        self.repeated: Repeated = _NOTHING
+        """The topics and partitions that the request names more than once, if its API refuses them."""
         self.large_batches: LargeBatches = NONE
         """The records that were read from the request's large batches."""
 

@@ -39,6 +39,7 @@ class ControllerConfig:
     leader_imbalance_check_interval_seconds: int = 300
     leader_imbalance_per_broker_percentage: int = 10
     request_limits: RequestLimits = field(default_factory=RequestLimits)
+    socket_response_max_bytes: int = 64 << 20
     socket_keepalive_timeout_ms: int = 30_000
     connections_max_idle_ms: int = 600_000
     partition_drain_check_interval_ms: int = 1_000
@@ -89,6 +90,7 @@ class ControllerConfig:
                 max_admin_elements=values["admin.request.max.elements"],
                 bulk_apis=frozenset(),
             ),
+            socket_response_max_bytes=values["socket.response.max.bytes"],
             socket_keepalive_timeout_ms=values["socket.keepalive.timeout.ms"],
             connections_max_idle_ms=values["connections.max.idle.ms"],
             partition_drain_check_interval_ms=values["partition.drain.check.interval.ms"],

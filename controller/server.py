@@ -20,7 +20,7 @@ from anabranch.controller.admin.error_responses import not_controller
 from anabranch.controller.config import ControllerConfig
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.framing import HEALTH_CHECK, BufferPool, Request, ServerConnection
+from anabranch.protocol.framing import HEALTH_CHECK, BufferPool, Request, ServerConnection, TooLargeError
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.primitives import DecodeError
 from anabranch.runtime.accepting import accept_connections
@@ -58,6 +58,7 @@ class _Connection:
         self._max_idle_s = config.connections_max_idle_ms / 1000 if config.connections_max_idle_ms >= 0 else math.inf
         self._limits = config.request_limits
         self._frames = ServerConnection(self._limits, pool)
+        self._most_answer_bytes = config.socket_response_max_bytes
         self._slots = trio.Semaphore(MAX_UNANSWERED)
         self._sending = trio.Lock()
 
@@ -123,9 +124,14 @@ class _Connection:
         header = request.header
         try:
             async with self._sending:
-                parts = await write_response(header.api_key, version, header.correlation_id, response)
+                parts = await write_response(
+                    header.api_key, version, header.correlation_id, response, self._most_answer_bytes
+                )
                 await self._stream.send(parts)
         except OSError:
+            self._stream.close()
+        except TooLargeError as error:
+            logger.warning("connection.response_not_sent", client=self._stream.peer, reason=str(error))
             self._stream.close()
         finally:
             self._slots.release()

@@ -16,7 +16,7 @@ from anabranch.protocol import steps
 from anabranch.protocol.api_keys import API_BY_NUMBER, ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.message import Message
-from anabranch.protocol.primitives import DecodeError, bad_length, skip_tags
+from anabranch.protocol.primitives import DecodeError, EncodeError, bad_length, skip_tags
 from anabranch.protocol.request_limits import DEFAULT_LIMITS, RequestLimits, response_budget
 from anabranch.protocol.types import Part
 
@@ -30,6 +30,8 @@ LARGE_FRAME_BYTES: Final = steps.LARGE_BYTES
 """A frame of this size is decoded in steps."""
 MANY_ITEMS: Final = 1_000
 """A message with more array items than this is encoded in steps."""
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+"""The default of ``socket.response.max.bytes``."""
 HEALTH_CHECK: Final = "anabranch-health"
 """The software name in the ApiVersions request of a health check."""
 
@@ -64,6 +66,10 @@ def _other_protocol(first: bytes) -> str | None:
         return "HTTP"
     is_tls = first[0] in _TLS_RECORDS and first[1] == 3 and first[2] <= 4
     return "TLS" if is_tls else None
+
+
+class TooLargeError(EncodeError):
+    """A response is larger than the process may send."""
 
 
 class UnsupportedRequestError(FrameError):
@@ -334,10 +340,21 @@ def encode_response(api_key: int, api_version: int, correlation_id: int, respons
 
 
 def encode_response_in_steps(
-    api_key: int, api_version: int, correlation_id: int, response: Message
+    api_key: int, api_version: int, correlation_id: int, response: Message, most_bytes: int = MAX_ANSWER_BYTES
 ) -> Generator[None, None, list[Part]]:
-    """``encode_response`` for many items: yields after each item. The response must not change meanwhile."""
-    return _framed_in_steps(_encoded_response_header(api_key, api_version, correlation_id), response, api_version)
+    """``encode_response`` for many items: yields after each item. The response must not change meanwhile.
+
+    Raises TooLargeError for more than ``most_bytes``; records do not count.
+    """
+    header = _encoded_response_header(api_key, api_version, correlation_id)
+    return _framed_in_steps(header, response, api_version, most_bytes)
+
+
+def frame_in_pieces(api_key: int, api_version: int, correlation_id: int, pieces: list[bytearray]) -> list[bytearray]:
+    """A response whose body is encoded already, with its size and header in front."""
+    found = [_encoded_response_header(api_key, api_version, correlation_id), *pieces]
+    _write_size(found[0], 0, sum(map(len, found)) - SIZE_BYTES)
+    return found
 
 
 def _encoded_response_header(api_key: int, api_version: int, correlation_id: int) -> bytearray:
@@ -354,9 +371,14 @@ def _framed(out: bytearray, message: Message, version: int) -> list[Part]:
     return parts
 
 
-def _framed_in_steps(out: bytearray, message: Message, version: int) -> Generator[None, None, list[Part]]:
+def _framed_in_steps(
+    out: bytearray, message: Message, version: int, most_bytes: int = 2**31 - 1
+) -> Generator[None, None, list[Part]]:
     parts: list[Part] = []
-    yield from steps.encode_into(message, version, out, parts)
+    for pause in steps.encode_into(message, version, out, parts):
+        if len(out) > most_bytes:
+            raise TooLargeError(f"{type(message).__name__} of more than {most_bytes} bytes")
+        yield pause
     _write_size(out, 0, sum(map(len, parts)) - SIZE_BYTES)
     return parts
 

@@ -47,15 +47,19 @@ class EncoderWriter:
         source.line()
 
     def struct(self, fields: Sequence[Field], owner: str, path: str) -> None:
-        for f in required_elsewhere(fields, self.version):
-            self.flush()
-            self.source.line(f"if {is_set(f, f'{owner}.{f.name}')}:")
-            self.source.line(f'    raise not_in_version("{dotted(path, f.name)}")')
+        self.refuse_elsewhere(fields, owner, path)
         for f in plain_fields(fields, self.version):
             self.field(f, f"{owner}.{f.name}", path)
         if self.flexible:
             self.tags(fields, owner, path)
         self.flush()
+
+    def refuse_elsewhere(self, fields: Sequence[Field], owner: str, path: str) -> None:
+        """Write the check that fields that this version lacks have their defaults."""
+        for f in required_elsewhere(fields, self.version):
+            self.flush()
+            self.source.line(f"if {is_set(f, f'{owner}.{f.name}')}:")
+            self.source.line(f'    raise not_in_version("{dotted(path, f.name)}")')
 
     def field(self, f: Field, value: str, path: str) -> None:
         nullable = self.version in f.nullable

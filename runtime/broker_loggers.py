@@ -22,13 +22,14 @@ _SET, _DELETE = 0, 1
 def describe(node_id: int, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
     """The level in force of each logger. Raises ``KafkaError`` for the loggers of another node."""
     _check_is_ours(node_id, resource.resource_name)
-    wanted = resource.configuration_keys
+    levels = log_setup.levels()
+    wanted = levels.keys() & resource.configuration_keys if resource.configuration_keys else levels.keys()
     return [
         DescribeConfigsResourceResult(
             name=name, value=level, read_only=False, config_source=_DYNAMIC_BROKER_LOGGER, is_sensitive=False
         )
-        for name, level in log_setup.levels().items()
-        if not wanted or name in wanted
+        for name, level in levels.items()
+        if name in wanted
     ]
 
 

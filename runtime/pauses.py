@@ -11,6 +11,7 @@ from anabranch.protocol.decode_budget import free_in_steps
 from anabranch.protocol.framing import (
     LARGE_FRAME_BYTES,
     MANY_ITEMS,
+    MAX_ANSWER_BYTES,
     Request,
     RequestHeader,
     decode_request,
@@ -71,8 +72,13 @@ async def write_request(header: RequestHeader, body: Message) -> list[Part]:
     return encode_request(header, body)
 
 
-async def write_response(api_key: int, api_version: int, correlation_id: int, response: Message) -> list[Part]:
-    """``encode_response``, with pauses where the response has many items; it must not change meanwhile."""
+async def write_response(
+    api_key: int, api_version: int, correlation_id: int, response: Message, most_bytes: int = MAX_ANSWER_BYTES
+) -> list[Part]:
+    """``encode_response``, with pauses where the response has many items; it must not change meanwhile.
+
+    Raises TooLargeError for many items of more than ``most_bytes``.
+    """
     if has_more_items(response, MANY_ITEMS):
-        return await with_pauses(encode_response_in_steps(api_key, api_version, correlation_id, response))
+        return await with_pauses(encode_response_in_steps(api_key, api_version, correlation_id, response, most_bytes))
     return encode_response(api_key, api_version, correlation_id, response)

@@ -219,6 +219,14 @@ _NETWORK_KEYS = [
         POSITIVE,
         doc="the most elements of a request of the controller, which may name every partition",
     ),
+    ConfigKey(
+        "socket.response.max.bytes",
+        INT,
+        64 << 20,
+        POSITIVE,
+        doc="the largest response, without the records of a fetch (fetch.max.bytes); instead of a larger one, "
+        "the connection is closed",
+    ),
     ConfigKey("socket.send.buffer.bytes", INT, -1, UNLIMITED, doc="SO_SNDBUF; -1: the system's"),
     ConfigKey("socket.receive.buffer.bytes", INT, -1, UNLIMITED, doc="SO_RCVBUF; -1: the system's"),
     ConfigKey("socket.listen.backlog.size", INT, 4_096, POSITIVE, doc="connections that wait to be accepted"),
@@ -243,8 +251,8 @@ _NETWORK_KEYS = [
         LONG,
         -1,
         UNLIMITED,
-        doc="the broker reads no further request while the requests that it receives or handles, and the held "
-        "batches, have this many bytes; -1: no limit",
+        doc="the broker reads no further request while the requests that it receives or handles, the held batches, "
+        "and the responses that are not sent yet, have this many bytes; -1: no limit",
     ),
     ConfigKey(
         "max.retried.partitions.per.connection",
@@ -459,6 +467,7 @@ _COORDINATOR_KEYS = [
         "group.initial.rebalance.delay.ms", INT, 3_000, NATURAL, doc="how long a new group waits for more members"
     ),
     ConfigKey("group.max.size", INT, INT_MAX, POSITIVE, doc="the most members of a group"),
+    ConfigKey("group.max.protocols", INT, 1_000, POSITIVE, doc="the most assignors that a member may offer"),
     ConfigKey("fetch.max.bytes", INT, 55 << 20, Between(1024), doc="the largest answer to a fetch of a consumer"),
     ConfigKey(
         "fetch.error.delay.ms",

@@ -22,6 +22,7 @@ SHARED_KEYS = (
     "admin.request.max.bytes",
     "request.max.elements",
     "admin.request.max.elements",
+    "socket.response.max.bytes",
     "socket.keepalive.timeout.ms",
     "connections.max.idle.ms",
     "metrics.listener",

@@ -63,15 +63,17 @@ def _described_members(shard: Shard, group: Group, now: Now) -> list[DescribedGr
     ]
 
 
-def list_groups(shard: Shard, states: Collection[str], readers_of: Collection[str] = ()) -> list[ListedGroup]:
+def list_groups(
+    shard: Shard, states: Collection[str] | None = None, readers_of: Collection[str] = ()
+) -> list[ListedGroup]:
     """The groups in any of ``states`` (names as in ``GroupState``) that may read a topic of ``readers_of``.
 
-    An empty filter excludes no group.
+    No ``states``, or no topic, excludes no group.
     """
     return [
         ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type or "", group_state=group.state.value)
         for group in shard.groups.values()
-        if not states or group.state.value in states
+        if states is None or group.state.value in states
         if not readers_of or any(_may_read(shard, group, topic) for topic in readers_of)
     ]
 

@@ -10,11 +10,12 @@ MS_PER_MINUTE = 60_000
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """Group and offset settings of a broker; every default is Kafka's."""
+    """Group and offset settings of a broker; every default is Kafka's, if Kafka has the key."""
 
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
     max_size: int = 2**31 - 1
+    max_protocols: int = 1_000
     initial_rebalance_delay_ms: int = 3_000
     new_member_join_timeout_ms: int = 300_000
     """How long the first JoinGroup of a member may wait (Kafka's NewMemberJoinTimeoutMs; not a configuration key)."""
@@ -44,6 +45,7 @@ _FIELD_OF_KEY = {
     "group.min.session.timeout.ms": "min_session_timeout_ms",
     "group.max.session.timeout.ms": "max_session_timeout_ms",
     "group.max.size": "max_size",
+    "group.max.protocols": "max_protocols",
     "group.initial.rebalance.delay.ms": "initial_rebalance_delay_ms",
     "offset.metadata.max.bytes": "offset_metadata_max_bytes",
     "offsets.commit.timeout.ms": "offsets_commit_timeout_ms",

@@ -70,6 +70,9 @@ class Joining:
 
 def join_group(turn: Turn, token: Token, ctx: RequestOrigin, request: JoinGroupRequest, unique: str) -> None:
     """Add a member or let it rejoin, and start or complete a rebalance if that is needed."""
+    if len(request.protocols) > turn.config.max_protocols:
+        turn.out.reply(token, join_error(ctx.api_version, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        return
     joining = Joining(
         request=request,
         parked=ParkedJoin(token, ctx.api_version),

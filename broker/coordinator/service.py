@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -29,6 +29,7 @@ from anabranch.broker.coordinator.broker_services import OffsetsLog, RequestOrig
 from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.counted import Creation, RecentCreations
 from anabranch.broker.coordinator.deletions import Deletion, RecentDeletions, as_of
+from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.leadership import Leadership
 from anabranch.broker.coordinator.loaded_partition import LoadedPartition
 from anabranch.broker.coordinator.placement import partition_for
@@ -77,6 +78,11 @@ S = TypeVar("S")
 
 POSITIONS_LEVEL = 2
 """The level of the feature ``group_coordinator`` from which on positions are answered."""
+
+
+_STATES = frozenset(state.value for state in GroupState)
+_MAX_TOPICS_OF_READERS = 1_000
+"""The most topics whose readers one ListGroups request may ask for: each is looked up for every group."""
 
 
 class GroupCoordinator:
@@ -272,6 +278,12 @@ class GroupCoordinator:
         found.carry_out(turn, request.group_id)
         return token
 
+    def member_ids(self, group_id: str) -> Collection[str] | None:
+        """The ids of the group's present members; None if this broker does not know the group."""
+        found = self._find(group_id)
+        group = None if isinstance(found, ErrorCode) else found.shard.groups.get(group_id)
+        return None if group is None else group.members.keys()
+
     def heartbeat(self, ctx: RequestOrigin, request: HeartbeatRequest) -> Deferred[HeartbeatResponse]:
         """Answered at once. While the group loads, the answer is NONE, because sessions start after the load."""
         token: Deferred[HeartbeatResponse] = Deferred()
@@ -428,10 +440,13 @@ class GroupCoordinator:
         """The groups of all loaded partitions. The error is COORDINATOR_LOAD_IN_PROGRESS while some are loading."""
         if self._leadership.is_closed:
             return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if len(request.readers_of) > _MAX_TOPICS_OF_READERS:
+            return ListGroupsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        states = _STATES.intersection(request.states_filter) if request.states_filter else None
         loading = self._leadership.is_loading
         response = ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE)
         for loaded in self._leadership.loaded.values():
-            response.groups.extend(admin.list_groups(loaded.shard, request.states_filter, request.readers_of))
+            response.groups.extend(admin.list_groups(loaded.shard, states, request.readers_of))
         return response
 
     def topic_readers(self, request: TopicReadersRequest) -> Deferred[TopicReadersResponse]:

@@ -32,16 +32,19 @@ def _altered(
     ctx: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> Generator[None, None, AlterReplicaLogDirsResponse]:
     """Answer the request, one partition a step."""
-    results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    results: dict[str, dict[int, AlterReplicaLogDirPartitionResult]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
             for index in topic.partitions:
                 code = _move(ctx, TopicPartition(topic.name, index), directory.path)
                 result = AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
-                results.setdefault(topic.name, []).append(result)
+                results.setdefault(topic.name, {})[index] = result
                 yield
     return AlterReplicaLogDirsResponse(
-        results=[AlterReplicaLogDirTopicResult(topic_name=name, partitions=found) for name, found in results.items()]
+        results=[
+            AlterReplicaLogDirTopicResult(topic_name=name, partitions=list(found.values()))
+            for name, found in results.items()
+        ]
     )
 
 

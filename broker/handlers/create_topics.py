@@ -21,8 +21,8 @@ def handle(ctx: RequestContext, request: CreateTopicsRequest) -> Answer:
     def failed(error: KafkaError) -> CreateTopicsResponse:
         return CreateTopicsResponse(
             topics=[
-                CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
-                for topic in request.topics
+                CreatableTopicResult(name=name, error_code=error.code, error_message=error.message)
+                for name in dict.fromkeys(topic.name for topic in request.topics)
             ]
         )
 

@@ -21,7 +21,8 @@ def handle(ctx: RequestContext, request: DeleteTopicsRequest) -> Answer:
     def failed(error: KafkaError) -> DeleteTopicsResponse:
         return DeleteTopicsResponse(
             responses=[
-                DeletableTopicResult(name=name, error_code=error.code, error_message=error.message) for name in names
+                DeletableTopicResult(name=name, error_code=error.code, error_message=error.message)
+                for name in dict.fromkeys(names)
             ]
         )
 

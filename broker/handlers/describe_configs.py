@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from itertools import islice
+
+import trio
 
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.config_resources import ResourceType
@@ -28,6 +31,9 @@ from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.config import ConfigZnode
 from anabranch.zk_schemas.config_def import REQUIRED, ConfigKey
 from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS
+
+_ALL_KEYS = frozenset(key.name for keys in (TOPIC_CONFIGS, BROKER_CONFIGS) for key in keys)
+_NAMES_AT_ONCE = 10_000
 
 
 class ConfigSource(enum.IntEnum):
@@ -116,6 +122,7 @@ async def _describe(
 ) -> list[DescribeConfigsResourceResult]:
     node = ctx.node
     name = resource.resource_name
+    wanted = await _wanted(resource)
     if resource.resource_type == ResourceType.TOPIC:
         if name not in node.metadata.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
@@ -124,7 +131,7 @@ async def _describe(
         return [
             _entry(request, key, key.format(values[key.name]), layers.of_topic_key(key), False)
             for key in TOPIC_CONFIGS
-            if _wanted(resource, key)
+            if key.name in wanted
         ]
     if resource.resource_type == ResourceType.BROKER_LOGGER:
         return broker_loggers.describe(node.config.broker_id, resource)
@@ -138,7 +145,7 @@ async def _describe(
         return [
             _entry(request, key, layers.default[key.name], layers.of_default_alone(key.name), not key.dynamic)
             for key in BROKER_CONFIGS
-            if key.name in layers.default and _wanted(resource, key)
+            if key.name in layers.default and key.name in wanted
         ]
     if name != str(node.config.broker_id):
         raise KafkaError(
@@ -148,12 +155,19 @@ async def _describe(
     return [
         _entry(request, key, key.format(node.dynamic.values[key.name]), layers.of_broker_key(key.name), not key.dynamic)
         for key in BROKER_CONFIGS
-        if _wanted(resource, key)
+        if key.name in wanted
     ]
 
 
-def _wanted(resource: DescribeConfigsResource, key: ConfigKey) -> bool:
-    return not resource.configuration_keys or key.name in resource.configuration_keys
+async def _wanted(resource: DescribeConfigsResource) -> frozenset[str]:
+    """The names of the keys to describe; a null or empty list stands for all keys."""
+    named = iter(resource.configuration_keys or _ALL_KEYS)
+    wanted: set[str] = set()
+    while some := list(islice(named, _NAMES_AT_ONCE)):
+        wanted |= _ALL_KEYS.intersection(some)
+        if len(some) == _NAMES_AT_ONCE:
+            await trio.lowlevel.checkpoint()
+    return frozenset(wanted)
 
 
 async def _layers(ctx: RequestContext, topic: str | None) -> _Layers:

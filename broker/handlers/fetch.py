@@ -35,12 +35,16 @@ from anabranch.protocol.types import TopicPartition
 
 _FIRST_SESSION_VERSION = 7
 _FULL_FETCHES = (FINAL_SESSION_EPOCH, INITIAL_SESSION_EPOCH)
+_LARGE_BYTES = 16 * 1024
+"""The partitions of a larger request are added in steps."""
+_LEAST_PARTITION_BYTES = 24
 READ_AT_ONCE = 256
 """The number of partitions that are read before other requests are served."""
 
 
 def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
-    target = _target(ctx, request)
+    is_large = ctx.request_bytes > _LARGE_BYTES
+    target = _target(ctx, request, is_large)
     if isinstance(target, ErrorCode):
         return FetchResponse(error_code=target)
     is_follower = request.replica_id >= 0
@@ -57,7 +61,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
     )
     read = FetchRead(ctx.node.replicas, ctx.node.leader_throttle, ctx.node.metrics, target, limits)
     steps = read.run_in_steps()
-    if len(target.dirty) > READ_AT_ONCE:
+    if is_large or len(target.dirty) > READ_AT_ONCE:
         return _answer_later(ctx, request, read, steps, None)
     for cold in steps:
         if cold is not None:
@@ -108,6 +112,8 @@ def _answer_later(
 
     async def run() -> FetchResponse:
         try:
+            if ctx.request_bytes > _LARGE_BYTES and not await _add_in_steps(ctx, request, target):
+                return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             if cold is not None:
                 await cold.warm()
             for number, found in enumerate(steps, 1):
@@ -130,33 +136,60 @@ def _answer_later(
     return later
 
 
-def _target(ctx: RequestContext, request: FetchRequest) -> FetchTarget | ErrorCode:
-    """The partitions to read: those of the session, of a new session, or of the request alone."""
+async def _add_in_steps(ctx: RequestContext, request: FetchRequest, target: FetchTarget) -> bool:
+    """Add the partitions of a large request; False if the session that it continues has no room for them."""
+    for number, topic in enumerate(request.forgotten_topics_data):
+        if number % READ_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
+        for first in range(0, len(topic.partitions), READ_AT_ONCE):
+            target.forget(
+                TopicPartition(topic.topic, index) for index in topic.partitions[first : first + READ_AT_ONCE]
+            )
+            if first:
+                await trio.lowlevel.checkpoint()
+    for _ in target.add_in_steps(request):
+        await trio.lowlevel.checkpoint()
+    if not isinstance(target, FetchSession) or ctx.node.fetch_sessions.count(target):
+        return True
+    return request.session_epoch in _FULL_FETCHES  # answered without a session that can be continued
+
+
+def _target(ctx: RequestContext, request: FetchRequest, is_large: bool) -> FetchTarget | ErrorCode:
+    """The partitions to read: those of the session, of a new session, or of the request alone.
+
+    The partitions of a large request are added later.
+    """
     sessions = ctx.node.fetch_sessions
     if ctx.api_version < _FIRST_SESSION_VERSION:
-        return _sessionless(ctx, request)
+        return _sessionless(ctx, request, is_large)
     if request.session_epoch in _FULL_FETCHES:
         if request.session_id != INVALID_SESSION_ID:
             sessions.remove(request.session_id)
         if request.session_epoch == FINAL_SESSION_EPOCH:
-            return _sessionless(ctx, request)
-        size = sum(len(topic.partitions) for topic in request.topics)
+            return _sessionless(ctx, request, is_large)
+        if is_large:
+            size = ctx.request_bytes // _LEAST_PARTITION_BYTES
+        else:
+            size = sum(len(topic.partitions) for topic in request.topics)
         created = sessions.create(size, is_follower=request.replica_id >= 0) if size else None
         if created is None:
-            return _sessionless(ctx, request)
+            return _sessionless(ctx, request, is_large)
         sessions.touch(created, ctx.session.fetch_sessions)
-        created.add(request)
-        sessions.count(created)
+        if not is_large:
+            created.add(request)
+            sessions.count(created)
         return created
     session = sessions.get(request.session_id)
     if session is None:
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     if session.epoch != request.session_epoch or session.is_read:
         return ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    return _continue(ctx, session, request)
+    return _continue(ctx, session, request, is_large)
 
 
-def _continue(ctx: RequestContext, session: FetchSession, request: FetchRequest) -> FetchSession | ErrorCode:
+def _continue(
+    ctx: RequestContext, session: FetchSession, request: FetchRequest, is_large: bool
+) -> FetchSession | ErrorCode:
     """Add the request's partitions to the session. A waiting fetch of the session is answered first.
 
     A session that finds no room for more partitions ends, and its client begins a new one.
@@ -164,6 +197,8 @@ def _continue(ctx: RequestContext, session: FetchSession, request: FetchRequest)
     session.answer_held()
     session.next_epoch()
     ctx.node.fetch_sessions.touch(session, ctx.session.fetch_sessions)
+    if is_large:
+        return session
     session.forget(
         TopicPartition(topic.topic, partition)
         for topic in request.forgotten_topics_data
@@ -173,7 +208,8 @@ def _continue(ctx: RequestContext, session: FetchSession, request: FetchRequest)
     return session if ctx.node.fetch_sessions.count(session) else ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def _sessionless(ctx: RequestContext, request: FetchRequest) -> FetchTarget:
+def _sessionless(ctx: RequestContext, request: FetchRequest, is_large: bool) -> FetchTarget:
     target = FetchTarget(ctx.node.purgatory)
-    target.add(request)
+    if not is_large:
+        target.add(request)
     return target

@@ -135,6 +135,8 @@ def _find(
 ) -> ListOffsetsPartitionResponse:
     index = asked.partition_index
     try:
+        if (topic, index) in ctx.repeated:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic}-{index} is named more than once")
         partition = ctx.node.replicas.leader(TopicPartition(topic, index), asked.current_leader_epoch)
         if asked.timestamp < 0 and ctx.api_version < _FIRST_VERSIONS.get(asked.timestamp, LATEST):
             raise KafkaError(

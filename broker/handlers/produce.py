@@ -75,6 +75,10 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
     acks = request.acks
     if acks not in (ACKS_ALL, 0, 1):
         return _refuse(request, KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks} is not -1, 0 or 1"))
+    if ctx.repeated:
+        twice = "-".join(map(str, min(ctx.repeated, key=str)))
+        refusal = KafkaError(ErrorCode.INVALID_REQUEST, f"{twice} is named more than once in one request")
+        return _answer(request, _refuse(request, refusal))
     if request.transactional_id is not None:
         refusal = KafkaError(NO_TRANSACTIONS_CODE, NO_TRANSACTIONS)
         return _answer(request, _refuse(request, refusal))

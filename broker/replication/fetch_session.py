@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
@@ -23,6 +23,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 
 MAX_EPOCH = 2**31 - 1
+_ADDED_AT_ONCE = 256
 EVICTION_S = 120.0
 """A session this old, or this long unused, may be evicted (Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
 
@@ -80,14 +81,27 @@ class FetchTarget:
     def add(self, request: FetchRequest) -> None:
         """Add or update the partitions of a request; each is looked at in the next read."""
         for topic in request.topics:
-            for asked in topic.partitions:
-                key = TopicPartition(topic.topic, asked.partition)
-                known = self.partitions.get(key)
-                if known is None:
-                    self.partitions[key] = FetchedPartition(asked)
-                else:
-                    known.update(asked)
-                self.dirty[key] = None
+            self._add(topic.topic, topic.partitions)
+
+    def add_in_steps(self, request: FetchRequest) -> Iterator[None]:
+        """``add`` for very many partitions: yields between them."""
+        for number, topic in enumerate(request.topics, 1):
+            for first in range(0, len(topic.partitions), _ADDED_AT_ONCE):
+                self._add(topic.topic, topic.partitions[first : first + _ADDED_AT_ONCE])
+                if first:
+                    yield
+            if number % _ADDED_AT_ONCE == 0:
+                yield
+
+    def _add(self, topic: str, partitions: list[FetchPartition]) -> None:
+        for asked in partitions:
+            key = TopicPartition(topic, asked.partition)
+            known = self.partitions.get(key)
+            if known is None:
+                self.partitions[key] = FetchedPartition(asked)
+            else:
+                known.update(asked)
+            self.dirty[key] = None
 
     def forget(self, keys: Iterable[TopicPartition]) -> None:
         """Stop reading these partitions."""

@@ -50,10 +50,12 @@ def error_response(api_key: int, request: Any, code: ErrorCode, message: str | N
         names = dict.fromkeys(topic.name for topic in request.topics)
         return CreatePartitionsResponse(results=[CreatePartitionsTopicResult(name=name, **error) for name in names])
     if api_key == ApiKey.DELETE_TOPICS:
-        by_name = [DeletableTopicResult(name=name, **error) for name in request.topic_names]
-        by_state = [DeletableTopicResult(name=t.name, topic_id=t.topic_id, **error) for t in request.topics]
+        by_name = [DeletableTopicResult(name=name, **error) for name in dict.fromkeys(request.topic_names)]
+        states = dict.fromkeys((topic.name, topic.topic_id) for topic in request.topics)
+        by_state = [DeletableTopicResult(name=name, topic_id=id, **error) for name, id in states]
         return DeleteTopicsResponse(responses=by_name + by_state)
-    named = [{"resource_type": r.resource_type, "resource_name": r.resource_name} for r in request.resources]
+    resources = dict.fromkeys((resource.resource_type, resource.resource_name) for resource in request.resources)
+    named = [{"resource_type": type, "resource_name": name} for type, name in resources]
     if api_key == ApiKey.ALTER_CONFIGS:
         return AlterConfigsResponse(responses=[AlterConfigsResourceResponse(**error, **name) for name in named])
     return IncrementalAlterConfigsResponse(responses=[IncrementalResourceResponse(**error, **name) for name in named])

@@ -15,7 +15,7 @@ import trio.testing
 from anabranch.broker import large_requests, metadata_cache
 from anabranch.broker.handlers import describe_log_dirs, fetch, metadata, update_metadata
 from anabranch.broker.handlers.fetch_read import FetchRead
-from anabranch.broker.large_requests import NAMED
+from anabranch.broker.large_requests import CUTS
 from anabranch.broker.log.log_moves import LogMoves
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.broker.replication.replica_manager import ReplicaManager
@@ -51,8 +51,8 @@ MANY = 5 * FEW + 3
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for key in list(NAMED):
-        monkeypatch.setitem(NAMED, key, NAMED[key]._replace(at_once=FEW))
+    for key, cuts in list(CUTS.items()):
+        monkeypatch.setitem(CUTS, key, tuple(found._replace(at_once=FEW) for found in cuts))
     monkeypatch.setattr(fetch, "READ_AT_ONCE", FEW)
     for module in (metadata, metadata_cache, update_metadata, describe_log_dirs):
         monkeypatch.setattr(module, "PARTITIONS_AT_ONCE", FEW)

@@ -111,7 +111,7 @@ async def serve(seed: int, passes: int) -> tuple[bytes, int]:
     rng = random.Random(seed)
     stream: Any = Narrow(rng)
     dispatcher: Any = Answers(rng)
-    values = {"max.retried.partitions.per.connection": 10}
+    values = {"max.retried.partitions.per.connection": 10, "socket.response.max.bytes": 1 << 20}
     node: Any = SimpleNamespace(
         config=SimpleNamespace(values=values, request_limits=RequestLimits()),
         metrics=BrokerMetrics(),

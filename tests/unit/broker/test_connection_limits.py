@@ -15,7 +15,7 @@ from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.broker.metrics import BrokerMetrics
 from anabranch.protocol.framing import LARGE_FRAME_BYTES, BufferPool, RequestHeader, encode_request
 from anabranch.protocol.generated.heartbeat import HeartbeatResponse
-from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from anabranch.protocol.request_limits import RequestLimits
 from anabranch.runtime.sim_clock import SimClock
 from tests.support.broker.loop_probe import LoopProbe
@@ -52,17 +52,17 @@ class Handler:
 
     def __init__(self) -> None:
         self.probe = LoopProbe()
-        self.members: list[int] = []
+        self.protocols: list[int] = []
 
-    def handle(self, ctx: Any, body: LeaveGroupRequest) -> HeartbeatResponse:
+    def handle(self, ctx: Any, body: JoinGroupRequest) -> HeartbeatResponse:
         self.probe.step(ctx.request_bytes)
-        self.members.append(len(body.members))
+        self.protocols.append(len(body.protocols))
         return HeartbeatResponse()
 
 
-def leave(members: int) -> bytes:
-    """A request of 32 bytes for each member."""
-    body = LeaveGroupRequest(members=[MemberIdentity(member_id=f"{index:029d}") for index in range(members)])
+def join(protocols: int) -> bytes:
+    """A request of 32 bytes for each protocol."""
+    body = JoinGroupRequest(protocols=[JoinGroupRequestProtocol(name=f"{index:026d}") for index in range(protocols)])
     parts = encode_request(RequestHeader(body.API_KEY, 4, 1, "client"), body)
     return b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]
 
@@ -71,7 +71,7 @@ async def serve(data: bytes, limits: RequestLimits = RequestLimits()) -> Handler
     handler = Handler()
     dispatcher: Any = handler
     stream: Any = Whole(data)
-    values = {"max.retried.partitions.per.connection": 10}
+    values = {"max.retried.partitions.per.connection": 10, "socket.response.max.bytes": 1 << 20}
     node: Any = SimpleNamespace(
         config=SimpleNamespace(values=values, request_limits=limits),
         metrics=BrokerMetrics(),
@@ -84,17 +84,17 @@ async def serve(data: bytes, limits: RequestLimits = RequestLimits()) -> Handler
 
 
 async def test_others_run_after_32_kib_of_requests_that_came_together() -> None:
-    handler = await serve(leave(320) * 6)
-    assert handler.members == [320] * 6
-    assert handler.probe.most_steps <= LARGE_FRAME_BYTES + len(leave(320))
+    handler = await serve(join(320) * 6)
+    assert handler.protocols == [320] * 6
+    assert handler.probe.most_steps <= LARGE_FRAME_BYTES + len(join(320))
 
 
 async def test_a_request_beyond_a_limit_closes_the_connection_and_names_the_field() -> None:
     with structlog.testing.capture_logs() as logs:
-        handler = await serve(leave(5_000), RequestLimits(max_elements=4_999))
-    assert handler.members == []
+        handler = await serve(join(5_000), RequestLimits(max_elements=4_999))
+    assert handler.protocols == []
     (rejected,) = [entry for entry in logs if entry["event"] == "connection.rejected"]
-    assert "members[]: more than 4999 elements in one message (request.max.elements)" in rejected["reason"]
+    assert "protocols[]: more than 4999 elements in one message (request.max.elements)" in rejected["reason"]
 
 
 async def test_the_items_of_a_large_request_are_freed_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,5 +106,5 @@ async def test_the_items_of_a_large_request_are_freed_in_steps(monkeypatch: pyte
         await free(arrays)
 
     monkeypatch.setattr(connection_module, "free", counted)
-    handler = await serve(leave(5_000) + leave(10))
-    assert (handler.members, freed) == ([5_000, 10], [5_000])
+    handler = await serve(join(5_000) + join(10))
+    assert (handler.protocols, freed) == ([5_000, 10], [5_000])

@@ -52,7 +52,9 @@ class Reader:
             config=SimpleNamespace(values={"fetch.error.delay.ms": delay_ms, "fetch.max.bytes": 1 << 20}),
             env=SimpleNamespace(clock=self.cluster.clock, rng=random.Random(1)),
         )
-        self.ctx: Any = SimpleNamespace(node=node, api_version=4, session=ClientSession(10), keeps_order=True)
+        self.ctx: Any = SimpleNamespace(
+            node=node, api_version=4, session=ClientSession(10), keeps_order=True, request_bytes=100
+        )
 
     def fetch(self, *partitions: int, max_wait_ms: int = 500, replica_id: int = -1) -> list[int] | None:
         """The error code of each partition in the answer; None if there is no answer yet."""
