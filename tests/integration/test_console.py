@@ -92,16 +92,16 @@ def topic(cluster: Cluster, console: Served, fresh_name: Callable[[str], str]) -
     return name
 
 
-def create(cluster: Cluster, name: str) -> str:
+def create(cluster: Cluster, name: str, **configs: str) -> str:
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        admin.create_topics([NewTopic(name, 4, 3)])
+        admin.create_topics([NewTopic(name, 4, 3, configs=configs)])
     return name
 
 
 def test_every_page_fits_while_a_topic_is_resized_under_load(
     cluster: Cluster, console: Served, browser: Browser, topic: str, fresh_name: Callable[[str], str]
 ) -> None:
-    hostile = create(cluster, fresh_name("hostile"))
+    hostile = create(cluster, fresh_name("hostile"), **{"message.timestamp.after.max.ms": str(2**63 - 1)})
     group = f"readers of {topic} / {HOSTILE}"[:200]
     with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         producer.send(
