@@ -27,6 +27,8 @@ MOST_TIMES = 16
 FLAT_BYTES = 96 * MIB
 """Memory beside the request: the answer, at most 64 MiB, and what the process needs for anything."""
 PROBE_LIMIT_S = 20.0
+SESSION_TIMEOUT_MS = 18_000
+"""The default: the watchdog ends a process by this time, and shall not by the load of the machine."""
 START_LIMIT_S = 60.0
 ONE_BROKER = {
     "default.replication.factor": "1",
@@ -92,7 +94,13 @@ async def fuzz(directory: Path, seed: int, goes_on: Callable[[int], bool]) -> Fu
 
     async with trio.open_nursery() as nursery:
         async with run_cluster(
-            directory, nursery, on_death=on_death, overrides=ONE_BROKER, brokers=1, controllers=1
+            directory,
+            nursery,
+            on_death=on_death,
+            overrides=ONE_BROKER,
+            brokers=1,
+            controllers=1,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
         ) as cluster:
             await _fuzz(cluster, random.Random(seed), goes_on, result)
         nursery.cancel_scope.cancel()

@@ -153,6 +153,7 @@ async def run_cluster(
     overrides: Mapping[str, str],
     brokers: int = 3,
     controllers: int = 2,
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
 ) -> AsyncIterator[SoakCluster]:
     """Start all processes and yield; processes that still run at the end are killed."""
     directory = directory.resolve()
@@ -174,7 +175,7 @@ async def run_cluster(
                 keys = {
                     "controller.id": str(controller_id),
                     "zookeeper.connect": f"{HOST}:{await network.route(ZOOKEEPER, server.client_port, name)}",
-                    "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+                    "zookeeper.session.timeout.ms": str(session_timeout_ms),
                     "controller.listener": f"PLAINTEXT://{HOST}:{port()}",
                     "inter.broker.listener.name": "INTERNAL",
                 }
@@ -192,6 +193,7 @@ async def run_cluster(
                     "advertised.listeners": f"CLIENTS://{HOST}:{outside},INTERNAL://{HOST}:{inside}",
                     "log.dirs": ",".join(map(str, cluster.log_dirs(name))),
                     **BROKER_KEYS,
+                    "zookeeper.session.timeout.ms": str(session_timeout_ms),
                     **overrides,
                 }
                 bootstrap.append(f"{HOST}:{outside}")
