@@ -390,7 +390,7 @@ class Partition:
         A leader whose disk is full proposes an ISR without itself, and the controller elects another member. If there
         is no other member, this broker continues to lead, so that its records can be read.
         """
-        if not self.is_leader or self.failed or self.pending_isr is not None:
+        if not self.is_leader or self.pending_isr is not None:
             return
         if self.log.is_full and any(self.services.is_live(replica) for replica in self._others_in_sync()):
             self._propose(self._others_in_sync())

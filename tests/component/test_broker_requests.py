@@ -13,6 +13,7 @@ import trio.testing
 
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
+from anabranch.broker.replication.partition import Partition
 from anabranch.protocol.acl_operations import NOT_ASKED
 from anabranch.protocol.batch_builder import BatchBuilder, build_batch
 from anabranch.protocol.compression import CompressionType
@@ -646,3 +647,17 @@ async def test_any_replica_describes_its_producers_and_only_the_leader_its_produ
         request = DescribeProducersRequest(topics=topics[:1], without_records=True)
         (refused,) = (await broker.request(request)).topics[0].partitions
         assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_only_a_follower_that_says_so_counts_as_without_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[int] = []
+    monkeypatch.setattr(Partition, "follower_has_no_room", lambda _self, replica_id: noted.append(replica_id))
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        topics = [ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(timestamp=-2)])]
+        for has_no_room in (False, True):
+            asked = ListOffsetsRequest(replica_id=2, topics=topics, has_no_room=has_no_room)
+            assert (await broker.request(asked)).topics[0].partitions[0].offset == 0
+    assert noted == [2]

@@ -567,6 +567,20 @@ def test_a_follower_with_a_full_disk_leaves_the_isr_at_once_and_is_not_awaited()
     assert leader.pending_isr is None, "it does not join again while it has no room"
 
 
+def test_a_follower_without_room_does_not_join_while_it_lacks_only_uncommitted_records() -> None:
+    cluster = ReplicaCluster()
+    cluster.elect(1, 0, [1, 2, 3])
+    cluster.append(1, b"a")
+    cluster.catch_up(1, 2, 3)
+    cluster.append(1, b"b")
+    leader = cluster[1].partition
+    leader.follower_has_no_room(3)
+    cluster.version += 1
+    leader.isr_committed([1, 2], cluster.version)
+    leader.review_isr()
+    assert (leader.log.high_watermark, leader.pending_isr) == (1, None)
+
+
 def test_a_follower_joins_the_isr_again_once_it_has_room() -> None:
     cluster, leader = full_follower()
     cluster.version += 1
