@@ -40,7 +40,7 @@ class PartitionSummary:
 _UNFINISHED = ".part"
 """The suffix of a file that an export has not copied completely."""
 _OF_A_LOG = re.compile(
-    r"\d{20}\.(log|index|timeindex|txnindex|snapshot)(\.(cleaned|swap|deleted))?"
+    r"\d{20}\.(log|index|timeindex|txnindex|snapshot|producers)(\.(cleaned|swap|deleted))?"
     r"|leader-epoch-checkpoint|partition-count-checkpoint|partition\.metadata"
     r"|quorum-state|\d{20}-\d{10}\.checkpoint"  # of Kafka's controllers
 )

@@ -63,6 +63,11 @@ class ClientSession:
         self._refreshes: dict[str, tuple[uuid.UUID | None, int, float]] = {}
         self._furthest: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
 
+    def introduce(self, software_name: str) -> None:
+        """Note the name of the client's software."""
+        self.software_name = software_name
+        self.connection.renumbers = not self.is_ours
+
     @property
     def is_ours(self) -> bool:
         """Whether the client is Anabranch's own, which follows a resize by itself."""

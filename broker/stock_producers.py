@@ -178,7 +178,7 @@ class StockProducers:
                 is_last = not _is_awaited(session, key)
             else:
                 is_last = session.is_furthest(key, batch)
-                _check_sequence(session, partition, batch, topic_id, version, self._clock)
+                _check_sequence(session, partition, batch, topic_id, version, now)
             is_moving = session.waits_for_leaders and _is_moving(batch, key.partition, *counts)
             if is_moving:
                 self._misplaced_at[key.topic] = now
@@ -237,18 +237,18 @@ class StockProducers:
 
 
 def _check_sequence(
-    session: ClientSession, partition: Partition, batch: RecordBatch, topic_id: uuid.UUID, version: int, clock: Clock
+    session: ClientSession, partition: Partition, batch: RecordBatch, topic_id: uuid.UUID, version: int, now: float
 ) -> None:
     """Raise unless an idempotent producer's batch may be written now: other batches may have to be repeated first.
 
     The log's own check is made here as well: a batch that the log refuses has to be repeated, so it stays awaited.
     """
-    key, now = partition.key, clock.monotonic()
+    key = partition.key
     if session.is_refreshing(key.topic, topic_id, version, now):
         raise _repeat(session, f"{key}: {_EARLIER_FIRST}")
     producers = partition.log.producers
     session.awaited.check(key, batch, producers, now, session.repeat_code)
-    producers.check(batch, AppendOrigin.CLIENT, clock.now_ms())
+    producers.check(batch, AppendOrigin.CLIENT)
 
 
 def _check_order(session: ClientSession, key: TopicPartition, batch: RecordBatch, now: float) -> None:

@@ -23,7 +23,7 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> Answer:
     names = (request.client_software_name, request.client_software_version)
     if ctx.api_version >= 3 and not all(_SOFTWARE.fullmatch(name) for name in names):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    ctx.session.software_name = request.client_software_name
+    ctx.session.introduce(request.client_software_name)
     failures = ctx.node.background.describe() if request.client_software_name == HEALTH_CHECK else []
     release = software_version() if request.client_software_name == SOFTWARE_NAME else ""
     features = ctx.node.features

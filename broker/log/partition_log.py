@@ -175,7 +175,7 @@ class PartitionLog:
             if batch.is_control:
                 self.producers.check_marker(batch)
             else:
-                self.producers.check(batch, origin, now_ms)
+                self.producers.check(batch, origin)
         base_offset = self.log_end_offset
         last_offset = base_offset + batch.last_offset_delta
         buffer = batch.buffer

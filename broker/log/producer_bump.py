@@ -37,10 +37,12 @@ class BatchMetadata(NamedTuple):
 class ProducerConnection:
     """A connection with a producer; ``requests`` is the number of Produce requests that have arrived on it."""
 
-    __slots__ = ("requests",)
+    __slots__ = ("renumbers", "requests")
 
     def __init__(self) -> None:
         self.requests = 0
+        self.renumbers = True
+        """Whether the producer may send a batch of unknown outcome under other numbers. Our own client never does."""
 
 
 class Answer(NamedTuple):

@@ -123,6 +123,13 @@ class ProducerEntry:
         kept = self.batches[0].first_sequence
         return NO_SEQUENCE < self.first_sequence <= first <= last < kept and kept - first < HALF_OF_ALL_SEQUENCES
 
+    def may_repeat(self, sequence: int) -> bool:
+        """Whether a batch of this epoch that begins with ``sequence`` may repeat one of an earlier epoch."""
+        earlier, batches = self.earlier, self.batches
+        if not earlier:
+            return False
+        return not batches or earlier[-1].last_offset > batches[-1].last_offset or sequence != self.next_sequence
+
     def add(self, batch: BatchMetadata) -> None:
         """Record the producer's next batch, which is in the log."""
         if not self.batches or batch.first_sequence != increment_sequence(self.last_sequence, 1):
@@ -210,23 +217,24 @@ class ProducerState:
         entry = self.producers.get(batch.producer_id)
         if (
             entry is None
-            or (batch.producer_epoch == entry.epoch and not entry.earlier)
-            or not self._may_continue_run(entry, batch, now_ms)
+            or (batch.producer_epoch == entry.epoch and not entry.may_repeat(batch.base_sequence))
+            or (connection is not None and not connection.renumbers)
+            or now_ms - entry.appended_ms > self._expiration.repeated_max_age_ms
+            or not self._may_continue_run(entry, batch)
         ):
             return ()
         return repetitions(entry, batch, connection, self.led_from)
 
-    def _may_continue_run(self, entry: ProducerEntry, batch: RecordBatch, now_ms: int) -> bool:
-        is_recent = now_ms - entry.appended_ms <= self._expiration.repeated_max_age_ms
+    def _may_continue_run(self, entry: ProducerEntry, batch: RecordBatch) -> bool:
         in_txn = batch.is_transactional or entry.txn_first_offset != NO_OFFSET
-        return is_recent and not in_txn and batch.producer_epoch >= entry.epoch
+        return not in_txn and batch.producer_epoch >= entry.epoch
 
     def knows(self, producer_id: int, epoch: int) -> bool:
         """Whether the next sequence of the producer in an epoch is known."""
         entry = self.producers.get(producer_id)
         return entry is not None and entry.epoch >= epoch
 
-    def check(self, batch: RecordBatch, origin: AppendOrigin, now_ms: int) -> None:
+    def check(self, batch: RecordBatch, origin: AppendOrigin) -> None:
         """Raise unless a data batch, which repeats none, may be appended.
 
         Raises INVALID_PRODUCER_EPOCH 47 for an epoch below the known epoch, OUT_OF_ORDER_SEQUENCE_NUMBER 45 for a gap
@@ -238,7 +246,7 @@ class ProducerState:
             return
         self._check_epoch(entry, batch.producer_epoch)
         if origin is AppendOrigin.CLIENT:
-            self._check_sequence(entry, batch, now_ms)
+            self._check_sequence(entry, batch)
         if entry.txn_first_offset != NO_OFFSET and not batch.is_transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
@@ -272,13 +280,14 @@ class ProducerState:
                 f"producer {entry.producer_id} sent epoch {epoch}, the last known epoch is {entry.epoch}",
             )
 
-    def _check_sequence(self, entry: ProducerEntry, batch: RecordBatch, now_ms: int) -> None:
+    def _check_sequence(self, entry: ProducerEntry, batch: RecordBatch) -> None:
         first = batch.base_sequence
         if batch.producer_epoch != entry.epoch:
             expected = 0
             if first == 0 or entry.epoch == NO_EPOCH:
                 return
-            if self._may_continue_run(entry, batch, now_ms) and follows_run(entry, batch, self.led_from):
+            # However long ago the run was: a producer that has been idle since then goes on after it.
+            if self._may_continue_run(entry, batch) and follows_run(entry, batch, self.led_from):
                 return
         else:
             expected = entry.next_sequence

@@ -300,6 +300,12 @@ class Partition:
             self._notify_readers()
         return result
 
+    def require_in_sync(self, replicas: int) -> None:
+        """Apply a changed ``min.insync.replicas``; requests may wait for it."""
+        if replicas != self.min_insync_replicas:
+            self.min_insync_replicas = replicas
+            self.notify()
+
     def _refuse_too_few(self, _batch: RecordBatch) -> None:
         raise KafkaError(
             ErrorCode.NOT_ENOUGH_REPLICAS,

@@ -391,8 +391,8 @@ class ReplicaManager:
         """Apply the present configuration of the topic to a partition, if the partition is hosted here."""
         partition = self._partitions.get(key)
         if partition is not None:
-            partition.min_insync_replicas = self._settings.min_insync_replicas(key.topic)
             self._set_rules(partition)
+            partition.require_in_sync(self._settings.min_insync_replicas(key.topic))
 
     def _set_rules(self, partition: Partition) -> None:
         """Set the configured rules. The first resize fixes ``ordered``: a later edit by hand does not change it."""

@@ -257,6 +257,7 @@ def test_foreign_and_changed_files_are_named(tmp_path: Path) -> None:
     segment = writer.partitions[0].segments[0]
     (segment.parent / "notes.txt").touch()
     (segment.parent / "leader-epoch-checkpoint").touch()
+    (segment.parent / "00000000000000000000.producers").touch()
     (topic,) = discover(tmp_path)
     (foreign,) = wrong_files(topic)
     assert (foreign.segment, "not a file of a log" in foreign.message) == ("events-0/notes.txt", True)

@@ -45,7 +45,7 @@ class Log:
                 raise KafkaError(refusal)
             if self.producers.find_duplicate(batch) is None:
                 self.awaited.check(KEY, batch, self.producers, self.now, AGAIN)
-                self.producers.check(batch, AppendOrigin.CLIENT, 1000)
+                self.producers.check(batch, AppendOrigin.CLIENT)
         except KafkaError as error:
             sent.refused(error.code)
             return error.code

@@ -65,7 +65,7 @@ class Leader:
             if admission is not None:
                 admission(batch)
             if producer >= 0:
-                self.state.check(batch, AppendOrigin.CLIENT, 1000)
+                self.state.check(batch, AppendOrigin.CLIENT)
                 self.state.record(batch, self._end, 1000)
         except KafkaError as error:
             if sent is not None:
@@ -210,3 +210,10 @@ def test_a_connection_remembers_a_bounded_number_of_topics_and_producers() -> No
 
     assert all(is_furthest(producer_id, 5) for producer_id in (0, 1, 2, 0, 3)), "producer 1 has been silent for longest"
     assert [is_furthest(producer_id, 4) for producer_id in (0, 2, 3, 1)] == [False] * 3 + [True]
+
+
+@pytest.mark.parametrize(("name", "renumbers"), [("librdkafka", True), ("", True), ("anabranch", False)])
+def test_only_stock_clients_send_batches_of_unknown_outcome_under_other_sequences(name: str, renumbers: bool) -> None:
+    session = ClientSession(MAX_RETRIED)
+    session.introduce(name)
+    assert session.connection.renumbers is renumbers

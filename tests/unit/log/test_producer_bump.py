@@ -128,6 +128,15 @@ def test_an_equal_batch_is_another_one_once_the_producer_has_the_answer(
     assert send(log, b"a", 1, 0, connection=answered if same_connection else other)[1] is is_known
 
 
+def test_an_equal_batch_of_a_client_that_never_renumbers_is_another_one(log_fixture: LogFixture) -> None:
+    log = log_fixture.create()
+    ours = ProducerConnection()
+    ours.renumbers = False
+    send(log, b"a", 0, 0, connection=ours)
+    assert send(log, b"a", 1, 0, connection=ours) == (1, False)
+    assert send(log, b"a", 1, 0, connection=ours) == (1, True), "the same numbers are a repetition"
+
+
 def test_a_batch_whose_later_one_is_known_to_the_producer_is_known_too(log_fixture: LogFixture) -> None:
     log = log_fixture.create()
     connection = ProducerConnection()
@@ -184,6 +193,16 @@ def test_a_new_leader_goes_on_after_a_run_that_its_predecessor_finished(log_fixt
     assert send(log, b"d", 2, 2) == (3, False)
     assert refused(send, log, b"x", 2, 1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "c has this sequence"
     assert [send(log, b"b", 2, 0), send(log, b"c", 2, 1), send(log, b"e", 2, 3)] == [(1, True), (2, True), (4, False)]
+
+
+def test_a_producer_that_was_idle_for_long_goes_on_after_a_run_that_a_predecessor_finished(
+    log_fixture: LogFixture,
+) -> None:
+    """OUT_OF_ORDER_SEQUENCE_NUMBER would be fatal to librdkafka, and nothing is lost or taken for a repetition here."""
+    log = followed(log_fixture)
+    log_fixture.clock.ms += MAX_AGE_MS + 1
+    assert refused(send, log, b"c", 2, 4) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(log, b"d", 2, 3) == (3, False)
 
 
 def test_a_late_copy_of_a_request_is_recognised_after_a_run_that_a_predecessor_finished(

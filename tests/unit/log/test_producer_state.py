@@ -31,7 +31,7 @@ class Producers:
         known = self.state.find_duplicate(batch)
         if known is not None:
             return known.first_offset, True
-        self.state.check(batch, AppendOrigin.CLIENT, START_MS)
+        self.state.check(batch, AppendOrigin.CLIENT)
         return self.write(batch), False
 
     def write(self, batch: RecordBatch) -> int:
@@ -134,7 +134,7 @@ def test_a_new_epoch_begins_at_zero_and_forgets_the_old_batches(producers: Produ
 
 def test_sequences_of_a_coordinators_batches_are_not_checked(producers: Producers) -> None:
     producers.send(0)
-    producers.state.check(RecordBatch(idempotent(5)), AppendOrigin.COORDINATOR, START_MS)
+    producers.state.check(RecordBatch(idempotent(5)), AppendOrigin.COORDINATOR)
 
 
 @pytest.mark.parametrize("age_ms", [0, 30 * 86_400_000, -30 * 86_400_000], ids=["now", "old", "future"])
@@ -164,8 +164,8 @@ def test_a_snapshot_keeps_the_last_five_batches_of_each_producer(producers: Prod
         duplicate = restored.find_duplicate(RecordBatch(idempotent(2 * number, 2)))
         assert duplicate is not None and duplicate.first_offset == 3 * number
     code, client = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, AppendOrigin.CLIENT
-    refused(code, restored.check, RecordBatch(idempotent(0, 2)), client, START_MS)
-    restored.check(RecordBatch(idempotent(12)), client, START_MS)
+    refused(code, restored.check, RecordBatch(idempotent(0, 2)), client)
+    restored.check(RecordBatch(idempotent(12)), client)
     last = {entry.producer_id: entry for entry in entries}  # Kafka reads the snapshot like this
     assert list(last.values()) == restored.latest() == producers.state.latest()
 

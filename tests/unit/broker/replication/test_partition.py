@@ -314,6 +314,25 @@ def test_acks_all_waits_for_the_isr_when_it_shrinks_below_the_minimum_after_the_
     assert awaited.is_done() and awaited.answer.error_code == ErrorCode.NONE
 
 
+def test_a_request_that_waits_for_the_isr_is_checked_when_fewer_replicas_are_required() -> None:
+    cluster = ReplicaCluster(min_insync_replicas=2)
+    cluster.elect(1, 0, [1, 2])
+    awaited = _awaited(cluster, cluster.append(1, b"a", all_in_sync=True))
+    cluster.clock.seconds += LAG_S + 1
+    cluster[1].partition.review_isr()
+    cluster.commit_isr(1)
+    done: list[bool] = []
+
+    class Waiting:
+        def partition_changed(self, _key: TopicPartition) -> None:
+            done.append(awaited.is_done())
+
+    cluster[1].partition.watchers[Waiting()] = None
+    for replicas in (2, 1):
+        cluster[1].partition.require_in_sync(replicas)
+    assert done == [True]
+
+
 def test_a_repeated_batch_is_looked_for_before_the_isr_is_counted() -> None:
     """The batch is in the log, so NOT_ENOUGH_REPLICAS would leave its outcome unknown for longer."""
     cluster = ReplicaCluster(min_insync_replicas=2)
