@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import structlog
 import trio
@@ -19,7 +20,7 @@ from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, LATEST_TIMESTAMP
+from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 
@@ -27,6 +28,17 @@ logger = structlog.get_logger(__name__)
 
 _MOST_POINTS = 128
 _ASKED_AT_ONCE = 1000
+
+
+class Lag(NamedTuple):
+    """What a group has yet to read after its commit."""
+
+    records: int
+    """The records that can be read."""
+    seconds: float
+    """The age of the first of them; 0 without any."""
+    expired: int
+    """The records that were removed before the group had committed them."""
 
 
 class EndHistory:
@@ -95,6 +107,8 @@ class GroupLag:
         self._timeout_s = timeout_s
         self._most = most
         self._histories: dict[TopicPartition, EndHistory] = {}
+        self._starts: dict[TopicPartition, int] = {}
+        """The log start offsets of partitions that other brokers lead."""
 
     async def run(self) -> None:
         """Follow the ends until cancelled."""
@@ -107,6 +121,7 @@ class GroupLag:
         """Note the present end of each partition for which groups have committed offsets."""
         wanted = self._wanted()
         self._histories = {tp: known for tp, known in self._histories.items() if tp in wanted}
+        self._starts = {tp: start for tp, start in self._starts.items() if tp in wanted}
         now = self._clock.monotonic()
         by_leader: dict[int, list[TopicPartition]] = {}
         for tp in wanted:
@@ -131,38 +146,53 @@ class GroupLag:
     async def _ask(self, nursery: trio.Nursery, leader: int, partitions: list[TopicPartition]) -> None:
         try:
             for at in range(0, len(partitions), _ASKED_AT_ONCE):
-                request = _ends_request(partitions[at : at + _ASKED_AT_ONCE])
-                answer = await self._connections.ask(nursery, leader, request, self._timeout_s)
+                some = partitions[at : at + _ASKED_AT_ONCE]
+                starts = await self._offsets(nursery, leader, some, EARLIEST_TIMESTAMP)
+                self._starts.update(starts)
+                ends = await self._offsets(nursery, leader, list(starts), LATEST_TIMESTAMP)
                 now = self._clock.monotonic()
-                for topic in answer.topics:
-                    for found in topic.partitions:
-                        if found.error_code == ErrorCode.NONE:
-                            self._add(TopicPartition(topic.name, found.partition_index), now, found.offset)
+                for tp, end in ends.items():
+                    self._add(tp, now, end)
         except (OSError, KafkaError) as error:
             logger.debug("group_lag.leader_not_asked", broker=leader, error=str(error))
+
+    async def _offsets(
+        self, nursery: trio.Nursery, leader: int, partitions: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, int]:
+        """The offsets that the leader answers without an error. Raises ``OSError``, ``KafkaError``."""
+        request = _offsets_request(partitions, timestamp)
+        answer = await self._connections.ask(nursery, leader, request, self._timeout_s)
+        return {
+            TopicPartition(topic.name, found.partition_index): found.offset
+            for topic in answer.topics
+            for found in topic.partitions
+            if found.error_code == ErrorCode.NONE
+        }
 
     def _add(self, tp: TopicPartition, now: float, end: int) -> None:
         self._histories.setdefault(tp, EndHistory()).add(now, end)
 
     # ------------------------------------------------------------ reading
 
-    def of(self, tp: TopicPartition, committed: int) -> tuple[int, float] | None:
-        """The lag, in records and in seconds, of a group that committed this offset; None if the lag is not known."""
+    def of(self, tp: TopicPartition, committed: int) -> Lag | None:
+        """The lag of a group that committed this offset; None if it is not known."""
         history = self._histories.get(tp)
         partition = self._replicas.hosted(tp)
         if partition is not None and partition.is_leader:
-            end = partition.log.high_watermark
+            start, end = partition.log.log_start_offset, partition.log.high_watermark
         elif history is not None:
-            end = history.end
+            start, end = self._starts.get(tp, 0), history.end
         else:
             return None
-        lag = max(0, end - committed)
-        return lag, history.behind_s(committed, self._clock.monotonic()) if history is not None and lag else 0.0
+        first = max(committed, start)
+        lag = max(0, end - first)
+        seconds = history.behind_s(first, self._clock.monotonic()) if history is not None and lag else 0.0
+        return Lag(lag, seconds, max(0, min(start, end) - committed))
 
 
-def _ends_request(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
+def _offsets_request(partitions: Iterable[TopicPartition], timestamp: int) -> ListOffsetsRequest:
     topics: dict[str, ListOffsetsTopic] = {}
     for tp in partitions:
         topic = topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic, partitions=[]))
-        topic.partitions.append(ListOffsetsPartition(partition_index=tp.partition, timestamp=LATEST_TIMESTAMP))
+        topic.partitions.append(ListOffsetsPartition(partition_index=tp.partition, timestamp=timestamp))
     return ListOffsetsRequest(replica_id=CONSUMER_REPLICA_ID, topics=list(topics.values()))

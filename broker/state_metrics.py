@@ -377,10 +377,14 @@ class GroupMetrics:
         lags = _Rows(
             labels,
             most,
-            ("kafka_consumergroup_lag", "Records from a group's committed offset to the high watermark"),
+            ("kafka_consumergroup_lag", "Readable records from a group's committed offset to the high watermark"),
             (
                 "kafka_consumergroup_lag_seconds",
-                "The age of the first record that a group has not committed; 0 when there is none",
+                "The age of the first readable record that a group has not committed; 0 when there is none",
+            ),
+            (
+                "anabranch_consumergroup_expired_unread",
+                "Records that were removed before a group had committed them, since its last commit",
             ),
         )
         sums: dict[tuple[str, str], list[float]] = {}
@@ -424,7 +428,7 @@ class GroupMetrics:
         found = self._lag.of(tp, committed.offset)
         if found is not None:
             lags.add(labels, *found, is_shown=is_shown)
-            total[1] += found[0]
+            total[1] += found.records
 
     def _waits(self, groups: list[tuple[str, Shard, Group]], shown: set[str]) -> Iterator[Metric | None]:
         rows = _Rows(

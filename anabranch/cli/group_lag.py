@@ -51,11 +51,17 @@ async def first_timestamps(bootstrap: str, offsets: Mapping[TopicPartition, int]
     return found
 
 
+def first_readable(row: Mapping[str, Any]) -> int:
+    """The offset of the first record after the group's commit that can still be read, in a row with a lag."""
+    first: int = max(row["committed_offset"], row["log_start_offset"])
+    return first
+
+
 def add_lag_seconds(bootstrap: str, groups: Iterable[Mapping[str, Any]]) -> None:
-    """Set ``lag_seconds`` in every row: the age of the first record that is not committed; None when unknown."""
+    """Set ``lag_seconds`` in every row: the age of the first readable record after the commit; None when unknown."""
     for group in groups:
         rows = {TopicPartition(row["topic"], row["partition"]): row for row in group["partitions"]}
-        behind = {tp: row["committed_offset"] for tp, row in rows.items() if row["lag"]}
+        behind = {tp: first_readable(row) for tp, row in rows.items() if row["lag"]}
         stamps = anyio.run(first_timestamps, bootstrap, behind) if behind else {}
         now_ms = time.time() * 1000
         for tp, row in rows.items():

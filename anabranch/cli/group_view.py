@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from anabranch.cli.output import RED, TOTAL, YELLOW, coloured, duration, print_table
+from anabranch.cli.unread import uncommitted_text
 from anabranch.protocol.plurals import counted
 
 COLUMNS = ("partition", "committed", "end", "lag", "behind", "member")
+WITH_EXPIRED = ("partition", "committed", "end", "lag", "expired unread", "behind", "member")
 FIELDS = (
     "topic",
     "partition",
@@ -20,6 +22,9 @@ FIELDS = (
     "member",
     "client_id",
     "host",
+    "log_start_offset",
+    "expired",
+    "uncommitted",
 )
 """The fields of a row, as in JSON and in tab-separated lines."""
 
@@ -37,8 +42,14 @@ def print_group(group: Mapping[str, Any]) -> None:
     for topic, found in groupby(group["partitions"], key=lambda row: row["topic"]):
         rows = list(found)
         print(topic)
-        lines = [_line(row, numbers) for row in rows]
-        print_table(COLUMNS, [*lines, _total(rows)], colour=lambda line: YELLOW if line[3] else "")
+        lines = [*(_line(row, numbers) for row in rows), _total(rows)]
+        columns: Sequence[str] = WITH_EXPIRED
+        if not any(row["expired"] for row in rows):
+            columns, lines = COLUMNS, [[*line[:4], *line[5:]] for line in lines]
+        print_table(columns, lines, colour=lambda line: YELLOW if line[3] else "")
+        text = uncommitted_text((row["uncommitted"] for row in rows if row["committed_offset"] is None), "The lag")
+        if text is not None:
+            print(text)
     for member, number in numbers.items():
         row = members[member]
         print(f"member {number}: {row['client_id']} at {row['host'].lstrip('/')}")
@@ -55,6 +66,7 @@ def _line(row: Mapping[str, Any], numbers: Mapping[str, int]) -> list[Any]:
         row["committed_offset"],
         row["high_watermark"],
         row["lag"],
+        row["expired"],
         duration(row["lag_seconds"]),
         numbers.get(row["member"]),
     ]
@@ -65,8 +77,9 @@ def _seconds(ms: int | None) -> str:
 
 
 def _total(rows: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """The sum of the known lags, and the longest known time."""
+    """The sums of the known lags and of the expired records, and the longest known time."""
     rows = list(rows)
     lags = [row["lag"] for row in rows if row["lag"] is not None]
     times = [row["lag_seconds"] for row in rows if row["lag_seconds"] is not None]
-    return [TOTAL, None, None, sum(lags) if lags else None, duration(max(times, default=None)), None]
+    expired = sum(row["expired"] or 0 for row in rows)
+    return [TOTAL, None, None, sum(lags) if lags else None, expired, duration(max(times, default=None)), None]

@@ -27,6 +27,7 @@ from anabranch.cli.topic_view import (
     known_offsets,
     lineages,
 )
+from anabranch.cli.unread import unread
 from anabranch.cli.waits import BlockedBy, GroupOnTopic
 from anabranch.client.admin.types import MemberDescription
 from anabranch.client.group.coordinator_link import OffsetAndMetadata
@@ -61,10 +62,12 @@ def list_(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = 
 def describe(
     *groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False, tsv: TsvFlag = False
 ) -> int:
-    """Show each partition that a group has committed or is assigned: offset, lag, member; and the waits of a resize.
+    """Show each partition of the topics that a group reads: offset, lag, member; and the waits of a resize.
 
-    The column "behind" shows the age of the first uncommitted record. A topic's total shows the highest age. A wait is
-    expiring if retention removes unread records of the awaited partition within ten minutes.
+    A partition without a commit and a member is left out if it has no records.
+    The lag counts records that can still be read. "expired unread" counts records that were removed before the group
+    committed them. "behind" is the age of the first readable record that is not committed. A topic's total shows the
+    highest age. A wait is expiring if retention removes unread records of the awaited partition within ten minutes.
 
     Parameters
     ----------
@@ -110,14 +113,20 @@ async def describe_groups(admin: Admin, group_ids: list[str]) -> tuple[list[dict
             absent.append(group_id)
             continue
         owners = {tp: member for member in group.members for tp in member.partitions}
-        partitions = sorted({*committed, *owners})
+        named = {*committed, *owners}
         existing = {topic.name for topic in await admin.list_topics()}
-        topics = await admin.describe_topics(sorted({tp.topic for tp in partitions} & existing))
-        ends = await _ends(admin, partitions, topics)
+        topics = await admin.describe_topics(sorted({tp.topic for tp in named} & existing))
+        in_topics = {TopicPartition(t.name, info.partition) for t in topics.values() for info in t.partitions}
+        partitions = sorted(named | in_topics)
+        starts = await _offsets(admin, partitions, topics, "earliest")
+        ends = await _offsets(admin, list(starts), topics, "latest")  # not again from a silent leader
         rows = []
         for tp in partitions:
             offset = committed[tp].offset if tp in committed else None
-            end = ends.get(tp)
+            start, end = starts.get(tp), ends.get(tp)
+            left = unread(offset, start, end)
+            if tp not in named and not left.uncommitted:
+                continue
             member = owners.get(tp)
             rows.append(
                 {
@@ -125,10 +134,13 @@ async def describe_groups(admin: Admin, group_ids: list[str]) -> tuple[list[dict
                     "partition": tp.partition,
                     "committed_offset": offset,
                     "high_watermark": end,
-                    "lag": None if offset is None or end is None else max(0, end - offset),
+                    "lag": left.lag,
                     "member": member.member_id if member else None,
                     "client_id": member.client_id if member else None,
                     "host": member.host if member else None,
+                    "log_start_offset": start,
+                    "expired": left.expired,
+                    "uncommitted": left.uncommitted,
                 }
             )
         held = await _holds(admin, group_id, topics)
@@ -174,12 +186,12 @@ def _of_topic(name: str, committed: Mapping[TopicPartition, OffsetAndMetadata]) 
     return {tp.partition: offset.offset for tp, offset in committed.items() if tp.topic == name}
 
 
-async def _ends(
-    admin: Admin, partitions: list[TopicPartition], topics: Mapping[str, TopicDescription]
+async def _offsets(
+    admin: Admin, partitions: list[TopicPartition], topics: Mapping[str, TopicDescription], spec: str
 ) -> dict[TopicPartition, int]:
-    """The high watermarks of the partitions that exist and have leaders."""
+    """The offsets for ``spec`` of the partitions that exist and have leaders."""
     led = {TopicPartition(t.name, info.partition) for t in topics.values() for info in t.partitions if info.leader >= 0}
-    return await known_offsets(admin, [tp for tp in partitions if tp in led], "latest")
+    return await known_offsets(admin, [tp for tp in partitions if tp in led], spec)
 
 
 async def _holds(admin: Admin, group_id: str, topics: Mapping[str, TopicDescription]) -> list[dict[str, Any]]:

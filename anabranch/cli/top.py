@@ -21,6 +21,7 @@ from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural
 from anabranch.cli.output import duration, print_json
 from anabranch.cli.topic_view import known_offsets, marked_partitions
+from anabranch.cli.unread import total_lag
 from anabranch.command_error import UsageError
 from anabranch.protocol.plurals import counted
 
@@ -41,6 +42,7 @@ class Sample:
     marked: Mapping[str, int] = field(default_factory=dict)
     committed: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 SHORTEST_INTERVAL_MS = 100
@@ -120,7 +122,8 @@ async def _run(bootstrap: str, interval_s: float, max_rounds: int | None, show: 
 async def take_sample(admin: Admin) -> Sample:
     topics = [topic for topic in await all_topics(admin) if not topic.internal]
     led = [TopicPartition(t.name, info.partition) for t in topics for info in t.partitions if info.leader >= 0]
-    ends = await known_offsets(admin, led, "latest")
+    starts = await known_offsets(admin, led, "earliest")
+    ends = await known_offsets(admin, list(starts), "latest")
     groups = await admin.list_groups()
     committed: dict[str, dict[TopicPartition, int]] = {}
     for group in groups:
@@ -136,6 +139,7 @@ async def take_sample(admin: Admin) -> Sample:
         {t.name: len(marked_partitions(t)) for t in topics},
         committed,
         {group.group_id: group.state for group in groups},
+        starts,
     )
 
 
@@ -164,10 +168,10 @@ def group_rows(before: Sample, now: Sample) -> list[dict[str, Any]]:
     seconds = max(now.at_s - before.at_s, 0.001)
     rows = []
     for group, committed in now.committed.items():
-        lag = sum(max(0, now.ends[tp] - offset) for tp, offset in committed.items() if tp in now.ends)
+        lag = total_lag(committed, now.starts, now.ends)
         known = before.committed.get(group, {})
         read = sum(max(0, offset - known[tp]) for tp, offset in committed.items() if tp in known)
-        lag_before = sum(max(0, before.ends[tp] - offset) for tp, offset in known.items() if tp in before.ends)
+        lag_before = total_lag(known, before.starts, before.ends)
         gained = (lag_before - lag) / seconds
         rows.append(
             {

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import anyio
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route, compile_path
@@ -80,24 +81,24 @@ class Console:
 
     async def _answer(self, request: Request, page: pages.Page) -> Response:
         try:
-            rendered = await page(self._watch, request.path_params, Query(request.url.query))
+            rendered = await page(self._watch, request.path_params, Query(_query_of(request)))
         except Exception as error:
             return self._failed(request, error)
-        return HTMLResponse(self._render(rendered, request.url.path, request.url.query))
+        return HTMLResponse(self._render(rendered, _path_of(request), _query_of(request)))
 
     def _failed(self, request: Request, error: Exception) -> Response:
         status, text = _status_of(error)
         rendered = Rendered("error", {"status": status, "text": text})
-        return HTMLResponse(self._render(rendered, request.url.path, ""), status)
+        return HTMLResponse(self._render(rendered, _path_of(request), ""), status)
 
     async def _not_found(self, request: Request, _error: Exception) -> Response:
-        return self._failed(request, NotThereError(f"{request.url.path} is not a page of the console"))
+        return self._failed(request, NotThereError(f"{_path_of(request)} is not a page of the console"))
 
     def _render(self, rendered: Rendered, path: str, query: str, *, only_live: bool = False) -> str:
         template = self._templates.get_template(f"{rendered.template}.html.jinja")
         values = {
             "path": path,
-            "here": path + (f"?{query}" if query else ""),
+            "here": quote(path) + (f"?{query}" if query else ""),
             "config": self._config,
             "token": self._token,
             "done": self._done.get(Query(query).get("done", "")),
@@ -113,7 +114,8 @@ class Console:
 
     async def _stream(self, request: Request) -> Response:
         """Server-sent events: the live part of the page at ``path``, and how current it is, at each change."""
-        path, _, query = request.query_params.get("path", "/").partition("?")
+        quoted, _, query = request.query_params.get("path", "/").partition("?")
+        path = unquote(quoted)
         found = next(((m.groupdict(), page) for pattern, page in self._live if (m := pattern.fullmatch(path))), None)
         if found is None:
             return PlainTextResponse(f"{path} has no live updates", 404)
@@ -151,7 +153,7 @@ class Console:
         if change is None:
             return await self._not_found(request, NotThereError(""))
         try:
-            asked = request.url.query if request.method != "POST" else await _body(request)
+            asked = _query_of(request) if request.method != "POST" else await _body(request)
             plan = await change.plan(self._watch, Query(asked), self._config.bootstrap)
         except Exception as error:
             return self._failed(request, error)
@@ -159,7 +161,7 @@ class Console:
 
     def _show_plan(self, request: Request, plan: changes.Plan, wrong: str | None) -> str:
         values = {"change": request.path_params["change"], "plan": plan, "wrong": wrong}
-        return self._render(Rendered("change", values), request.url.path, "")
+        return self._render(Rendered("change", values), _path_of(request), "")
 
     async def _make(self, request: Request) -> Response:
         change = changes.CHANGES.get(request.path_params["change"])
@@ -190,6 +192,32 @@ class Console:
         while len(self._done) > MOST_DONE:
             del self._done[next(iter(self._done))]
         return RedirectResponse(f"{plan.back}?done={number}", 303)
+
+
+def _path_of(request: Request) -> str:
+    """The decoded path. ``Request.url`` would cut it at a decoded ``?`` or ``#``, and drop line ends."""
+    path: str = request.scope["path"]
+    return path
+
+
+def _query_of(request: Request) -> str:
+    query: bytes = request.scope["query_string"]
+    return query.decode("latin-1")
+
+
+class _Text(Convertor[str]):
+    """The rest of a path. A group's id is any text, also with slashes and line ends."""
+
+    regex = "(?s:.+)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("text", _Text())
 
 
 class LateBodyError(Exception):

@@ -181,32 +181,12 @@ def summary(group: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "lag": sum(lags) if lags else None,
         "lag_s": max(seconds, default=None),
+        "expired": sum(row["expired"] or 0 for row in rows),
         "waiting": len({(wait["topic"], wait["partition"]) for wait in group["waits"] if wait["blocked"]}),
         "members": members,
         "may_be_unread": any(records != 0 for records in group["uncommitted"].values()),
         "is_measured": all(row.get("read_rate") is not None for row in rows if row["lag"]),
     }
-
-
-def uncommitted_text(uncommitted: Mapping[Any, int | None]) -> str | None:
-    """Sentences about the partitions without a commit; None if all have one. ``uncommitted``: the records of each."""
-    if not uncommitted:
-        return None
-    known = [records for records in uncommitted.values() if records is not None]
-    unknown = len(uncommitted) - len(known)
-    has, it, hold, its = ("has", "It", "holds", "its") if len(uncommitted) == 1 else ("have", "They", "hold", "their")
-    text = f"{counted(len(uncommitted), 'partition', form=',')} of its topics {has} no commit. "
-    if not known:
-        return text + f"The number of {its} records is not known."
-    records = counted(sum(known), "record", form=",") if sum(known) else "no records"
-    text += f"{it} {hold} {records}" + (f", without those of {unknown} that did not answer." if unknown else ".")
-    if not sum(known):
-        return text
-    them = "it" if sum(known) == 1 else "them"
-    return (
-        f"{text} 'To read' does not count {them}: where a consumer begins there depends on its auto.offset.reset, which"
-        " the cluster does not know."
-    )
 
 
 def verdict(totals: Mapping[str, Any], error: str | None = None) -> tuple[str, str]:

@@ -59,5 +59,16 @@ class LastOwners:
 
 def _row(topic: str, partition: int) -> dict[str, Any]:
     """The row of a partition without a commit and without an owner."""
-    empty = dict.fromkeys(("committed_offset", "high_watermark", "lag", "member", "client_id"))
+    empty = dict.fromkeys(
+        (
+            "committed_offset",
+            "high_watermark",
+            "lag",
+            "member",
+            "client_id",
+            "log_start_offset",
+            "expired",
+            "uncommitted",
+        )
+    )
     return {"topic": topic, "partition": partition, "host": "", **empty}

@@ -9,9 +9,10 @@ from urllib.parse import parse_qs
 from anabranch import ConfigEntry, KafkaError, LogDirDescription, TopicDescription
 from anabranch.cli.configs import source_name
 from anabranch.cli.groups import left_of_wait, wait_sentences
+from anabranch.cli.unread import lag_of, uncommitted_text
 from anabranch.client.admin.types import ALL_BROKERS
 from anabranch.command_error import UsageError
-from anabranch.console.behind import REBALANCES, reasons, summary, uncommitted_text, verdict
+from anabranch.console.behind import REBALANCES, reasons, summary, verdict
 from anabranch.console.furthest import Behind, furthest_behind
 from anabranch.console.problems import find_problems
 from anabranch.console.records import (
@@ -224,11 +225,12 @@ async def topic(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         row["heat"] = round(10 * (row["rate"] or 0) / most) if most else 0
     lags: dict[str, int] = {}
     ends = {row["partition"]: row["high_watermark"] for row in partitions if row["high_watermark"] is not None}
+    starts = {row["partition"]: row["log_start_offset"] or 0 for row in partitions}
     committed_by_group = await watch.lags()
     for group, committed in committed_by_group.value.items():
         of_topic = {tp.partition: at for tp, at in committed.items() if tp.topic == described.name}
         if of_topic:
-            lags[group] = sum(max(0, ends[p] - at) for p, at in of_topic.items() if p in ends)
+            lags[group] = sum(lag_of(at, starts[p], ends[p]) for p, at in of_topic.items() if p in ends)
     values = {
         **paged,
         "topic": described,
@@ -292,7 +294,7 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         "blocked": blocked,
         "nobody": "unknown until the rebalance ends" if is_rebalance else "nobody reads it",
         "former": former,
-        "uncommitted": uncommitted_text(found["uncommitted"]),
+        "uncommitted": uncommitted_text(found["uncommitted"].values(), "'To read'"),
         "reasons": reasons(found),
         "summary": totals,
         "verdict": verdict(totals, seen.error),
@@ -387,9 +389,9 @@ PAGES: dict[str, Page] = {
     "/topics/{topic}": topic,
     "/topics/{topic}/messages": messages,
     "/groups": groups,
-    "/groups/{group:path}": group,
+    "/groups/{group:text}": group,
     "/configs/{kind}/{name}": configs,
 }
 """The pages by path, in Starlette's form."""
-LIVE = ("/", "/topics", "/topics/{topic}", "/groups", "/groups/{group:path}")
+LIVE = ("/", "/topics", "/topics/{topic}", "/groups", "/groups/{group:text}")
 """Pages that change while they are open."""

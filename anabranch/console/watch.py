@@ -25,9 +25,10 @@ from anabranch import (
     TopicDescription,
     TopicPartition,
 )
-from anabranch.cli.group_lag import timestamp_at
+from anabranch.cli.group_lag import first_readable, timestamp_at
 from anabranch.cli.groups import describe_groups
 from anabranch.cli.topic_view import describe_topics, existing, is_resized, known_offsets, lineages
+from anabranch.cli.unread import lag_of, total_lag
 from anabranch.client.consumer.log_reader import LogReader
 from anabranch.console.owners import LastOwners
 from anabranch.console.rates import READ_LEAST_S, READ_WINDOW_S, Hottest, Samples, hottest
@@ -228,6 +229,14 @@ class Watch:
 
         return (await self.cached(("ends", *led), ask)).value
 
+    async def starts_of(self, led: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The log start offsets of the partitions whose leaders respond. They move seldom, and are kept longer."""
+        return (
+            await self.cached(
+                ("starts", *led), lambda: known_offsets(self.admin, list(led), "earliest"), SAMPLE_FRESH_S
+            )
+        ).value
+
     def rate(self, topic: TopicDescription) -> float | None:
         """Records a second written to the topic: the sum of the known rates of partitions, None without any."""
         rates = [self.partition_rate(topic.name, p.partition) for p in topic.partitions]
@@ -367,13 +376,14 @@ class Watch:
     async def group_lags(self, topics: Collection[TopicDescription]) -> dict[str, dict[str, int]]:
         """The lags in records by group and topic, in topics with a committed offset of the group."""
         ends = await self.ends(topics)
+        starts = await self.starts_of(list(ends))
         names = {topic.name for topic in topics}
         found: dict[str, dict[str, int]] = {}
         for group, committed in (await self.lags()).value.items():
             for tp, offset in committed.items():
                 if tp.topic in names and tp in ends:
                     of_group = found.setdefault(group, {})
-                    of_group[tp.topic] = of_group.get(tp.topic, 0) + max(0, ends[tp] - offset)
+                    of_group[tp.topic] = of_group.get(tp.topic, 0) + lag_of(offset, starts.get(tp, 0), ends[tp])
         return found
 
     async def lags_in_all(self, groups: Iterable[str]) -> dict[str, int]:
@@ -384,7 +394,9 @@ class Watch:
         every = (await self.lags()).value
         committed = {group: every[group] for group in groups if group in every}
         led = await self._led(committed)
-        return _in_all(committed, await self._ends_of(led)) if len(led) <= MOST_RATED else {}
+        if len(led) > MOST_RATED:
+            return {}
+        return _in_all(committed, await self.starts_of(led), await self._ends_of(led))
 
     async def ranks(self) -> dict[str, int] | None:
         """The rank of each group by lag, the largest lag first; unknown lags are last.
@@ -398,7 +410,8 @@ class Watch:
             led = await self._led(committed)
             if len(led) > MOST_RANKED:
                 return None
-            lags = _in_all(committed, await known_offsets(self.admin, led, "latest"))
+            starts = await known_offsets(self.admin, led, "earliest")
+            lags = _in_all(committed, starts, await known_offsets(self.admin, led, "latest"))
             ordered = sorted(committed, key=lambda group: (-lags.get(group, -1), group))
             return {group: place for place, group in enumerate(ordered)}
 
@@ -470,11 +483,11 @@ class Watch:
         return {tp: max(0, ends[tp] - starts[tp]) if tp in ends else None for tp in found}
 
     async def _add_seconds(self, rows: list[dict[str, Any]]) -> None:
-        """Set ``lag_s`` in every row: the age of the first record that is not committed; None when unknown."""
+        """Set ``lag_s`` in every row: the age of the first readable record that is not committed; None when unknown."""
         limiter = anyio.CapacityLimiter(ASKED_AT_ONCE)
 
         async def one(row: dict[str, Any]) -> None:
-            tp, offset = TopicPartition(row["topic"], row["partition"]), row["committed_offset"]
+            tp, offset = TopicPartition(row["topic"], row["partition"]), first_readable(row)
             async with limiter:
                 if (tp, offset) not in self._unread:
                     with anyio.move_on_after(2):
@@ -501,15 +514,14 @@ class Watch:
 
 
 def _in_all(
-    committed: Mapping[str, Mapping[TopicPartition, int]], ends: Mapping[TopicPartition, int]
+    committed: Mapping[str, Mapping[TopicPartition, int]],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
 ) -> dict[str, int]:
     """The lag of each group over the partitions with known ``ends``. Groups without such a partition are left out."""
-    found = {}
-    for group, offsets in committed.items():
-        lags = [max(0, ends[tp] - offset) for tp, offset in offsets.items() if tp in ends]
-        if lags:
-            found[group] = sum(lags)
-    return found
+    return {
+        group: total_lag(offsets, starts, ends) for group, offsets in committed.items() if offsets.keys() & ends.keys()
+    }
 
 
 def _single_cause(error: BaseException) -> KafkaError:

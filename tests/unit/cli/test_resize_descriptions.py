@@ -190,7 +190,11 @@ def test_groups_describe_shows_waits_where_no_position_is_known(run: Run, monkey
     status, out, _ = run(admin, "groups", "describe", "g", "--json")
     assert status == 0
     (group,) = json.loads(out)
-    assert [(row["partition"], row["committed_offset"]) for row in group["partitions"]] == [(1, 140), (5, 20)]
+    assert [(row["partition"], row["committed_offset"]) for row in group["partitions"]] == [
+        (1, 140),
+        (4, None),
+        (5, 20),
+    ]
     waits = {(row["partition"], row["waits_for"]): row["position"] for row in group["waits"]}
     assert waits[1, 5] is None
 

@@ -93,7 +93,11 @@ async def test_the_lag_of_every_group_is_known(monkeypatch: pytest.MonkeyPatch) 
     async def ends(_topics: object) -> dict[TopicPartition, int]:
         return {TopicPartition("t", 0): 100}
 
+    async def starts(_led: object) -> dict[TopicPartition, int]:
+        return {TopicPartition("t", 0): 20}
+
     monkeypatch.setattr(watch, "ends", ends)
+    monkeypatch.setattr(watch, "starts_of", starts)
     topic: Any = SimpleNamespace(name="t")
-    assert await watch.group_lags([topic]) == {"idle": {"t": 95}, "billing": {"t": 10}}
-    assert await watch.worst_lags([topic]) == {"t": (95, "idle")}
+    assert await watch.group_lags([topic]) == {"idle": {"t": 80}, "billing": {"t": 10}}, "expired records do not count"
+    assert await watch.worst_lags([topic]) == {"t": (80, "idle")}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from html import unescape
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 import trio
+from markupsafe import escape
 from trio.testing import MockClock
 
 from anabranch import GroupDescription, GroupListing, TopicPartition
@@ -72,12 +75,32 @@ async def test_the_partitions_without_a_commit_are_shown_with_their_records() ->
     assert "3 partitions of its topics have no commit. They hold 400 records, without those of 1 that did not" in page
     assert "It has read everything of the partitions with a commit." in page
     assert "It is not behind" not in page
-    assert (cells(page, "committed"), cells(page, "to read")) == (["none", "60"], ["at most 300", "0"])
+    assert (cells(page, "committed"), cells(page, "to read")) == (
+        ["none", "none", "60"],
+        ["at most 300", "at most 100", "0"],
+    )
 
 
 async def test_a_group_with_a_commit_in_every_partition_has_no_note_of_others() -> None:
     page = await served(Groups(ends={0: (0, 60)}, groups={"g": dict.fromkeys(range(4), 0)}))("/groups/g")
     assert "no commit" not in page and "at most" not in page
+
+
+@pytest.mark.parametrize(
+    "name", ["two\nlines", "end\n", "\r\n", "a/b", "/a//", "50%", "%2F", "a?b=c", "a#b", "a b", "ü", "a&b", "..", "<b>"]
+)
+async def test_a_group_with_any_id_has_a_page_and_links_to_it(name: str) -> None:
+    page = served(Groups(ends={0: (0, 60)}, groups={name: {0: 50}}))
+
+    def title(shown: str) -> list[str]:
+        return re.findall(r"<h1[^>]*>(.*?)</h1>", shown, re.S)
+
+    shown = await page("/groups/" + quote(name, safe=""))
+    assert title(shown) == [str(escape(name))]
+    (link,) = re.findall(r'<a id="group-[^"]*" href="([^"]+)"', await page("/groups"))
+    assert title(await page(unescape(link))) == title(shown)
+    (live,) = re.findall(r'data-path="([^"]+)"', shown)
+    assert unquote(unescape(live).partition("?")[0]) == "/groups/" + name
 
 
 async def test_a_rebalance_shows_the_former_owners() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import pytest
 import trio
@@ -49,7 +49,7 @@ async def ask(
         "http_version": "1.1",
         "method": method,
         "scheme": "http",
-        "path": target,
+        "path": unquote(target),
         "raw_path": target.encode(),
         "query_string": query.encode(),
         "headers": [(k.lower().encode(), v.encode()) for k, v in {"host": "localhost:8480", **headers}.items()],

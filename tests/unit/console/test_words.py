@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from anabranch import ClusterDescription, GroupDescription, TopicDescription
+from anabranch.cli.unread import uncommitted_text
 from anabranch.client.admin.types import ControllerDescription, MemberDescription, Node
 from anabranch.client.cluster import PartitionInfo
 from anabranch.console.app import _templates
-from anabranch.console.behind import reasons, summary, uncommitted_text, verdict
+from anabranch.console.behind import reasons, summary, verdict
 from anabranch.console.changes import plan_of_reset
 from anabranch.console.pages import BadQueryError, Query
 from anabranch.console.problems import NAMED, find_problems
@@ -123,6 +124,7 @@ def row(partition: int, **values: Any) -> dict[str, Any]:
         "high_watermark": 100,
         "lag": 50,
         "lag_s": 5.0,
+        "expired": 0,
         "member": "m-1",
         "client_id": "app-1",
         "host": "10.0.0.1",
@@ -364,7 +366,7 @@ def test_a_group_with_unread_partitions_without_a_commit_is_not_called_healthy(
 def test_the_partitions_without_a_commit_are_counted_with_their_records(
     records: list[int | None], text: str | None
 ) -> None:
-    found = uncommitted_text({("t", n): one for n, one in enumerate(records)})
+    found = uncommitted_text(records, "'To read'")
     assert found == text or (found is not None and text is not None and text in found)
 
 
