@@ -30,6 +30,8 @@ from tests.support.resize.resize_states import (
 
 pytestmark = pytest.mark.trio
 QUEUED = "The resize begins when the one before it is done: "
+WAITS = "The resize is queued and waits: "
+"""The same if the resize before is over."""
 
 
 async def ask(cluster: ControllerCluster, count: int) -> CreatePartitionsTopicResult:
@@ -37,7 +39,7 @@ async def ask(cluster: ControllerCluster, count: int) -> CreatePartitionsTopicRe
     return result
 
 
-async def queued(cluster: ControllerCluster, count: int) -> str:
+async def queued(cluster: ControllerCluster, count: int, begin: str = QUEUED) -> str:
     """Queue a resize, and return why it waits. A dry run returns the same reason and writes nothing."""
     before = await counts(cluster)
     dry = (await cluster.request(alter(count, validate_only=True))).results[0]
@@ -46,9 +48,9 @@ async def queued(cluster: ControllerCluster, count: int) -> str:
     assert (result.error_code, dry.error_code) == (ErrorCode.NONE, ErrorCode.NONE)
     assert (await counts(cluster))[3] == count
     message = str(result.error_message)
-    assert message.startswith(QUEUED)
-    assert message.removeprefix(QUEUED).split(";")[0] in str(dry.error_message)
-    return message.removeprefix(QUEUED)
+    assert message.startswith(begin)
+    assert message.removeprefix(begin).split(";")[0] in str(dry.error_message)
+    return message.removeprefix(begin)
 
 
 # ---------------------------------------------------------------- cancel
@@ -333,7 +335,7 @@ async def test_a_resize_waits_for_the_leader_of_a_partition_that_has_none(
     assert await cluster.alter_isr(TOPIC, 3, [leader]) == ErrorCode.NONE
     cluster.brokers[leader].leave()
     await cluster.until(lambda: led_by(cluster, 3, -1))
-    assert "partition 3 has the layout, and its leader has not answered" in await queued(cluster, asked)
+    assert "partition 3 has the layout, and its leader has not answered" in await queued(cluster, asked, WAITS)
     await cluster.brokers[leader].register()
     await cluster.until(lambda: finished(cluster, asked))
 
@@ -367,7 +369,7 @@ async def test_a_count_that_includes_a_partition_being_removed_waits_and_names_t
     before = (await cluster.store.get(paths.partition_state(TOPIC, 5))).czxid
     for broker in (1, 2):
         assert cluster.brokers[broker].metadata()[TOPIC, 5] < 0
-    assert await queued(cluster, 6) == (
+    assert await queued(cluster, 6, WAITS) == (
         "partitions 4, 5 are being removed, and broker 3 has replicas of them; the resize to 6 partitions is queued."
     )
     await trio.sleep(10)  # virtual time: several polls
