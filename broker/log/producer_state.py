@@ -444,7 +444,8 @@ class ProducerState:
     ) -> Iterator[None]:
         """Load a snapshot at ``map_end_offset``, without the producers that expired; yields after each entry.
 
-        ``kept`` has the same producers in the same order. Without it, a producer counts as appended at its timestamp.
+        ``kept`` has the same producers in the same order. Without it, a producer counts as appended at its timestamp,
+        at most at ``now_ms``.
         """
         self.clear(map_end_offset)
         more = None if kept is None else next(kept, None)
@@ -460,7 +461,8 @@ class ProducerState:
             entry.move_to_epoch(known.epoch)
             entry.coordinator_epoch = known.coordinator_epoch
             entry.last_timestamp = known.timestamp
-            entry.appended_ms = known.timestamp if appended_ms is None else appended_ms
+            # A clock that was ahead must not keep the producer longer than an append now would.
+            entry.appended_ms = min(now_ms, known.timestamp if appended_ms is None else appended_ms)
             entry.txn_first_offset = known.txn_first_offset
             if known.last_offset >= 0:
                 entry.add(BatchMetadata(known.last_sequence, known.last_offset, known.offset_delta, known.timestamp))

@@ -200,6 +200,16 @@ def test_an_abort_among_open_transactions_records_the_lso(producers: Producers) 
     assert producers.marker(CONTROL_ABORT, producer_id=3) == AbortedTxn(3, 1, 2, 0)
 
 
+def test_a_producer_of_a_clock_that_was_ahead_expires_as_if_it_had_written_at_the_restart(producers: Producers) -> None:
+    producers.send(0)
+    restored, now_ms = ProducerState(ProducerExpiration(1000)), START_MS - 10_000
+    for _ in restored.restore(producers.state.snapshot(), 1, now_ms):
+        pass
+    assert restored.producers
+    restored.remove_expired(now_ms + 1000)
+    assert restored.producers == {}
+
+
 def test_a_restored_transaction_is_still_open(producers: Producers) -> None:
     producers.send(0, producer_id=2, is_transactional=True)
     restored = ProducerState()
