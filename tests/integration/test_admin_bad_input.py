@@ -31,6 +31,7 @@ from anabranch.protocol.generated.alter_replica_log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
+from anabranch.protocol.generated.create_acls import AclCreation, CreateAclsRequest
 from anabranch.protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from anabranch.protocol.generated.create_topics import (
     CreatableReplicaAssignment,
@@ -38,9 +39,11 @@ from anabranch.protocol.generated.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from anabranch.protocol.generated.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from anabranch.protocol.generated.describe_acls import DescribeAclsRequest
 from anabranch.protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
 from anabranch.protocol.generated.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
@@ -311,6 +314,25 @@ OTHERS: dict[ApiKey, tuple[Any, Callable[[Any], bool]]] = {
     ApiKey.LIST_GROUPS: (
         ListGroupsRequest(states_filter=["s" * 30_000, *(f"s{number}" for number in range(MANY))]),
         lambda found: (found.error_code, found.groups) == (ErrorCode.NONE, []),
+    ),
+    ApiKey.DESCRIBE_ACLS: (
+        DescribeAclsRequest(resource_type_filter=TOPIC, resource_name_filter="n" * 30_000),
+        lambda found: (found.error_code, found.resources) == (ErrorCode.SECURITY_DISABLED, []),
+    ),
+    ApiKey.CREATE_ACLS: (
+        CreateAclsRequest(
+            creations=[
+                AclCreation(resource_type=TOPIC, resource_name=f"u{number}", principal="User:" + "p" * 100, host="*")
+                for number in range(MANY)
+            ]
+        ),
+        lambda found: codes(found.results) == {ErrorCode.SECURITY_DISABLED: MANY},
+    ),
+    ApiKey.DELETE_ACLS: (
+        DeleteAclsRequest(
+            filters=[DeleteAclsFilter(resource_type_filter=TOPIC, resource_name_filter=f"u{n}") for n in range(MANY)]
+        ),
+        lambda found: codes(found.filter_results) == {ErrorCode.SECURITY_DISABLED: MANY},
     ),
 }
 """Requests at their limits, and a check of the response. No group was ever created, so none has a coordinator."""
