@@ -21,6 +21,7 @@ from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.runtime.env import SessionState
+from anabranch.zk_schemas.controller import ControllerZnode
 from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
 from tests.support.resize.resize_rules import started
 
@@ -28,6 +29,8 @@ pytestmark = pytest.mark.trio
 
 HOST = "127.0.0.1"
 PATIENT = {"health.loop.lag.ms": "600000"}
+NO_CONTROLLER = "no controller is active: no leader or ISR can change"
+"""The problem that these brokers have unless a test registers a controller. It does not make a broker unready."""
 
 
 class Asked:
@@ -50,12 +53,15 @@ class Asked:
         return await trio.to_thread.run_sync(ask)
 
     async def until_ready_is(self, status: int, kind: str | None) -> dict[str, Any]:
-        """Return the first response of ``/health/ready`` with this status and a problem of the kind (None: none)."""
+        """Return the first response of ``/health/ready`` with this status and a problem of the kind.
+
+        None: with no problem but the missing controller.
+        """
         with trio.fail_after(DEADLINE_S):
             while True:
                 got, content = await self.get("/health/ready")
                 kinds = [problem["kind"] for problem in content["problems"]]
-                if got == status and (kinds == [] if kind is None else kind in kinds):
+                if got == status and (kinds == ["controller"] if kind is None else kind in kinds):
                     return content
                 await trio.sleep(0.01)  # polls: the health of the broker
 
@@ -92,14 +98,28 @@ async def test_a_broker_is_ready_once_the_controller_has_confirmed_its_registrat
     async with asked(tmp_path) as broker:
         status, content = await broker.get("/health/ready")
         assert (status, content["status"]) == (503, "unready")
-        assert [problem["kind"] for problem in content["problems"]] == ["registration"]
+        assert [problem["kind"] for problem in content["problems"]] == ["registration", "controller"]
         with pytest.raises(UnhealthyError, match=r"broker 1 is registered, but the controller"):
             await broker.check()
         await broker.broker.create_topic("t")
         assert (await broker.get("/health/ready"))[0] == 200
         status, content = await broker.get("/health/live")
         assert (status, content["status"], content["process"], content["id"]) == (200, "live", "broker", 1)
-        assert await broker.check() == []
+        assert await broker.check() == [NO_CONTROLLER]
+        assert (await broker.get("/health/ready?strict"))[0] == 503
+
+
+async def test_a_broker_names_a_controller_that_does_not_answer(tmp_path: Path) -> None:
+    """Each request for readiness may begin a check, so a silent controller is noticed without other requests to it."""
+    async with ready(tmp_path, **{"controller.silence.ms": "20"}) as broker:
+        listener = await broker.broker.env.network.listen(HOST, 0)
+        znode = ControllerZnode(controller_id=1000, host=HOST, port=listener.port)
+        assert broker.broker.env.zk is not None
+        await broker.broker.env.zk.create(ControllerZnode.PATH, znode.encode())
+        with trio.fail_after(DEADLINE_S):
+            while "has not answered for" not in " ".join(await broker.check()):
+                await trio.sleep(0.01)  # polls: the checks of the connection
+        listener.close()
 
 
 async def test_a_broker_answers_within_the_limits_of_its_configuration(tmp_path: Path) -> None:
@@ -167,7 +187,7 @@ async def test_a_broker_with_a_failed_background_task_is_not_ready(
     monkeypatch.setattr(GroupLag, "run", dies)
     async with ready(tmp_path) as broker:
         content = await broker.until_ready_is(503, "task")
-        (problem,) = content["problems"]
+        (problem,) = (found for found in content["problems"] if found["kind"] != "controller")
         assert problem["what"].startswith("group-lag: failed ") and "the task cannot continue" in problem["what"]
         assert problem["fatal"] is True
 
