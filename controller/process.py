@@ -75,8 +75,9 @@ class _Process:
             ),
             Gauge(
                 "anabranch_unfinished_resizes",
-                "Topics whose last resize some leader has not acknowledged, as the controller in office sees them",
-                lambda: sum(not view.is_over(topic) for topic in self._topics()),
+                "Topics with a resize that is queued, or that some leader has not acknowledged, "
+                "as the controller in office sees them",
+                lambda: sum(map(view.is_unfinished, self._topics())),
             ),
             Gauge(
                 "anabranch_frozen_topics",

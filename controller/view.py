@@ -75,9 +75,14 @@ def is_over(topic: TopicImage) -> bool:
     return resize.is_recorded(topic.znode) or resize.is_settled(_known(topic))
 
 
+def is_unfinished(topic: TopicImage) -> bool:
+    """Whether some leader has not acknowledged the last resize, or a queued resize has not begun."""
+    return topic.znode.wanted is not None or not is_over(topic)
+
+
 def is_resizing(topic: TopicImage) -> bool:
     """Whether any part of a resize is left, including draining and a queued count."""
-    return was_resized(topic) and bool(topic.znode.wanted is not None or marked(topic) or not is_over(topic))
+    return was_resized(topic) and bool(marked(topic) or is_unfinished(topic))
 
 
 def is_due(topic: TopicImage) -> bool:

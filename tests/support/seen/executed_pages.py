@@ -56,6 +56,7 @@ BLOCKS: Mapping[Place, str] = {
     ("docs/containers.md", "services:"): _COMPOSE,
     ("docs/development.md", "zk, clock = FakeZk()"): "tests/unit/test_docs.py::test_the_example_of_a_simulation_runs",
     ("docs/files.md", '{"version": 2'): _OUTPUT,
+    ("docs/files.md", "/brokers/topics/t "): _OUTPUT,
     ("docs/files.md", "/cluster/id"): _OUTPUT,
     ("docs/model/README.md", "make model"): "takes minutes; tests/model/test_models.py checks the small configurations",
     ("docs/model/README.md", "satisfied(q, f)"): _FORMULA,

@@ -136,16 +136,17 @@ def test_a_topic_that_was_never_resized_is_not_being_resized_even_if_no_leader_h
     assert view.is_over(image) and not view.is_resizing(image) and not view.is_due(image)
 
 
-def test_a_queued_count_is_no_unfinished_resize() -> None:
+def test_a_queued_resize_is_counted_as_unfinished_although_the_one_before_is_over() -> None:
     image = image_of(Topic(4), silent=[0])
+    assert not view.is_unfinished(image)
     image.znode = image.znode.replace(wanted=6)
-    assert view.is_over(image) and view.is_resizing(image) and view.is_due(image)
+    assert view.is_over(image) and view.is_unfinished(image) and view.is_resizing(image) and view.is_due(image)
 
 
 def test_a_resize_is_over_when_every_leader_has_answered() -> None:
     topic = resized(4, 6)
     assert view.is_over(image_of(topic)) and not view.is_resizing(image_of(topic))
-    assert not view.is_over(unfinished(4, 6, silent=[5]))
+    assert not view.is_over(unfinished(4, 6, silent=[5])) and view.is_unfinished(unfinished(4, 6, silent=[5]))
     assert view.unfinished(unfinished(4, 6, silent=[5])) == (
         "partition 5 has the layout, and its leader has not answered"
     )
