@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from anabranch.broker.coordinator.consumer_offsets_records import GROUP_VALUE_VERSION
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
@@ -99,7 +100,10 @@ def versions(directory: Path, group: str) -> dict[int, set[int]]:
 
 
 async def test_the_levels_decide_record_versions_and_whether_positions_are_answered(tmp_path: Path) -> None:
-    """KIP-915, KIP-584: below level 2 the old records and no positions; at level 2 flexible records and positions."""
+    """KIP-915, KIP-584: below level 2 the old commits and no positions; at level 2 flexible commits and positions.
+
+    The records of groups have the version that Kafka writes, at each level.
+    """
     zk = FakeZk()
     await zk.session().create(paths.FEATURES, Features(FeaturesStatus.DISABLED).encode())
     async with one_broker(tmp_path, {"group.initial.rebalance.delay.ms": "0"}, zk) as broker:
@@ -117,4 +121,4 @@ async def test_the_levels_decide_record_versions_and_whether_positions_are_answe
             await finalize(broker, levels)
             group = f"group-{number}"
             assert await use_a_group(broker, group) == error, levels
-            assert versions(tmp_path, group) == {COMMIT: {version}, GROUP: {version}}, levels
+            assert versions(tmp_path, group) == {COMMIT: {version}, GROUP: {GROUP_VALUE_VERSION}}, levels
