@@ -24,6 +24,7 @@ STOP_GRACE_S = 30.0
 RESTART_PAUSE_S = 0.5
 WATCHDOG_STATUS = 70
 LOG_DIR_FAILED_STATUS = 1
+NO_START_STATUS = 1
 START_LIMIT_S = 60.0
 _CHECK_EVERY_S = 0.1
 LOG_DIR_NAMES = ("a", "b")
@@ -93,6 +94,11 @@ class SoakCluster:
     def logged_since(self, name: str, size: int) -> str:
         """The log lines of a process since ``log_size`` was ``size``."""
         return self._log(name).read_bytes()[size:].decode(errors="replace")
+
+    def found_no_zookeeper(self, name: str) -> bool:
+        """Whether a process that has ended could not start because ZooKeeper did not answer."""
+        last = self._log(name).read_text(errors="replace").rstrip().rpartition("\n")[2]
+        return "no ZooKeeper server answered" in last
 
     def _log(self, name: str) -> Path:
         return self.directory / "logs" / f"{name}.log"

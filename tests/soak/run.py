@@ -18,7 +18,7 @@ from tests.history.checks import check_history
 from tests.history.events import Drained, OrderedGroup, read_history
 from tests.history.index import Violation
 from tests.soak import disks
-from tests.soak.cluster import LOG_DIR_FAILED_STATUS, WATCHDOG_STATUS, SoakCluster, run_cluster
+from tests.soak.cluster import LOG_DIR_FAILED_STATUS, NO_START_STATUS, WATCHDOG_STATUS, SoakCluster, run_cluster
 from tests.soak.faults import BROKERS, Faults, Plan, kill_schedule, mixed_schedule
 from tests.soak.observer import Observer
 from tests.soak.recorder import Recorder
@@ -121,6 +121,8 @@ async def _live(config: SoakConfig, recorder: Recorder, nursery: trio.Nursery) -
     def on_death(name: str, status: int) -> None:
         if status in (WATCHDOG_STATUS, LOG_DIR_FAILED_STATUS) and name in excused:
             recorder.fault("ended", f"{name} with status {status}", count=False)
+        elif status == NO_START_STATUS and cluster.found_no_zookeeper(name):
+            recorder.fault("ended", f"{name}: it was started while ZooKeeper was down", count=False)
         else:
             recorder.problem(f"{name} ended by itself with status {status}")
 

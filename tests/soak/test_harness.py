@@ -28,6 +28,7 @@ from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.history.events import Committed, Drained, Event, Replica, Revoked, StoredBatch, read_history
 from tests.soak import disks
+from tests.soak.cluster import SoakCluster
 from tests.soak.faults import BROKER_KINDS, SIDE_KINDS, Faults, kill_schedule, mixed_schedule
 from tests.soak.network import HOST, FaultyNetwork, sender_of
 from tests.soak.recorder import Recorder
@@ -163,6 +164,16 @@ async def test_a_stuck_connection_delivers_late_what_its_client_has_sent_again(d
             await ended.wait()
             assert arrived == [request + b"copy" * deliver, b"copy"]
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("last", "found"), [("controller: h:1: no ZooKeeper server answered within 4 s", True), ("x", False)]
+)
+def test_a_start_without_zookeeper_is_told_from_another_end(tmp_path: Path, last: str, found: bool) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "controller-1000.log").write_text(f"no ZooKeeper server answered\n{last}\n")
+    cluster = SoakCluster(tmp_path, cast(FaultyNetwork, None), "", {}, 1, lambda name, status: None)
+    assert cluster.found_no_zookeeper("controller-1000") == found
 
 
 @pytest.mark.parametrize("make", [mixed_schedule, kill_schedule])
