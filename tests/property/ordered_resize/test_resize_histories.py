@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TypeAlias
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from anabranch.ordered_resize import resize
 from anabranch.ordered_resize.judgement import VerdictKind
 from anabranch.protocol.transitions import IllegalTransitionError
+from anabranch.zk_schemas.partition_state import PartitionState
 from tests.support.resize import lineage_mutations
 from tests.support.resize.lineage_model import BrokenError, LineageModel
 
@@ -224,6 +225,19 @@ ASKED = {0: 5, 2: 2, 4: 6, 8: 3, 9: 9, 10: 4, 20: 8, 24: 3, 30: 7, 31: 3}
 """By number of writes, the count to request then: grown, cancelled, queued (the latest wins), grown while draining."""
 
 
+def without_removed(state: PartitionState, present: Container[int]) -> tuple[dict[int, dict[int, int]], int]:
+    """Return the lineage and the floor as the next bump leaves them.
+
+    A bump before a removal keeps the removed partition in the lineage, a bump after it moves it to the floor.
+    """
+    dropped = [entry.epoch for entry in state.lineage if any(loser not in present for loser in entry.losers)]
+    kept = {
+        entry.epoch: {loser: epoch for loser, epoch in entry.losers.items() if loser in present}
+        for entry in state.lineage
+    }
+    return {epoch: losers for epoch, losers in kept.items() if losers}, max([state.floor, *dropped])
+
+
 def carried_out(crash_after: int) -> tuple[object, list[str]]:
     """Return the final topic and partitions, and all writes. A controller stops after the write ``crash_after``."""
     model = LineageModel(0, records=2, counts=(2, 2), keys=[1, 5, 6], calm=True)
@@ -239,7 +253,10 @@ def carried_out(crash_after: int) -> tuple[object, list[str]]:
             newest(model, key)
             model.send(key)
     model.finish()
-    states = {p: (s.leader_epoch, s.layout, s.before, s.lineage, s.floor) for p, s in model.states.items()}
+    states = {
+        p: (state.leader_epoch, state.layout, state.before, *without_removed(state, model.states))
+        for p, state in model.states.items()
+    }
     return (model.topic.replace(topic_id=uuid.UUID(int=0)), states), model.done
 
 

@@ -243,8 +243,10 @@ class LineageModel:
             steps = [step for step in steps if step.name != "leave"]
         if not steps:
             return False
+        epoch = self.controller_epoch
         for step in steps[:1] if first else self.r.sample(steps, self.r.randint(1, len(steps))):
-            self.write(step)
+            if self.controller_epoch == epoch:  # a controller that replaced it decides anew
+                self.write(step)
         return True
 
     def request(self, count: int) -> None:
