@@ -29,6 +29,8 @@ Key = tuple[int, int, str]
 DIFFERS: dict[Key, str] = {
     (2, 4, "Request"): "the leader epoch is an int64 (aiokafka has the class but does not use it)",
     (2, 5, "Request"): "as version 4",
+    (29, 2, "Request"): "flexible in Kafka (aiokafka has the class but does not use it)",
+    (29, 2, "Response"): "as the request",
 }
 
 
