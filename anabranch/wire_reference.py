@@ -50,7 +50,7 @@ def render() -> str:
         parts.append(f"| {key.value} | [{api.name}](#{api.name.lower()}) | {versions} | {flexible} | {_servers(key)} |")
     parts += ["", "## Tagged fields of Anabranch", ON_TAGS]
     parts += ["| tag | message | field | type | versions |", "|---|---|---|---|---|"]
-    for tag, message, path, found in sorted(_own_tags(), key=lambda row: row[:3]):
+    for tag, message, path, found in sorted(own_tags(), key=lambda row: row[:3]):
         parts.append(f"| {tag} | {message} | `{path}` | {found.type} | {_range(found.versions)} |")
     parts += ["", "## Notes on each API", ""]
     for key, api in sorted(API.items()):
@@ -77,7 +77,7 @@ def _notes(module: ModuleType) -> str:
     return inspect.cleandoc(module.__doc__ or "").replace("``", "`")
 
 
-def _own_tags() -> Iterator[tuple[int, str, str, Field]]:
+def own_tags() -> Iterator[tuple[int, str, str, Field]]:
     """(tag, message, path of the field, field) of every tagged field that is not Kafka's."""
     for info in pkgutil.iter_modules(messages.__path__):
         for value in vars(_module(info.name)).values():

@@ -38,8 +38,10 @@ HEALTH_CHECK: Final = "anabranch-health"
 _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.value
 
-_ASKS_FOR_OWN_TAGS: Final = b"\x01\xaf\x50\x00"
-"""The tagged fields of a request header: one, with tag 10287 and no bytes."""
+ASKS_TAG: Final = 10287
+"""The tag with which a request header asks for own tags (``own_tags``)."""
+_ASKS_FOR_OWN_TAGS: Final = bytes((1, ASKS_TAG & 0x7F | 0x80, ASKS_TAG >> 7, 0))
+"""The tagged fields of a request header: one, with this tag and no bytes."""
 
 _read_size = Struct(">i").unpack_from
 _read_header = Struct(">hhi").unpack_from

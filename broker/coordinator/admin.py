@@ -1,7 +1,7 @@
 """DescribeGroups 0-5, ListGroups 0-4, DeleteGroups 0-2.
 
-DescribeGroups v3 adds authorized operations, v4 ``group.instance.id``. Tags 10273 and 10274 of DescribeGroups show
-which members a rebalance waits for. ListGroups v4 adds a filter by state, and tag 10266 a filter by topics.
+DescribeGroups v3 adds authorized operations, v4 ``group.instance.id``. Tags 10298 and 10299 of DescribeGroups show
+which members a rebalance waits for. ListGroups v4 adds a filter by state, and tag 10295 a filter by topics.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ While the watermark of a new leader is below the start of its epoch, the end is 
 OFFSET_NOT_AVAILABLE (from version 5 on, KIP-207) or LEADER_NOT_AVAILABLE (before). For the end of a closed partition
 the error is the same until each in-sync replica has exactly the leader's records.
 
-A follower whose log dir is full asks for the log start, and says that it has no room (tag 10287).
+A follower whose log dir is full asks for the log start, and says that it has no room (tag 10304).
 
 A search by timestamp may read a whole segment. Then the response is sent later, and other requests are served
 meanwhile.

@@ -167,6 +167,21 @@ def _decode_tag_finalized_features(data: memoryview) -> tuple[list[FinalizedFeat
         ))
     return finalized_features, pos
 
+def _decode_tag_software_version(data: memoryview) -> tuple[str, int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    end = pos + n
+    if n < 0 or end > size:
+        raise bad_length("software_version", n, pos, size)
+    software_version = str(data[pos:end], "utf-8")
+    pos = end
+    return software_version, pos
+
 def _decode_tag_background_failures(data: memoryview) -> tuple[list[str], int]:
     size = len(data)
     pos = 0
@@ -192,21 +207,6 @@ def _decode_tag_background_failures(data: memoryview) -> tuple[list[str], int]:
         pos = end
         background_failures.append(background_failures_item)
     return background_failures, pos
-
-def _decode_tag_software_version(data: memoryview) -> tuple[str, int]:
-    size = len(data)
-    pos = 0
-    n = data[pos]
-    pos += 1
-    if n > 127:
-        n, pos = read_uvarint(data, pos - 1)
-    n -= 1
-    end = pos + n
-    if n < 0 or end > size:
-        raise bad_length("software_version", n, pos, size)
-    software_version = str(data[pos:end], "utf-8")
-    pos = end
-    return software_version, pos
 
 def _encode_tag_supported_features(value: list[SupportedFeatureKey], out: bytearray) -> None:
     n = len(value) + 1
@@ -243,6 +243,15 @@ def _encode_tag_finalized_features(value: list[FinalizedFeatureKey], out: bytear
         out += raw
         out += _pack_hhB(finalized_features_item.max_version_level, finalized_features_item.min_version_level, 0)
 
+def _encode_tag_software_version(value: str, out: bytearray) -> None:
+    raw = value.encode()
+    n = len(raw) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    out += raw
+
 def _encode_tag_background_failures(value: list[str], out: bytearray) -> None:
     n = len(value) + 1
     if n < 128:
@@ -257,15 +266,6 @@ def _encode_tag_background_failures(value: list[str], out: bytearray) -> None:
         else:
             write_uvarint(out, n)
         out += raw
-
-def _encode_tag_software_version(value: str, out: bytearray) -> None:
-    raw = value.encode()
-    n = len(raw) + 1
-    if n < 128:
-        out.append(n)
-    else:
-        write_uvarint(out, n)
-    out += raw
 
 def _decode_api_versions_request_v0(data: memoryview) -> tuple[ApiVersionsRequest, int]:
     pos = 0
@@ -424,10 +424,10 @@ def _decode_api_versions_response_v3(data: memoryview) -> tuple[ApiVersionsRespo
     supported_features: list[SupportedFeatureKey] = EMPTY
     finalized_features_epoch: int = -1
     finalized_features: list[FinalizedFeatureKey] = EMPTY
-    background_failures: list[str] = EMPTY
     software_version: str = ""
+    background_failures: list[str] = EMPTY
     if n:
-        tags, pos, _ = read_tags(data, pos, n, (0, 1, 2, 10261, 10275,))
+        tags, pos, _ = read_tags(data, pos, n, (0, 1, 2, 10275, 10282,))
         value = tags.get(0)
         if value is not None:
             supported_features = whole(_decode_tag_supported_features(value), value, "supported_features")
@@ -437,12 +437,12 @@ def _decode_api_versions_response_v3(data: memoryview) -> tuple[ApiVersionsRespo
         value = tags.get(2)
         if value is not None:
             finalized_features = whole(_decode_tag_finalized_features(value), value, "finalized_features")
-        value = tags.get(10261)
-        if value is not None:
-            background_failures = whole(_decode_tag_background_failures(value), value, "background_failures")
         value = tags.get(10275)
         if value is not None:
             software_version = whole(_decode_tag_software_version(value), value, "software_version")
+        value = tags.get(10282)
+        if value is not None:
+            background_failures = whole(_decode_tag_background_failures(value), value, "background_failures")
     decoded = ApiVersionsResponse(
         error_code=error_code,
         api_keys=api_keys,
@@ -450,8 +450,8 @@ def _decode_api_versions_response_v3(data: memoryview) -> tuple[ApiVersionsRespo
         supported_features=supported_features,
         finalized_features_epoch=finalized_features_epoch,
         finalized_features=finalized_features,
-        background_failures=background_failures,
         software_version=software_version,
+        background_failures=background_failures,
     )
     return decoded, pos
 
@@ -466,7 +466,7 @@ def _encode_api_versions_response_v3(message: ApiVersionsResponse, out: bytearra
     for api_keys_item in message.api_keys:
         out += _pack_hhhB(api_keys_item.api_key, api_keys_item.min_version, api_keys_item.max_version, 0)
     out += _pack_i(message.throttle_time_ms)
-    tag_count = (1 if bool(message.supported_features) else 0) + (1 if message.finalized_features_epoch != -1 else 0) + (1 if bool(message.finalized_features) else 0) + (1 if bool(message.background_failures) else 0) + (1 if message.software_version != "" else 0)
+    tag_count = (1 if bool(message.supported_features) else 0) + (1 if message.finalized_features_epoch != -1 else 0) + (1 if bool(message.finalized_features) else 0) + (1 if message.software_version != "" else 0) + (1 if bool(message.background_failures) else 0)
     out.append(tag_count)
     if tag_count:
         if bool(message.supported_features):
@@ -487,16 +487,16 @@ def _encode_api_versions_response_v3(message: ApiVersionsResponse, out: bytearra
             write_uvarint(out, 2)
             write_uvarint(out, len(tagged))
             out += tagged
-        if bool(message.background_failures):
-            tagged = bytearray()
-            _encode_tag_background_failures(message.background_failures, tagged)
-            write_uvarint(out, 10261)
-            write_uvarint(out, len(tagged))
-            out += tagged
         if message.software_version != "":
             tagged = bytearray()
             _encode_tag_software_version(message.software_version, tagged)
             write_uvarint(out, 10275)
+            write_uvarint(out, len(tagged))
+            out += tagged
+        if bool(message.background_failures):
+            tagged = bytearray()
+            _encode_tag_background_failures(message.background_failures, tagged)
+            write_uvarint(out, 10282)
             write_uvarint(out, len(tagged))
             out += tagged
     parts.append(out)
@@ -541,8 +541,8 @@ class ApiVersionsResponse(Message):
         "supported_features",
         "finalized_features_epoch",
         "finalized_features",
-        "background_failures",
         "software_version",
+        "background_failures",
     )
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 18
@@ -569,8 +569,8 @@ class ApiVersionsResponse(Message):
         supported_features: list[SupportedFeatureKey] = EMPTY,
         finalized_features_epoch: int = -1,
         finalized_features: list[FinalizedFeatureKey] = EMPTY,
-        background_failures: list[str] = EMPTY,
         software_version: str = "",
+        background_failures: list[str] = EMPTY,
     ) -> None:
         self.error_code = error_code
         self.api_keys = [] if api_keys is EMPTY else api_keys
@@ -578,5 +578,5 @@ class ApiVersionsResponse(Message):
         self.supported_features = [] if supported_features is EMPTY else supported_features
         self.finalized_features_epoch = finalized_features_epoch
         self.finalized_features = [] if finalized_features is EMPTY else finalized_features
-        self.background_failures = [] if background_failures is EMPTY else background_failures
         self.software_version = software_version
+        self.background_failures = [] if background_failures is EMPTY else background_failures

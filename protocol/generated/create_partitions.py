@@ -299,11 +299,11 @@ def _decode_create_partitions_request_v2(data: memoryview) -> tuple[CreatePartit
         topics_wants_measured: bool = False
         topics_wants_goal: bool = False
         if n:
-            tags, pos, _ = read_tags(data, pos, n, (10269, 10288,))
-            value = tags.get(10269)
+            tags, pos, _ = read_tags(data, pos, n, (10279, 10280,))
+            value = tags.get(10279)
             if value is not None:
                 topics_wants_measured = whole(_decode_tag_topics_wants_measured(value), value, "topics[].wants_measured")
-            value = tags.get(10288)
+            value = tags.get(10280)
             if value is not None:
                 topics_wants_goal = whole(_decode_tag_topics_wants_goal(value), value, "topics[].wants_goal")
         topics.append(CreatePartitionsTopic(
@@ -360,13 +360,13 @@ def _encode_create_partitions_request_v2(message: CreatePartitionsRequest, out: 
             if topics_item.wants_measured:
                 tagged = bytearray()
                 _encode_tag_topics_wants_measured(topics_item.wants_measured, tagged)
-                write_uvarint(out, 10269)
+                write_uvarint(out, 10279)
                 write_uvarint(out, len(tagged))
                 out += tagged
             if topics_item.wants_goal:
                 tagged = bytearray()
                 _encode_tag_topics_wants_goal(topics_item.wants_goal, tagged)
-                write_uvarint(out, 10288)
+                write_uvarint(out, 10280)
                 write_uvarint(out, len(tagged))
                 out += tagged
     out += _pack_itB(message.timeout_ms, message.validate_only, 0)
@@ -469,7 +469,7 @@ def _decode_create_partitions_response_v2(data: memoryview) -> tuple[CreateParti
         results_goal_count: int = -1
         results_queued_count: int = -1
         if n:
-            tags, pos, _ = read_tags(data, pos, n, (10269, 10270, 10271, 10288, 10289,))
+            tags, pos, _ = read_tags(data, pos, n, (10269, 10270, 10271, 10278, 10289,))
             value = tags.get(10269)
             if value is not None:
                 results_appended_bytes = whole(_decode_tag_results_appended_bytes(value), value, "results[].appended_bytes")
@@ -479,7 +479,7 @@ def _decode_create_partitions_response_v2(data: memoryview) -> tuple[CreateParti
             value = tags.get(10271)
             if value is not None:
                 results_unchanged_ms = whole(_decode_tag_results_unchanged_ms(value), value, "results[].unchanged_ms")
-            value = tags.get(10288)
+            value = tags.get(10278)
             if value is not None:
                 results_goal_count = whole(_decode_tag_results_goal_count(value), value, "results[].goal_count")
             value = tags.get(10289)
@@ -554,7 +554,7 @@ def _encode_create_partitions_response_v2(message: CreatePartitionsResponse, out
             if results_item.goal_count != -1:
                 tagged = bytearray()
                 _encode_tag_results_goal_count(results_item.goal_count, tagged)
-                write_uvarint(out, 10288)
+                write_uvarint(out, 10278)
                 write_uvarint(out, len(tagged))
                 out += tagged
             if results_item.queued_count != -1:

@@ -943,11 +943,11 @@ def _decode_describe_groups_response_v5(data: memoryview) -> tuple[DescribeGroup
             groups_members_awaited_ms: int = -1
             groups_members_wait_left_ms: int = -1
             if n:
-                tags, pos, _ = read_tags(data, pos, n, (10273, 10274,))
-                value = tags.get(10273)
+                tags, pos, _ = read_tags(data, pos, n, (10298, 10299,))
+                value = tags.get(10298)
                 if value is not None:
                     groups_members_awaited_ms = whole(_decode_tag_groups_members_awaited_ms(value), value, "groups[].members[].awaited_ms")
-                value = tags.get(10274)
+                value = tags.get(10299)
                 if value is not None:
                     groups_members_wait_left_ms = whole(_decode_tag_groups_members_wait_left_ms(value), value, "groups[].members[].wait_left_ms")
             groups_members.append(DescribedGroupMember(
@@ -1074,13 +1074,13 @@ def _encode_describe_groups_response_v5(message: DescribeGroupsResponse, out: by
                 if groups_members_item.awaited_ms != -1:
                     tagged = bytearray()
                     _encode_tag_groups_members_awaited_ms(groups_members_item.awaited_ms, tagged)
-                    write_uvarint(out, 10273)
+                    write_uvarint(out, 10298)
                     write_uvarint(out, len(tagged))
                     out += tagged
                 if groups_members_item.wait_left_ms != -1:
                     tagged = bytearray()
                     _encode_tag_groups_members_wait_left_ms(groups_members_item.wait_left_ms, tagged)
-                    write_uvarint(out, 10274)
+                    write_uvarint(out, 10299)
                     write_uvarint(out, len(tagged))
                     out += tagged
         out += _pack_iB(groups_item.authorized_operations, 0)

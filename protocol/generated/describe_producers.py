@@ -334,11 +334,11 @@ def _decode_describe_producers_response_v0(data: memoryview) -> tuple[DescribePr
             topics_partitions_snapshot: bytes = b''
             topics_partitions_kept: bytes = b''
             if n:
-                tags, pos, _ = read_tags(data, pos, n, (10274, 10275,))
-                value = tags.get(10274)
+                tags, pos, _ = read_tags(data, pos, n, (10302, 10303,))
+                value = tags.get(10302)
                 if value is not None:
                     topics_partitions_snapshot = whole(_decode_tag_topics_partitions_snapshot(value), value, "topics[].partitions[].snapshot")
-                value = tags.get(10275)
+                value = tags.get(10303)
                 if value is not None:
                     topics_partitions_kept = whole(_decode_tag_topics_partitions_kept(value), value, "topics[].partitions[].kept")
             topics_partitions.append(PartitionResponse(
@@ -411,13 +411,13 @@ def _encode_describe_producers_response_v0(message: DescribeProducersResponse, o
                 if topics_partitions_item.snapshot != b'':
                     tagged = bytearray()
                     _encode_tag_topics_partitions_snapshot(topics_partitions_item.snapshot, tagged)
-                    write_uvarint(out, 10274)
+                    write_uvarint(out, 10302)
                     write_uvarint(out, len(tagged))
                     out += tagged
                 if topics_partitions_item.kept != b'':
                     tagged = bytearray()
                     _encode_tag_topics_partitions_kept(topics_partitions_item.kept, tagged)
-                    write_uvarint(out, 10275)
+                    write_uvarint(out, 10303)
                     write_uvarint(out, len(tagged))
                     out += tagged
         out.append(0)

@@ -147,8 +147,8 @@ def _decode_list_groups_request_v4(data: memoryview) -> tuple[ListGroupsRequest,
     pos += 1
     readers_of: list[str] = EMPTY
     if n:
-        tags, pos, _ = read_tags(data, pos, n, (10266,))
-        value = tags.get(10266)
+        tags, pos, _ = read_tags(data, pos, n, (10295,))
+        value = tags.get(10295)
         if value is not None:
             readers_of = whole(_decode_tag_readers_of(value), value, "readers_of")
     decoded = ListGroupsRequest(
@@ -178,7 +178,7 @@ def _encode_list_groups_request_v4(message: ListGroupsRequest, out: bytearray, p
         if bool(message.readers_of):
             tagged = bytearray()
             _encode_tag_readers_of(message.readers_of, tagged)
-            write_uvarint(out, 10266)
+            write_uvarint(out, 10295)
             write_uvarint(out, len(tagged))
             out += tagged
     parts.append(out)

@@ -351,8 +351,8 @@ def _decode_list_offsets_request_v6(data: memoryview) -> tuple[ListOffsetsReques
     pos += 1
     has_no_room: bool = False
     if n:
-        tags, pos, _ = read_tags(data, pos, n, (10287,))
-        value = tags.get(10287)
+        tags, pos, _ = read_tags(data, pos, n, (10304,))
+        value = tags.get(10304)
         if value is not None:
             has_no_room = whole(_decode_tag_has_no_room(value), value, "has_no_room")
     decoded = ListOffsetsRequest(
@@ -393,7 +393,7 @@ def _encode_list_offsets_request_v6(message: ListOffsetsRequest, out: bytearray,
         if message.has_no_room:
             tagged = bytearray()
             _encode_tag_has_no_room(message.has_no_room, tagged)
-            write_uvarint(out, 10287)
+            write_uvarint(out, 10304)
             write_uvarint(out, len(tagged))
             out += tagged
     parts.append(out)

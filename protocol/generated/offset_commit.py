@@ -858,8 +858,8 @@ def _decode_offset_commit_response_v8(data: memoryview) -> tuple[OffsetCommitRes
             pos += 7
             topics_partitions_is_reported: bool = False
             if n:
-                tags, pos, _ = read_tags(data, pos, n, (10260,))
-                value = tags.get(10260)
+                tags, pos, _ = read_tags(data, pos, n, (10281,))
+                value = tags.get(10281)
                 if value is not None:
                     topics_partitions_is_reported = whole(_decode_tag_topics_partitions_is_reported(value), value, "topics[].partitions[].is_reported")
             topics_partitions.append(OffsetCommitResponsePartition(
@@ -914,7 +914,7 @@ def _encode_offset_commit_response_v8(message: OffsetCommitResponse, out: bytear
                 if topics_partitions_item.is_reported:
                     tagged = bytearray()
                     _encode_tag_topics_partitions_is_reported(topics_partitions_item.is_reported, tagged)
-                    write_uvarint(out, 10260)
+                    write_uvarint(out, 10281)
                     write_uvarint(out, len(tagged))
                     out += tagged
         out.append(0)

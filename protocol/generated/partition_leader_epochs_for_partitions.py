@@ -566,11 +566,11 @@ def _decode_partition_leader_epochs_for_partitions_response_v1(data: memoryview)
             topics_partitions_error_message: str | None = None
             topics_partitions_over_end_offset: int = -1
             if n:
-                tags, pos, _ = read_tags(data, pos, n, (10266, 10273,))
-                value = tags.get(10266)
+                tags, pos, _ = read_tags(data, pos, n, (10296, 10297,))
+                value = tags.get(10296)
                 if value is not None:
                     topics_partitions_error_message = whole(_decode_tag_topics_partitions_error_message(value), value, "topics[].partitions[].error_message")
-                value = tags.get(10273)
+                value = tags.get(10297)
                 if value is not None:
                     topics_partitions_over_end_offset = whole(_decode_tag_topics_partitions_over_end_offset(value), value, "topics[].partitions[].over_end_offset")
             topics_partitions.append(PartitionLeaderEpochsForPartitionsResponsePartition(
@@ -659,13 +659,13 @@ def _encode_partition_leader_epochs_for_partitions_response_v1(message: Partitio
                 if topics_partitions_item.error_message is not None:
                     tagged = bytearray()
                     _encode_tag_topics_partitions_error_message(topics_partitions_item.error_message, tagged)
-                    write_uvarint(out, 10266)
+                    write_uvarint(out, 10296)
                     write_uvarint(out, len(tagged))
                     out += tagged
                 if topics_partitions_item.over_end_offset != -1:
                     tagged = bytearray()
                     _encode_tag_topics_partitions_over_end_offset(topics_partitions_item.over_end_offset, tagged)
-                    write_uvarint(out, 10273)
+                    write_uvarint(out, 10297)
                     write_uvarint(out, len(tagged))
                     out += tagged
         out.append(0)

@@ -115,10 +115,10 @@ class UpdateMetadataTopicState(Base):
         "initial_partition_count",
         "ordered_delivery",
         "layout_version",
+        "topic_incarnation",
         "announced_partition_count",
         "refreshes_stock_producers",
         "announced_leaders",
-        "topic_incarnation",
         "wants_appended_bytes",
     )
     __slots__ = FIELDS
@@ -133,10 +133,10 @@ class UpdateMetadataTopicState(Base):
         initial_partition_count: int = -1,
         ordered_delivery: int = -1,
         layout_version: int = -1,
+        topic_incarnation: int = -1,
         announced_partition_count: int = -1,
         refreshes_stock_producers: bool = False,
         announced_leaders: list[int] = EMPTY,
-        topic_incarnation: int = -1,
         wants_appended_bytes: bool = False,
     ) -> None:
         self.topic_name = topic_name
@@ -146,10 +146,10 @@ class UpdateMetadataTopicState(Base):
         self.initial_partition_count = initial_partition_count
         self.ordered_delivery = ordered_delivery
         self.layout_version = layout_version
+        self.topic_incarnation = topic_incarnation
         self.announced_partition_count = announced_partition_count
         self.refreshes_stock_producers = refreshes_stock_producers
         self.announced_leaders = [] if announced_leaders is EMPTY else announced_leaders
-        self.topic_incarnation = topic_incarnation
         self.wants_appended_bytes = wants_appended_bytes
 
 
@@ -196,6 +196,23 @@ class UpdateMetadataBroker(Base):
         self.rack = rack
 
 
+class AppendedBytesOfTopic(Base):
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "topic_name",
+        "bytes_since_start",
+    )
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        *,
+        topic_name: str = "",
+        bytes_since_start: int = 0,
+    ) -> None:
+        self.topic_name = topic_name
+        self.bytes_since_start = bytes_since_start
+
+
 class StockProducersOfTopic(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "topic_name",
@@ -214,23 +231,6 @@ class StockProducersOfTopic(Base):
         self.topic_name = topic_name
         self.written_ms_ago = written_ms_ago
         self.misplaced_ms_ago = misplaced_ms_ago
-
-
-class AppendedBytesOfTopic(Base):
-    FIELDS: ClassVar[tuple[str, ...]] = (
-        "topic_name",
-        "bytes_since_start",
-    )
-    __slots__ = FIELDS
-
-    def __init__(
-        self,
-        *,
-        topic_name: str = "",
-        bytes_since_start: int = 0,
-    ) -> None:
-        self.topic_name = topic_name
-        self.bytes_since_start = bytes_since_start
 
 
 def _decode_tag_topic_states_partition_states_incarnation(data: memoryview) -> tuple[int, int]:
@@ -293,6 +293,12 @@ def _decode_tag_topic_states_layout_version(data: memoryview) -> tuple[int, int]
     pos += 4
     return layout_version, pos
 
+def _decode_tag_topic_states_topic_incarnation(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    topic_incarnation, = _unpack_q(data, pos)
+    pos += 8
+    return topic_incarnation, pos
+
 def _decode_tag_topic_states_announced_partition_count(data: memoryview) -> tuple[int, int]:
     pos = 0
     announced_partition_count, = _unpack_i(data, pos)
@@ -318,12 +324,6 @@ def _decode_tag_topic_states_announced_leaders(data: memoryview) -> tuple[list[i
     announced_leaders = list(unpack_from(f">{n}i", data, pos))
     pos += n * 4
     return announced_leaders, pos
-
-def _decode_tag_topic_states_topic_incarnation(data: memoryview) -> tuple[int, int]:
-    pos = 0
-    topic_incarnation, = _unpack_q(data, pos)
-    pos += 8
-    return topic_incarnation, pos
 
 def _decode_tag_topic_states_wants_appended_bytes(data: memoryview) -> tuple[bool, int]:
     pos = 0
@@ -360,6 +360,9 @@ def _encode_tag_topic_states_ordered_delivery(value: int, out: bytearray) -> Non
 def _encode_tag_topic_states_layout_version(value: int, out: bytearray) -> None:
     out += _pack_i(value)
 
+def _encode_tag_topic_states_topic_incarnation(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
+
 def _encode_tag_topic_states_announced_partition_count(value: int, out: bytearray) -> None:
     out += _pack_i(value)
 
@@ -374,11 +377,41 @@ def _encode_tag_topic_states_announced_leaders(value: list[int], out: bytearray)
         write_uvarint(out, n)
     out += pack(f">{len(value)}i", *value)
 
-def _encode_tag_topic_states_topic_incarnation(value: int, out: bytearray) -> None:
-    out += _pack_q(value)
-
 def _encode_tag_topic_states_wants_appended_bytes(value: bool, out: bytearray) -> None:
     out += _pack_t(value)
+
+def _decode_tag_appended_bytes(data: memoryview) -> tuple[list[AppendedBytesOfTopic], int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n < 0 or n * 10 > size - pos:
+        raise bad_length("appended_bytes", n, pos, size)
+    appended_bytes = []
+    appended_bytes_count = n
+    for _ in range(appended_bytes_count):
+        n = data[pos]
+        pos += 1
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("appended_bytes[].topic_name", n, pos, size)
+        appended_bytes_topic_name = str(data[pos:end], "utf-8")
+        pos = end
+        appended_bytes_bytes_since_start, n = _unpack_qB(data, pos)
+        pos += 9
+        if n:
+            pos = skip_tags(data, pos, n)
+        appended_bytes.append(AppendedBytesOfTopic(
+            topic_name=appended_bytes_topic_name,
+            bytes_since_start=appended_bytes_bytes_since_start,
+        ))
+    return appended_bytes, pos
 
 def _decode_tag_stock_producers(data: memoryview) -> tuple[list[StockProducersOfTopic], int]:
     size = len(data)
@@ -414,38 +447,21 @@ def _decode_tag_stock_producers(data: memoryview) -> tuple[list[StockProducersOf
         ))
     return stock_producers, pos
 
-def _decode_tag_appended_bytes(data: memoryview) -> tuple[list[AppendedBytesOfTopic], int]:
-    size = len(data)
-    pos = 0
-    n = data[pos]
-    pos += 1
-    if n > 127:
-        n, pos = read_uvarint(data, pos - 1)
-    n -= 1
-    if n < 0 or n * 10 > size - pos:
-        raise bad_length("appended_bytes", n, pos, size)
-    appended_bytes = []
-    appended_bytes_count = n
-    for _ in range(appended_bytes_count):
-        n = data[pos]
-        pos += 1
-        if n > 127:
-            n, pos = read_uvarint(data, pos - 1)
-        n -= 1
-        end = pos + n
-        if n < 0 or end > size:
-            raise bad_length("appended_bytes[].topic_name", n, pos, size)
-        appended_bytes_topic_name = str(data[pos:end], "utf-8")
-        pos = end
-        appended_bytes_bytes_since_start, n = _unpack_qB(data, pos)
-        pos += 9
-        if n:
-            pos = skip_tags(data, pos, n)
-        appended_bytes.append(AppendedBytesOfTopic(
-            topic_name=appended_bytes_topic_name,
-            bytes_since_start=appended_bytes_bytes_since_start,
-        ))
-    return appended_bytes, pos
+def _encode_tag_appended_bytes(value: list[AppendedBytesOfTopic], out: bytearray) -> None:
+    n = len(value) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    for appended_bytes_item in value:
+        raw = appended_bytes_item.topic_name.encode()
+        n = len(raw) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        out += raw
+        out += _pack_qB(appended_bytes_item.bytes_since_start, 0)
 
 def _encode_tag_stock_producers(value: list[StockProducersOfTopic], out: bytearray) -> None:
     n = len(value) + 1
@@ -462,22 +478,6 @@ def _encode_tag_stock_producers(value: list[StockProducersOfTopic], out: bytearr
             write_uvarint(out, n)
         out += raw
         out += _pack_qqB(stock_producers_item.written_ms_ago, stock_producers_item.misplaced_ms_ago, 0)
-
-def _encode_tag_appended_bytes(value: list[AppendedBytesOfTopic], out: bytearray) -> None:
-    n = len(value) + 1
-    if n < 128:
-        out.append(n)
-    else:
-        write_uvarint(out, n)
-    for appended_bytes_item in value:
-        raw = appended_bytes_item.topic_name.encode()
-        n = len(raw) + 1
-        if n < 128:
-            out.append(n)
-        else:
-            write_uvarint(out, n)
-        out += raw
-        out += _pack_qB(appended_bytes_item.bytes_since_start, 0)
 
 def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadataRequest, int]:
     size = len(data)
@@ -575,13 +575,13 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
         topic_states_initial_partition_count: int = -1
         topic_states_ordered_delivery: int = -1
         topic_states_layout_version: int = -1
+        topic_states_topic_incarnation: int = -1
         topic_states_announced_partition_count: int = -1
         topic_states_refreshes_stock_producers: bool = False
         topic_states_announced_leaders: list[int] = EMPTY
-        topic_states_topic_incarnation: int = -1
         topic_states_wants_appended_bytes: bool = False
         if n:
-            tags, pos, _ = read_tags(data, pos, n, (10253, 10254, 10255, 10257, 10258, 10259, 10265, 10267, 10269,))
+            tags, pos, _ = read_tags(data, pos, n, (10253, 10254, 10255, 10257, 10267, 10290, 10291, 10292, 10293,))
             value = tags.get(10253)
             if value is not None:
                 topic_states_undeleted_partition_count = whole(_decode_tag_topic_states_undeleted_partition_count(value), value, "topic_states[].undeleted_partition_count")
@@ -594,19 +594,19 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
             value = tags.get(10257)
             if value is not None:
                 topic_states_layout_version = whole(_decode_tag_topic_states_layout_version(value), value, "topic_states[].layout_version")
-            value = tags.get(10258)
-            if value is not None:
-                topic_states_announced_partition_count = whole(_decode_tag_topic_states_announced_partition_count(value), value, "topic_states[].announced_partition_count")
-            value = tags.get(10259)
-            if value is not None:
-                topic_states_refreshes_stock_producers = whole(_decode_tag_topic_states_refreshes_stock_producers(value), value, "topic_states[].refreshes_stock_producers")
-            value = tags.get(10265)
-            if value is not None:
-                topic_states_announced_leaders = whole(_decode_tag_topic_states_announced_leaders(value), value, "topic_states[].announced_leaders")
             value = tags.get(10267)
             if value is not None:
                 topic_states_topic_incarnation = whole(_decode_tag_topic_states_topic_incarnation(value), value, "topic_states[].topic_incarnation")
-            value = tags.get(10269)
+            value = tags.get(10290)
+            if value is not None:
+                topic_states_announced_partition_count = whole(_decode_tag_topic_states_announced_partition_count(value), value, "topic_states[].announced_partition_count")
+            value = tags.get(10291)
+            if value is not None:
+                topic_states_refreshes_stock_producers = whole(_decode_tag_topic_states_refreshes_stock_producers(value), value, "topic_states[].refreshes_stock_producers")
+            value = tags.get(10292)
+            if value is not None:
+                topic_states_announced_leaders = whole(_decode_tag_topic_states_announced_leaders(value), value, "topic_states[].announced_leaders")
+            value = tags.get(10293)
             if value is not None:
                 topic_states_wants_appended_bytes = whole(_decode_tag_topic_states_wants_appended_bytes(value), value, "topic_states[].wants_appended_bytes")
         topic_states.append(UpdateMetadataTopicState(
@@ -617,10 +617,10 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
             initial_partition_count=topic_states_initial_partition_count,
             ordered_delivery=topic_states_ordered_delivery,
             layout_version=topic_states_layout_version,
+            topic_incarnation=topic_states_topic_incarnation,
             announced_partition_count=topic_states_announced_partition_count,
             refreshes_stock_producers=topic_states_refreshes_stock_producers,
             announced_leaders=topic_states_announced_leaders,
-            topic_incarnation=topic_states_topic_incarnation,
             wants_appended_bytes=topic_states_wants_appended_bytes,
         ))
     n = data[pos]
@@ -772,7 +772,7 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
                     write_uvarint(out, 10272)
                     write_uvarint(out, len(tagged))
                     out += tagged
-        tag_count = (1 if topic_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_item.ordered_delivery != -1 else 0) + (1 if topic_states_item.layout_version != -1 else 0) + (1 if topic_states_item.announced_partition_count != -1 else 0) + (1 if topic_states_item.refreshes_stock_producers else 0) + (1 if bool(topic_states_item.announced_leaders) else 0) + (1 if topic_states_item.topic_incarnation != -1 else 0) + (1 if topic_states_item.wants_appended_bytes else 0)
+        tag_count = (1 if topic_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_item.ordered_delivery != -1 else 0) + (1 if topic_states_item.layout_version != -1 else 0) + (1 if topic_states_item.topic_incarnation != -1 else 0) + (1 if topic_states_item.announced_partition_count != -1 else 0) + (1 if topic_states_item.refreshes_stock_producers else 0) + (1 if bool(topic_states_item.announced_leaders) else 0) + (1 if topic_states_item.wants_appended_bytes else 0)
         out.append(tag_count)
         if tag_count:
             if topic_states_item.undeleted_partition_count != -1:
@@ -799,34 +799,34 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
                 write_uvarint(out, 10257)
                 write_uvarint(out, len(tagged))
                 out += tagged
-            if topic_states_item.announced_partition_count != -1:
-                tagged = bytearray()
-                _encode_tag_topic_states_announced_partition_count(topic_states_item.announced_partition_count, tagged)
-                write_uvarint(out, 10258)
-                write_uvarint(out, len(tagged))
-                out += tagged
-            if topic_states_item.refreshes_stock_producers:
-                tagged = bytearray()
-                _encode_tag_topic_states_refreshes_stock_producers(topic_states_item.refreshes_stock_producers, tagged)
-                write_uvarint(out, 10259)
-                write_uvarint(out, len(tagged))
-                out += tagged
-            if bool(topic_states_item.announced_leaders):
-                tagged = bytearray()
-                _encode_tag_topic_states_announced_leaders(topic_states_item.announced_leaders, tagged)
-                write_uvarint(out, 10265)
-                write_uvarint(out, len(tagged))
-                out += tagged
             if topic_states_item.topic_incarnation != -1:
                 tagged = bytearray()
                 _encode_tag_topic_states_topic_incarnation(topic_states_item.topic_incarnation, tagged)
                 write_uvarint(out, 10267)
                 write_uvarint(out, len(tagged))
                 out += tagged
+            if topic_states_item.announced_partition_count != -1:
+                tagged = bytearray()
+                _encode_tag_topic_states_announced_partition_count(topic_states_item.announced_partition_count, tagged)
+                write_uvarint(out, 10290)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if topic_states_item.refreshes_stock_producers:
+                tagged = bytearray()
+                _encode_tag_topic_states_refreshes_stock_producers(topic_states_item.refreshes_stock_producers, tagged)
+                write_uvarint(out, 10291)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if bool(topic_states_item.announced_leaders):
+                tagged = bytearray()
+                _encode_tag_topic_states_announced_leaders(topic_states_item.announced_leaders, tagged)
+                write_uvarint(out, 10292)
+                write_uvarint(out, len(tagged))
+                out += tagged
             if topic_states_item.wants_appended_bytes:
                 tagged = bytearray()
                 _encode_tag_topic_states_wants_appended_bytes(topic_states_item.wants_appended_bytes, tagged)
-                write_uvarint(out, 10269)
+                write_uvarint(out, 10293)
                 write_uvarint(out, len(tagged))
                 out += tagged
     n = len(message.live_brokers) + 1
@@ -875,39 +875,39 @@ def _decode_update_metadata_response_v7(data: memoryview) -> tuple[UpdateMetadat
     pos = 0
     error_code, n = _unpack_hB(data, pos)
     pos += 3
-    stock_producers: list[StockProducersOfTopic] = EMPTY
     appended_bytes: list[AppendedBytesOfTopic] = EMPTY
+    stock_producers: list[StockProducersOfTopic] = EMPTY
     if n:
-        tags, pos, _ = read_tags(data, pos, n, (10258, 10269,))
-        value = tags.get(10258)
-        if value is not None:
-            stock_producers = whole(_decode_tag_stock_producers(value), value, "stock_producers")
+        tags, pos, _ = read_tags(data, pos, n, (10269, 10294,))
         value = tags.get(10269)
         if value is not None:
             appended_bytes = whole(_decode_tag_appended_bytes(value), value, "appended_bytes")
+        value = tags.get(10294)
+        if value is not None:
+            stock_producers = whole(_decode_tag_stock_producers(value), value, "stock_producers")
     decoded = UpdateMetadataResponse(
         error_code=error_code,
-        stock_producers=stock_producers,
         appended_bytes=appended_bytes,
+        stock_producers=stock_producers,
     )
     return decoded, pos
 
 
 def _encode_update_metadata_response_v7(message: UpdateMetadataResponse, out: bytearray, parts: list[Part]) -> None:
     out += _pack_h(message.error_code)
-    tag_count = (1 if bool(message.stock_producers) else 0) + (1 if bool(message.appended_bytes) else 0)
+    tag_count = (1 if bool(message.appended_bytes) else 0) + (1 if bool(message.stock_producers) else 0)
     out.append(tag_count)
     if tag_count:
-        if bool(message.stock_producers):
-            tagged = bytearray()
-            _encode_tag_stock_producers(message.stock_producers, tagged)
-            write_uvarint(out, 10258)
-            write_uvarint(out, len(tagged))
-            out += tagged
         if bool(message.appended_bytes):
             tagged = bytearray()
             _encode_tag_appended_bytes(message.appended_bytes, tagged)
             write_uvarint(out, 10269)
+            write_uvarint(out, len(tagged))
+            out += tagged
+        if bool(message.stock_producers):
+            tagged = bytearray()
+            _encode_tag_stock_producers(message.stock_producers, tagged)
+            write_uvarint(out, 10294)
             write_uvarint(out, len(tagged))
             out += tagged
     parts.append(out)
@@ -950,8 +950,8 @@ class UpdateMetadataRequest(Message):
 class UpdateMetadataResponse(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
-        "stock_producers",
         "appended_bytes",
+        "stock_producers",
     )
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 6
@@ -967,9 +967,9 @@ class UpdateMetadataResponse(Message):
         self,
         *,
         error_code: int = 0,
-        stock_producers: list[StockProducersOfTopic] = EMPTY,
         appended_bytes: list[AppendedBytesOfTopic] = EMPTY,
+        stock_producers: list[StockProducersOfTopic] = EMPTY,
     ) -> None:
         self.error_code = error_code
-        self.stock_producers = [] if stock_producers is EMPTY else stock_producers
         self.appended_bytes = [] if appended_bytes is EMPTY else appended_bytes
+        self.stock_producers = [] if stock_producers is EMPTY else stock_producers

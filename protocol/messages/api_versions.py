@@ -1,6 +1,6 @@
 """ApiVersions (18): the APIs and versions the broker serves.
 
-Tag 10261 lists the failures of the server's background work; only a health check gets this tag. Tag 10275 is the
+Tag 10282 lists the failures of the server's background work; only a health check gets this tag. Tag 10275 is the
 release of the server's software; only clients of this project get this tag.
 
 Version 1 brings the throttle time; 3 is flexible, names the client's software (KIP-511) and may list features. The
@@ -63,7 +63,7 @@ RESPONSE = message(
                 field("min_version_level", "int16", "3+"),
             ],
         ),
-        field("background_failures", "[]string", "3+", ignorable=True, tag=10261),
         field("software_version", "string", "3+", ignorable=True, tag=10275),
+        field("background_failures", "[]string", "3+", ignorable=True, tag=10282),
     ],
 )

@@ -1,9 +1,9 @@
 """CreatePartitions (37): change the partition count of topics.
 
-Version 2 is flexible; 3 may respond with THROTTLING_QUOTA_EXCEEDED. With ``validate_only``, tag 10269 of a topic asks
+Version 2 is flexible; 3 may respond with THROTTLING_QUOTA_EXCEEDED. With ``validate_only``, tag 10279 of a topic asks
 for the bytes appended to the topic, as the controller measured them, instead of a validation. The response has these
-measurements in tags 10269 to 10271. In the same way, tag 10288 asks for the partition count of the last resize, done or
-not, and for the queued count (-1: none).
+measurements in tags 10269 to 10271. In the same way, tag 10280 asks for the partition count of the last resize, done or
+not (tag 10278), and for the queued count (tag 10289; -1: none).
 """
 
 from anabranch.protocol.schema import field, message
@@ -30,8 +30,8 @@ REQUEST = message(
                         field("broker_ids", "[]int32", "0+"),
                     ],
                 ),
-                field("wants_measured", "bool", "2+", default=False, ignorable=True, tag=10269),
-                field("wants_goal", "bool", "2+", default=False, ignorable=True, tag=10288),
+                field("wants_measured", "bool", "2+", default=False, ignorable=True, tag=10279),
+                field("wants_goal", "bool", "2+", default=False, ignorable=True, tag=10280),
             ],
         ),
         field("timeout_ms", "int32", "0+"),
@@ -57,7 +57,7 @@ RESPONSE = message(
                 field("appended_bytes", "int64", "2+", default=-1, ignorable=True, tag=10269),
                 field("elapsed_ms", "int64", "2+", default=-1, ignorable=True, tag=10270),
                 field("unchanged_ms", "int64", "2+", default=-1, ignorable=True, tag=10271),
-                field("goal_count", "int32", "2+", default=-1, ignorable=True, tag=10288),
+                field("goal_count", "int32", "2+", default=-1, ignorable=True, tag=10278),
                 field("queued_count", "int32", "2+", default=-1, ignorable=True, tag=10289),
             ],
         ),

@@ -1,7 +1,7 @@
 """DescribeGroups (15): state, protocol and members of groups.
 
-Version 3 can return authorised operations; 4 instance ids; 5 is flexible. In a rebalance, tag 10273 (Anabranch's) is
-the time that the group has waited for a member to join again; tag 10274 is the time after which the group continues
+Version 3 can return authorised operations; 4 instance ids; 5 is flexible. In a rebalance, tag 10298 (Anabranch's) is
+the time that the group has waited for a member to join again; tag 10299 is the time after which the group continues
 without the member. Both tags are -1 for a member that the group does not wait for.
 """
 
@@ -46,8 +46,8 @@ RESPONSE = message(
                         field("client_host", "string", "0+"),
                         field("member_metadata", "bytes", "0+"),
                         field("member_assignment", "bytes", "0+"),
-                        field("awaited_ms", "int64", "5+", default=-1, ignorable=True, tag=10273),
-                        field("wait_left_ms", "int64", "5+", default=-1, ignorable=True, tag=10274),
+                        field("awaited_ms", "int64", "5+", default=-1, ignorable=True, tag=10298),
+                        field("wait_left_ms", "int64", "5+", default=-1, ignorable=True, tag=10299),
                     ],
                 ),
                 field("authorized_operations", "int32", "3+", default=-2147483648),

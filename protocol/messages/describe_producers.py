@@ -2,7 +2,7 @@
 
 Tag 10274 (Anabranch's) asks for the producers without any record left in the log. A follower that has to begin at its
 leader's log start sets the tag, because it cannot read the state of these producers from records. The response has the
-state in the same tag, as a ``.snapshot`` file, and in tag 10275 as the ``.producers`` file beside it.
+state in tag 10302, as a ``.snapshot`` file, and in tag 10303 as the ``.producers`` file beside it.
 """
 
 from anabranch.protocol.schema import field, message
@@ -47,8 +47,8 @@ RESPONSE = message(
                         field("partition_index", "int32", "0+"),
                         field("error_code", "int16", "0+"),
                         field("error_message", "string", "0+", nullable="0+", default=None),
-                        field("snapshot", "bytes", "0+", ignorable=True, tag=10274),
-                        field("kept", "bytes", "0+", ignorable=True, tag=10275),
+                        field("snapshot", "bytes", "0+", ignorable=True, tag=10302),
+                        field("kept", "bytes", "0+", ignorable=True, tag=10303),
                         field(
                             "active_producers",
                             "[]ProducerState",

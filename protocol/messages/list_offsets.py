@@ -3,7 +3,7 @@
 Timestamp -1 is the end of the partition, -2 its start, -3 (from version 7) the offset of the largest timestamp. -4
 (from version 8, KIP-405) is the start of the log on the broker's disks, which is the partition's start. -5 (from
 version 9, KIP-1005) is the end of the log in tiered storage. There is none, so the offset is -1. Version 2 brings the
-isolation level, 4 the leader epoch, 6 is flexible. With tag 10287 (Anabranch's) a follower says that it has no room for
+isolation level, 4 the leader epoch, 6 is flexible. With tag 10304 (Anabranch's) a follower says that it has no room for
 records of these partitions.
 """
 
@@ -17,7 +17,7 @@ REQUEST = message(
     fields=[
         field("replica_id", "int32", "1+"),
         field("isolation_level", "int8", "2+"),
-        field("has_no_room", "bool", "6+", ignorable=True, tag=10287),
+        field("has_no_room", "bool", "6+", ignorable=True, tag=10304),
         field(
             "topics",
             "[]ListOffsetsTopic",

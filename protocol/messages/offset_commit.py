@@ -3,7 +3,7 @@
 Versions 2-4 carry a retention time, dropped in 5; 6 brings the leader epoch; 7 static members; 8 is flexible. KIP-253:
 tag 10256 is the incarnation of the partition that the offset belongs to; without the tag, the coordinator uses the
 incarnation that it knows. Tag 10260 of a request means that everything below the offset is processed. The commit then
-also reports the position, as a ConsumerGroupPosition would. Tag 10260 of a response confirms that report.
+also reports the position, as a ConsumerGroupPosition would. Tag 10281 of a response confirms that report.
 """
 
 from anabranch.protocol.schema import field, message
@@ -63,7 +63,7 @@ RESPONSE = message(
                     fields=[
                         field("partition_index", "int32", "2+"),
                         field("error_code", "int16", "2+"),
-                        field("is_reported", "bool", "8+", ignorable=True, tag=10260),
+                        field("is_reported", "bool", "8+", ignorable=True, tag=10281),
                     ],
                 ),
             ],

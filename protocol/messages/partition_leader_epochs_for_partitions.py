@@ -5,12 +5,12 @@ after a ``sync``.
 
 Version 1 returns the lineage. ``as_of`` is the partition's leader epoch, -1 where the partition does not exist.
 ``over`` is the last leader epoch of the last removed incarnation of the partition number, -1 without such an
-incarnation. Tag 10273 is the log end of that incarnation, -1 from older brokers; a reader compares its position with
+incarnation. Tag 10297 is the log end of that incarnation, -1 from older brokers; a reader compares its position with
 this log end. ``floor`` and ``lineage`` are the partition's. Entries ascend by epoch; every entry up to ``as_of`` is in
 the response or below the floor. ``topic_incarnation`` distinguishes a topic from a deleted one of the same name. In a
 request, this field has the incarnation in the client's metadata, -1 for any. A broker that has read an older state than
 the client asks for responds with LEADER_NOT_AVAILABLE (5), never with an empty lineage. For a malformed znode the
-response is the same, and tag 10266 names the fault.
+response is the same, and tag 10296 names the fault.
 
 Version 0 is for consumers that know one ancestor and one survivor of a partition. This version serves topics that were
 never resized. For a resized topic the response is LEADER_NOT_AVAILABLE (5), which blocks the consumer.
@@ -66,7 +66,7 @@ RESPONSE = message(
                     fields=[
                         field("partition_index", "int32", "0+"),
                         field("error_code", "int16", "0+"),
-                        field("error_message", "string", "1+", nullable="1+", default=None, ignorable=True, tag=10266),
+                        field("error_message", "string", "1+", nullable="1+", default=None, ignorable=True, tag=10296),
                         field("incarnation", "int64", "0", default=-1),
                         field("created_from", "int32", "0", default=-1),
                         field("leader_epoch_after_creation", "int32", "0", default=-1),
@@ -76,7 +76,7 @@ RESPONSE = message(
                         field("as_of", "int32", "1+", default=-1),
                         field("over", "int32", "1+", default=-1),
                         field("floor", "int32", "1+", default=-1),
-                        field("over_end_offset", "int64", "1+", default=-1, ignorable=True, tag=10273),
+                        field("over_end_offset", "int64", "1+", default=-1, ignorable=True, tag=10297),
                         field(
                             "lineage",
                             "[]PartitionLeaderEpochsForPartitionsResponseEntry",

@@ -4,12 +4,12 @@ Only version 7 is implemented: grouped by topic, with topic ids, flexible. KIP-2
 counts, its layout version, whether its delivery is ordered (-1: its configuration decides), and each partition's
 incarnation. Tag 10267 distinguishes a topic from a deleted one of the same name.
 
-Three tags announce a split that producers without a layout can follow. Tag 10258 is the new count, which brokers show
-to these producers. With tag 10259 brokers refuse a batch with a key that moves, so that its producer refreshes its
-metadata. Tag 10265 names the future leaders of the new partitions. For each named topic to which such producers wrote,
+Three tags announce a split that producers without a layout can follow. Tag 10290 is the new count, which brokers show
+to these producers. With tag 10291 brokers refuse a batch with a key that moves, so that its producer refreshes its
+metadata. Tag 10292 names the future leaders of the new partitions. For each named topic to which such producers wrote,
 the response has the time of their last write, and of their last batch with a key that moves.
 
-Tag 10269 of a topic asks for the bytes that this broker has appended to it. Tag 10272 of a partition makes its leader
+Tag 10293 of a topic asks for the bytes that this broker has appended to it. Tag 10272 of a partition makes its leader
 hold records back from retention by time. The tag has the first held offset, the duration, and the group that has yet to
 read the held records ("": not known). The tag is None when nothing is held.
 """
@@ -65,11 +65,11 @@ REQUEST = message(
                 field("initial_partition_count", "int32", "7+", default=-1, ignorable=True, tag=10254),
                 field("ordered_delivery", "int8", "7+", default=-1, ignorable=True, tag=10255),
                 field("layout_version", "int32", "7+", default=-1, ignorable=True, tag=10257),
-                field("announced_partition_count", "int32", "7+", default=-1, ignorable=True, tag=10258),
-                field("refreshes_stock_producers", "bool", "7+", default=False, ignorable=True, tag=10259),
-                field("announced_leaders", "[]int32", "7+", ignorable=True, tag=10265),
                 field("topic_incarnation", "int64", "7+", default=-1, ignorable=True, tag=10267),
-                field("wants_appended_bytes", "bool", "7+", default=False, ignorable=True, tag=10269),
+                field("announced_partition_count", "int32", "7+", default=-1, ignorable=True, tag=10290),
+                field("refreshes_stock_producers", "bool", "7+", default=False, ignorable=True, tag=10291),
+                field("announced_leaders", "[]int32", "7+", ignorable=True, tag=10292),
+                field("wants_appended_bytes", "bool", "7+", default=False, ignorable=True, tag=10293),
             ],
         ),
         field(
@@ -104,18 +104,6 @@ RESPONSE = message(
     fields=[
         field("error_code", "int16", "7+"),
         field(
-            "stock_producers",
-            "[]StockProducersOfTopic",
-            "7+",
-            ignorable=True,
-            tag=10258,
-            fields=[
-                field("topic_name", "string", "7+"),
-                field("written_ms_ago", "int64", "7+"),
-                field("misplaced_ms_ago", "int64", "7+", default=-1),
-            ],
-        ),
-        field(
             "appended_bytes",
             "[]AppendedBytesOfTopic",
             "7+",
@@ -124,6 +112,18 @@ RESPONSE = message(
             fields=[
                 field("topic_name", "string", "7+"),
                 field("bytes_since_start", "int64", "7+"),
+            ],
+        ),
+        field(
+            "stock_producers",
+            "[]StockProducersOfTopic",
+            "7+",
+            ignorable=True,
+            tag=10294,
+            fields=[
+                field("topic_name", "string", "7+"),
+                field("written_ms_ago", "int64", "7+"),
+                field("misplaced_ms_ago", "int64", "7+", default=-1),
             ],
         ),
     ],

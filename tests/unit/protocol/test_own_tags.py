@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from anabranch.protocol.api_keys import API, ApiKey
-from anabranch.protocol.framing import RequestHeader, decode_request, encode_request
+from anabranch.protocol.framing import ASKS_TAG, RequestHeader, decode_request, encode_request
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest
 from anabranch.protocol.own_tags import is_own, withholder
 from anabranch.protocol.schema import Field, table_named
+from anabranch.wire_reference import own_tags
 
 WITHHELD = [key for key in ApiKey if withholder(key) is not None]
 
@@ -89,3 +90,10 @@ def own_values_of(fields: Sequence[Field]) -> Iterator[Field]:
         if is_own(f):
             yield f
         yield from own_values_of(f.fields)
+
+
+def test_a_tag_has_one_meaning_and_a_meaning_one_tag() -> None:
+    """The meaning is the name of the field. The tag of request headers stands in no table."""
+    used = {(tag, found.name) for tag, _, _, found in own_tags()} | {(ASKS_TAG, "asks_for_own_tags")}
+    tags, names = zip(*used)
+    assert [pair for pair in sorted(used) if tags.count(pair[0]) > 1 or names.count(pair[1]) > 1] == []
