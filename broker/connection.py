@@ -117,6 +117,7 @@ class Connection:
         "_dispatcher",
         "_frames",
         "_held_bytes",
+        "_is_over",
         "_limits",
         "_metrics",
         "_most_answer_bytes",
@@ -150,6 +151,8 @@ class Connection:
         self._session = ClientSession(values["max.retried.partitions.per.connection"])
         self._held_bytes = 0
         self._answer_bytes = 0
+        self._is_over = False
+        """Whether nothing counts any more: slices of a large request may be answered after the connection."""
         self._most_answer_bytes = values["socket.response.max.bytes"]
         self._slots: deque[_Slot] = deque()
         self._nursery: trio.Nursery | None = None
@@ -178,6 +181,7 @@ class Connection:
             self._frames.close()
             self._settle_budget(0)
             self._count_answer(-self._answer_bytes)
+            self._is_over = True
             self._abandon()
 
     def _abandon(self) -> None:
@@ -265,7 +269,7 @@ class Connection:
             self._held_bytes = held_bytes
 
     def _count_answer(self, delta_bytes: int) -> None:
-        if self._budget.limited and delta_bytes:
+        if self._budget.limited and delta_bytes and not self._is_over:
             self._budget.hold(delta_bytes)
             self._answer_bytes += delta_bytes
 

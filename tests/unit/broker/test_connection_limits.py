@@ -11,9 +11,11 @@ import trio
 
 from anabranch.broker import connection as connection_module
 from anabranch.broker.connection import Connection
+from anabranch.broker.deferred import Deferred
 from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.broker.metrics import BrokerMetrics
 from anabranch.protocol.framing import LARGE_FRAME_BYTES, BufferPool, RequestHeader, encode_request
+from anabranch.protocol.generated.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from anabranch.protocol.generated.heartbeat import HeartbeatResponse
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from anabranch.protocol.request_limits import RequestLimits
@@ -60,16 +62,43 @@ class Handler:
         return HeartbeatResponse()
 
 
+class Late:
+    """Answers no slice of a request before ``answer`` is called."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[Deferred[Any], DeleteGroupsResponse]] = []
+
+    def handle(self, _ctx: Any, body: DeleteGroupsRequest) -> Deferred[Any]:
+        answer: Deferred[Any] = Deferred()
+        results = [DeletableGroupResult(group_id=name) for name in body.groups_names]
+        self._open.append((answer, DeleteGroupsResponse(results=results)))
+        return answer
+
+    def answer(self) -> int:
+        for answer, response in self._open:
+            answer.fill(response)
+        return len(self._open)
+
+
 def join(protocols: int) -> bytes:
     """A request of 32 bytes for each protocol."""
     body = JoinGroupRequest(protocols=[JoinGroupRequestProtocol(name=f"{index:026d}") for index in range(protocols)])
-    parts = encode_request(RequestHeader(body.API_KEY, 4, 1, "client"), body)
+    return framed(4, body)
+
+
+def framed(version: int, body: Any) -> bytes:
+    parts = encode_request(RequestHeader(body.API_KEY, version, 1, "client"), body)
     return b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]
 
 
 async def serve(data: bytes, limits: RequestLimits = RequestLimits()) -> Handler:  # noqa: B008 (never changed)
     handler = Handler()
-    dispatcher: Any = handler
+    with handler.probe.watching():
+        await serve_with(handler, data, limits, MemoryBudget(-1))
+    return handler
+
+
+async def serve_with(dispatcher: Any, data: bytes, limits: RequestLimits, budget: MemoryBudget) -> None:
     stream: Any = Whole(data)
     values = {"max.retried.partitions.per.connection": 10, "socket.response.max.bytes": 1 << 20}
     node: Any = SimpleNamespace(
@@ -78,9 +107,7 @@ async def serve(data: bytes, limits: RequestLimits = RequestLimits()) -> Handler
         fetch_sessions=SimpleNamespace(connection_ended=lambda owner: None),
         env=SimpleNamespace(clock=SimClock()),
     )
-    with handler.probe.watching():
-        await Connection(node, dispatcher, MemoryBudget(-1), "PLAINTEXT", stream, BufferPool()).run()
-    return handler
+    await Connection(node, dispatcher, budget, "PLAINTEXT", stream, BufferPool()).run()
 
 
 async def test_others_run_after_32_kib_of_requests_that_came_together() -> None:
@@ -108,3 +135,11 @@ async def test_the_items_of_a_large_request_are_freed_in_steps(monkeypatch: pyte
     monkeypatch.setattr(connection_module, "free", counted)
     handler = await serve(join(5_000) + join(10))
     assert (handler.protocols, freed) == ([5_000, 10], [5_000])
+
+
+async def test_slices_that_are_answered_after_the_connection_hold_no_memory() -> None:
+    dispatcher, budget = Late(), MemoryBudget(1 << 20)
+    groups = DeleteGroupsRequest(groups_names=[f"group-{number}" for number in range(500)])
+    await serve_with(dispatcher, framed(2, groups), RequestLimits(), budget)
+    assert dispatcher.answer() > 1
+    assert budget.held_bytes == 0
