@@ -15,6 +15,7 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from enum import IntEnum
+from numbers import Real
 from operator import index
 from typing import Any, TypeVar
 
@@ -75,15 +76,14 @@ def duration(name: str, value: Any) -> float:
     allowed = "a number from 0 on"
     if isinstance(value, bool):
         raise refused(TypeError, name, value, allowed)
-    try:
-        number = value if isinstance(value, int | float) else index(value)
-    except TypeError:
-        raise refused(TypeError, name, value, allowed) from None
-    try:
-        if number >= 0 and not math.isnan(number):
-            return float(number)
-    except OverflowError:  # more than a float can hold
-        pass
+    number = math.nan
+    with suppress(OverflowError):  # more than a float can hold
+        try:
+            number = float(value if isinstance(value, Real) else index(value))
+        except TypeError:
+            raise refused(TypeError, name, value, allowed) from None
+    if number >= 0:
+        return number
     raise refused(ValueError, name, value, allowed)
 
 
@@ -176,10 +176,11 @@ def items(name: str, value: Any, allowed: str) -> Iterator[Any]:
 
 
 def each(rule: Rule) -> Rule:
-    """A list of the items of an iterable. One string is no list of strings."""
+    """A list of the items of an iterable; of a mapping, of its keys. One string is no list of strings."""
 
     def all_items(name: str, value: Any) -> list[Any]:
-        return [rule(f"{name}[{at}]", item) for at, item in enumerate(items(name, value, "a list"))]
+        given = value.keys() if isinstance(value, Mapping) else value
+        return [rule(f"{name}[{at}]", item) for at, item in enumerate(items(name, given, "a list"))]
 
     return all_items
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from operator import index
 from typing import Any, TypeVar
 
 from anabranch.client.arguments import shown, text
@@ -44,6 +45,14 @@ def _number(key: str, value: Any, low: float, high: float, whole: bool) -> int |
     if not low <= number <= high:
         raise ConfigError(key, f"{shown(value)} is outside of {low:,} to {high:,}")
     return number
+
+
+def _plain_number(value: Any) -> Any:
+    """The number that an enum's member, or a number of another type such as numpy's, stands for."""
+    try:
+        return value if isinstance(value, bool) else index(value)
+    except TypeError:
+        return value
 
 
 def _int(default: int, low: int = 0, high: int = _INT_MAX) -> Any:
@@ -116,7 +125,7 @@ def _parse_servers(key: str, value: object) -> object:
 
 def _parse_acks(key: str, value: object) -> object:
     """0, 1, or -1 for "all"."""
-    text_of = value.lower() if isinstance(value, str) else shown(value)
+    text_of = value.lower() if isinstance(value, str) else shown(_plain_number(value))
     acks = {"all": ACKS_ALL, "-1": ACKS_ALL, "0": 0, "1": 1}.get(text_of)
     if acks is None:
         raise ConfigError(key, f'{shown(value)} is not one of 0, 1, "all"')

@@ -58,7 +58,7 @@ def committed_offset(name: str, value: Any) -> OffsetAndMetadata:
     made = OffsetAndMetadata(*value)
     return OffsetAndMetadata(
         arguments.offset(f"{name}.offset", made.offset),
-        arguments.text(f"{name}.metadata", made.metadata),
+        "" if made.metadata is None else arguments.text(f"{name}.metadata", made.metadata),
         arguments.leader_epoch(f"{name}.leader_epoch", made.leader_epoch),
         arguments.whole(NO_INCARNATION, arguments.INT64_MAX)(f"{name}.incarnation", made.incarnation),
     )

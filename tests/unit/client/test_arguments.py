@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from enum import IntEnum
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from anabranch import ConfigError, Producer, TopicPartition
 from anabranch.client import arguments
+from anabranch.client.config import ProducerConfig
 from anabranch.client.group.coordinator_link import OffsetAndMetadata, committed_offset
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import FakeBroker
@@ -30,11 +34,15 @@ class Whole:
         (arguments.offset, Whole(), 7),
         (arguments.duration, Whole(), 7.0),
         (arguments.duration, math.inf, math.inf),
+        (arguments.duration, Fraction(1, 2), 0.5),
+        (arguments.duration, np.float32(5), 5.0),
         (arguments.topic_partition, ("t", Whole()), ("t", 7)),
         (arguments.each(arguments.topic), iter(["a", "b"]), ["a", "b"]),
+        (arguments.each(arguments.topic), {"a": 1, "b": 2}, ["a", "b"]),
         (arguments.blob, bytearray(b"v"), b"v"),
         (committed_offset, 5, OffsetAndMetadata(5)),
         (committed_offset, (5, "m"), OffsetAndMetadata(5, "m")),
+        (committed_offset, (5, None), OffsetAndMetadata(5, "")),
     ],
 )
 def test_a_value_is_returned_in_the_type_that_the_client_uses(rule: arguments.Rule, value: Any, expected: Any) -> None:
@@ -48,6 +56,8 @@ def test_a_value_is_returned_in_the_type_that_the_client_uses(rule: arguments.Ru
         (arguments.timestamp, 1.5, TypeError, f"x 1.5 is not a whole number from 0 to {2**63 - 1}"),
         (arguments.partition, True, TypeError, f"x True is not a whole number from 0 to {2**31 - 1}"),
         (arguments.duration, math.nan, ValueError, "x nan is not a number from 0 on"),
+        (arguments.duration, 10**400, ValueError, "is not a number from 0 on"),
+        (arguments.duration, "5", TypeError, "x '5' is not a number from 0 on"),
         (arguments.topic, "", ValueError, "x '' is not the name of a topic"),
         (arguments.text, "\ud800", ValueError, "x '\\ud800' is not text of at most 32767 bytes in UTF-8"),
         (arguments.text, "x" * 32_768, ValueError, "is not text of at most 32767 bytes"),
@@ -98,3 +108,14 @@ def test_a_partitioner_that_chooses_no_number_fails_the_send_and_nothing_else(ru
 def test_a_host_that_is_no_name_is_refused() -> None:
     with pytest.raises(ConfigError, match="is not host:port"):
         Producer(bootstrap_servers="x" * 64 + ":9092")
+
+
+@pytest.mark.parametrize("acks", [1, "1", np.int64(1), IntEnum("Acks", "LEADER")(1)])
+def test_acks_may_be_a_number_of_any_type(acks: Any) -> None:
+    assert ProducerConfig.parse({"acks": acks}).acks == 1
+
+
+@pytest.mark.parametrize("acks", [True, 2, 1.0, Whole(), None])
+def test_other_acks_are_refused(acks: Any) -> None:
+    with pytest.raises(ConfigError, match='is not one of 0, 1, "all"'):
+        ProducerConfig.parse({"acks": acks})
