@@ -1,7 +1,8 @@
-"""The base of Producer, Consumer and Admin: tasks that run as long as ``async with``, connections, metadata.
+"""The base of Producer, Consumer and Admin: tasks that run until the client stops, connections, metadata.
 
-The tasks survive a cancellation of the block until ``_stop`` is done. So a cancelled member can still leave its group,
-over connections that are still open.
+The tasks run in a group of their own. So clients start and stop in any order and in any task of the event loop. A
+cancellation of the user's task reaches the client's tasks only after ``_stop`` is done: a cancelled member can still
+leave its group, over connections that are still open.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
 
 from anabranch.client.arguments import duration, judged, optional
 from anabranch.client.config import ClientConfig
@@ -22,6 +22,7 @@ from anabranch.client.net.connections import Connections, ConnectionSettings
 from anabranch.client.net.metadata import Metadata
 from anabranch.client.net.offsets import OffsetQueries
 from anabranch.client.tasks import GuardedTasks, Tasks
+from anabranch.runtime.detached import DetachedGroup
 from anabranch.runtime.env import Env
 
 Config = TypeVar("Config", bound=ClientConfig)
@@ -35,8 +36,9 @@ class Client(ABC, Generic[Config]):
     def __init__(self, config: Config, env: Env) -> None:
         self._env = env
         self._config = config
-        self._tasks: TaskGroup | None = None
-        self._block: TaskGroup
+        self._tasks: DetachedGroup | None = None
+        self._closing: anyio.Event | None = None
+        """Set when the client is closed; None while no task has begun to close it."""
         self._closed = False
         self._failure: ClientFailedError | None = None
         """The error of the first background task that ended by an error."""
@@ -48,14 +50,13 @@ class Client(ABC, Generic[Config]):
         """The configuration as parsed, defaults included."""
         return self._config
 
-    def _ensure_open(self) -> TaskGroup:
+    def _ensure_open(self) -> None:
         if self._failure is not None:
             raise ClientFailedError(self._failure.client, self._failure.cause)
         if self._tasks is None or self._closed:
             name = type(self).__name__
             state = "is closed" if self._closed else f"is used outside of `async with {name}(...)` and before start()"
             raise ClientClosedError(f"this {name} {state}")
-        return self._tasks
 
     def _make_metadata(self, *, allow_auto_create: bool, topic_idle_ms: float = float("inf")) -> Metadata:
         config = self._config
@@ -115,11 +116,9 @@ class Client(ABC, Generic[Config]):
     async def __aenter__(self) -> Self:
         if self._tasks is not None:
             raise ClientClosedError(f"this {type(self).__name__} was entered before, and cannot be entered twice")
-        self._block = anyio.create_task_group()
-        await self._block.__aenter__()
-        with anyio.CancelScope(shield=True):  # a cancellation half-way would not reach the host task
-            group = self._tasks = await self._block.start(_host_tasks)
-        tasks = GuardedTasks(group, self._fail)
+        self._tasks = DetachedGroup()
+        await self._tasks.open()
+        tasks = GuardedTasks(self._tasks, self._fail)
         config = self._config
         settings = ConnectionSettings(
             client_id=config.client_id,
@@ -141,47 +140,45 @@ class Client(ABC, Generic[Config]):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        assert self._tasks is not None
-        try:
-            await self._close(clean=exc is None)
-        finally:
-            self._tasks.cancel_scope.cancel()
-            # Python itself raises the exception of the block: the task group must not wrap it.
-            await self._block.__aexit__(None, None, None)
+        await self._end(clean=exc is None)
         if self._failure is not None and exc is None:
             raise self._failure
 
     async def start(self) -> Self:
-        """Start the client, as entering ``async with`` does. The same task must call ``stop``."""
+        """Start the client, as entering ``async with`` does. Any task of the same event loop may call ``stop``."""
         return await self.__aenter__()
 
     async def stop(self) -> None:
         """Stop the client, as leaving ``async with`` does. Does nothing if the client is not running."""
-        if self._tasks is not None and not self._tasks.cancel_scope.cancel_called:
-            await self.__aexit__(None, None, None)
+        if self._tasks is None or self._tasks.closed:
+            return
+        await self.__aexit__(None, None, None)
 
     async def close(self, *, timeout_ms: float | None = None) -> None:
         """Finish and disconnect before the ``async with`` block ends. Does nothing once that is done.
 
         After ``timeout_ms`` unfinished work is given up: records fail, positions are not committed.
         """
-        with anyio.move_on_after(None if timeout_ms is None else timeout_ms / 1000):
-            await self._close(clean=True)
+        if self._tasks is not None:
+            await self._end(clean=True, timeout_ms=timeout_ms)
 
-    async def _close(self, clean: bool) -> None:
-        if self._closed:
+    async def _end(self, clean: bool, timeout_ms: float | None = None) -> None:
+        assert self._tasks is not None
+        try:
+            with anyio.move_on_after(None if timeout_ms is None else timeout_ms / 1000):
+                await self._finish(clean)
+        finally:
+            await self._tasks.close()
+
+    async def _finish(self, clean: bool) -> None:
+        if self._closing is not None:
+            await self._closing.wait()
             return
+        self._closing = anyio.Event()
         try:
             await self._stop(clean and self._failure is None)
         finally:
             self._closed = True
             self._metadata.close()
             self._connections.close()
-
-
-async def _host_tasks(*, task_status: TaskStatus[TaskGroup]) -> None:
-    """A task group that is cancelled only by its own scope, not by the scope of its caller."""
-    with anyio.CancelScope(shield=True):
-        async with anyio.create_task_group() as tasks:
-            task_status.started(tasks)
-            await anyio.sleep_forever()
+            self._closing.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVarTuple
 
-from anyio.abc import TaskGroup
+from anabranch.runtime.detached import DetachedGroup
 
 Ts = TypeVarTuple("Ts")
 
@@ -19,7 +19,7 @@ class Tasks(Protocol):
 class GuardedTasks:
     """Starts tasks in a task group. The error that ends a task is given to ``on_failure`` instead of the group."""
 
-    def __init__(self, group: TaskGroup, on_failure: Callable[[Exception], None]) -> None:
+    def __init__(self, group: DetachedGroup, on_failure: Callable[[Exception], None]) -> None:
         self._group = group
         self._on_failure = on_failure
 

@@ -173,6 +173,9 @@ class Connections:
         except (OSError, UnicodeError) as error:  # a name may be no name in the DNS
             self.on_lost(node.id)
             raise error_for(ErrorCode.NETWORK_EXCEPTION, f"no connection to {node}: {error}") from error
+        if self._closed:  # no task would read the response to the handshake
+            connection.close("the client was closed")
+            raise ClientClosedError("the client is closed")
         self._tasks.start_soon(self._run, node.id, connection)
         try:
             await connection.negotiate(min(timeout_s, self._settings.request_timeout_ms / 1000))

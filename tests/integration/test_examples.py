@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
+from starlette.testclient import TestClient
 
 from anabranch import ClientClosedError, NewTopic, TopicPartition
 from anabranch.sync import Admin, Consumer, Producer
@@ -100,3 +103,20 @@ def test_the_blocking_classes_are_started_and_stopped_and_give_batches(
     consumer.stop()
     with pytest.raises(ClientClosedError):
         next(consumer.batches())
+
+
+@pytest.mark.parametrize("loop", ["anyio", "asyncio", "trio"])
+def test_clients_are_fixtures_of_each_pytest_plugin(cluster: Cluster, loop: str) -> None:
+    environment = {**os.environ, "ANABRANCH_BOOTSTRAP_SERVER": cluster.bootstrap_servers}
+    command = [sys.executable, "-m", "pytest", "-W", "error", f"examples/test_on_{loop}.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search("2 passed" if loop == "anyio" else "1 passed", done.stdout)
+
+
+def test_a_producer_starts_and_stops_with_a_web_service(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANABRANCH_BOOTSTRAP_SERVER", cluster.bootstrap_servers)
+    app = runpy.run_path(str(ROOT / "examples" / "web_service.py"))["app"]
+    with TestClient(app) as client:
+        offsets = [client.post("/clicks/ada").json()["offset"] for _ in range(2)]
+    assert offsets == [0, 1]

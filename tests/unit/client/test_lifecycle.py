@@ -114,6 +114,49 @@ def test_start_and_stop_have_the_same_effect_as_the_async_with_block(run: Run) -
     run(check)
 
 
+@pytest.mark.parametrize("last", ["first", "second"])
+def test_clients_of_one_task_stop_in_any_order(run: Run, last: str) -> None:
+    async def check() -> None:
+        async with FakeBroker({"t": 1}).running() as broker:
+            first = await Producer(bootstrap_servers=broker.address).start()
+            second = await Consumer(bootstrap_servers=broker.address).start()
+            for client in (second, first) if last == "first" else (first, second):
+                await client.stop()
+        with anyio.CancelScope() as scope:  # a scope of a client that was left behind would break this
+            scope.cancel()
+            await anyio.sleep_forever()
+
+    run(check)
+
+
+def test_a_client_is_started_used_and_stopped_by_three_tasks(run: Run) -> None:
+    async def check() -> None:
+        async with FakeBroker({"t": 1}).running() as broker:
+            producer = Producer(bootstrap_servers=broker.address)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(producer.start)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(producer.send, "t", b"v")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(producer.stop)
+                tasks.start_soon(producer.stop)  # it waits for the other one
+            assert broker.logs[TopicPartition("t", 0)].values() == [b"v"]
+
+    run(check)
+
+
+@pytest.mark.parametrize("kind", [Admin, Consumer, Producer])
+def test_a_started_client_that_is_closed_leaves_no_task(run: Run, kind: Any) -> None:
+    async def check() -> None:
+        client = await kind(bootstrap_servers="127.0.0.1:1").start()
+        group = client._tasks._group
+        await client.close()
+        assert client._tasks.closed and client._tasks._ended.is_set() and group.cancel_scope.cancel_called
+        await client.stop()
+
+    run(check)
+
+
 def test_send_many_raises_the_error_of_a_record(run: Run) -> None:
     async def check() -> None:
         broker = FakeBroker({"t": 2})

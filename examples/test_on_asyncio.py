@@ -1,0 +1,34 @@
+"""Clients as fixtures of pytest-asyncio. The fixtures and the test run in different tasks of one event loop."""
+
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from anabranch import Consumer, Producer
+
+BOOTSTRAP = os.environ.get("ANABRANCH_BOOTSTRAP_SERVER", "127.0.0.1:9092")
+
+
+@pytest_asyncio.fixture
+async def producer() -> AsyncIterator[Producer]:
+    async with Producer(bootstrap_servers=BOOTSTRAP) as started:
+        yield started
+
+
+@pytest_asyncio.fixture
+async def consumer() -> AsyncIterator[Consumer]:
+    started = await Consumer(bootstrap_servers=BOOTSTRAP, auto_offset_reset="earliest").start()
+    yield started
+    await started.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_record_is_read(producer: Producer, consumer: Consumer) -> None:
+    written = await producer.send_and_wait("on-asyncio", b"v")
+    consumer.subscribe(["on-asyncio"])
+    async for record in consumer:
+        if record.offset == written.offset:
+            assert record.value == b"v"
+            return
