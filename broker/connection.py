@@ -42,11 +42,14 @@ from anabranch.protocol.own_tags import withholder
 from anabranch.protocol.primitives import DecodeError, EncodeError
 from anabranch.runtime.env import Part, Stream
 from anabranch.runtime.pauses import free, read_request, write_response
+from anabranch.runtime.turns import PIECE, turns
 
 logger = structlog.get_logger(__name__)
 
 MAX_SLOTS = 8
 _REQUESTS_PER_YIELD = 8
+_COST_PER_BYTE = 32
+"""The cost of decoding and handling a byte of a small request, whose parts may be tiny, in bytes that are moved."""
 _PARKING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_POSITION})
 """APIs whose requests may wait for other members. The connection reads no further request before the answer."""
 
@@ -128,6 +131,7 @@ class Connection:
         "_session",
         "_slots",
         "_stream",
+        "_turns",
         "_wake_writer",
         "_writer_runs",
         "client_host",
@@ -148,6 +152,7 @@ class Connection:
         values = node.config.values
         self._limits = node.config.request_limits
         self._frames = ServerConnection(self._limits, pool)
+        self._turns = turns()
         self._session = ClientSession(values["max.retried.partitions.per.connection"])
         self._held_bytes = 0
         self._answer_bytes = 0
@@ -227,10 +232,12 @@ class Connection:
         self.close(reason)
 
     async def _receive(self) -> None:
-        frames = self._frames
+        frames, shared = self._frames, self._turns
         if frames.idle:
             self._settle_budget(0)
             await self._stream.wait_readable()
+        elif moved := frames.moves():
+            await shared.take(moved)
         if self._budget.limited:
             await self._budget.wait_for_room(self._held_bytes)
         target = frames.buffer()
@@ -247,6 +254,11 @@ class Connection:
             frame = frames.next_frame()
             if frame is None:
                 break
+            cost = min(PIECE, _COST_PER_BYTE * len(frame))
+            if shared.left > 0:
+                shared.left -= cost
+            else:
+                await shared.pause(cost)
             request = await read_request(frame, self._limits)
             served += 1
             unyielded_bytes += request.size

@@ -17,12 +17,14 @@ class Deferred(Generic[T]):
     members, for the controller). The connection keeps its place in the queue, so responses are sent in request order.
     """
 
-    __slots__ = ("_callback", "_filled", "_value", "on_abandoned")
+    __slots__ = ("_filled", "_has_listener", "_listener", "_value", "on_abandoned")
 
     def __init__(self) -> None:
         self._filled = False
         self._value: T | None = None
-        self._callback: Callable[[T], None] | None = None
+        """The value, until the listener has it."""
+        self._has_listener = False
+        self._listener: Callable[[T], None] | None = None
         self.on_abandoned: Callable[[], None] | None = None
         """Called when the connection ends before the response is there."""
 
@@ -35,9 +37,12 @@ class Deferred(Generic[T]):
         if self._filled:
             raise RuntimeError("a response was filled twice")
         self._filled = True
-        self._value = value
-        if self._callback is not None:
-            self._callback(value)
+        self.on_abandoned = None
+        listener, self._listener = self._listener, None
+        if listener is None:
+            self._value = value
+        else:
+            listener(value)
 
     async def value(self) -> T:
         """Wait for the value. No other listener is allowed."""
@@ -52,10 +57,17 @@ class Deferred(Generic[T]):
         await arrived.wait()
         return found[0]
 
-    def then(self, callback: Callable[[T], None]) -> None:
-        """Call ``callback`` with the value; at once if the value is set already. One listener only."""
-        if self._callback is not None:
+    def then(self, listener: Callable[[T], None]) -> None:
+        """Call ``listener`` with the value; at once if the value is set already. One listener only.
+
+        Neither of them is kept afterwards: a listener often refers to this object, and a long response would stay in
+        memory until the next garbage collection.
+        """
+        if self._has_listener:
             raise RuntimeError("a response may have one listener only")
-        self._callback = callback
+        self._has_listener = True
         if self._filled:
-            callback(self._value)  # type: ignore[arg-type]
+            value, self._value = self._value, None
+            listener(value)  # type: ignore[arg-type]
+        else:
+            self._listener = listener

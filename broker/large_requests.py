@@ -11,14 +11,13 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import trio
-
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.joined_answer import AnswerError, EncodedAnswer, JoinedAnswer, Sink, Slice
 from anabranch.broker.request_context import Answer, CloseConnectionError, RequestContext
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.generated.sync_group import SyncGroupRequest
 from anabranch.protocol.named_items import ITEMS_A_STEP, REFUSED, Repeated, each_once
+from anabranch.runtime.turns import pause
 
 LEAST_BYTES = 512
 """A smaller request is not cut: it names few partitions."""
@@ -153,7 +152,7 @@ async def leave_each_once(ctx: RequestContext, request: Any) -> None:
     """Leave each name once in the request, and note repeated names for a handler that refuses them."""
     repeated: Repeated = set()
     for _ in each_once(ctx.api_key, request, repeated):
-        await trio.lowlevel.checkpoint()
+        await pause()
     if ctx.api_key in REFUSED:
         ctx.repeated = repeated
     elif ctx.api_key == ApiKey.SYNC_GROUP:
@@ -170,7 +169,7 @@ async def _leave_members(ctx: RequestContext, request: SyncGroupRequest) -> None
         if assigned.member_id in members:
             kept.append(assigned)
         if number % ITEMS_A_STEP == 0:
-            await trio.lowlevel.checkpoint()
+            await pause()
     request.assignments = kept
 
 
@@ -198,7 +197,7 @@ async def serve(
             failure = failure or error
         if joining.error is not None and found.in_turn:
             break
-        await trio.lowlevel.checkpoint()
+        await pause()
     if failure is not None:
         raise failure
     if is_silent:

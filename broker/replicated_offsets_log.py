@@ -27,6 +27,7 @@ from anabranch.protocol.records import RecordBatch, iter_batches
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
+from anabranch.runtime.turns import pause
 
 MAX_READ_BYTES = 1 << 20
 """The largest part of a log that is read at once, even if ``offsets.load.buffer.size`` is larger."""
@@ -126,7 +127,7 @@ class ReplicatedOffsetsLog:
                 if not batch.is_control:
                     yield _key_values(batch, offset, end_offset)
                 offset = max(offset, batch.next_offset)
-            await trio.lowlevel.checkpoint()
+            await pause()
 
 
 def _key_values(batch: RecordBatch, start_offset: int, end_offset: int) -> Iterator[KeyValue]:

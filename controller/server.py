@@ -27,6 +27,7 @@ from anabranch.runtime.accepting import accept_connections
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Listener, Stream
 from anabranch.runtime.pauses import read_request, write_response
+from anabranch.runtime.turns import turns
 
 logger = structlog.get_logger(__name__)
 MAX_UNANSWERED = 64
@@ -77,11 +78,9 @@ class _Connection:
     async def _read(self, nursery: trio.Nursery) -> None:
         try:
             while True:
-                with trio.move_on_after(self._max_idle_s) as idle:
-                    await self._stream.wait_readable()
-                if idle.cancelled_caught:
-                    return
-                received = await self._stream.receive_into(self._frames.buffer())
+                received = 0
+                with trio.move_on_after(self._max_idle_s):
+                    received = await self._receive()
                 if received == 0:
                     return
                 self._frames.received(received)
@@ -93,6 +92,13 @@ class _Connection:
             return
         except ValueError as error:  # FrameError, DecodeError
             logger.warning("connection.rejected", client=self._stream.peer, reason=str(error))
+
+    async def _receive(self) -> int:
+        if self._frames.idle:
+            await self._stream.wait_readable()
+        elif moved := self._frames.moves():
+            await turns().take(moved)
+        return await self._stream.receive_into(self._frames.buffer())
 
     def _accept(self, request: Request, nursery: trio.Nursery) -> None:
         key, version = request.header.api_key, request.header.api_version

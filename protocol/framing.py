@@ -25,6 +25,9 @@ SMALL_PARTIAL_BYTES: Final = BUFFER_BYTES // 16
 """A partial frame of at most this many bytes is kept as it is, without the rest of a buffer."""
 GROWTH: Final = 16
 """A buffer grows to the size of its frame, but at most to this many times the bytes that have arrived."""
+MOST_GROWTH_BYTES: Final = 4 * 1024 * 1024
+"""A buffer grows at most by this much at once: memory that is not mapped yet takes 0.5 ms for a mebibyte."""
+_ZEROS: Final = memoryview(bytes(MOST_GROWTH_BYTES))
 SIZE_BYTES: Final = 4
 LARGE_FRAME_BYTES: Final = steps.LARGE_BYTES
 """A frame of this size is decoded in steps."""
@@ -145,14 +148,25 @@ class FrameReader:
             self._adopt(self._pool.take(), self._small_partial)
             self._small_partial = b""
             return self._view[self._end :]
+        if size := self.moves():
+            self._move(size)
+        return self._view[self._end :]
+
+    def moves(self) -> int:
+        """The size of the buffer that ``buffer()`` will move a partial frame to, in bytes; 0: it moves nothing.
+
+        Moving takes time in proportion: where many connections are served, each takes a turn for it.
+        """
+        if self._buffer is None:
+            return 0
         held = self._end - self._start
         needed = SIZE_BYTES
         if held >= SIZE_BYTES:
             needed += self._frame_size()
         capacity = len(self._buffer)
-        if self._end == capacity or (self._start and self._start + needed > capacity):
-            self._move(held, needed)
-        return self._view[self._end :]
+        if self._end < capacity and (not self._start or self._start + needed <= capacity):
+            return 0
+        return max(min(needed, GROWTH * held, held + MOST_GROWTH_BYTES), BUFFER_BYTES)
 
     def received(self, count: int) -> None:
         """Note that ``count`` bytes were received into the last ``buffer()``."""
@@ -195,14 +209,30 @@ class FrameReader:
             self._small_partial = bytes(self._view[self._start : self._end]) if held else b""
             self._let_go()
 
-    def _move(self, held: int, needed: int) -> None:
-        """Copy the partial frame to a buffer with room for more of the frame."""
+    def _move(self, size: int) -> None:
+        """Grow the buffer, or copy the partial frame to another buffer."""
+        if self._start == 0 and self._grow(size):
+            return
         partial = self._view[self._start : self._end]
-        size = min(needed, GROWTH * held)
         target = self._pool.take() if size <= BUFFER_BYTES else bytearray(size)
         self._let_go()
         self._adopt(target, partial)
         partial.release()
+
+    def _grow(self, size: int) -> bool:
+        """Grow a large buffer in place; False if it is a small one, or has other views."""
+        buffer = self._buffer
+        assert buffer is not None
+        if len(buffer) <= BUFFER_BYTES:
+            return False
+        self._view.release()
+        try:
+            buffer += _ZEROS[: size - len(buffer)]
+        except BufferError:
+            return False
+        finally:
+            self._view = memoryview(buffer)
+        return True
 
     def _adopt(self, buffer: bytearray, content: bytes | memoryview) -> None:
         buffer[: len(content)] = content

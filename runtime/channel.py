@@ -29,6 +29,7 @@ from anabranch.runtime.env import Network, Part, Stream
 from anabranch.runtime.pauses import read_response, write_request
 from anabranch.runtime.release import SOFTWARE_NAME, software_version
 from anabranch.runtime.signal import Signal
+from anabranch.runtime.turns import turns
 
 REQUEST_TIMEOUT_S = 30.0
 """Kafka's default of ``request.timeout.ms``."""
@@ -301,7 +302,10 @@ class Channel:
         frames = self._frames
         try:
             while not self.closed:
-                await self._stream.wait_readable()
+                if frames.idle:
+                    await self._stream.wait_readable()
+                elif moved := frames.moves():
+                    await turns().take(moved)
                 received = await self._stream.receive_into(frames.buffer())
                 if received == 0:
                     self.close("the other side closed it")

@@ -19,6 +19,7 @@ from anabranch.protocol.addresses import join_address
 from anabranch.runtime.cold_ranges import WINDOW_BYTES, is_cold, read_through
 from anabranch.runtime.env import DEFAULT_BACKLOG, Buffer, FileRange, Listener, Part, Stream
 from anabranch.runtime.staggered import connect_to_one, in_turn
+from anabranch.runtime.turns import TRANSFER, turns
 
 SMALL_RANGE_BYTES = 4096
 """A file range up to this size is read, and sent in one call with the buffers around it."""
@@ -90,12 +91,13 @@ class _Socket:
 class SocketStream(_Socket):
     """A connected socket."""
 
-    __slots__ = ("_cold", "_looked_at", "_peer")
+    __slots__ = ("_cold", "_looked_at", "_peer", "_turns")
 
     _peer: str
 
     def __init__(self, sock: socket.socket, waits: Waits, keep_alive_s: float | None = None) -> None:
         super().__init__(sock, waits)
+        self._turns = turns()
         self._cold: FileRange | None = None
         """The next part, if the send waits for the disk and not for the socket."""
         self._looked_at: FileRange | None = None
@@ -116,6 +118,8 @@ class SocketStream(_Socket):
 
     async def receive_into(self, buffer: memoryview) -> int:
         while True:
+            if self._turns.left <= 0:
+                await self._turns.pause(TRANSFER)
             try:
                 received = self._socket.recv_into(buffer)
             except BlockingIOError:
@@ -123,11 +127,13 @@ class SocketStream(_Socket):
             except InterruptedError:
                 continue
             else:
+                self._turns.left -= received
                 await self._yield_now_and_then()
                 return received
 
     async def send(self, parts: Sequence[Part]) -> None:
         left = _not_empty(parts)
+        await self._turns.take(TRANSFER)
         while not self._pushed(left):
             if self._cold is None:
                 await self._until(self._waits.writable)
@@ -173,6 +179,7 @@ class SocketStream(_Socket):
                 break
             buffers.append(buffer_of(part))
         sent = self._socket.sendmsg(buffers, (), flags)
+        self._turns.left -= sent
         for buffer in buffers:
             view = memoryview(buffer).cast("B")
             if sent < view.nbytes:
@@ -184,6 +191,7 @@ class SocketStream(_Socket):
     def _send_file(self, fd: int, left: deque[Part]) -> None:
         part = cast(FileRange, left[0])
         sent = os.sendfile(self._socket.fileno(), fd, part.offset, min(part.length, WINDOW_BYTES))
+        self._turns.left -= sent
         if sent == 0:
             raise OSError(errno.EIO, f"the file ends {part.length} bytes before the end of the range to send")
         if sent < part.length:

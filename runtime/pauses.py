@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, TypeVar, cast
 
-import anyio.lowlevel
-
 from anabranch.protocol.decode_budget import free_in_steps
 from anabranch.protocol.framing import (
     LARGE_FRAME_BYTES,
@@ -26,6 +24,7 @@ from anabranch.protocol.framing import (
 from anabranch.protocol.message import Message, has_more_items
 from anabranch.protocol.request_limits import DEFAULT_LIMITS, RequestLimits
 from anabranch.protocol.types import Part
+from anabranch.runtime.turns import pause
 
 T = TypeVar("T")
 
@@ -34,7 +33,10 @@ STEPS_AT_ONCE = 256
 
 
 async def with_pauses(steps: Generator[bool | None, None, T]) -> T:
-    """The return value of ``steps``; other tasks run after every ``STEPS_AT_ONCE`` steps, and after a long one."""
+    """The return value of ``steps``; other tasks run after every ``STEPS_AT_ONCE`` steps, and after a long one.
+
+    Each of these pieces takes a turn.
+    """
     count = 0
     while True:
         try:
@@ -43,7 +45,7 @@ async def with_pauses(steps: Generator[bool | None, None, T]) -> T:
             return cast(T, stop.value)
         count += 1
         if is_long or count % STEPS_AT_ONCE == 0:
-            await anyio.lowlevel.checkpoint()
+            await pause()
 
 
 async def read_request(frame: memoryview, limits: RequestLimits = DEFAULT_LIMITS) -> Request:

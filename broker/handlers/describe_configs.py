@@ -12,8 +12,6 @@ import enum
 from collections.abc import Mapping
 from itertools import islice
 
-import trio
-
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.config_resources import ResourceType
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -27,6 +25,7 @@ from anabranch.protocol.generated.describe_configs import (
 )
 from anabranch.runtime import broker_loggers
 from anabranch.runtime.env import NoNodeError
+from anabranch.runtime.turns import pause
 from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.config import ConfigZnode
 from anabranch.zk_schemas.config_def import REQUIRED, ConfigKey
@@ -166,7 +165,7 @@ async def _wanted(resource: DescribeConfigsResource) -> frozenset[str]:
     while some := list(islice(named, _NAMES_AT_ONCE)):
         wanted |= _ALL_KEYS.intersection(some)
         if len(some) == _NAMES_AT_ONCE:
-            await trio.lowlevel.checkpoint()
+            await pause()
     return frozenset(wanted)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import trio
-
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.generated.describe_holds import (
@@ -14,6 +12,7 @@ from anabranch.protocol.generated.describe_holds import (
     DescribeHoldsResponseWait,
 )
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.turns import pause
 
 
 def handle(ctx: RequestContext, request: DescribeHoldsRequest) -> Answer:
@@ -24,7 +23,7 @@ def handle(ctx: RequestContext, request: DescribeHoldsRequest) -> Answer:
             response.topics.append(found)
             for index in topic.partition_indexes:
                 found.partitions.append(_describe(ctx, topic.name, index))
-                await trio.lowlevel.checkpoint()  # the waits of one partition take milliseconds after many resizes
+                await pause()  # the waits of one partition take milliseconds after many resizes
         return response
 
     return ctx.node.later(describe, lambda error: DescribeHoldsResponse())

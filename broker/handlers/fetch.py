@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import trio
-
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
 from anabranch.broker.log.cold_reads import ColdError
@@ -32,6 +30,7 @@ from anabranch.protocol.sentinels import (
     READ_COMMITTED,
 )
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.turns import pause
 
 _FIRST_SESSION_VERSION = 7
 _FULL_FETCHES = (FINAL_SESSION_EPOCH, INITIAL_SESSION_EPOCH)
@@ -120,7 +119,7 @@ def _answer_later(
                 if found is not None:
                     await found.warm()
                 elif number % READ_AT_ONCE == 0:
-                    await trio.lowlevel.checkpoint()
+                    await pause()
         finally:
             target.is_read = False
         if not _is_enough(request, read):
@@ -140,15 +139,15 @@ async def _add_in_steps(ctx: RequestContext, request: FetchRequest, target: Fetc
     """Add the partitions of a large request; False if the session that it continues has no room for them."""
     for number, topic in enumerate(request.forgotten_topics_data):
         if number % READ_AT_ONCE == 0:
-            await trio.lowlevel.checkpoint()
+            await pause()
         for first in range(0, len(topic.partitions), READ_AT_ONCE):
             target.forget(
                 TopicPartition(topic.topic, index) for index in topic.partitions[first : first + READ_AT_ONCE]
             )
             if first:
-                await trio.lowlevel.checkpoint()
+                await pause()
     for _ in target.add_in_steps(request):
-        await trio.lowlevel.checkpoint()
+        await pause()
     if not isinstance(target, FetchSession) or ctx.node.fetch_sessions.count(target):
         return True
     return request.session_epoch in _FULL_FETCHES  # answered without a session that can be continued

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Protocol, Self
 
-import trio
-
 from anabranch.broker.log.cold_reads import ColdError
 from anabranch.broker.log.disk_errors import passes
 from anabranch.broker.log.producer_state import ProducerState
@@ -24,6 +22,7 @@ from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
+from anabranch.runtime.turns import pause
 
 STEPS_AT_ONCE = 256
 """The number of batch headers and snapshot entries that are read before other tasks run.
@@ -149,4 +148,4 @@ async def catch_up(log: TruncatedLog) -> None:
             if log.rebuild is not rebuild:
                 continue
         rebuild.advance_or_refuse(STEPS_AT_ONCE)
-        await trio.lowlevel.checkpoint()
+        await pause()

@@ -8,6 +8,7 @@ from typing import TypeAlias, TypeVar, cast
 import trio
 
 from anabranch.runtime.env import Clock
+from anabranch.runtime.turns import pause
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ class TimeSlice:
 
     async def pause(self) -> None:
         """Let other tasks run, then begin a new slice."""
-        await trio.lowlevel.checkpoint()
+        await pause()
         self._started = self._clock.monotonic()
         self._steps = 0
 

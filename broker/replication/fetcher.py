@@ -26,6 +26,7 @@ from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.env import Clock, Network
+from anabranch.runtime.turns import pause
 
 logger = structlog.get_logger(__name__)
 
@@ -266,7 +267,7 @@ class ReplicaFetcher:
         outcome = FetchOutcome.NOTHING_NEW
         for number, piece in enumerate(in_pieces(data)):
             if number:
-                await trio.lowlevel.checkpoint()
+                await pause()
                 if self._followed.get(key) is not followed or not followed.is_current:
                     return FetchOutcome.MOVED
             outcome = self._take_piece(followed, fetch_offset, piece)

@@ -24,6 +24,7 @@ from anabranch.protocol.generated.stop_replica import StopReplicaPartitionState
 from anabranch.protocol.sentinels import EPOCH_DURING_DELETE, NO_EPOCH, NO_INCARNATION, NO_LEADER, NO_OFFSET
 from anabranch.protocol.types import ZERO_UUID, TopicPartition
 from anabranch.runtime.background import Background
+from anabranch.runtime.turns import pause
 
 REVIEWED_AT_ONCE = 256
 """The number of partitions whose ISR is reviewed before other tasks run."""
@@ -376,7 +377,7 @@ class ReplicaManager:
             await trio.sleep(interval_s)
             for number, partition in enumerate(self.all(), start=1):
                 if number % REVIEWED_AT_ONCE == 0:
-                    await trio.lowlevel.checkpoint()
+                    await pause()
                 with self._background.guard("isr-review", partition.key):
                     partition.review_isr()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -91,7 +91,7 @@ def full_fetch(offset: int, *, wait_ms: int = 0, count: int = MANY) -> FetchRequ
 
 def between_slices(monkeypatch: pytest.MonkeyPatch, module: ModuleType, work: Callable[[], Awaitable[None]]) -> None:
     """Make a module do ``work`` at each point where it lets other tasks run."""
-    monkeypatch.setattr(module, "trio", SimpleNamespace(lowlevel=SimpleNamespace(checkpoint=work)))
+    monkeypatch.setattr(module, "pause", work)
 
 
 async def test_a_produce_of_very_many_partitions_is_appended_and_answered_in_order(tmp_path: Path) -> None:

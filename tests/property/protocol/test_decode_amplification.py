@@ -17,7 +17,7 @@ import pytest
 from anabranch.broker.log.slices import at_once
 from anabranch.protocol import request_limits, steps
 from anabranch.protocol.api_keys import API, ApiKey
-from anabranch.protocol.framing import GROWTH, decode_request_in_steps, decode_response_in_steps
+from anabranch.protocol.framing import decode_request_in_steps, decode_response_in_steps
 from anabranch.protocol.primitives import DecodeError
 from anabranch.protocol.request_limits import MIB, RequestLimits
 from anabranch.protocol.schema import layout
@@ -135,8 +135,7 @@ def test_a_mebibyte_of_the_smallest_elements_costs_at_most_16_times_its_bytes(ke
 @pytest.mark.parametrize("key", list(ApiKey))
 @pytest.mark.parametrize("size", [MIB, 16 * MIB, 100 * MIB])
 def test_the_budget_of_a_request_leaves_room_for_its_frame(key: ApiKey, size: int) -> None:
-    """A buffer grows sixteenfold, so the buffer before the last one may be there too."""
-    assert RequestLimits().budget(key, size).memory + size + size // GROWTH <= (MOST_TIMES + 0.6) * size
+    assert RequestLimits().budget(key, size).memory + size <= (MOST_TIMES + 0.6) * size
 
 
 @pytest.mark.parametrize(

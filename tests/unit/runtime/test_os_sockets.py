@@ -66,8 +66,9 @@ class Recorded:
         return lambda *_: (HOST, 1)
 
 
+@pytest.mark.trio
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 128])
-def test_no_byte_is_held_back_for_an_empty_last_part(count: int) -> None:
+async def test_no_byte_is_held_back_for_an_empty_last_part(count: int) -> None:
     """The kernel would wait 200 ms for the next part. A response may end with an empty part."""
     sock: Any = Recorded()
     assert not SocketStream(sock, TRIO_WAITS).send_now([b"x"] * count + [b""])
