@@ -173,9 +173,11 @@ def _early_end(snapshot: Snapshot) -> Iterator[str]:
     finished, version = topic.finished_layout_version, topic.layout_version
     if finished is not None and finished > version:
         yield f"finished_layout_version is {finished}, above layout_version {version}"
-    left = [p for p in range(topic.undeleted_partition_count) if p in snapshot.states and not snapshot.has_goal(p)]
+    known = set(range(topic.undeleted_partition_count)) - set(snapshot.unreadable)
+    left = sorted(p for p in known if not snapshot.has_goal(p))
     if finished == version and version > 0 and left:
-        yield f"partition {left[0]}: it lacks the layout that is over by finished_layout_version {finished}"
+        lacks = "it lacks the layout that is" if left[0] in snapshot.states else "it has no state, but its resize is"
+        yield f"partition {left[0]}: {lacks} over by finished_layout_version {finished}"
 
 
 def _shown(layout: Layout) -> str:

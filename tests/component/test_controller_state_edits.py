@@ -150,17 +150,25 @@ async def test_a_deleted_state_of_a_topic_that_was_never_resized_is_not_created_
     assert result.error_message == "The state of partition 2 cannot be read: see the controller's log."
 
 
+@pytest.mark.parametrize(
+    ("partition", "why"),
+    [
+        (2, "undeleted_partition_count counts it, but it has no state."),
+        (5, "it has no state, but its resize is over by finished_layout_version 1."),
+    ],
+    ids=["moved nothing", "gained keys"],
+)
 async def test_a_partition_znode_deleted_from_a_resized_topic_freezes_it(
-    cluster: ControllerCluster, autojump_clock: object
+    cluster: ControllerCluster, autojump_clock: object, partition: int, why: str
 ) -> None:
     await resized(cluster, 6)
     vacate(cluster)
-    await cluster.store.delete(paths.partition_state(TOPIC, 2))
-    await cluster.store.delete(paths.partition(TOPIC, 2))
+    await cluster.store.delete(paths.partition_state(TOPIC, partition))
+    await cluster.store.delete(paths.partition(TOPIC, partition))
     await succeeded(cluster)
-    assert await why_frozen(cluster) == "partition 2: undeleted_partition_count counts it, but it has no state."
+    assert await why_frozen(cluster) == f"partition {partition}: {why}"
     await trio.sleep(5)  # virtual time: longer than any wait
-    assert await cluster.store.exists(paths.partition_state(TOPIC, 2)) is None
+    assert await cluster.store.exists(paths.partition_state(TOPIC, partition)) is None
 
 
 # ---------------------------------------------------------------- states that cannot be read

@@ -365,6 +365,10 @@ def state(topic: Topic, p: int, **changes: Any) -> None:
             ),
             "partition 0: it lacks the layout that is over by finished_layout_version 3",
         ),
+        (
+            lambda t: (t.ask(8), t.carry_out(), t.states.pop(7)),
+            "partition 7: it has no state, but its resize is over by finished_layout_version 3",
+        ),
     ],
 )
 def test_a_contradictory_topic_is_frozen_with_a_reason(topic: Topic, edit: Any, why: str) -> None:
