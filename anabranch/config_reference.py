@@ -30,6 +30,9 @@ key needs a restart. The other keys can be altered while the cluster runs, and t
 - `per-broker`: for one broker (`anabranch configs alter broker 1 --set k=v`)
 - `all brokers`: for all brokers (`anabranch configs alter broker all --set k=v`)
 - `cluster-wide`: for one broker or for all; the value for one broker overrides the value for all
+
+A producer, consumer or admin client without `bootstrap_servers` takes them from the environment variable
+`ANABRANCH_BOOTSTRAP_SERVER`, as the commands do.
 """
 NO_EFFECT = """A `server.properties` file of Kafka may have these keys. A broker names each of them in a warning. With
 `--strict` it does not start. The same is true for a controller key in a broker's file, and for a broker key in a

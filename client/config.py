@@ -24,6 +24,10 @@ Serializer = Callable[[Any], bytes | None]
 Deserializer = Callable[[bytes | None], Any]
 C = TypeVar("C", bound="ClientConfig")
 
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+"""The address of a cluster that ``anabranch up`` runs on the same machine."""
+BOOTSTRAP_VARIABLE = "ANABRANCH_BOOTSTRAP_SERVER"
+"""The environment variable for ``bootstrap_servers``, of programs and of the command line."""
 LINEAGES_AT_ONCE = 500
 """The default number of partitions in one request for lineages."""
 _INT_MAX = 2**31 - 1
@@ -101,7 +105,7 @@ def _parse_callable(key: str, value: object) -> object:
     return value
 
 
-def _parse_servers(key: str, value: object) -> object:
+def parse_servers(key: str, value: object) -> tuple[tuple[str, int], ...]:
     """``"host:port,host:port"``, or a list of such, as ((host, port), ...)."""
     if isinstance(value, str):
         texts: Sequence[object] = value.split(",")
@@ -150,7 +154,7 @@ class ClientConfig:
     """The keys that every client has."""
 
     bootstrap_servers: tuple[tuple[str, int], ...] = field(
-        default=(("localhost", 9092),), metadata={"rule": _parse_servers}
+        default=parse_servers("bootstrap_servers", DEFAULT_BOOTSTRAP), metadata={"rule": parse_servers}
     )
     client_id: str | None = _text("anabranch")
     client_rack: str | None = _text(None)

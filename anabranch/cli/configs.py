@@ -15,6 +15,7 @@ from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json, print_table
 from anabranch.client.admin.types import ALL_BROKERS, ConfigEntry, ConfigSource
 from anabranch.command_error import CommandError, UsageError
+from anabranch.protocol.plurals import counted
 
 app = App(name="configs", help="Describe and alter configs of topics and brokers.")
 
@@ -60,6 +61,8 @@ def describe(
                 for e in chosen
             ]
         )
+    elif not chosen and entries:
+        print(f"no config is set for {kind} {name}; --all shows {counted(len(entries), 'default')}")
     else:
         print_table(["key", "value", "source"], [[e.name, e.value, source_name(e.source)] for e in chosen])
     return 0

@@ -12,9 +12,11 @@ import anyio
 from cyclopts import Parameter
 
 from anabranch import Admin, Consumer, TopicPartition
+from anabranch.cli.admin import absent_topic
 from anabranch.cli.interrupts import Interrupts
 from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural, Offset, Settings, client_settings
+from anabranch.cli.progress import waiting
 from anabranch.cli.record_text import FormatError, FormatString, TextFormat, to_json, to_tsv
 from anabranch.cli.times import milliseconds
 from anabranch.command_error import CommandError, UsageError
@@ -139,7 +141,8 @@ async def _consume(bootstrap: str, settings: Mapping[str, Any], reading: Reading
     async with Interrupts() as interrupts:
         with anyio.CancelScope() as scope:
             interrupts.on_first(scope.cancel)
-            await _check_topics(bootstrap, reading.topics, reading.start.partition)
+            with waiting(f"waiting for {bootstrap}"):
+                await _check_topics(bootstrap, reading.topics, reading.start.partition)
         if interrupts.status:
             return interrupts.status
         with anyio.CancelScope() as whole:
@@ -207,7 +210,7 @@ async def _check_topics(bootstrap: str, topics: Iterable[str], partition: int | 
         existing = {listing.name for listing in await admin.list_topics()}
         for topic in topics:
             if topic not in existing:
-                raise CommandError(f"topic {topic} does not exist; anabranch topics create {topic} creates it")
+                raise absent_topic(topic)
         if partition is None:
             return
         for name, described in (await admin.describe_topics(list(topics))).items():

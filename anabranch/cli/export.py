@@ -17,6 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 from rich.progress import Progress as Bars
 
 from anabranch import Admin
+from anabranch.cli.admin import absent_topic, existing_topics
 from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.own_command import this_command
@@ -66,6 +67,8 @@ def export(
 
             async def run() -> ExportReport:
                 async with Admin(bootstrap_servers=bootstrap_server) as admin:
+                    if (await existing_topics(admin, [topic]))[1]:
+                        raise absent_topic(topic)
                     return await export_topic(admin, topic, to, directories, all_replicas=every, progress=progress)
 
             with warnings_shown():

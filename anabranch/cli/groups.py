@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
 from cyclopts import App, Parameter
@@ -18,6 +17,7 @@ from anabranch.cli.group_view import FIELDS, print_group
 from anabranch.cli.held import MAX_KEY, WAITS_KEY, waits
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag, Natural, Offset, TsvFlag
 from anabranch.cli.output import print_json, print_rows, print_tsv
+from anabranch.cli.times import milliseconds
 from anabranch.cli.topic_view import (
     ANSWER_WITHIN_MS,
     HOLD_KEY,
@@ -347,16 +347,6 @@ class Reset(NamedTuple):
     new: int
 
 
-def _milliseconds(when: datetime) -> int:
-    try:
-        milliseconds = int(when.timestamp() * 1000)
-    except (ValueError, OverflowError):
-        milliseconds = -1
-    if milliseconds < 0:
-        raise UsageError(f"--to-datetime {when.isoformat()}: expected a time from 1970 on")
-    return milliseconds
-
-
 class Where(NamedTuple):
     """The place from which a group continues. Exactly one field is set."""
 
@@ -420,7 +410,7 @@ def reset_offsets(
     to_earliest: Annotated[bool, Parameter(negative=())] = False,
     to_latest: Annotated[bool, Parameter(negative=())] = False,
     to_offset: Offset | None = None,
-    to_datetime: datetime | None = None,
+    to_datetime: str | None = None,
     shift_by: Int | None = None,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -444,7 +434,8 @@ def reset_offsets(
     to_offset
         This offset, or the nearest one in the log of the partition.
     to_datetime
-        The first record at or after this time (ISO 8601; local time when it has no zone).
+        The first record at or after this time: 2026-01-31T12:00:00Z (local time when it has no zone), or milliseconds
+        since 1970.
     shift_by
         This many offsets forward, or back if the number is negative.
     dry_run
@@ -453,7 +444,7 @@ def reset_offsets(
     choices = [to_earliest or None, to_latest or None, to_offset, to_datetime, shift_by]
     if sum(choice is not None for choice in choices) != 1:
         raise UsageError("give exactly one of --to-earliest --to-latest --to-offset --to-datetime --shift-by")
-    to_ms = None if to_datetime is None else _milliseconds(to_datetime)
+    to_ms = None if to_datetime is None else milliseconds("--to-datetime", to_datetime)
 
     where = Where(to_earliest, to_latest, to_offset, to_ms, shift_by)
 

@@ -8,9 +8,10 @@ from typing import Annotated, Any, TypeAlias
 
 from cyclopts import Parameter, Token
 
+from anabranch.client.config import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from anabranch.command_error import UsageError
 
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+__all__ = ["DEFAULT_BOOTSTRAP"]
 
 
 def whole(_type: Any, tokens: Sequence[Token]) -> int:
@@ -43,17 +44,14 @@ NewTopicCount: TypeAlias = Annotated[int, _between(1, INT32, BROKERS_CHOOSE)]
 """A count of partitions or replicas for a new topic."""
 Bootstrap: TypeAlias = Annotated[
     str,
-    Parameter(name=["--bootstrap-server", "-b"], env_var="ANABRANCH_BOOTSTRAP_SERVER", help="Brokers, host:port,..."),
+    Parameter(name=["--bootstrap-server", "-b"], env_var=BOOTSTRAP_VARIABLE, help="Brokers, host:port,..."),
 ]
 JsonFlag: TypeAlias = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON instead of a table.")]
 TsvFlag: TypeAlias = Annotated[
     bool, Parameter(name="--tsv", negative=(), help="Print tab-separated lines instead of a table.")
 ]
 JsonFile: TypeAlias = Annotated[Path | None, Parameter(name="--json", help="Write the result as JSON to this file.")]
-Settings: TypeAlias = Annotated[
-    list[str] | None,
-    Parameter(name="--set", negative=(), consume_multiple=False, help="key=value; may be given many times."),
-]
+Settings: TypeAlias = Annotated[list[str] | None, Parameter(name="--set", negative=(), consume_multiple=False)]
 
 
 def pairs_of(option: str, settings: Sequence[str] | None, example: str) -> dict[str, str]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import anyio
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
+from cyclopts import Parameter
 
-from anabranch import ClientClosedError, KafkaError, Producer, RecordHandle, RefusedWithBatchError
+from anabranch import ClientClosedError, KafkaError, NewTopic, Producer, RecordHandle, RefusedWithBatchError
+from anabranch.cli.admin import existing_topics, with_admin
 from anabranch.cli.errors import message_of
 from anabranch.cli.input_lines import read_lines
 from anabranch.cli.interrupts import Interrupts
@@ -19,6 +21,7 @@ from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Settings, client_settings
 from anabranch.cli.output import print_json
 from anabranch.cli.record_text import Input, InputError, parse_json, parse_text
+from anabranch.client.config import ProducerConfig
 from anabranch.command_error import CommandError, UsageError
 
 MAX_UNCONFIRMED_READS = 64
@@ -28,6 +31,7 @@ MAX_UNCONFIRMED_READS = 64
 def produce(
     topic: str,
     *,
+    create: Annotated[bool, Parameter(negative=())] = False,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
     key_separator: str | None = None,
     format: Literal["text", "json"] = "text",
@@ -42,7 +46,9 @@ def produce(
     Parameters
     ----------
     topic
-        The topic.
+        The topic. If it does not exist, the command asks on a terminal whether to create it, and ends elsewhere.
+    create
+        Create the topic if it does not exist, with the brokers' defaults, without a question.
     key_separator
         Text between key and value; without it a line is a value with no key.
     format
@@ -60,8 +66,27 @@ def produce(
         raise CommandError("standard input is closed; there is nothing to read")
     separator = None if key_separator is None else key_separator.encode()
     settings = client_settings(set_)
+    ProducerConfig.parse({"bootstrap_servers": bootstrap_server, **settings})  # a wrong setting sends no request
+    _, missing = with_admin(bootstrap_server, lambda admin: existing_topics(admin, [topic]))
+    if missing:
+        agree_to_create(topic, create=create)
+        with_admin(bootstrap_server, lambda admin: admin.create_topics([NewTopic(topic)]))
     with warnings_shown():
         return anyio.run(_produce, topic, bootstrap_server, Lines(separator, format), settings, json_)
+
+
+def agree_to_create(topic: str, *, create: bool) -> None:
+    """Return if a missing topic is to be created: by ``--create``, or by an answer on the terminal. Else raise."""
+    if create:
+        print(f"anabranch: creating topic {topic} with the brokers' defaults", file=sys.stderr)
+        return
+    if sys.stderr.isatty():
+        with suppress(OSError), open("/dev/tty", "r+b", buffering=0) as terminal:  # standard input has the records
+            terminal.write(f"topic {topic} does not exist. Create it with the brokers' defaults [y/N]? ".encode())
+            if terminal.readline().strip().lower() in (b"y", b"yes"):
+                return
+            raise CommandError(f"topic {topic} was not created, and no record was written")
+    raise CommandError(f"topic {topic} does not exist; --create creates it, anabranch topics list shows those that do")
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,8 @@ def up(
     ready_file
         Written as JSON when the cluster serves, and again whenever a process was restarted.
     set_
-        A broker config; may be given many times.
+        A config key of the brokers, such as log.retention.ms=3600000; may be given many times. docs/configuration.md
+        has the keys, and anabranch configs describe broker 1 --all shows them while the cluster runs.
     """
     if console_port is None:
         console_port = DEFAULT_CONSOLE_PORT if port == DEFAULT_PORT else 0

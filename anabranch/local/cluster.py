@@ -138,7 +138,9 @@ async def run_local_cluster(
     """
     validate(config)
     with ExitStack() as held:
-        held.enter_context(held_directory(Path(config.directory).resolve()))
+        directory = Path(config.directory).resolve()
+        if exists := directory.is_dir():
+            held.enter_context(held_directory(directory))
         broker_ports = [
             held.enter_context(held_port(HOST, config.port + index if config.port else 0))
             for index in range(config.brokers)
@@ -153,6 +155,8 @@ async def run_local_cluster(
         if config.console_port is not None:
             port = held.enter_context(held_port(HOST, config.console_port, key="--console-port"))
             config = replace(config, console_port=port)
+        if not exists:  # made last, so that a port that is taken leaves no empty directory
+            held.enter_context(held_directory(directory))
         async with _run_on_ports(
             config,
             (broker_ports, metrics_ports[: config.brokers]),

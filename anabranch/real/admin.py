@@ -6,6 +6,7 @@ from typing import Unpack
 
 from anabranch.client.admin import admin
 from anabranch.client.options import AdminOptions
+from anabranch.real.bootstrap import with_bootstrap
 from anabranch.runtime.env import Env
 from anabranch.runtime.real_anyio import client_env
 
@@ -18,4 +19,4 @@ class Admin(admin.Admin):
     """
 
     def __init__(self, *, env: Env | None = None, **config: Unpack[AdminOptions]) -> None:
-        super().__init__(env=env or client_env(), **config)
+        super().__init__(env=env or client_env(), **with_bootstrap(config))

@@ -7,6 +7,7 @@ from typing import Unpack
 
 from anabranch.client.consumer import consumer
 from anabranch.client.options import ConsumerOptions, Key, Value
+from anabranch.real.bootstrap import with_bootstrap
 from anabranch.runtime.env import Env
 from anabranch.runtime.real_anyio import client_env
 
@@ -37,5 +38,5 @@ class Consumer(consumer.Consumer[Key, Value]):
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
             env=env or client_env(),
-            **config,
+            **with_bootstrap(config),
         )

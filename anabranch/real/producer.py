@@ -8,6 +8,7 @@ from typing import Unpack
 from anabranch.client.options import ProducerOptions, SentKey, SentValue
 from anabranch.client.producer import producer
 from anabranch.client.producer.partitioner import Partitioner
+from anabranch.real.bootstrap import with_bootstrap
 from anabranch.runtime.env import Env
 from anabranch.runtime.real_anyio import client_env
 
@@ -48,5 +49,5 @@ class Producer(producer.Producer[SentKey, SentValue]):
             value_serializer=value_serializer,
             partitioner=partitioner,
             env=env or client_env(),
-            **config,
+            **with_bootstrap(config),
         )

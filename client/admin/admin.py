@@ -125,7 +125,8 @@ class Admin(Client[AdminConfig]):
                     failure = error
                 first_ms, max_ms = config.retry_backoff_ms, config.retry_backoff_max_ms
                 await anyio.sleep(backoff_ms(attempt, first_ms, max_ms, self._env.rng.random()) / 1000)
-        why = failure or self._metadata.silence or "there is no response yet"
+        metadata = self._metadata
+        why = failure.message + metadata.address_hint if failure else metadata.silence or "there is no response yet"
         raise KafkaTimeoutError(f"{what} did not succeed within {limit_ms} ms: {why}{unless_answered}") from failure
 
     async def _ask(self, what: str, body: Message, node_id: int | None = None) -> Any:

@@ -172,7 +172,8 @@ class Connections:
             raise KafkaTimeoutError(f"no connection to {node} within {timeout_s:.1f} s") from None
         except (OSError, UnicodeError) as error:  # a name may be no name in the DNS
             self.on_lost(node.id)
-            raise error_for(ErrorCode.NETWORK_EXCEPTION, f"no connection to {node}: {error}") from error
+            why = str(getattr(error, "strerror", None) or error).removeprefix(f"connect to {node}: ")
+            raise error_for(ErrorCode.NETWORK_EXCEPTION, f"no connection to {node}: {why}") from error
         if self._closed:  # no task would read the response to the handshake
             connection.close("the client was closed")
             raise ClientClosedError("the client is closed")

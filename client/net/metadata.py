@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import anyio
 
 from anabranch.client.cluster import Cluster, Node, TopicInfo
+from anabranch.client.config import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from anabranch.client.errors import (
     ClientClosedError,
     ErrorCode,
@@ -25,6 +26,12 @@ from anabranch.runtime.signal import Signal
 
 _log = logging.getLogger(__name__)
 _NO_BROKER = "no broker answers"
+BEFORE_CONTACT = "before_contact"
+"""The attribute of a log record about a lasting problem: whether no broker has ever answered this client."""
+_DEFAULT_ADDRESS = (
+    f"; {DEFAULT_BOOTSTRAP} is the default address, and bootstrap_servers (--bootstrap-server of a command) or "
+    f"{BOOTSTRAP_VARIABLE} names another"
+)
 _NAMED_PARTITIONS = 10
 _LOOK_EVERY_S = 0.5
 _TOPIC_ABSENT = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION})
@@ -219,6 +226,12 @@ class Metadata:
     # ------------------------------------------------------------ lasting problems
 
     @property
+    def address_hint(self) -> str:
+        """The end of an error message if no broker has answered yet and the only address is the default one."""
+        at_default = [str(node) for node in self._bootstrap] == [DEFAULT_BOOTSTRAP]
+        return _DEFAULT_ADDRESS if at_default and not self.cluster.nodes else ""
+
+    @property
     def silence(self) -> str | None:
         """The problem if no broker answers, for an error message; None if a broker answers."""
         return None if self._asking_since is None else self._silence()
@@ -236,7 +249,7 @@ class Metadata:
         if len(nodes) > 1 and self.failure is None and unanswered is not None:
             return unanswered.what  # perhaps no other broker was asked since
         why = self.failure.message if self.failure is not None else unanswered.what if unanswered is not None else ""
-        return f"{_NO_BROKER} at {', '.join(nodes)}" + (f" ({why})" if why else "")
+        return f"{_NO_BROKER} at {', '.join(nodes)}" + (f" ({why})" if why else "") + self.address_hint
 
     async def _watch(self) -> None:
         """Log each problem that lasts for longer than a moment: at first, repeatedly while it lasts, and at its end."""
@@ -250,7 +263,8 @@ class Metadata:
                     _log.warning("this problem is over after %.0f s: %s", lasted_s, subject)
             for subject, lasted_s in self._troubles.look(now, present):
                 text = self._silence() if subject == _NO_BROKER else subject
-                _log.warning("%s, for %.0f s now", text, lasted_s)
+                extra = {BEFORE_CONTACT: not self.cluster.nodes}
+                _log.warning("%s, for %.0f s now", text, lasted_s, extra=extra)
             await self._changed.wait(min(max(self._troubles.next_at() - now, 0.01), _LOOK_EVERY_S))
 
     def _present_troubles(self) -> dict[str, float | None]:
@@ -330,8 +344,10 @@ class Metadata:
                 raise self.failure
             left = deadline - self._env.clock.monotonic()
             if left <= 0:
-                why = self.failure or (topic.error.message if topic is not None else "no answer")
-                raise KafkaTimeoutError(f"no metadata of topic {name} after {timeout_ms:.0f} ms: {why}")
+                failure = self.failure.message if self.failure is not None else None
+                why = failure or (topic.error.message if topic is not None else "no answer")
+                waited = f"no metadata of topic {name} after {timeout_ms:.0f} ms"
+                raise KafkaTimeoutError(f"{waited}: {why}{self.address_hint}")
             await self.wait_update(left)
 
     async def ready(self, timeout_ms: float) -> None:
@@ -343,7 +359,7 @@ class Metadata:
             left = deadline - self._env.clock.monotonic()
             if left <= 0:
                 names = ", ".join(str(node) for node in self._bootstrap)
-                why = f": {self.failure}" if self.failure is not None else ""
-                raise KafkaTimeoutError(f"no answer from {names} after {timeout_ms:.0f} ms{why}")
+                why = f": {self.failure.message}" if self.failure is not None else ""
+                raise KafkaTimeoutError(f"no answer from {names} after {timeout_ms:.0f} ms{why}{self.address_hint}")
             self.request_update()
             await self.wait_update(left)

@@ -77,6 +77,18 @@ def test_produce_writes_each_line_at_once_and_prints_the_count_at_a_signal(
         assert process.stderr.read() == b"interrupted: 2 records were written\n"
 
 
+def test_produce_creates_a_missing_topic_only_on_request(cluster: Cluster, fresh_name: Fresh) -> None:
+    name = fresh_name("cli-records")
+    refused = run(cluster, "produce", name, given=b"1")
+    assert (refused.returncode, refused.stderr.split(b";")[0]) == (
+        1,
+        f"anabranch: topic {name} does not exist".encode(),
+    )
+    assert run(cluster, "consume", name, "--timeout-ms", "0").returncode == 1, "the topic was created"
+    done = run(cluster, "produce", name, "--create", given=b"1")
+    assert (done.returncode, values(cluster, name)) == (0, ["1"]), done.stderr
+
+
 def test_one_end_of_input_at_a_terminal_ends_produce(cluster: Cluster, topic: str) -> None:
     controlling, terminal = os.openpty()
     line = [*command("produce", topic), "-b", cluster.bootstrap_servers]
@@ -147,7 +159,7 @@ def test_a_topic_that_does_not_exist_is_an_error_and_is_not_created(
     done = run(cluster, "consume", topic, misspelt, *group)
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.decode() == (
-        f"anabranch: topic {misspelt} does not exist; anabranch topics create {misspelt} creates it\n"
+        f"anabranch: topic {misspelt} does not exist; anabranch topics list shows those that do\n"
     )
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         assert misspelt not in {listing.name for listing in admin.list_topics()}

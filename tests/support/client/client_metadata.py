@@ -8,12 +8,12 @@ from anabranch.client.net.metadata import Metadata
 from anabranch.runtime.real_anyio import client_env
 
 
-def metadata_over(brokers: Any) -> Metadata:
+def metadata_over(brokers: Any, bootstrap: tuple[str, int] = ("h", 1)) -> Metadata:
     """Metadata over ``brokers``, which has the methods of ``Connections`` that ``Metadata`` uses."""
     return Metadata(
         client_env(),
         brokers,
-        [("h", 1)],
+        [bootstrap],
         max_age_ms=300_000,
         layout_backoff_ms=5,
         retry_backoff_ms=100,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import pty
+import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -11,7 +14,8 @@ import trio
 
 from anabranch import ErrorCode, KafkaError, RefusedWithBatchError
 from anabranch.cli.input_lines import LineSplitter, read_lines
-from anabranch.cli.produce import Lines, Writing
+from anabranch.cli.produce import Lines, Writing, agree_to_create
+from anabranch.command_error import CommandError
 
 Outcome = KafkaError | None
 
@@ -120,3 +124,34 @@ async def test_lines_read_before_the_stop_are_written() -> None:
 
     await writing.run(endless())
     assert writing.report() == "2 records were written"
+
+
+REFUSAL = "topic nope does not exist; --create creates it, anabranch topics list shows those that do"
+
+
+def test_without_a_terminal_a_missing_topic_is_created_only_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    agree_to_create("nope", create=True)
+    assert capsys.readouterr().err == "anabranch: creating topic nope with the brokers' defaults\n"
+    with pytest.raises(CommandError) as refused:
+        agree_to_create("nope", create=False)
+    assert str(refused.value) == REFUSAL
+
+
+@pytest.mark.parametrize(("answer", "status"), [(b"y\n", 0), (b"\n", 1), (b"n\n", 1), (b"", 1)])
+def test_a_terminal_is_asked_whether_to_create_a_topic(answer: bytes, status: int) -> None:
+    """The records come from a pipe, so the answer is read from the terminal."""
+    program = "from anabranch.cli.produce import agree_to_create as ask; ask('nope', create=False)"
+    child, controlling = pty.fork()
+    if child == 0:  # pragma: no cover: another process
+        os.execv(sys.executable, [sys.executable, "-c", program])
+    shown = b""
+    while b"[y/N]? " not in shown:
+        shown += os.read(controlling, 4096)
+    os.write(controlling, answer or b"\x04")
+    with suppress(OSError):  # Linux reports the end of the terminal as an error
+        while more := os.read(controlling, 4096):
+            shown += more
+    os.close(controlling)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == status
+    assert b"topic nope does not exist. Create it" in shown
+    assert (b"was not created" in shown) == bool(status)

@@ -1,9 +1,15 @@
-"""Output of ``anabranch up`` once the cluster serves."""
+"""Output of ``anabranch up`` once the cluster serves, and its end when a port is taken."""
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
+import pytest
+
 from anabranch.cli.up import welcome
-from anabranch.local.cluster import LocalCluster
+from anabranch.command_error import CommandError
+from anabranch.local.cluster import LocalCluster, run_local_cluster
 from anabranch.local.plan import LocalClusterConfig, plan_brokers, plan_controllers
 from anabranch.local.supervisor import Supervisor
 
@@ -19,3 +25,15 @@ def test_the_addresses_of_controllers_are_printed() -> None:
     )
     output = welcome(cluster, "anabranch")
     assert "\nControllers 1000 at 127.0.0.1:9100, 1001 at 127.0.0.1:9101 (for --bootstrap-controller)\n" in output
+
+
+@pytest.mark.trio
+async def test_a_taken_port_leaves_no_directory_behind(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        config = LocalClusterConfig(str(tmp_path / "new" / "data"), brokers=1, port=taken.getsockname()[1])
+        with pytest.raises(CommandError, match="Address already in use"):
+            async with run_local_cluster(config, report_line=print):
+                raise AssertionError("the cluster started")
+    assert list(tmp_path.iterdir()) == []

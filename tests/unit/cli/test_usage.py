@@ -147,6 +147,13 @@ def test_an_audit_with_invalid_options_is_not_begun(
     assert expected in capsys.readouterr().err
 
 
+def test_a_time_that_does_not_exist_names_the_format(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["groups", "reset-offsets", "g", "--topic", "t", "--to-datetime", "2026-13-01"])
+    wanted = "--to-datetime 2026-13-01: expected a time as 2026-01-31T12:00:00Z, or milliseconds since 1970"
+    assert capsys.readouterr().err == f"anabranch: {wanted}\n"
+
+
 def test_ctrl_c_in_a_nursery_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trio raises KeyboardInterrupt in nested exception groups."""
 
