@@ -15,7 +15,7 @@ from anabranch.broker.log.slices import at_once
 from anabranch.protocol.batch_builder import recode_in_steps
 from anabranch.protocol.batch_layout import CODEC_MASK, LOG_APPEND_TIME, Buffer
 from anabranch.protocol.compression import CompressionType, CorruptRecordError
-from anabranch.protocol.errors import ErrorCode, RecordError, RefusedRecordsError
+from anabranch.protocol.errors import ErrorCode, KafkaError, RecordError, RefusedRecordsError
 from anabranch.protocol.produced_batch import validate_produce_batch
 from anabranch.protocol.records import RecordBatch, set_log_append_time
 from anabranch.protocol.sentinels import NO_TIMESTAMP
@@ -85,6 +85,14 @@ def validate_append(
     if config.compression_type != "producer":
         batch = _recompressed(batch, config, read)
     return _writable(batch) if batch.buffer.readonly else batch
+
+
+def intact_batch(records: Buffer) -> RecordBatch | None:
+    """The one batch in ``records`` as a client sent it, whatever a config allows; None if it is malformed."""
+    try:
+        return validate_produce_batch(records, len(records))
+    except KafkaError:
+        return None
 
 
 def reads_records(batch: RecordBatch, config: LogConfig, now_ms: int) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from anabranch.broker.log.append_validation import ReadBatch, batch_log_append_time, validate_append
+from anabranch.broker.log.append_validation import ReadBatch, batch_log_append_time, intact_batch, validate_append
 from anabranch.broker.log.durability import Durability
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_state import AppendResult, LogRead, LogState
@@ -150,23 +150,32 @@ class PartitionLog:
     ) -> AppendResult:
         """Give the one batch in ``records`` its offsets and append it; a writable buffer is rewritten in place.
 
-        A batch that a producer repeats is not appended again. Any other batch has to pass ``admission`` before its
-        sequence is checked, so that batches after a refused batch are refused for the same reason. Then it has to pass
-        ``in_turn``, as a repetition under other numbers has to. ``connection``: the connection that it came on. If this
-        raises ``KafkaError``, the log is as before. The codes are those of ``validate_append``, ``admission``,
-        ``in_turn`` and ``ProducerState.check``, and KAFKA_STORAGE_ERROR if the disk refuses.
+        A batch that a producer repeats is not appended again, also if the config would refuse it now. Any other batch
+        has to pass ``admission`` before its sequence is checked, so that batches after a refused batch are refused for
+        the same reason. Then it has to pass ``in_turn``, as a repetition under other numbers has to. ``connection``:
+        the connection that it came on. If this raises ``KafkaError``, the log is as before. The codes are those of
+        ``validate_append``, ``admission``, ``in_turn`` and ``ProducerState.check``, and KAFKA_STORAGE_ERROR if the disk
+        refuses.
         """
         self._durability.check_changeable()
         if self.rebuild is not None:  # a replica awaits ``catch_up`` before it leads, so a leader has no rebuild
             self.rebuild.advance_or_refuse()
         now_ms = self._clock.now_ms()
-        batch = validate_append(records, self.config, now_ms, origin, read)
+        refusal: KafkaError | None = None
+        try:
+            batch = validate_append(records, self.config, now_ms, origin, read)
+        except KafkaError as error:  # the log may have the batch: it was sent before a config or a clock changed
+            if (sent := intact_batch(records)) is None:
+                raise
+            batch, refusal = sent, error
         has_producer = batch.producer_id >= 0
         if has_producer and not batch.is_control:
             known = self.producers.find_duplicate(batch) or self._repeated(batch, now_ms, in_turn, connection)
             if known is not None:
                 time_ms = known.timestamp if self.config.log_append_time else NO_TIMESTAMP
                 return AppendResult(known.first_offset, known.last_offset, time_ms, self.log_start_offset, True)
+        if refusal is not None:
+            raise refusal
         if admission is not None:
             admission(batch)
         if in_turn is not None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 import pytest
 import trio
@@ -56,6 +57,39 @@ def test_a_repeated_batch_gets_the_offsets_of_its_first_append(log_fixture: LogF
     assert (again.base_offset, again.last_offset, again.duplicate) == (0, 2, True)
     assert log.log_end_offset == 4
     assert code_of(log.append_as_leader, idempotent(4), 0) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "clock_moves_ms", "config"),
+    [
+        (3_000_000, -1_200_000, {}),
+        (0, 2_000, {"message_timestamp_before_max_ms": 1_000}),
+        (0, 0, {"max_message_bytes": 70}),
+        (0, 0, {"cleanup_policy": ("compact",)}),
+    ],
+    ids=["the clock was ahead", "time has passed", "the limit was lowered", "keys are required"],
+)
+def test_a_repeated_batch_that_the_log_would_refuse_now_is_recognised(
+    log_fixture: LogFixture, ahead_ms: int, clock_moves_ms: int, config: dict[str, Any]
+) -> None:
+    """Its producer had no answer. It would report the records as failed, or send some of them once more."""
+
+    def sent(sequence: int, epoch: int = 0) -> memoryview:
+        timestamp = START_MS + ahead_ms
+        return memoryview(bytes(idempotent(sequence, 3, epoch=epoch, key=None, timestamp=timestamp)))
+
+    log = log_fixture.create()
+    log.append_as_leader(sent(0), 0)
+    log.config = LogConfig(**config)
+    log_fixture.clock.ms += clock_moves_ms
+    again = [log.append_as_leader(batch, 0) for batch in (sent(0), sent(0, epoch=1))]
+    assert [(each.base_offset, each.last_offset, each.duplicate) for each in again] == [(0, 2, True)] * 2
+    assert code_of(log.append_as_leader, sent(3, epoch=1), 0) in (
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.INVALID_RECORD,
+    )
+    assert log.log_end_offset == 3
 
 
 def test_reads_begin_with_the_batch_that_holds_the_offset(log_fixture: LogFixture) -> None:
