@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,9 +22,11 @@ from starlette.types import ASGIApp
 
 from anabranch import KafkaError
 from anabranch.cli.output import duration, size
+from anabranch.cli.record_text import to_json
 from anabranch.command_error import CommandError, UsageError
 from anabranch.console import changes, pages
-from anabranch.console.pages import BadQueryError, Query, Rendered
+from anabranch.console.pages import Rendered
+from anabranch.console.query import BadQueryError, Query
 from anabranch.console.records import text_of
 from anabranch.console.security import MAX_FORM_BYTES, REQUEST_S, Guard, is_token, new_token
 from anabranch.console.tree import named_partitions
@@ -62,6 +65,7 @@ class Console:
         routes: list[Any] = [
             Route("/live", self._stream),
             Route("/healthz", _healthy),
+            Route("/topics/{topic}/messages/download", self._download, methods=["GET"]),
             Route("/change/{change}", self._plan, methods=["GET"]),
             Route("/change/{change}/plan", self._plan, methods=["POST"]),
             Route("/change/{change}", self._make, methods=["POST"]),
@@ -86,6 +90,19 @@ class Console:
             return self._failed(request, error)
         return HTMLResponse(self._render(rendered, _path_of(request), _query_of(request)))
 
+    async def _download(self, request: Request) -> Response:
+        """The records of a messages page as lines of JSON, which ``anabranch produce --format json`` reads."""
+        try:
+            found = await pages.download(self._watch, request.path_params, Query(_query_of(request)))
+        except Exception as error:
+            return self._failed(request, error)
+        text = "".join(to_json(record) + "\n" for record in found.records)
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", request.path_params["topic"])
+        got, cut = counted(len(found.records), "record"), len(found.records) < found.wanted
+        name += f"-{got}{f' of {found.wanted}' if cut else ''}.jsonl".replace(" ", "-")
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return Response(text.encode("utf-8", "replace"), headers=headers, media_type="application/x-ndjson")
+
     def _failed(self, request: Request, error: Exception) -> Response:
         status, text = _status_of(error)
         rendered = Rendered("error", {"status": status, "text": text})
@@ -96,12 +113,14 @@ class Console:
 
     def _render(self, rendered: Rendered, path: str, query: str, *, only_live: bool = False) -> str:
         template = self._templates.get_template(f"{rendered.template}.html.jinja")
+        asked = Query(query)
         values = {
             "path": path,
             "here": quote(path) + (f"?{query}" if query else ""),
             "config": self._config,
             "token": self._token,
-            "done": self._done.get(Query(query).get("done", "")),
+            "done": self._done.get(asked.get("done", "")),
+            "kept": {name: value for name, value in asked.items() if name not in ("done", "page")},
             "now": datetime.now(UTC).strftime("%H:%M:%S UTC"),
             "is_live": any(pattern.fullmatch(path) for pattern, _ in self._live),
             **rendered.values,
@@ -283,6 +302,7 @@ def _templates() -> Environment:
         number=lambda value: "-" if value is None else f"{value:,.0f}",
         bytes=size,
         seconds=duration,
+        plain=lambda value: "" if value is None else f"{value:.15g}",
         counted=lambda count, noun: f"- {noun}s" if count is None else counted(count, noun, form=","),
         time=lambda ms: _time_text(ms, "%Y-%m-%d %H:%M:%S"),
         clock=lambda ms: "" if ms is None else _time_text(ms, "%m-%d %H:%M:%S"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs
 
 from anabranch import ConfigEntry, KafkaError, LogDirDescription, TopicDescription
 from anabranch.cli.configs import source_name
@@ -13,57 +12,47 @@ from anabranch.cli.unread import lag_of, uncommitted_text
 from anabranch.client.admin.types import ALL_BROKERS
 from anabranch.command_error import UsageError
 from anabranch.console.behind import REBALANCES, reasons, summary, verdict
+from anabranch.console.charts import Chart, chart_of
 from anabranch.console.furthest import Behind, furthest_behind
+from anabranch.console.history import History, Plot
 from anabranch.console.problems import find_problems
+from anabranch.console.query import BadQueryError, Query
 from anabranch.console.records import (
     BY_SCHEMA,
+    DOWNLOAD_BYTES,
     FORMATS,
+    SIDES,
+    Downloaded,
+    Found,
     Texts,
+    Wanted,
     browse,
-    follow,
     is_number,
     parse_partitions,
     places_of,
+    whole,
 )
-from anabranch.console.sections import MOST_LINKED, outcome_of, section_of, ways_on
+from anabranch.console.sections import MOST_LINKED, Section, outcome_of, pinned, section_of, ways_on
+from anabranch.console.sorting import ROWS, containing, in_order, order_of, page_of
+from anabranch.console.tables import (
+    BY_RATE_OR_LAG,
+    OF_BROKERS,
+    OF_CONFIGS,
+    OF_GROUPS,
+    OF_PARTITIONS,
+    OF_READ_PARTITIONS,
+    OF_RECORDS,
+    OF_TOPICS,
+)
 from anabranch.console.waits import graph_of
 from anabranch.console.watch import MOST_RATED, RANKED_S, NotThereError, Seen, Watch, by_broker
 from anabranch.protocol.addresses import join_address
+from anabranch.protocol.plurals import counted
 
 FAR_BEHIND, MOST_BEHIND = 1_000, 5
 """The cluster page names at most ``MOST_BEHIND`` groups, with a lag of at least ``FAR_BEHIND`` records."""
-ROWS = 50
-"""The largest number of rows of a table on one page."""
 MOST_RECORDS = 500
-ORDERS = BY_LAG, BY_NAME = "lag", "name"
-"""The orders of the list of groups."""
-
-
-class Query(Mapping[str, str]):
-    """The query string of a URL; each name has one value."""
-
-    def __init__(self, text: str) -> None:
-        self._values = {name: values[-1] for name, values in parse_qs(text, keep_blank_values=True).items()}
-
-    def __getitem__(self, name: str) -> str:
-        return self._values[name]
-
-    def __iter__(self) -> Any:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def number(self, name: str, default: int, most: int = 2**31) -> int:
-        """A number from 0 to ``most``. Raises ``BadQueryError``."""
-        text = self.get(name) or str(default)
-        if not is_number(text) or int(text) > most:
-            raise BadQueryError(f"{name} is {text!r}: a number from 0 to {most:,} is needed")
-        return int(text)
-
-
-class BadQueryError(Exception):
-    """A query that makes no sense; the message gives the reason."""
+RATE = "Records written a second"
 
 
 class Rendered(NamedTuple):
@@ -79,7 +68,8 @@ def _freshness(*seen: Seen[Any]) -> dict[str, Any]:
     return {"error": next((one.error for one in seen if one.error), None), "every_s": max(one.every_s for one in seen)}
 
 
-async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rendered:
+async def cluster(watch: Watch, _path: Mapping[str, str], query: Query) -> Rendered:
+    order = order_of(query, OF_BROKERS)
     seen, topics, dirs = await watch.cluster(), await watch.topics(), await watch.log_dirs()
     counts = by_broker(topics.value)
     lost = {b: [d.path for d in found if d.error is not None] for b, found in dirs.value.items()}
@@ -105,7 +95,8 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
     ]
     values = {
         "cluster": seen.value,
-        "brokers": brokers,
+        "order": order,
+        "brokers": in_order(brokers, order, OF_BROKERS),
         "problems": find_problems(seen.value, topics.value.values(), lost, in_rebalance.value.values()),
         "topics": len(topics.value),
         "partitions": sum(len(topic.partitions) for topic in topics.value.values()),
@@ -115,9 +106,25 @@ async def cluster(watch: Watch, _path: Mapping[str, str], _query: Query) -> Rend
         "rate": sum(rates.values()) if rates else None,
         "draining": [t.name for t in topics.value.values() if t.partition_count < len(t.partitions)],
         "features": await _features(watch),
+        **_charts_of_all(watch.history),
         **_freshness(seen, topics),
     }
     return Rendered("cluster", values)
+
+
+def _charts_of_all(history: History | None) -> dict[str, Any]:
+    if history is None:
+        return {"charts": [], "left_out": []}
+    left_out = (counted(history.topics_left_out, "topic"), counted(history.groups_left_out, "group"))
+    return {
+        "charts": _charts((RATE, history.rate()), ("Records that all groups have to read", history.lag())),
+        "left_out": [text for text in left_out if not text.startswith("0 ")],
+    }
+
+
+def _charts(*plots: tuple[str, Plot | None]) -> list[tuple[str, Chart]]:
+    """The charts with their titles, without those that have nothing to draw."""
+    return [(title, chart) for title, plot in plots if (chart := chart_of(plot)) is not None]
 
 
 def _free(directories: Iterable[LogDirDescription]) -> list[tuple[str, int, int]]:
@@ -158,70 +165,65 @@ async def _features(watch: Watch) -> dict[str, str]:
     return {name: f"{level.min}-{level.max}" for name, level in sorted(found.finalized.items())}
 
 
-def _paged(names: list[str], query: Query) -> dict[str, Any]:
-    """One page of the names that contain ``q``, and the values for the links to other pages."""
-    wanted = query.get("q", "").strip()
-    chosen = [name for name in names if wanted.lower() in name.lower()]
-    pages = max(1, -(-len(chosen) // ROWS))
-    number = min(max(query.number("page", 1), 1), pages)
-    return {
-        "q": wanted,
-        "names": chosen[(number - 1) * ROWS : number * ROWS],
-        "matching": len(chosen),
-        "page": number,
-        "pages": pages,
-    }
-
-
 async def topics(watch: Watch, _path: Mapping[str, str], query: Query) -> Rendered:
     seen = await watch.topics()
     internal = "internal" in query
-    names = sorted(name for name, topic in seen.value.items() if internal or not topic.internal)
-    paged = _paged(names, query)
-    shown = [seen.value[name] for name in paged["names"]]
-    is_rated = sum(len(topic.partitions) for topic in shown) <= MOST_RATED
-    lags = await watch.worst_lags(shown) if is_rated else {}
+    names = containing((name for name, topic in seen.value.items() if internal or not topic.internal), query)
+    matching = [seen.value[name] for name in sorted(names)]
+    order = order_of(query, OF_TOPICS, () if _is_rated(matching) else BY_RATE_OR_LAG)
     sizes = await watch.sizes()
-    rows = [
-        {
-            "name": topic.name,
-            "in_use": topic.partition_count,
-            "marked": len(topic.partitions) - topic.partition_count,
-            "replicas": max((len(p.replicas) for p in topic.partitions), default=0),
-            "not_in_sync": sum(len(p.isr) < len(p.replicas) for p in topic.partitions),
-            "leaderless": sum(p.leader < 0 for p in topic.partitions),
-            "bytes": sizes.get(topic.name),
-            "rate": watch.rate(topic) if is_rated else None,
-            "lag": lags.get(topic.name),
-            "ordered": topic.ordered_delivery,
-        }
-        for topic in shown
-    ]
-    return Rendered("topics", {**paged, "rows": rows, "internal": internal, "rated": is_rated, **_freshness(seen)})
+    rows = [_row_of(topic, sizes) for topic in matching]
+    if order.column in BY_RATE_OR_LAG:
+        await _add_rates(watch, matching, rows)
+    paged = page_of(in_order(rows, order, OF_TOPICS), query)
+    shown = [seen.value[row["name"]] for row in paged.rows]
+    if is_rated := _is_rated(shown):
+        await _add_rates(watch, shown, paged.rows)
+    values = {"rows": paged.rows, "order": order, "internal": internal, "rated": is_rated, "q": query.get("q", "")}
+    return Rendered("topics", {**paged.values, **values, **_freshness(seen)})
+
+
+def _is_rated(topics: Iterable[TopicDescription]) -> bool:
+    return sum(len(topic.partitions) for topic in topics) <= MOST_RATED
+
+
+def _row_of(topic: TopicDescription, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """A row of the list of topics, still without its rate and its lag."""
+    return {
+        "name": topic.name,
+        "in_use": topic.partition_count,
+        "marked": len(topic.partitions) - topic.partition_count,
+        "replicas": max((len(p.replicas) for p in topic.partitions), default=0),
+        "not_in_sync": sum(len(p.isr) < len(p.replicas) for p in topic.partitions),
+        "leaderless": sum(p.leader < 0 for p in topic.partitions),
+        "bytes": sizes.get(topic.name),
+        "rate": None,
+        "lag": None,
+        "ordered": topic.ordered_delivery,
+    }
+
+
+async def _add_rates(watch: Watch, topics: Iterable[TopicDescription], rows: Iterable[dict[str, Any]]) -> None:
+    by_name = {topic.name: topic for topic in topics}
+    lags = await watch.worst_lags(by_name.values())
+    for row in rows:
+        row["rate"], row["lag"] = watch.rate(by_name[row["name"]]), lags.get(row["name"])
 
 
 async def topic(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
     described = await watch.existing_topic(path["topic"])
     seen = await watch.topic(described.name)
-    partitions = seen.value["partitions"]
-    paged = _paged([str(row["partition"]) for row in partitions], query)
-    shown = {int(name) for name in paged["names"]}
-    rows = [
-        {
-            **row,
-            "rate": watch.partition_rate(described.name, row["partition"]),
-            "records": None
-            if row["high_watermark"] is None or row["log_start_offset"] is None
-            else row["high_watermark"] - row["log_start_offset"],
-        }
-        for row in partitions
-        if row["partition"] in shown
+    partitions = [
+        {**row, "rate": watch.partition_rate(described.name, row["partition"]), "hottest": None}
+        for row in seen.value["partitions"]
     ]
-    led = {row["partition"]: row["high_watermark"] for row in rows if row["high_watermark"] is not None}
-    hottest = await watch.hottest(described.name, led)
-    most = max((row["rate"] or 0 for row in rows), default=0)
-    for row in rows:
-        row["hottest"] = hottest.get(row["partition"])
+    order = order_of(query, OF_PARTITIONS, () if len(partitions) <= ROWS else ("hottest",))
+    if order.column == "hottest":
+        await _add_hottest(watch, described.name, partitions)
+    paged = page_of(in_order(partitions, order, OF_PARTITIONS), query)
+    await _add_hottest(watch, described.name, paged.rows)
+    most = max((row["rate"] or 0 for row in paged.rows), default=0)
+    for row in paged.rows:
         row["heat"] = round(10 * (row["rate"] or 0) / most) if most else 0
     lags: dict[str, int] = {}
     ends = {row["partition"]: row["high_watermark"] for row in partitions if row["high_watermark"] is not None}
@@ -232,40 +234,59 @@ async def topic(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         if of_topic:
             lags[group] = sum(lag_of(at, starts[p], ends[p]) for p, at in of_topic.items() if p in ends)
     values = {
-        **paged,
+        **paged.values,
         "topic": described,
         "row": seen.value,
-        "rows": rows,
+        "rows": paged.rows,
+        "order": order,
         "tree": await watch.tree(described),
         "lags": sorted(lags.items(), key=lambda item: -item[1]),
+        "charts": _charts(
+            (RATE, watch.history.rate(described.name)),
+            ("Records to read, group furthest behind", watch.history.largest_lag(described.name)),
+        )
+        if watch.history is not None
+        else [],
         "rate": watch.rate(described),
         **_freshness(seen, committed_by_group),
     }
     return Rendered("topic", values)
 
 
+async def _add_hottest(watch: Watch, topic: str, rows: list[dict[str, Any]]) -> None:
+    found = await watch.hottest(
+        topic, {row["partition"]: row["high_watermark"] for row in rows if row["high_watermark"] is not None}
+    )
+    for row in rows:
+        row["hottest"] = found.get(row["partition"])
+
+
 async def groups(watch: Watch, _path: Mapping[str, str], query: Query) -> Rendered:
-    order = query.get("order") or BY_LAG
-    if order not in ORDERS:
-        raise BadQueryError(f"order is {order!r}: one of {', '.join(ORDERS)} is needed")
     seen = await watch.cached("groups", watch.admin.list_groups)
     by_name = {group.group_id: group for group in seen.value}
     committed = await watch.lags()
-    ranks = await watch.ranks() if order == BY_LAG else None
+    ranks = await watch.ranks()
+    order = order_of(query, OF_GROUPS, () if ranks is not None else ("lag",))
     places = ranks or {}
-    paged = _paged(sorted(by_name, key=lambda name: (places.get(name, len(places)), name)), query)
-    lags = await watch.lags_in_all(paged["names"])
+    names = containing(by_name, query)
     rows = [
         {
             "name": name,
             "state": by_name[name].state,
             "topics": sorted({tp.topic for tp in committed.value.get(name, {})}),
-            "lag": lags.get(name),
+            "lag": -places[name] if name in places else None,
         }
-        for name in paged["names"]
+        for name in sorted(names, key=lambda name: (places.get(name, len(places)), name))
     ]
-    values = {"rows": rows, "rebalances": REBALANCES, "order": order, "is_ranked": ranks is not None}
-    return Rendered("groups", {**paged, **values, "ranked_s": RANKED_S, **_freshness(seen, committed)})
+    paged = page_of(in_order(rows, order, OF_GROUPS), query)
+    lags = await watch.lags_in_all([row["name"] for row in paged.rows])
+    for row in paged.rows:
+        row["lag"] = lags.get(row["name"])
+    values = {"rows": paged.rows, "rebalances": REBALANCES, "order": order, "is_ranked": ranks is not None}
+    return Rendered(
+        "groups",
+        {**paged.values, **values, "q": query.get("q", ""), "ranked_s": RANKED_S, **_freshness(seen, committed)},
+    )
 
 
 async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
@@ -277,8 +298,8 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
     rows = sorted(
         found["partitions"], key=lambda row: (-(row["lag"] or row["at_most"] or 0), row["topic"], row["partition"])
     )
-    paged = _paged([f"{row['topic']}-{row['partition']}" for row in rows], query)
-    shown = set(paged["names"])
+    order = order_of(query, OF_READ_PARTITIONS)
+    paged = page_of(in_order(rows, order, OF_READ_PARTITIONS), query)
     blocked = {(wait["topic"], wait["partition"]) for wait in found["waits"] if wait["blocked"]}
     totals = summary(found)
     former = {
@@ -288,9 +309,10 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
     }
     is_rebalance = found["state"] in REBALANCES
     values = {
-        **paged,
+        **paged.values,
         "group": found,
-        "rows": [row for row in rows if f"{row['topic']}-{row['partition']}" in shown],
+        "rows": paged.rows,
+        "order": order,
         "blocked": blocked,
         "nobody": "unknown until the rebalance ends" if is_rebalance else "nobody reads it",
         "former": former,
@@ -298,6 +320,9 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         "reasons": reasons(found),
         "summary": totals,
         "verdict": verdict(totals, seen.error),
+        "charts": _charts(("Records to read", watch.history.lag(path["group"], {row["topic"] for row in rows})))
+        if watch.history is not None
+        else [],
         "waits": [
             (wait, left_of_wait(wait), sentence)
             for wait, sentence in zip(found["waits"][:ROWS], wait_sentences(found["waits"][:ROWS]), strict=True)
@@ -310,41 +335,63 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
 
 
 async def messages(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
-    name = (await watch.existing_topic(path["topic"])).name
-    described = (await watch.admin.describe_topics([name]))[name]  # fresh, because keys may have moved a moment ago
-    numbers = [p.partition for p in described.partitions if p.leader >= 0]
+    described, how = await _topic_of_records(watch, path["topic"]), _format_of(watch, query)
     formats = FORMATS if watch.registry is None else (*FORMATS, BY_SCHEMA)
-    values: dict[str, Any] = {"topic": described, "query": query, "formats": formats, "found": None, "wrong": None}
-    how = query.get("format") or ("text" if watch.registry is None else BY_SCHEMA)
-    count = query.number("count", 50, MOST_RECORDS)
+    order = order_of(query, OF_RECORDS)
+    values = {"topic": described, "query": query, "formats": formats, "how": how, "order": order, "sides": SIDES}
+    values |= {"found": None, "wrong": None, "download_bytes": DOWNLOAD_BYTES}
+    try:
+        section, found = await _search(watch, described, query, how)
+    except (ValueError, UsageError, KafkaError) as error:
+        return Rendered("messages", {**values, "wrong": str(error)})
+    if key := query.get("key"):
+        values["places"] = places_of(key.encode(), described)
+    values |= {"found": found, "rows": in_order(found.records, order, OF_RECORDS)}
+    values |= {"ways": ways_on(section, found), "outcome": outcome_of(section, found)}
+    values["is_linked"] = len(section.ranges) <= MOST_LINKED
+    values["pinned"] = pinned(section) if values["is_linked"] else {"from": query.get("from", "")}
+    rest = {name: query[name] for name in ("partitions", "contains", "in", "key", "format", "count") if name in query}
+    values["asked"] = lambda place: rest | place
+    return Rendered("messages", values)
+
+
+async def _topic_of_records(watch: Watch, name: str) -> TopicDescription:
+    """A fresh description: keys may have moved a moment ago."""
+    name = (await watch.existing_topic(name)).name
+    return (await watch.admin.describe_topics([name]))[name]
+
+
+def _format_of(watch: Watch, query: Query) -> str:
+    how = query.get("format") or (FORMATS[0] if watch.registry is None else BY_SCHEMA)
     if how == BY_SCHEMA and watch.registry is None:
         raise BadQueryError("format is 'schema': this console was started without --schema-registry")
-    if how not in formats:
-        raise BadQueryError(f"format is {how!r}: one of {', '.join(formats)} is needed")
-    values["how"], texts = how, Texts(how, watch.registry)
+    if how not in (*FORMATS, BY_SCHEMA):
+        raise BadQueryError(f"format is {how!r}: one of {', '.join(FORMATS)} is needed")
+    return how
+
+
+async def _search(watch: Watch, topic: TopicDescription, query: Query, how: str) -> tuple[Section, Found]:
+    """The records that a query asks for. Raises ``ValueError`` or ``UsageError`` for one that makes no sense."""
+    count = query.number("count", 50, MOST_RECORDS)
+    within = query.get("in") or SIDES[0]
+    if within not in SIDES:
+        raise BadQueryError(f"in is {within!r}: one of {', '.join(SIDES)} is needed")
+    wanted = Wanted(query.get("contains", "").encode(), within, query.get("key", "").encode() or None)
+    partitions = parse_partitions(query.get("partitions", ""), [p.partition for p in topic.partitions if p.leader >= 0])
+    where = query.get("from") or ("beginning" if wanted.contains or wanted.key else "end")
+    section = await section_of(watch.admin, topic.name, partitions, where, query.get("before", ""), count)
+    texts = Texts(how, watch.registry)
+    return section, await browse(watch.reader, topic, section.ranges, count, texts, wanted, newest=section.newest)
+
+
+async def download(watch: Watch, path: Mapping[str, str], query: Query) -> Downloaded:
+    """The records that the messages page shows for this query, whole. Raises as a page does."""
+    described = await _topic_of_records(watch, path["topic"])
     try:
-        partitions = parse_partitions(query.get("partitions", ""), numbers)
-        otherwise = "beginning" if query.get("key") or query.get("contains") else "end"
-        where, before = query.get("from") or otherwise, query.get("before", "")
-        section = await section_of(watch.admin, described.name, partitions, where, before, count)
+        _, found = await _search(watch, described, query, "hex")
     except (ValueError, UsageError) as error:
-        values["wrong"] = str(error)
-        return Rendered("messages", values)
-    try:
-        if key := query.get("key"):
-            values["places"] = places_of(key.encode(), described)
-            found = await follow(
-                watch.reader, described, section.ranges, key.encode(), count, texts, newest=section.newest
-            )
-        else:
-            has = query.get("contains", "").encode()
-            found = await browse(watch.reader, described.name, section.ranges, count, texts, has, newest=section.newest)
-        values |= {"found": found, "section": section, "ways": ways_on(section, found)}
-        values["outcome"] = outcome_of(section, found)
-        values["is_linked"] = len(section.ranges) <= MOST_LINKED
-    except KafkaError as error:
-        values["wrong"] = str(error)
-    return Rendered("messages", values)
+        raise BadQueryError(str(error)) from None
+    return await whole(watch.reader, described.name, found.records)
 
 
 async def configs(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
@@ -367,9 +414,9 @@ async def configs(watch: Watch, path: Mapping[str, str], query: Query) -> Render
         for key, entry in sorted(entries.items())
         if wanted in key.lower() and ("set" not in query or not entry.is_default)
     ]
-    return Rendered(
-        "configs", {"kind": kind, "name": name, "rows": rows, "q": query.get("q", ""), "only_set": "set" in query}
-    )
+    order = order_of(query, OF_CONFIGS)
+    values = {"kind": kind, "name": name, "rows": in_order(rows, order, OF_CONFIGS), "order": order}
+    return Rendered("configs", {**values, "q": query.get("q", ""), "only_set": "set" in query})
 
 
 def _source(source: int) -> str:

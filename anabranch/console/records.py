@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import anyio
 
 from anabranch import KafkaError, OffsetOutOfRangeError, TopicDescription, TopicPartition
 from anabranch.client.consumer.log_reader import LogReader
+from anabranch.console.json_text import indented
 from anabranch.console.schemas import Registry, UndecodableError
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.records import Record, RecordBatch
@@ -20,9 +21,14 @@ SHOWN_BYTES = 2_000
 SEARCH_S = 5.0
 SEARCH_RECORDS = 200_000
 """A search ends after ``SEARCH_S`` or this many records, and shows the offsets that it reached."""
+DOWNLOAD_BYTES = 16 * 1024 * 1024
+"""The largest number of bytes of keys and values in a download; the file has the records up to there."""
+SIDES = ("key or value", "key", "value")
+"""Where a text is searched."""
 READ_AT_ONCE = 32
 """How many partitions are read at once."""
-FORMATS = ("text", "json", "hex")
+FORMATS = ("json", "text", "hex")
+"""``json``: JSON is indented, everything else is text. The first one is the default."""
 BY_SCHEMA = "schema"
 """A further format, when a schema registry is known."""
 
@@ -67,18 +73,20 @@ def text_of(data: bytes | None, how: str) -> str:
     more = f" … {len(data) - len(cut):,} more bytes" if len(data) > len(cut) else ""
     if how == "hex":
         return cut.hex(" ") + more
-    if how == "json" and not more:
-        try:
-            return json.dumps(json.loads(data), indent=2, ensure_ascii=False)
-        except ValueError:
-            pass
+    if how == "json" and (pretty := indented(data, SHOWN_BYTES)) is not None:
+        whole = f" … {len(data):,} bytes in all" if len(pretty) > SHOWN_BYTES else ""
+        return _printable(pretty[:SHOWN_BYTES]) + whole
     try:
         text = cut.decode()
     except UnicodeDecodeError as error:
         if not more or error.start < len(cut) - 4:
             return "hex " + cut.hex(" ") + more
         text = cut[: error.start].decode()
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\u{ord(c):04x}" for c in text) + more
+    return _printable(text) + more
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\u{ord(c):04x}" for c in text)
 
 
 class Texts:
@@ -107,45 +115,42 @@ class Texts:
         try:
             return text_of((await self._registry.decode(data)).encode(), "text")
         except UndecodableError as error:
-            return f"{text_of(data, 'text')}\n({error})" if data[:1] == b"\0" else text_of(data, "text")
+            return f"{text_of(data, 'text')}\n({error})" if data[:1] == b"\0" else text_of(data, "json")
+
+
+class Wanted(NamedTuple):
+    """The records that are searched: a text in the key, the value or both, and a key. By default every record."""
+
+    contains: bytes = b""
+    within: str = SIDES[0]
+    key: bytes | None = None
+
+    def matches(self, record: Record) -> bool:
+        if self.key is not None and record.key != self.key:
+            return False
+        in_key = self.within != "value" and self.contains in (record.key or b"")
+        return in_key or (self.within != "key" and self.contains in (record.value or b""))
 
 
 async def browse(
     reader: LogReader,
-    topic: str,
-    ranges: Ranges,
-    count: int,
-    texts: Texts,
-    contains: bytes = b"",
-    *,
-    newest: bool = False,
-) -> Found:
-    """The oldest or the newest ``count`` records in the ranges.
-
-    The oldest are chosen from the first ``count`` of each partition. For the newest, the ranges are short: each is read
-    to its end. ``contains``: only records whose key or value has these bytes.
-    """
-    return await _look(reader, topic, ranges, count, texts, lambda record: _has(record, contains), newest)
-
-
-def _has(record: Record, contains: bytes) -> bool:
-    return not contains or contains in (record.key or b"") or contains in (record.value or b"")
-
-
-async def follow(
-    reader: LogReader,
     topic: TopicDescription,
     ranges: Ranges,
-    key: bytes,
     count: int,
     texts: Texts,
+    wanted: Wanted = Wanted(),  # noqa: B008 (it cannot be changed)
     *,
     newest: bool = False,
 ) -> Found:
-    """Find the records of a key in every partition that may have had the key. ``ranges`` is as for ``browse``."""
-    places = set(places_of(key, topic))
-    chosen = {p: range_ for p, range_ in ranges.items() if p in places}
-    return await _look(reader, topic.name, chosen, count, texts, lambda record: record.key == key, newest)
+    """The oldest or the newest ``count`` records in the ranges that are wanted.
+
+    The oldest are chosen from the first ``count`` of each partition. For the newest, the ranges are short: each is read
+    to its end. The records of a key are searched in every partition that may have had the key.
+    """
+    if wanted.key is not None:
+        places = set(places_of(wanted.key, topic))
+        ranges = {p: range_ for p, range_ in ranges.items() if p in places}
+    return await _look(reader, topic.name, ranges, count, texts, wanted.matches, newest)
 
 
 def places_of(key: bytes, topic: TopicDescription) -> list[int]:
@@ -225,6 +230,56 @@ async def _look(
     for shown in left_out:
         after[shown.partition] = min(after[shown.partition], shown.offset)
     return Found(chosen, after, searched, len(complete) == len(ranges) and not left_out, is_cut)
+
+
+@dataclass(slots=True)
+class Whole:
+    """A record with all its bytes, in the form that ``to_json`` prints."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+class Downloaded(NamedTuple):
+    """``wanted``: the number of records that were asked for."""
+
+    records: list[Whole]
+    wanted: int
+
+
+async def whole(reader: LogReader, topic: str, shown: Iterable[Shown]) -> Downloaded:
+    """The records with these places, in this order.
+
+    Removed records are left out, and all records after ``DOWNLOAD_BYTES`` or ``SEARCH_S``.
+    """
+    places = [(one.partition, one.offset) for one in shown]
+    missing, found, left = set(places), dict[tuple[int, int], Whole](), DOWNLOAD_BYTES
+    with anyio.move_on_after(SEARCH_S):
+        for place in places:
+            if place not in missing:
+                continue
+            try:
+                fetched = await reader.fetch(TopicPartition(topic, place[0]), place[1])
+            except OffsetOutOfRangeError:
+                continue
+            for batch, _ in fetched.batches:
+                for record in batch.records():
+                    at = (place[0], record.offset)
+                    if at in missing and left > 0:
+                        missing.discard(at)
+                        left -= len(record.key or b"") + len(record.value or b"")
+                        headers = [(str(name), data) for name, data in record.headers]
+                        epoch = batch.partition_leader_epoch
+                        found[at] = Whole(topic, *at, epoch, record.timestamp, record.key, record.value, headers)
+            if left <= 0:
+                break
+    return Downloaded([found[place] for place in places if place in found], len(places))
 
 
 def choose(found: Iterable[list[Shown]], count: int, *, newest: bool) -> tuple[list[Shown], list[Shown]]:

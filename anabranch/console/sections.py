@@ -79,6 +79,13 @@ def ways_on(section: Section, found: Found) -> WaysOn:
     return WaysOn(offsets_text(older) if has_older else "", offsets_text(newer) if has_newer else "")
 
 
+def pinned(section: Section) -> dict[str, str]:
+    """The part of a query that finds this section again, also when newer records have been written."""
+    if section.newest:
+        return {"before": offsets_text({p: end for p, (_, end) in section.ranges.items()})}
+    return {"from": offsets_text({p: start for p, (start, _) in section.ranges.items()})}
+
+
 def outcome_of(section: Section, found: Found) -> str:
     """A sentence on records that are not shown; empty when the links to older and newer records are enough."""
     if found.is_cut:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import trio
@@ -17,6 +17,7 @@ from anabranch.cli.interrupts import Interrupts
 from anabranch.client.consumer.log_reader import LogReader
 from anabranch.command_error import CommandError
 from anabranch.console.app import Console, ConsoleConfig
+from anabranch.console.history import History
 from anabranch.console.schemas import Registry
 from anabranch.console.security import REQUEST_S
 from anabranch.console.watch import Watch
@@ -33,15 +34,13 @@ END_S = 2.0
 """The process ends within this time after the signal: Hypercorn itself waits for a client that reads nothing."""
 
 
-def serve(
-    bootstrap: str, host: str, port: int, hosts: Sequence[str], *, allow_changes: bool, schema_registry: str | None
-) -> None:
+def serve(config: ConsoleConfig, host: str, port: int, *, schema_registry: str | None, history_minutes: int) -> None:
     """Serve until SIGINT or SIGTERM. Raises ``CommandError`` when the address is taken."""
-    trio.run(_serve, bootstrap, host, port, hosts, allow_changes, schema_registry)
+    trio.run(_serve, config, host, port, schema_registry, history_minutes)
 
 
 async def _serve(
-    bootstrap: str, host: str, port: int, hosts: Sequence[str], allow_changes: bool, schema_registry: str | None
+    config: ConsoleConfig, host: str, port: int, schema_registry: str | None, history_minutes: int
 ) -> None:
     try:
         listener = _bind(host, port)
@@ -52,9 +51,8 @@ async def _serve(
         interrupts.on_first(stop.set)
         nursery.start_soon(_end_in_time, stop)
         bound = listener.getsockname()[1]
-        config = _http_config(listener)
         settings: dict[str, Any] = {
-            "bootstrap_servers": bootstrap,
+            "bootstrap_servers": config.bootstrap,
             "default_api_timeout_ms": API_TIMEOUT_MS,
             "request_timeout_ms": REQUEST_TIMEOUT_MS,
             "client_id": "anabranch-console",
@@ -64,11 +62,15 @@ async def _serve(
             LogReader(env=client_env(), **settings, fetch_max_wait_ms=0) as reader,  # pages do not wait for new records
             Registry(schema_registry) if schema_registry else contextlib.nullcontext() as registry,
         ):
-            console = Console(Watch(admin, reader, registry), ConsoleConfig(bootstrap, (host, *hosts), allow_changes))
+            history = History(history_minutes) if history_minutes else None
+            watch = Watch(admin, reader, registry, history)
+            console = Console(watch, replace(config, hosts=(host, *config.hosts)))
+            if history is not None:
+                nursery.start_soon(watch.sample_for_ever, history)
             name = f"[{host}]" if ":" in host else host
             print(f"The console is at http://{'localhost' if host in WILDCARDS else name}:{bound}/", flush=True)
-            await serve_http(cast(Any, console.app()), config, shutdown_trigger=stop.wait)
-        nursery.cancel_scope.cancel()
+            await serve_http(cast(Any, console.app()), _http_config(listener), shutdown_trigger=stop.wait)
+            nursery.cancel_scope.cancel()
 
 
 def _http_config(listener: socket.socket) -> Config:

@@ -30,6 +30,7 @@ from anabranch.cli.groups import describe_groups
 from anabranch.cli.topic_view import describe_topics, existing, is_resized, known_offsets, lineages
 from anabranch.cli.unread import lag_of, total_lag
 from anabranch.client.consumer.log_reader import LogReader
+from anabranch.console.history import STEP_S, History, Snapshot, sampled
 from anabranch.console.owners import LastOwners
 from anabranch.console.rates import READ_LEAST_S, READ_WINDOW_S, Hottest, Samples, hottest
 from anabranch.console.schemas import Registry
@@ -90,10 +91,15 @@ class UnreachableError(Exception):
 
 
 class Watch:
-    """Sends requests to one cluster. ``registry`` has the schemas of its records, if one is known."""
+    """Sends requests to one cluster.
 
-    def __init__(self, admin: Admin, reader: LogReader, registry: Registry | None = None) -> None:
-        self.admin, self.reader, self.registry = admin, reader, registry
+    ``registry`` has the schemas of its records, if one is known. ``history`` gets samples for charts, if there is one.
+    """
+
+    def __init__(
+        self, admin: Admin, reader: LogReader, registry: Registry | None = None, history: History | None = None
+    ) -> None:
+        self.admin, self.reader, self.registry, self.history = admin, reader, registry, history
         self._seen: dict[object, Seen[Any]] = {}
         self._away, self._away_until_s = KafkaTimeoutError(""), 0.0
         self._locks: dict[object, anyio.Lock] = {}
@@ -162,6 +168,28 @@ class Watch:
         for one in kept:
             while len(one) > MOST_KEPT:
                 del one[next(iter(one))]
+
+    # ------------------------------------------------------------ samples for charts
+
+    async def sample_for_ever(self, history: History) -> None:
+        """Add a sample in each step, also while no page is open. Without an answer the step is a gap."""
+        while True:
+            began = time.monotonic()
+            with contextlib.suppress(UnreachableError, KafkaError, ExceptionGroup):
+                await self._sample(history)
+            took = time.monotonic() - began
+            await anyio.sleep(max(STEP_S - took, COST_FACTOR * took))
+
+    async def _sample(self, history: History) -> None:
+        seen = await self.topics()
+        if seen.error is not None:
+            return
+        topics = {name: topic for name, topic in seen.value.items() if not topic.internal}
+        names = sampled({name: len(topic.partitions) for name, topic in topics.items()})
+        chosen = [topics[name] for name in names]
+        ends, lags = await self.ends(chosen), await self.group_lags(chosen)
+        counts = {(topic.topic_id.hex, topic.name): topic.partition_count for topic in chosen}
+        history.add(Snapshot(time.monotonic(), counts, ends, lags, len(topics) - len(names)))
 
     # ------------------------------------------------------------ cluster and topics
 
@@ -399,7 +427,7 @@ class Watch:
         return _in_all(committed, await self.starts_of(led), await self._ends_of(led))
 
     async def ranks(self) -> dict[str, int] | None:
-        """The rank of each group by lag, the largest lag first; unknown lags are last.
+        """The rank of each group with a known lag, the largest lag first.
 
         The ranks stay for ``RANKED_S``: otherwise rows would move at each live update. None if the groups have commits
         in more than ``MOST_RANKED`` partitions.
@@ -412,7 +440,7 @@ class Watch:
                 return None
             starts = await known_offsets(self.admin, led, "earliest")
             lags = _in_all(committed, starts, await known_offsets(self.admin, led, "latest"))
-            ordered = sorted(committed, key=lambda group: (-lags.get(group, -1), group))
+            ordered = sorted(lags, key=lambda group: (-lags[group], group))
             return {group: place for place, group in enumerate(ordered)}
 
         return (await self.cached("ranks", ask, RANKED_S)).value

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from html import unescape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 
@@ -25,6 +26,7 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 from anabranch import NewTopic
+from anabranch.cli.record_text import parse_json
 from anabranch.console.app import STREAMS
 from anabranch.console.security import REQUEST_S
 from anabranch.sync import Admin, Consumer, Producer
@@ -44,7 +46,7 @@ LONGEST = 249
 HOSTILE = "<script>document.title = 'run'</script><img src=http://example.com/x>"
 WIDE_TABLES = """return [...document.querySelectorAll(".scroll")].filter(
   e => e.querySelector("table") && e.scrollWidth > e.clientWidth).map(e => e.ariaLabel)"""
-TEXT = "h1, h2, p, dt, dd, a, td, th, li, label, .small, .level, .todo"
+TEXT = "h1, h2, p, dt, dd, a, td, th, li, label, figcaption, th button, .small, .level, .todo"
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +224,7 @@ def test_a_member_that_holds_up_a_rebalance_is_named(
     with Consumer(**common, client_id="app-3") as stuck, Consumer(**common, client_id="app-4") as other:
         stuck.subscribe([topic])
         wait_for(lambda: stuck.getmany(timeout_ms=200), DEADLINE_S, "a record")
-        owner = '<td data-label="member">{}app-3 <span'
+        owner = '<td data-label="member" data-sort="app-3">{}app-3 <span'
         wait_for(lambda: owner.format("") in console.get(f"/groups/{group}")[1], DEADLINE_S, "the page knows the owner")
         other.subscribe([topic])
 
@@ -286,6 +288,74 @@ def test_messages_are_shown_by_their_schemas(cluster: Cluster, console: Served, 
     wait_for(lambda: "100 %" in console.get(here)[1], DEADLINE_S, "the records are sampled")
     _, page = console.get(here)
     assert f"{here}/messages?from=beginning&amp;key=k" in page, "it links to the records of the hottest key"
+
+
+def test_a_table_is_sorted_in_the_browser_and_keeps_its_order(
+    cluster: Cluster, console: Served, browser: Browser, topic: str
+) -> None:
+    """The page holds all rows: no request is sent. Updates keep the order, and so does loading the page again."""
+    browser.size("desktop")
+    browser.open(f"{console.url}/topics/{topic}")
+    browser.requests()
+    order = "return [...live.querySelectorAll('tbody th')].map(e => e.textContent).join()"
+    assert browser.run(order) == "0,1,2,3"
+    browser.run("document.getElementById('sort-partition').focus()")
+    ActionChains(browser.driver).send_keys(Keys.ENTER).perform()
+    sorted_ = "return document.querySelector('[aria-sort]')?.getAttribute('aria-sort')"
+    assert (browser.run(order), browser.run(sorted_)) == ("3,2,1,0", "descending")
+    assert browser.requests() == [] and browser.driver.current_url.endswith("?sort=-partition")
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_partitions({topic: 6})
+    wait_for(lambda: browser.run(order) == "5,4,3,2,1,0", DEADLINE_S, "the update is in the chosen order")
+    assert browser.run("return document.activeElement.id") == "sort-partition"
+    browser.open(browser.driver.current_url)
+    assert (browser.run(order), browser.run(sorted_)) == ("5,4,3,2,1,0", "descending")
+    browser.run("document.getElementById('sort-partition').click()")
+    assert (browser.run(order), browser.run(sorted_)) == ("0,1,2,3,4,5", "ascending")
+    browser.size("phone")
+    shown = "return document.getElementById('sort-partition').getBoundingClientRect().x >= 0"
+    assert browser.run(shown), "a phone shows the buttons too"
+    assert browser.driver.get_log("browser") == []
+
+
+def test_what_the_messages_page_shows_is_downloaded(cluster: Cluster, console: Served, topic: str) -> None:
+    values = [b'{"user": "Anna"}', b"x" * 5_000, HOSTILE.encode(), b"\xff"]
+    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for value in values:
+            producer.send(topic, key=b"k", value=value).result()
+        _, page = console.get(f"/topics/{topic}/messages")
+        producer.send(topic, key=b"k", value=b"newer than the page").result()
+    assert "{\n  &#34;user&#34;: &#34;Anna&#34;\n}" in page
+    link = re.search(r'id="download" href="([^"]+)"', page)
+    assert link is not None
+    with urllib.request.urlopen(console.url + unescape(link[1]), timeout=DEADLINE_S) as answer:
+        assert answer.headers["content-disposition"] == f'attachment; filename="{topic}-4-records.jsonl"'
+        assert answer.headers["content-type"] == "application/x-ndjson"
+        assert [parse_json(line).value for line in answer.read().splitlines()] == values
+
+
+def test_charts_show_rate_lag_and_resizes(
+    cluster: Cluster, console: Served, topic: str, fresh_name: Callable[[str], str]
+) -> None:
+    group = fresh_name("readers")
+    with (
+        KeyedLoad(cluster.bootstrap_servers, topic, group) as load,
+        Admin(bootstrap_servers=cluster.bootstrap_servers) as admin,
+    ):
+        load.wait_for_more("the load")
+        drawn = "<figcaption>Records written a second: <b>[1-9]"
+        wait_for(lambda: re.search(drawn, console.get(f"/topics/{topic}")[1]), DEADLINE_S, "two samples")
+        admin.create_partitions({topic: 5})
+        resize = f"<title>{topic}, 4 to 5 partitions"
+        wait_for(lambda: resize in console.get(f"/topics/{topic}")[1], DEADLINE_S, "a sample after the resize")
+        assert resize in console.get("/")[1]
+        wait_for(lambda: resize in console.get(f"/groups/{group}")[1], DEADLINE_S, "the group has read it")
+
+
+def test_a_console_without_history_has_no_charts(cluster: Cluster) -> None:
+    with Served(cluster.bootstrap_servers, "--history-minutes", "0") as served:
+        page = served.get("/")[1]
+        assert "<figure>" not in page and "preview changes, but not make them" in page
 
 
 def test_pages_are_reached_by_keyboard(console: Served, browser: Browser) -> None:

@@ -15,7 +15,8 @@ from anabranch import KafkaError
 from anabranch.console import app as console_app
 from anabranch.console import changes, pages
 from anabranch.console.app import Console, ConsoleConfig
-from anabranch.console.pages import BadQueryError, Rendered
+from anabranch.console.pages import Rendered
+from anabranch.console.query import BadQueryError
 from anabranch.console.security import MAX_FORM_BYTES
 from anabranch.console.watch import NotThereError, UnreachableError, Watch
 from anabranch.protocol.errors import ErrorCode

@@ -22,11 +22,30 @@ from anabranch.protocol.key_placement import place, positive_hash
         (b"a\x1b[31mb", "text", "a\\u001b[31mb"),
         (b'{"a":1}', "json", '{\n  "a": 1\n}'),
         (b"no json", "json", "no json"),
+        (
+            b'{"a": [], "b": {}, "a": [1.10, 1e400, -0]}',
+            "json",
+            '{\n  "a": [],\n  "b": {},\n  "a": [\n    1.10,\n    1e400,\n    -0\n  ]\n}',
+        ),
+        (b" [1]", "json", "[\n  1\n]"),
+        (b'["gr\\u00fc\\u00dfe \\ud800 \\u202e\\n"]', "json", '[\n  "gr\u00fc\u00dfe \\ud800 \\u202e\\n"\n]'),
+        (b"[NaN]", "json", "[NaN]"),
+        (b"[1,]", "json", "[1,]"),
+        (b'{"a":1} b', "json", '{"a":1} b'),
+        (b"[\xff]", "json", "hex 5b ff 5d"),
+        (b"[" * 1_500, "json", "[" * 1_500),
         (b"ab", "hex", "61 62"),
     ],
 )
 def test_bytes_are_shown_as_text_json_or_hex(data: bytes | None, how: str, shown: str) -> None:
     assert text_of(data, how) == shown
+
+
+def test_deep_json_is_cut_when_its_text_gets_long() -> None:
+    deep = b"[" * 400 + b"1," * 20_000 + b"1" + b"]" * 400
+    shown = text_of(deep, "json")
+    assert shown.startswith("[\n  [\n    [") and shown.endswith(" … 40,801 bytes in all")
+    assert len(shown) < 2 * SHOWN_BYTES
 
 
 @pytest.mark.parametrize("how", ["text", "json", "hex"])

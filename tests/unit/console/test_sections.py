@@ -12,8 +12,8 @@ from trio.testing import MockClock
 
 from anabranch import TopicPartition
 from anabranch.console import records
-from anabranch.console.records import SEARCH_S, Found, Texts, browse
-from anabranch.console.sections import Section, outcome_of, parse_offsets, section_of, ways_on
+from anabranch.console.records import SEARCH_S, Found, Texts, Wanted, browse
+from anabranch.console.sections import Section, outcome_of, parse_offsets, pinned, section_of, ways_on
 
 pytestmark = pytest.mark.trio
 
@@ -46,7 +46,10 @@ class Logs:
 
 async def look(logs: Any, where: str = "end", before: str = "", count: int = 4) -> tuple[Section, Found]:
     section = await section_of(logs, "t", [0, 1, 2], where, before, count)
-    return section, await browse(logs, "t", section.ranges, count, Texts("text"), newest=section.newest)
+    return section, await browse(logs, TOPIC, section.ranges, count, Texts("text"), newest=section.newest)
+
+
+TOPIC: Any = SimpleNamespace(name="t")
 
 
 def offsets(found: Found) -> list[tuple[int, int]]:
@@ -95,11 +98,11 @@ async def test_older_records_begin_with_those_that_an_ended_search_did_not_reach
 async def test_the_page_reports_that_a_search_reached_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "SEARCH_RECORDS", 5)
     section = await section_of(LOGS, "t", [0, 1, 2], "beginning", "", 4)
-    found = await browse(LOGS, "t", section.ranges, 4, Texts("text"), b"another key")
+    found = await browse(LOGS, TOPIC, section.ranges, 4, Texts("text"), Wanted(b"another key"))
     assert offsets(found) == []
     assert outcome_of(section, found).startswith("The search ended at its limit")
     monkeypatch.undo()
-    found = await browse(LOGS, "t", section.ranges, 4, Texts("text"), b"another key")
+    found = await browse(LOGS, TOPIC, section.ranges, 4, Texts("text"), Wanted(b"another key"))
     assert outcome_of(section, found) == "There are no more."
     _, found = await look(LOGS, "beginning")
     assert outcome_of(section, found) == "", "the page is full, and links to newer records"
@@ -142,3 +145,13 @@ async def test_a_section_starts_at_an_offset_a_time_or_an_offset_by_partition(wh
 async def test_wrong_offsets_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no offset of a partition"):
         parse_offsets(text)
+
+
+async def test_a_download_finds_the_shown_section_again() -> None:
+    """Records that were written meanwhile are not in it."""
+    grown: Any = Logs({0: [10, 20, 30, 40, 50, 60, 80], 1: [35, 65, 70, 90, 95], 2: [1, 2, 3]})
+    for where in ("end", "beginning", "30"):
+        section, found = await look(LOGS, where)
+        place = pinned(section)
+        _, again = await look(grown, place.get("from", ""), place.get("before", ""))
+        assert offsets(again) == offsets(found)

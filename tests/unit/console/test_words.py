@@ -15,8 +15,8 @@ from anabranch.client.cluster import PartitionInfo
 from anabranch.console.app import _templates
 from anabranch.console.behind import reasons, summary, verdict
 from anabranch.console.changes import plan_of_reset
-from anabranch.console.pages import BadQueryError, Query
 from anabranch.console.problems import NAMED, find_problems
+from anabranch.console.query import BadQueryError, Query
 from anabranch.console.rates import KEPT_S, Samples, hottest, outlook
 
 
@@ -246,7 +246,7 @@ def test_one_record_is_written_in_the_singular() -> None:
 @pytest.mark.parametrize(("matching", "expected"), [(1, "1 topic"), (1_200, "1,200 topics"), (0, "0 topics")])
 def test_a_table_counts_its_rows(matching: int, expected: str) -> None:
     parts: Any = _templates().globals["parts"]
-    assert f">{expected}<" in parts.pager("/topics", "", 1, 1, matching, "topic")
+    assert f">{expected}<" in parts.pager("/topics", {}, 1, 1, matching, "topic")
 
 
 def text_of(part: object) -> str:
