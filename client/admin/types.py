@@ -128,6 +128,8 @@ class ControllerDescription:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
+    """A cluster: its brokers and its controllers."""
+
     cluster_id: str
     controller_id: int
     """The broker that takes the requests for the controller; -1 if there is none."""
@@ -247,6 +249,8 @@ class LogDirDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
+    """A consumer group in the list of all groups."""
+
     group_id: str
     protocol_type: str
     state: str
@@ -271,6 +275,8 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
+    """A consumer group with its members and its coordinator."""
+
     group_id: str
     state: str
     protocol_type: str

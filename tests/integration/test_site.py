@@ -104,6 +104,6 @@ def test_the_build_reports_the_added_broken_link_and_nothing_else(
 
 def copy(source: Path, target: Path) -> None:
     for path in source.rglob("*"):
-        if path.suffix in (".md", ".py", ".json", ".png") and "__pycache__" not in path.parts:
+        if path.suffix in (".md", ".py", ".json", ".png", ".svg") and "__pycache__" not in path.parts:
             (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
             (target / path.relative_to(source)).write_bytes(path.read_bytes())

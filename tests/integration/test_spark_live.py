@@ -36,6 +36,7 @@ from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import wait_for
 from tests.support.controller.topics import create_topic
 from tests.support.resize.resizes import create_resizable, is_settled, resize, with_admin
+from tests.support.seen.page_blocks import join_lines
 
 pytestmark = pytest.mark.integration
 
@@ -369,7 +370,7 @@ def test_every_line_of_the_readmes_spark_section_runs(
     The lines that start Spark run in this process, on its session.
     """
     section = (ROOT / "README.md").read_text().split("\n## Spark\n")[1].split("\n## ")[0]
-    lines = re.findall(r"```\n(.*?)```", section, re.DOTALL)[1].splitlines()
+    lines = join_lines(re.findall(r"```\n(.*?)```", section, re.DOTALL)[1]).splitlines()
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
     (tmp_path / "examples").symlink_to(ROOT / "examples")

@@ -7,11 +7,13 @@ import json
 import pkgutil
 import random
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import trio
@@ -48,6 +50,8 @@ SIMULATED = [
 ]
 """The names that the example of a simulation uses."""
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+COLUMNS = 82
+"""The columns of a code block on the site, at the width of a laptop."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
 SOURCE_FILE = re.compile(
@@ -85,6 +89,36 @@ def test_links_and_named_files_exist(page: Path) -> None:
     named = {name for span in CODE_SPAN.findall(text) for name in SOURCE_FILE.findall(span) if "<" not in span}
     broken += sorted(name for name in named if not (ROOT / name).is_file())
     assert broken == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_has_one_first_level_heading_at_its_top(page: Path) -> None:
+    headings = re.findall(r"^(#+) ", FENCE.sub("", page.read_text()), re.MULTILINE)
+    assert headings[:1] == ["#"] and headings.count("#") == 1
+    assert page.read_text().startswith("# ")
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_comment_in_a_code_block_is_cut_off_at_the_right(page: Path) -> None:
+    """The site shows about 80 columns. A table of values or an output may be wider, and is scrolled."""
+    wide = [line for fence in FENCE.findall(page.read_text()) for line in fence.splitlines() if len(line) > COLUMNS]
+    assert [line for line in wide if page == ROOT / "README.md" or re.search(r"\s# ", line)] == []
+
+
+@pytest.mark.parametrize("picture", ["split.svg", "split-and-merge.svg"])
+def test_a_picture_shows_keys_in_their_true_partitions(picture: str) -> None:
+    drawn = runpy.run_path(str(ROOT / "docs" / "site" / "split_picture.py"))
+    text = (ROOT / "docs" / picture).read_text()
+    assert text == drawn["draw"](drawn["PICTURES"][picture]), "run `make gen`"
+    assert ElementTree.fromstring(text).get("viewBox")
+
+
+def test_the_page_of_python_names_is_the_one_generated_from_the_docstrings() -> None:
+    module = runpy.run_path(str(ROOT / "docs" / "site" / "python_names.py"))
+    text = module["PAGE"].read_text()
+    assert text == module["render"](text), "run `make gen`"
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", text, re.MULTILINE)
+    assert len(rows) > 30 and [name for name, words in rows if not words.strip() or words.startswith(f"{name}(")] == []
 
 
 def test_every_test_that_a_page_names_exists() -> None:

@@ -53,7 +53,12 @@ BLOCKS: Mapping[Place, str] = {
     ),
     ("docs/containers.md", "docker compose up"): _COMPOSE,
     ("docs/containers.md", "docker compose exec"): _COMPOSE,
+    ("docs/containers.md", "until "): _COMPOSE,
     ("docs/containers.md", "services:"): _COMPOSE,
+    (
+        "docs/containers.md",
+        "x-three:",
+    ): "tests/compose/test_compose_file.py::test_the_override_with_three_zookeepers_fits",
     ("docs/development.md", "zk, clock = FakeZk()"): "tests/unit/test_docs.py::test_the_example_of_a_simulation_runs",
     ("docs/files.md", '{"version": 2'): _OUTPUT,
     ("docs/files.md", "/brokers/topics/t "): _OUTPUT,

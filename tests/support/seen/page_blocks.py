@@ -43,11 +43,21 @@ def blocks() -> list[Block]:
         Block(
             page.relative_to(ROOT).as_posix(),
             found["language"] or "",
-            tuple(textwrap.dedent(found["fenced"] or found["indented"]).splitlines()),
+            tuple(_lines(textwrap.dedent(found["fenced"] or found["indented"]), found["language"])),
         )
         for page in pages()
         for found in _BLOCK.finditer(page.read_text())
     ]
+
+
+def _lines(text: str, language: str | None) -> list[str]:
+    """The lines; a command that goes on after a backslash is one line."""
+    return (text if language else join_lines(text)).splitlines()
+
+
+def join_lines(text: str) -> str:
+    """Join the lines of a shell that end with a backslash with the next lines."""
+    return re.sub(r" *\\\n *", " ", text)
 
 
 def calls(line: str) -> list[tuple[str, ...]]:
