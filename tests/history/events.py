@@ -37,7 +37,11 @@ class _Event(msgspec.Struct, frozen=True, tag_field="event", omit_defaults=True)
 
 
 class Sent(_Event, tag="sent"):
-    """A record was passed to a producer. ``partition`` is ``UNKNOWN`` when the producer chooses it."""
+    """A record was passed to a producer. ``partition`` is ``UNKNOWN`` when the producer chooses it.
+
+    A producer with ``names_layouts`` keeps the order of a key across resizes. Another producer may write a record to
+    its old partition after a later record of the key to the new one.
+    """
 
     producer: str
     topic: str
@@ -45,6 +49,7 @@ class Sent(_Event, tag="sent"):
     value: str
     partition: int = UNKNOWN
     idempotent: bool = True
+    names_layouts: bool = True
 
 
 class Acked(_Event, tag="acked"):

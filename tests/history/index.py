@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from anabranch.protocol.types import TopicPartition
-from tests.history.events import EXPIRED, Event, Expired, LayoutSet, Replica, Sent, StoredBatch
+from tests.history.events import EXPIRED, Acked, Event, Expired, LayoutSet, Replica, Sent, StoredBatch
 from tests.history.incarnations import name_incarnations, topic_of
 
 E = TypeVar("E")
@@ -97,6 +97,7 @@ class History:
         self.order: dict[str, int] = {}
         """By value: its number in the order of sending."""
         self.sent_twice: list[Sent] = []
+        self._acked_at: dict[str, int] = {}
         self.logs: dict[TopicPartition, dict[int, Log]] = {}
         self._by_kind: dict[type, list[Event]] = {}
         self._layouts: dict[TopicPartition, dict[int, LayoutSet]] = {}
@@ -118,6 +119,8 @@ class History:
                     self.sent_twice.append(event)
                 self.order[event.value] = len(self.sent)
                 self.sent[event.value] = event
+            elif isinstance(event, Acked):
+                self._acked_at.setdefault(event.value, len(self.events))
             elif isinstance(event, Replica):
                 self.logs.setdefault(event.tp, {})[event.broker] = Log(event)
             elif isinstance(event, LayoutSet):
@@ -127,6 +130,18 @@ class History:
         self._last_starts = {tp: max((log.start for log in self.in_sync(tp)), default=0) for tp in self.logs}
         self._epochs = {tp: sorted(found) for tp, found in self._layouts.items()}
         self._topics_with_layouts = {topic_of(tp) for tp in self._layouts}
+
+    def precedes(self, earlier: str, later: str) -> bool:
+        """Whether ``earlier`` has to be delivered before ``later``, a record of the same key in another partition.
+
+        If their producer names no layouts, ``earlier`` must also be the first of the two that was acknowledged.
+        """
+        if self.order[earlier] >= self.order[later]:
+            return False
+        if self.sent[earlier].names_layouts:
+            return True
+        acked, next_acked = self._acked_at.get(earlier), self._acked_at.get(later)
+        return acked is not None and next_acked is not None and acked < next_acked
 
     def has_layouts(self, tp: TopicPartition) -> bool:
         """Whether the history has the layouts of the topic's partitions."""

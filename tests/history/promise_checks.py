@@ -39,11 +39,12 @@ class _Chain:
     values: list[str] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
 
-    def last_before(self, order: int, start: int, delivered: Container[str]) -> str | None:
+    def last_before(self, value: str, history: History, start: int, delivered: Container[str]) -> str | None:
         """Return the last earlier record that was delivered, or had to be: its offset is at or above ``start``."""
-        for at in reversed(range(bisect_left(self.orders, order))):
-            if self.offsets[at] >= start or self.values[at] in delivered:
-                return self.values[at]
+        for at in reversed(range(bisect_left(self.orders, history.order[value]))):
+            found = self.values[at]
+            if (self.offsets[at] >= start or found in delivered) and history.precedes(found, value):
+                return found
         return None
 
 
@@ -164,11 +165,11 @@ class _Promise:
         if event.value in self._delivered and (event.member, event.tp) in self._chosen:
             self._again(event.tp, key)
         else:
-            yield from self._behind_newer(event, key, order)
+            yield from self._behind_newer(event, key)
         for tp, chain in self._chains.get(key, {}).items():
             if tp == event.tp:
                 continue
-            before = chain.last_before(order, self._history.expired_below(tp, at), self._delivered)
+            before = chain.last_before(event.value, self._history, self._history.expired_below(tp, at), self._delivered)
             if before is not None:
                 yield from self._after(at, event, key, tp, before)
                 yield from self._own(event, key, tp, order)
@@ -189,9 +190,9 @@ class _Promise:
         where = f"{events[-1].tp} in {self._group}"
         return Violation("promise", where, what, (*(self._history.sent[event.value] for event in events), *events))
 
-    def _behind_newer(self, event: Polled, key: ProducerKey, order: int) -> Iterator[Violation]:
+    def _behind_newer(self, event: Polled, key: ProducerKey) -> Iterator[Violation]:
         for tp, newer in self._newest.get(key, {}).items():
-            if tp == event.tp or self._history.order[newer.value] < order:
+            if tp == event.tp or not self._history.precedes(event.value, newer.value):
                 continue
             if not self._owners.taken_over(event.tp, event.member, event.generation, newer.generation):
                 yield self._violation(
@@ -245,7 +246,7 @@ class _Promise:
                 if self._owners.taken_over(tp, newest.member, newest.generation, event.generation):
                     continue
             found = self._history.order[newest.value]
-            if tp != event.tp and has < found < order:
+            if tp != event.tp and has < found < order and self._history.precedes(newest.value, event.value):
                 what = f"the state of {event.member} has {event.state or 'nothing'}, not {newest.value}"
                 yield self._violation(what, newest, event)
 
@@ -266,6 +267,9 @@ def promise(history: History) -> Iterator[Violation]:
     own deliveries before it continues with the key in another partition.
 
     A record A that expired before B's delivery may be missing. But a delivered A must be flushed.
+
+    A producer that names no layouts may write A after B, by an old count of partitions. So its A has to come first only
+    if it was also acknowledged first.
     """
     groups = {event.group: None for event in history.of(OrderedGroup)}
     if not groups:

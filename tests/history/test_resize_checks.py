@@ -91,6 +91,16 @@ def test_a_parents_records_are_flushed_and_loaded_before_a_childs_record(
     assert broken([*BEGIN, *OWNERS, *events]) == expected
 
 
+def test_only_the_order_of_acknowledgements_counts_for_a_producer_that_names_no_layouts() -> None:
+    sent = [Sent(0.0, "p", "t", "k", value, names_layouts=False) for value in ("a", "b")]
+    first, second = Acked(1.0, "p", PARENT, 0, "a"), Acked(1.0, "p", CHILD, 0, "b")
+    rest = [OrderedGroup(0.0, "g"), *stored(PARENT, "a"), *stored(CHILD, "b"), *OWNERS]
+    for delivered in ([B, A], [B], [A, LOAD, B]):
+        assert broken([*sent, second, first, *rest, *delivered]) == [], "the parent's record was written last"
+        assert broken([*sent, first, second, *rest, *delivered]) == ["promise"]
+        assert broken([*SENT, second, first, *rest, *delivered]) == ["promise"], "a producer that names layouts"
+
+
 def test_a_member_that_owns_parent_and_child_still_flushes_and_loads() -> None:
     own = [*BEGIN, assigned("one", 1, PARENT, CHILD), A]
     last = polled("one", 1, CHILD, "b")

@@ -160,7 +160,8 @@ class StockWriter:
             for _ in range(self._pace.due(time.monotonic())):
                 key = f"{self._name}-{number % KEYS}"
                 value = f"{key}:{number}"
-                self._recorder.record(Sent(self._recorder.now_ms(), self._name, self._topic, key, value))
+                sent = Sent(self._recorder.now_ms(), self._name, self._topic, key, value, names_layouts=False)
+                self._recorder.record(sent)
                 while not self._take(key, value) and not stop.abandoned:
                     self._producer.poll(0.05)
                 number += 1
