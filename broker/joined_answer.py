@@ -51,19 +51,33 @@ class Sink(NamedTuple):
     """Gets the response to each slice before it is encoded."""
 
 
-class _Encoded(NamedTuple):
+_Around = list[bytes | None]
+"""The bytes around nested items, the outermost first."""
+_REFUSED: _Around = [None]
+"""Instead of it: the outermost item was refused as a whole, as a group of OffsetFetch is."""
+
+
+class _Encoded:
     """The items of a slice, and the bytes around the nested items at its start and its end."""
 
-    items: bytearray
-    first: list[bytes]
-    last: list[bytes]
+    __slots__ = ("continued_bytes", "first", "is_inner", "items", "last")
+
+    def __init__(self) -> None:
+        self.items = bytearray()
+        self.first: _Around = []
+        self.last: _Around = []
+        self.continued_bytes = 0
+        """The bytes at the start of ``items`` that belong to the outermost item of the slice before."""
+        self.is_inner = False
+        """Whether this item continues in the next slice, too."""
 
 
 class JoinedAnswer:
     """Takes the response to each slice, and gives the response to the whole.
 
     The fields outside of the items are from the first response. If a response refuses its slice as a whole, it is the
-    response to the whole. ``asked`` and ``answered``: the arrays in the request and the response, the outermost first.
+    response to the whole. If one refuses an outermost item as a whole, the answers to the rest of this item are left
+    out. ``asked`` and ``answered``: the arrays in the request and the response, the outermost first.
     """
 
     def __init__(
@@ -77,8 +91,8 @@ class JoinedAnswer:
         self._waiting: dict[int, _Encoded] = {}
         self._taken = 0
         """The number of slices whose items are in ``_chunks``."""
-        self._open: list[bytes] = []
-        """The bytes around the nested items that the next slice continues."""
+        self._open: _Around = []
+        """What is around the nested items that the next slice continues."""
         self._chunks: list[bytearray] = [bytearray()]
         self._count = 0
         self._around: tuple[bytearray, bytearray] | None = None
@@ -98,7 +112,8 @@ class JoinedAnswer:
             level.before(response, self._around[0])
             level.after(response, self._around[1])
         answered = getattr(response, self._pieces.levels[0].array)
-        encoded = _Encoded(bytearray(), [], [])
+        encoded = _Encoded()
+        encoded.is_inner = part.continues > 0 and part.unfinished != () and len(answered) == 1
         self._encode(0, getattr(part.request, self._asked[0]), answered, part, encoded, is_first=True, is_last=True)
         self._count += len(answered) - (part.continues > 0)
         self.size_bytes += len(encoded.items)
@@ -120,10 +135,17 @@ class JoinedAnswer:
         return EncodedAnswer(frame_in_pieces(*self._header, [before, *self._chunks, after]), self.size_bytes)
 
     def _append(self, found: _Encoded) -> None:
-        if found.first != self._open:
-            raise AnswerError(f"a topic was deleted and created again while the {self._name} request was served")
-        self._open = found.last
         self._taken += 1
+        if self._open == _REFUSED:
+            del found.items[: found.continued_bytes]
+            self.size_bytes -= found.continued_bytes
+            self._sink.counts(-found.continued_bytes)
+        elif found.first == _REFUSED:
+            raise AnswerError(f"a part of the {self._name} request was refused after another part was answered")
+        elif found.first != self._open:
+            raise AnswerError(f"a topic was deleted and created again while the {self._name} request was served")
+        if not (self._open == _REFUSED and found.is_inner):
+            self._open = found.last
         if len(self._chunks[-1]) + len(found.items) > _CHUNK_BYTES:
             self._chunks.append(found.items)
         else:
@@ -148,6 +170,16 @@ class JoinedAnswer:
             before, after = bytearray(), bytearray()
             level.before(item, before)
             level.after(item, after)
+            if depth == 0 and not inner and getattr(item, "error_code", False):
+                if continues:
+                    encoded.first = _REFUSED
+                else:
+                    out += before
+                    self._pieces.length(0, out)
+                    out += after
+                if is_unfinished:
+                    encoded.last = _REFUSED
+                continue
             if continues:
                 encoded.first.append(bytes(before + after))
             else:
@@ -159,3 +191,5 @@ class JoinedAnswer:
             self._encode(depth + 1, asked_inner, inner, part, encoded, is_first=starts, is_last=ends)
             if not is_unfinished:
                 out += after
+            if continues and depth == 0:
+                encoded.continued_bytes = len(out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -74,7 +75,8 @@ def struct(key: int, kind: str, f: Field, number: int, version: int, **arrays_of
         if field.name in arrays_of:
             setattr(made, field.name, arrays_of[field.name])
         elif version in field.versions and field.tag is None and not field.is_array:
-            setattr(made, field.name, value(field, number) if field.name != "error_code" else number % 90)
+            code = 0 if arrays_of else number % 90  # an item with an error has no inner items
+            setattr(made, field.name, value(field, number) if field.name != "error_code" else code)
         elif version in field.versions and field.is_array:
             setattr(made, field.name, [])
     return made
@@ -389,6 +391,51 @@ async def test_an_error_for_one_whole_slice_is_the_error_of_the_response() -> No
     answer = await serve(handle, key, 0, request_of(key, found, 0, [10]), kept)
     assert answer == OffsetDeleteResponse(error_code=ErrorCode.NOT_COORDINATOR)
     assert kept.bytes == 0
+
+
+GROUPS = CUTS[ApiKey.OFFSET_FETCH][1]
+
+
+async def fetched(sizes: list[int], refused: Callable[[int, int], bool], kept: Kept) -> Any:
+    """Offsets of two groups with topics of these sizes. ``refused``: by number of the group and turn of the group."""
+    key, version, turns = ApiKey.OFFSET_FETCH, 8, Counter[str]()
+    request = request_of(key, GROUPS, version, sizes)
+    numbers = {group.group_id: number for number, group in enumerate(request.groups)}
+    whole = echo(key, GROUPS, version, request)
+
+    def handle(_ctx: Any, part: Any) -> Any:
+        response = echo(key, GROUPS, version, part)
+        for group in response.groups:
+            if refused(numbers[group.group_id], turns[group.group_id]):
+                group.topics, group.error_code = [], ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            turns[group.group_id] += 1
+        return response
+
+    answer = await serve(handle, key, version, request, kept)
+    for group in whole.groups:
+        if refused(numbers[group.group_id], 0):
+            group.topics, group.error_code = [], ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return answer, as_sent(key, version, whole)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("last_turn", [0, 1, 100])
+@pytest.mark.parametrize("which", [{0}, {1}, {0, 1}])
+@pytest.mark.trio
+async def test_a_group_that_is_refused_is_answered_without_topics(
+    sizes: list[int], last_turn: int, which: set[int]
+) -> None:
+    """A coordinator that is loading refuses the group. It may know the group when the next slice is served."""
+    kept = Kept()
+    answer, whole = await fetched(sizes, lambda group, turn: group in which and turn <= last_turn, kept)
+    assert decoded(ApiKey.OFFSET_FETCH, 8, answer) == whole
+    assert kept.bytes == getattr(answer, "size_bytes", 0)
+
+
+@pytest.mark.trio
+async def test_a_group_that_is_refused_after_its_first_slice_ends_the_request() -> None:
+    answer, _ = await fetched([10], lambda group, turn: group == 0 and turn > 0, Kept())
+    assert "refused after another part was answered" in answer.error
 
 
 def test_a_request_without_items_is_one_slice() -> None:
