@@ -173,7 +173,10 @@ class ClientConfig:
     socket_connection_setup_timeout_ms: int = _int(10_000, 1)
     connections_max_idle_ms: int = _int(540_000, 1, _LONG_MAX)
     receive_message_max_bytes: int = _int(104_857_600, 1_000)
-    """The largest answer that a broker may send; a connection with a larger one is closed. As in librdkafka."""
+    """The largest answer that a broker may send; a connection with a larger one is closed. As in librdkafka.
+
+    Unless given, it is twice ``fetch_max_bytes`` if that is as large.
+    """
 
     @classmethod
     def parse(cls: type[C], given: Mapping[str, Any]) -> C:
@@ -301,9 +304,11 @@ class ConsumerConfig(ClientConfig):
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             limit = f"session_timeout_ms ({self.session_timeout_ms})"
             raise ConfigError("heartbeat_interval_ms", f"{self.heartbeat_interval_ms} is not below {limit}")
-        if self.receive_message_max_bytes <= self.fetch_max_bytes:
-            limit = f"fetch_max_bytes ({self.fetch_max_bytes})"
-            raise ConfigError("receive_message_max_bytes", f"{self.receive_message_max_bytes} is not above {limit}")
+        if self.receive_message_max_bytes <= self.fetch_max_bytes and self.receive_message_max_bytes < _INT_MAX:
+            if "receive_message_max_bytes" in given:
+                limit = f"fetch_max_bytes ({self.fetch_max_bytes})"
+                raise ConfigError("receive_message_max_bytes", f"{self.receive_message_max_bytes} is not above {limit}")
+            object.__setattr__(self, "receive_message_max_bytes", min(2 * self.fetch_max_bytes, _INT_MAX))
         if self.group_instance_id is not None and self.group_id is None:
             raise ConfigError("group_instance_id", "needs a group_id")
         if self.group_id is None and given.get("enable_auto_commit"):

@@ -80,6 +80,16 @@ def test_group_keys_that_contradict_each_other_are_refused() -> None:
         ConsumerConfig.parse({"group_instance_id": "i"})
 
 
+@pytest.mark.parametrize(("fetch_bytes", "receive_bytes"), [(104_857_600, 209_715_200), (2**31 - 1, 2**31 - 1)])
+def test_the_largest_answer_follows_the_size_of_a_fetch_unless_it_was_set(fetch_bytes: int, receive_bytes: int) -> None:
+    config = ConsumerConfig.parse({"fetch_max_bytes": fetch_bytes})
+    assert config.receive_message_max_bytes == receive_bytes
+    with pytest.raises(ConfigError, match="receive_message_max_bytes: 104857600 is not above fetch_max_bytes"):
+        ConsumerConfig.parse({"fetch_max_bytes": fetch_bytes, "receive_message_max_bytes": 104_857_600})
+    both = {"fetch_max_bytes": 2**31 - 1, "receive_message_max_bytes": 2**31 - 1}
+    assert ConsumerConfig.parse(both).fetch_max_bytes == 2**31 - 1
+
+
 def test_assignors_are_found_by_name() -> None:
     given = ConsumerConfig.parse({"partition_assignment_strategy": "roundrobin,range"}).partition_assignment_strategy
     assert [a.name for a in resolve_assignors(given)] == ["roundrobin", "range"]
