@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from anabranch.client.arguments import shown
 from anabranch.client.group.assignors.cooperative_sticky import CooperativeStickyAssignor
+from anabranch.client.group.assignors.judged import JudgedAssignor
 from anabranch.client.group.assignors.marked import PartitionSpan, spread
 from anabranch.client.group.assignors.model import Assignor, Members, MemberSubscription, PartitionCounts
 from anabranch.client.group.assignors.range import RangeAssignor
@@ -45,5 +46,5 @@ def resolve_assignors(given: Sequence[object]) -> tuple[Assignor, ...]:
             instance = item() if isinstance(item, type) else item
             if not isinstance(instance, Assignor):
                 raise ConfigError("partition_assignment_strategy", f"{shown(item)} is no assignor")
-            found.append(instance)
+            found.append(JudgedAssignor(instance))
     return tuple(found)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
 from anabranch.client.errors import CommitFailedError
+from anabranch.client.group.assignors import Members, PartitionCounts, RangeAssignor
 from anabranch.client.group.coordinator_link import OffsetAndMetadata
 from anabranch.client.group.group_member import MemberState
 from anabranch.client.group.listener import RebalanceListener
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse
+from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from anabranch.protocol.generated.sync_group import SyncGroupRequest
 from anabranch.protocol.types import TopicPartition
 from tests.unit.client.scripted_group import T0, T1, Fixture, Listener, Run, ScriptedLink, reading
@@ -118,6 +121,53 @@ def test_an_assignment_of_a_lost_generation_is_ignored(run: Run) -> None:
             await member.poll_until(lambda: bool(member.held))
             assert member.held == {T1}
             assert listener.calls == [("assigned", [T1])]
+
+    run(check)
+
+
+class FaultyAssignor(RangeAssignor):
+    """A user's assignor. ``fault`` is what it returns, or raises if it is an exception."""
+
+    name = "faulty"
+
+    def __init__(self, in_data: bool, fault: Any) -> None:
+        self.in_data, self.fault = in_data, fault
+
+    def user_data(self, generation_id: int) -> bytes | None:
+        return self.faulty() if self.in_data else None
+
+    def assign(self, partition_counts: PartitionCounts, members: Members) -> Any:
+        return super().assign(partition_counts, members) if self.in_data else self.faulty()
+
+    def faulty(self) -> Any:
+        if isinstance(self.fault, Exception):
+            raise self.fault
+        return self.fault
+
+
+class LeadingLink(ScriptedLink):
+    async def _join(self, body: JoinGroupRequest) -> JoinGroupResponse:
+        answer = await super()._join(body)
+        if not answer.error_code:
+            answer.leader, answer.protocol_name = answer.member_id, "faulty"
+            answer.members = [JoinGroupResponseMember(member_id=answer.member_id, metadata=body.protocols[0].metadata)]
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("in_data", "fault"),
+    [
+        *((True, fault) for fault in (KeyError("data"), "text", 5)),
+        *((False, fault) for fault in (KeyError("data"), None, {5: []}, {"m": [("t", "0")]}, {"m": [("t", 2**31)]})),
+    ],
+)
+def test_a_fault_of_the_users_assignor_is_the_error_of_the_next_call(run: Run, in_data: bool, fault: Any) -> None:
+    async def check() -> None:
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, LeadingLink([T0]), partition_assignment_strategy=[FaultyAssignor(in_data, fault)])
+            with pytest.raises(KafkaError, match=r"INCONSISTENT_GROUP_PROTOCOL .* the assignor faulty: "):
+                await member.poll_until(lambda: False)
+            tasks.cancel_scope.cancel()
 
     run(check)
 
