@@ -44,6 +44,8 @@ class ControllerClient:
         self._client_id = client_id
         self._moved = trio.Event()
         self._connecting = trio.Lock()
+        self._attempt = trio.CancelScope()
+        """The attempt to connect that holds ``_connecting``."""
         self._channel: Channel | None = None
         self._nursery: trio.Nursery | None = None
         self._silence_s = silence_s
@@ -85,6 +87,8 @@ class ControllerClient:
             return
         moved = _place(address) != _place(self.address)
         self.address = address
+        if moved:
+            self._attempt.cancel()
         if moved and self._channel is not None:
             self._channel.close("another controller was elected")
             self._channel = None
@@ -192,14 +196,18 @@ class ControllerClient:
             address = self.address
             if address is None or self._nursery is None:
                 return None
-            channel = await Channel.connect(
-                self._env.network,
-                address.host,
-                address.port,
-                self._client_id,
-                timeout_s=timeout_s,
-                on_answer=self._on_answer,
-            )
+            channel: Channel | None = None
+            with trio.CancelScope() as self._attempt:  # the host of an earlier controller may never answer
+                channel = await Channel.connect(
+                    self._env.network,
+                    address.host,
+                    address.port,
+                    self._client_id,
+                    timeout_s=timeout_s,
+                    on_answer=self._on_answer,
+                )
+            if channel is None:
+                return None
             if _place(address) != _place(self.address) or self._nursery is None:
                 channel.close("another controller was elected")
                 return None

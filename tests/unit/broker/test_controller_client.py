@@ -110,6 +110,28 @@ async def test_a_request_is_sent_again_only_when_another_controller_is_elected(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.trio
+async def test_an_attempt_to_connect_ends_when_another_controller_is_elected(autojump_clock: MockClock) -> None:
+    """The machine of the first controller lost its power, so nothing refuses the connection."""
+    fabric, session = SimFabric(random.Random(1), delay_s=lambda: 0.001), FakeZk().session()
+    second = Controller(fabric, "second")
+    second.may_answer.set()
+    client = ControllerClient(Env(SimClock(), fabric.node("b"), random.Random(1), zk=session), session, "broker-1")
+    await session.create(ControllerZnode.PATH, znode("first", 1))
+    fabric.node("first")
+    fabric.cut("b", "first")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(second.run)
+        await nursery.start(client.run)
+        async with trio.open_nursery() as asking:
+            for _ in range(2):
+                asking.start_soon(client.request, REQUEST, 1, TIMEOUT_S, lambda _: False)
+            await wait_all_tasks_blocked()
+            await session.set(ControllerZnode.PATH, znode("second", 2))
+        assert (second.connections, second.asked) == (1, 2)
+        nursery.cancel_scope.cancel()
+
+
 @asynccontextmanager
 async def one_controller() -> AsyncIterator[tuple[Controller, ControllerClient]]:
     fabric, session = SimFabric(random.Random(1), delay_s=lambda: 0.001), FakeZk().session()
