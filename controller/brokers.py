@@ -67,10 +67,20 @@ def clock_ahead_ms(broker: LiveBroker, now_ms: int) -> int:
 
 
 def on_brokers_changed(context: Context, found: LockedBrokers) -> Decisions[None]:
+    """Like ``on_brokers_loaded``. Warn of brokers that have just registered, if their clocks differ from this one."""
+    image, now_ms = context.image, context.clock.now_ms()
+    known = {*image.refused_brokers.items(), *((id, broker.epoch) for id, broker in image.brokers.items())}
+    for id, broker in sorted(found.live.items()):
+        ahead_ms = clock_ahead_ms(broker, now_ms)
+        if abs(ahead_ms) > CLOCKS_DIFFER_MS and (id, broker.epoch) not in known:
+            logger.warning("broker.clock_differs", broker=id, ahead_ms=ahead_ms)
+    yield from on_brokers_loaded(context, found)
+
+
+def on_brokers_loaded(context: Context, found: LockedBrokers) -> Decisions[None]:
     """Act on the differences between the registrations and the image. Elections are the only writes."""
     image, registered = context.image, found.live
     refused, gone, joined, changed = difference(image, registered)
-    known = set(image.refused_brokers)  # these registered a while ago
     for id, why in refused.items():
         if image.refused_brokers.get(id) != registered[id].epoch:
             logger.error("broker.refused", broker=id, reason=why)
@@ -87,9 +97,6 @@ def on_brokers_changed(context: Context, found: LockedBrokers) -> Decisions[None
     for broker in joined:
         endpoint = inter_broker_endpoint(broker, context.config.inter_broker_listener_name)
         logger.info("broker.joined", broker=broker.id, epoch=broker.epoch, address=str(endpoint))
-        ahead_ms = clock_ahead_ms(broker, context.clock.now_ms())
-        if abs(ahead_ms) > CLOCKS_DIFFER_MS and broker.id not in known:
-            logger.warning("broker.clock_differs", broker=broker.id, ahead_ms=ahead_ms)
         image.brokers[broker.id] = broker
         context.senders.add(broker, endpoint)
         context.batch.everything_to(broker.id)

@@ -208,17 +208,9 @@ HANDLERS: Mapping[type, Handler] = dict(
 LOADING: Sequence[Row] = [
     _reading_all(FeaturesChanged, read_features_znode, features.on_features_loaded),
     _reading_all(ConfigsChanged, read_all_configs, config_changes.on_configs_loaded),
-    *(
-        (event, HANDLERS[event])
-        for event in (
-            FirstLeaderEpochChanged,
-            TopicListChanged,
-            DeletionsChanged,
-            BrokersChanged,
-            LogDirsFailed,
-            FeaturesDue,
-        )
-    ),
+    *((event, HANDLERS[event]) for event in (FirstLeaderEpochChanged, TopicListChanged, DeletionsChanged)),
+    _reading_all(BrokersChanged, read_locked, brokers.on_brokers_loaded),
+    *((event, HANDLERS[event]) for event in (LogDirsFailed, FeaturesDue)),
 ]
 """The handlers that read the whole cluster, in order. Each is named by the event that reports later changes."""
 ANSWERS: Mapping[type[BrokerRequest], Callable[[Context, BrokerAnswered], None]] = {

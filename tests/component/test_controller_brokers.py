@@ -13,6 +13,7 @@ from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownR
 from anabranch.protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
+from anabranch.runtime.sim_clock import SimClock
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
 from tests.support.controller.controller_cluster import ControllerCluster
@@ -143,3 +144,24 @@ async def test_controlled_shutdown_checks_the_broker_epoch_and_moves_no_single_r
     topic = CreatableTopic(name="elsewhere", num_partitions=4, replication_factor=1)
     await cluster.request(CreateTopicsRequest(topics=[topic]))
     assert set((await cluster.topic("elsewhere")).partitions[0]) == {2}
+
+
+async def test_the_clocks_of_brokers_are_compared_when_they_register_and_not_when_the_cluster_is_read(
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Registrations that a new controller finds may be old. That is no difference between clocks."""
+    broker, clock = cluster.brokers[1], SimClock()
+    broker.timestamp_ms = clock.now_ms()
+    broker.leave()
+    await broker.register()
+    await cluster.until(lambda: cluster.brokers[1].led().get(("t", 0)) == (1, 2))
+    await trio.sleep(3600)  # virtual time: until the registration is old
+    cluster.kill_controller(1000)
+    cluster.zk.end_session(cluster.sessions[1000].session_id)
+    await cluster.start_controller(1001)
+    await cluster.until(lambda: cluster.brokers[2].sent(UpdateMetadataRequest)[-1].controller_epoch == 2)
+    assert "broker.clock_differs" not in caplog.text
+    broker.timestamp_ms = clock.now_ms() - 120_000
+    broker.leave()
+    await broker.register()
+    await cluster.until(lambda: "broker.clock_differs" in caplog.text)

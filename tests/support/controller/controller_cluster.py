@@ -66,6 +66,7 @@ from anabranch.protocol.generated.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from anabranch.protocol.sentinels import NO_TIMESTAMP
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.env import Env, NoNodeError, Stream
 from anabranch.runtime.sim_clock import SimClock
@@ -115,6 +116,8 @@ class FakeBroker:
         self.appended: dict[str, int] = {}
         """The bytes appended to topics since the broker's start."""
         self.features = dict(cluster.features)
+        self.timestamp_ms = NO_TIMESTAMP
+        """The time in its registrations."""
         self.answering = trio.Event()
         self.answering.set()
         self._cluster = cluster
@@ -125,7 +128,9 @@ class FakeBroker:
         """Take a new ZooKeeper session and register in it."""
         self.session = self._cluster.zk.session()
         endpoints = [Endpoint("PLAINTEXT", f"broker{self.id}", BROKER_PORT)]
-        registration = BrokerRegistration(endpoints, rack=self._rack, features=self.features)
+        registration = BrokerRegistration(
+            endpoints, rack=self._rack, features=self.features, timestamp_ms=self.timestamp_ms
+        )
         path = paths.broker_id(self.id)
         await self.session.create(path, registration.encode(), ephemeral=True, make_parents=True)
 
