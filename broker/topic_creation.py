@@ -76,15 +76,16 @@ class TopicCreator:
             self._nursery.start_soon(self._create, name)
         return bool(fresh)
 
-    async def create(self, names: list[str]) -> dict[str, ErrorCode]:
+    async def create(self, names: list[str], waited_s: float) -> dict[str, ErrorCode]:
         """Create topics, and wait a moment for their leaders, unless another request waits for them already.
 
         Returns for each topic without leaders its error in Metadata: LEADER_NOT_AVAILABLE, or the error of its
-        creation. The wait is short, because the client's next requests wait for the response. The creation continues
-        after the wait.
+        creation. The wait is short, because the client's next requests wait for the response: at most ``MAX_WAIT_S``
+        with the ``waited_s`` seconds that the request has waited for other topics. The creation continues after the
+        wait.
         """
         if self.start(names):
-            with trio.move_on_after(MAX_WAIT_S):
+            with trio.move_on_after(max(0.0, MAX_WAIT_S - waited_s)):
                 for event in [self._running[name] for name in names]:
                     await event.wait()
                 await self._wait_for_metadata(

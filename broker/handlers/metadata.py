@@ -105,7 +105,8 @@ def _after_creation(
     ctx: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic], missing: list[str]
 ) -> Answer:
     async def create() -> MetadataResponse:
-        return await _named(ctx, request, asked, await ctx.node.topic_creator.create(missing))
+        waited_s = ctx.node.env.clock.monotonic() - ctx.begun  # a long request comes here in slices
+        return await _named(ctx, request, asked, await ctx.node.topic_creator.create(missing, waited_s))
 
     def failed(_error: object) -> MetadataResponse:
         errors = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)

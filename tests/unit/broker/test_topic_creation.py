@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
+from anabranch.broker import large_requests
+from anabranch.broker.client_session import ClientSession
+from anabranch.broker.deferred import Deferred
+from anabranch.broker.handlers.metadata import handle
+from anabranch.broker.joined_answer import Sink
 from anabranch.broker.metadata_cache import MetadataCache
-from anabranch.broker.topic_creation import TopicCreator
+from anabranch.broker.request_context import RequestContext
+from anabranch.broker.topic_creation import MAX_WAIT_S, TopicCreator
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.runtime.background import Background
+from anabranch.runtime.sim_clock import SimClock
 from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 
 pytestmark = pytest.mark.trio
@@ -80,3 +89,44 @@ async def test_the_reason_why_a_topic_was_not_created_is_logged(
     assert creator(controller, nursery).start(["t"])
     await trio.testing.wait_all_tasks_blocked()
     assert any("event=topic.not_created topic=t" in line and reason in line for line in caplog.messages)
+
+
+async def test_a_metadata_request_waits_once_for_all_topics_that_it_creates(
+    nursery: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The request is served in slices, one after the other. The client's next requests wait for the response."""
+    silent = Controller()
+    clock = SimClock()
+    metadata = SimpleNamespace(
+        brokers={1},
+        topics={},
+        endpoints=lambda listener: [],
+        controller_id=lambda: 1,
+        partition_count=lambda name: None,
+    )
+    node: Any = SimpleNamespace(
+        metadata=metadata,
+        cluster_id="c",
+        config=SimpleNamespace(values={"auto.create.topics.enable": True}),
+        env=SimpleNamespace(clock=clock),
+        topic_creator=creator(silent, nursery),
+        later=lambda work, _failed: later(nursery, work),
+    )
+    names = [f"orders-{number}" for number in range(1_000)]
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
+    ctx: Any = RequestContext(node, "PLAINTEXT", "host", "client", request.API_KEY, 9, 1, ClientSession(1))
+    ctx.begun = clock.monotonic()
+    answer: Any = await large_requests.serve(handle, ctx, request, Sink(1 << 20, lambda delta: None, lambda part: None))
+    assert (await answer.value()).error is None
+    assert len(silent.asked) == len(names)
+    assert clock.monotonic() - ctx.begun <= MAX_WAIT_S
+
+
+def later(nursery: Any, work: Any) -> Deferred[Any]:
+    answer: Deferred[Any] = Deferred()
+
+    async def run() -> None:
+        answer.fill(await work())
+
+    nursery.start_soon(run)
+    return answer
