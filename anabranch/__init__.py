@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         ClientFailedError,
         CommitFailedError,
         ErrorCode,
+        ForkedClientError,
         IllegalStateError,
         InvalidMetadataError,
         KafkaError,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         RefusedWithBatchError,
         RetriableError,
         UnassignedParentError,
+        WakeupError,
     )
     from anabranch.protocol.types import TopicPartition
     from anabranch.real.admin import Admin
@@ -77,6 +79,7 @@ __all__ = [
     "ErrorCode",
     "FeatureMetadata",
     "FeatureUpdate",
+    "ForkedClientError",
     "GroupDescription",
     "GroupListing",
     "IllegalStateError",
@@ -105,6 +108,7 @@ __all__ = [
     "UnassignedParentError",
     "UpgradeType",
     "WaitsFor",
+    "WakeupError",
 ]
 
 _ERRORS = frozenset(
@@ -114,6 +118,7 @@ _ERRORS = frozenset(
         "ClientFailedError",
         "CommitFailedError",
         "ErrorCode",
+        "ForkedClientError",
         "IllegalStateError",
         "InvalidMetadataError",
         "KafkaError",
@@ -127,6 +132,7 @@ _ERRORS = frozenset(
         "RefusedWithBatchError",
         "RetriableError",
         "UnassignedParentError",
+        "WakeupError",
     }
 )
 

@@ -20,7 +20,8 @@ CLIENTS = {
     "Consumer": (
         "consumer/consumer.py",
         "Generic[Key, Value]",
-        "def __iter__(self) -> Iterator[ConsumerRecord[Key, Value]]: ...\n"
+        "def wakeup(self) -> None: ...\n"
+        "    def __iter__(self) -> Iterator[ConsumerRecord[Key, Value]]: ...\n"
         "    def batches(self, *, max_records: int | None = None) -> Iterator[Records[Key, Value]]: ...",
     ),
     "Admin": ("admin/admin.py", "", ""),

@@ -22,6 +22,7 @@ __all__ = [
     "CommitFailedError",
     "CoordinatorMovedError",
     "ErrorCode",
+    "ForkedClientError",
     "IllegalStateError",
     "InvalidMetadataError",
     "KafkaError",
@@ -35,6 +36,7 @@ __all__ = [
     "RefusedWithBatchError",
     "RetriableError",
     "UnassignedParentError",
+    "WakeupError",
     "error_for",
 ]
 
@@ -58,6 +60,28 @@ class ClientFailedError(KafkaError, ClientClosedError):
         self.cause = cause
         super().__init__(ErrorCode.UNKNOWN_SERVER_ERROR, f"a task of this {client} ended by an error: {cause!r}")
         self.__cause__ = cause
+
+
+class ForkedClientError(KafkaError, IllegalStateError):
+    """A child process of ``fork`` used a client that its parent process has started.
+
+    The client's connections and its event loop belong to the parent. A client that is made or started in the child
+    works.
+    """
+
+    def __init__(self, client: str) -> None:
+        super().__init__(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"this {client} was started before the process forked, and belongs to the parent process: make one in "
+            f"each process",
+        )
+
+
+class WakeupError(Exception):
+    """Another thread called ``wakeup`` of the blocking consumer. No record is lost, and the consumer can be used."""
+
+    def __init__(self) -> None:
+        super().__init__("wakeup() was called")
 
 
 class UnassignedParentError(IllegalStateError):

@@ -8,15 +8,17 @@ leave its group, over connections that are still open.
 from __future__ import annotations
 
 import logging
+import os
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
+from weakref import WeakSet
 
 import anyio
 
 from anabranch.client.arguments import duration, judged, optional
 from anabranch.client.config import ClientConfig
-from anabranch.client.errors import ClientClosedError, ClientFailedError
+from anabranch.client.errors import ClientClosedError, ClientFailedError, ForkedClientError
 from anabranch.client.group.coordinator_link import CoordinatorLink
 from anabranch.client.net.connections import Connections, ConnectionSettings
 from anabranch.client.net.metadata import Metadata
@@ -27,6 +29,8 @@ from anabranch.runtime.env import Env
 
 Config = TypeVar("Config", bound=ClientConfig)
 _log = logging.getLogger(__name__)
+_started: WeakSet[Client[Any]] = WeakSet()
+"""The clients that were started in this process."""
 
 
 @judged({"close": {"timeout_ms": optional(duration)}})
@@ -40,6 +44,8 @@ class Client(ABC, Generic[Config]):
         self._closing: anyio.Event | None = None
         """Set when the client is closed; None while no task has begun to close it."""
         self._closed = False
+        self._forked = False
+        """Whether this process is a child of the process that started the client."""
         self._failure: ClientFailedError | None = None
         """The error of the first background task that ended by an error."""
         self._connections: Connections
@@ -51,6 +57,8 @@ class Client(ABC, Generic[Config]):
         return self._config
 
     def _ensure_open(self) -> None:
+        if self._forked:
+            raise ForkedClientError(type(self).__name__)
         if self._failure is not None:
             raise ClientFailedError(self._failure.client, self._failure.cause)
         if self._tasks is None or self._closed:
@@ -110,6 +118,10 @@ class Client(ABC, Generic[Config]):
     def _on_failure(self, failure: ClientFailedError) -> None:
         """End what waits for the background tasks."""
 
+    def _on_fork(self) -> None:
+        """React, in a child process, to a fork: nothing may be sent, and nothing will be answered."""
+        self._forked = self._closed = True
+
     async def _stop(self, clean: bool) -> None:
         """Finish running work; ``clean`` is False when an exception ends the block."""
 
@@ -135,12 +147,14 @@ class Client(ABC, Generic[Config]):
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
+        _started.add(self)
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         await self._end(clean=exc is None)
+        _started.discard(self)
         if self._failure is not None and exc is None:
             raise self._failure
 
@@ -163,6 +177,8 @@ class Client(ABC, Generic[Config]):
             await self._end(clean=True, timeout_ms=timeout_ms)
 
     async def _end(self, clean: bool, timeout_ms: float | None = None) -> None:
+        if self._forked:
+            return  # the parent process ends it
         assert self._tasks is not None
         try:
             with anyio.move_on_after(None if timeout_ms is None else timeout_ms / 1000):
@@ -182,3 +198,12 @@ class Client(ABC, Generic[Config]):
             self._metadata.close()
             self._connections.close()
             self._closing.set()
+
+
+def _in_child() -> None:
+    for client in list(_started):
+        client._on_fork()
+    _started.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -113,6 +113,10 @@ class SocketStream(_Socket):
     def peer(self) -> str:
         return self._peer
 
+    @property
+    def sock(self) -> socket.socket:
+        return self._socket
+
     async def wait_readable(self) -> None:
         await self._until(self._waits.readable)
 
@@ -326,7 +330,7 @@ class SocketNetwork:
             return await self._connect_to(addresses[0])
         return await connect_to_one(addresses, self._connect_to)
 
-    async def _connect_to(self, found: tuple[Any, ...]) -> Stream:
+    async def _connect_to(self, found: tuple[Any, ...]) -> SocketStream:
         family, kind, protocol, _name, address = found
         sock = socket.socket(family, kind, protocol)
         try:

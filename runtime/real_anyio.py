@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
 import random
 import socket
 import time
+from typing import Any
+from weakref import WeakSet
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
 from anabranch.runtime.env import Env
-from anabranch.runtime.os_sockets import AddressInfo, SocketNetwork, Waits, passive_host
+from anabranch.runtime.os_sockets import AddressInfo, SocketNetwork, SocketStream, Waits, passive_host
 
 
 class RealClock:
@@ -25,12 +30,16 @@ class RealClock:
 
 
 async def _resolve(host: str, port: int, passive: bool) -> AddressInfo:
-    return await anyio.getaddrinfo(
-        passive_host(host) if passive else host,
-        port,
-        type=socket.SOCK_STREAM,
-        flags=socket.AI_PASSIVE if passive else 0,
+    look_up = functools.partial(
+        socket.getaddrinfo, passive_host(host) if passive else host, port, type=socket.SOCK_STREAM
     )
+    flags = socket.AI_PASSIVE if passive else 0
+    with contextlib.suppress(OSError):
+        return look_up(flags=flags | socket.AI_NUMERICHOST)  # without a thread
+    try:
+        return await anyio.to_thread.run_sync(functools.partial(look_up, flags=flags), abandon_on_cancel=True)
+    except RuntimeError:  # no thread can be started when the interpreter ends
+        return look_up(flags=flags)
 
 
 ANYIO_WAITS = Waits(
@@ -50,6 +59,29 @@ class RealNetwork(SocketNetwork):
 
     def __init__(self) -> None:
         super().__init__(ANYIO_WAITS)
+
+    async def _connect_to(self, found: tuple[Any, ...]) -> SocketStream:
+        stream = await super()._connect_to(found)
+        _connected.add(stream.sock)
+        return stream
+
+
+_connected: WeakSet[socket.socket] = WeakSet()
+
+
+def _disconnect_in_child() -> None:
+    """Replace the sockets of a forked child by the null device. A byte that the child sent or read would be wrong.
+
+    A socket that is closed instead would go on in the event queue of the kernel, which parent and child share.
+    """
+    null = os.open(os.devnull, os.O_RDWR)
+    for sock in list(_connected):
+        if sock.fileno() >= 0:
+            os.dup2(null, sock.fileno(), inheritable=False)
+    os.close(null)
+
+
+os.register_at_fork(after_in_child=_disconnect_in_child)
 
 
 def client_env(*, rng: random.Random | None = None) -> Env:

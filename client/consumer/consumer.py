@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Self, Unpack
 
@@ -43,6 +44,15 @@ Offsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 
 _UNCLEAN_LEAVE_S = 1.0
 """Seconds for which a consumer tries to leave its group after an exception or a cancellation."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRecords:
+    """Records of one partition, and the state of the partition when they were taken."""
+
+    records: Records[Any, Any]
+    state: AssignedPartition
+    version: int
 
 
 @judged(CONSUMER_RULES)
@@ -138,6 +148,10 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
     ) -> None:
         self._current = None
         await super().__aexit__(exc_type, exc, tb)
+
+    def _on_fork(self) -> None:
+        super()._on_fork()
+        self._current = None
 
     def _on_failure(self, failure: ClientFailedError) -> None:
         self._changed.set()
@@ -290,6 +304,26 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             await self._changed.wait(min(left, self._config.heartbeat_interval_ms / 1000))
             self._ensure_open()
 
+    async def _take_one(self, limit: int) -> TakenRecords:
+        """Between 1 and ``limit`` records of one partition, however long it takes."""
+        while True:
+            for records in (await self._take((), self._config.default_api_timeout_ms, limit, most=1)).values():
+                return self._taken(records)
+
+    def _taken(self, records: Records[Any, Any]) -> TakenRecords:
+        state = self._subscription.state(records.partition)
+        return TakenRecords(records, state, state.version)
+
+    def _give_back(self, taken: TakenRecords, read: int) -> None:
+        """Deliver again, later, what was taken last, but for the first ``read`` records.
+
+        If the position was set meanwhile, or the partition is not assigned any more, nothing is delivered again.
+        """
+        state = taken.state
+        if state.version == taken.version and self._subscription.partitions.get(state.tp) is state:
+            state.give_back(taken.records.spans, read)
+            self._traffic.records -= len(taken.records) - read
+
     async def _call_back(self) -> None:
         """Run the callbacks that are due. Partitions that the member lost during a long callback are given up."""
         if self._subscription.takes_every_partition:
@@ -349,7 +383,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         return self
 
     async def __anext__(self) -> ConsumerRecord[Key, Value]:
-        if self._closed:
+        if self._closed and not self._forked:
             raise StopAsyncIteration
         try:
             return await self.getone()
@@ -366,7 +400,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
 
         When the caller takes the next records, the previous records count as processed.
         """
-        while not self._closed:
+        while not self._closed or self._forked:
             try:
                 found = await self._take((), self._config.default_api_timeout_ms, max_records, most=1)
             except ClientClosedError:

@@ -345,6 +345,11 @@ class Accumulator:
         for topic in self.topics.values():
             topic.replacement = None
 
+    def forget(self, error: KafkaError) -> None:
+        """Give the error to all handles without an outcome. Nobody is woken: no loop runs."""
+        for batch in self.unresolved():
+            batch.error = error
+
     def unresolved(self) -> list[ProducerBatch]:
         """Every batch whose outcome is open, oldest first within a partition."""
         found: list[ProducerBatch] = []

@@ -16,6 +16,7 @@ from anabranch.client.errors import (
     BufferExhaustedError,
     ClientFailedError,
     ErrorCode,
+    ForkedClientError,
     KafkaError,
     KafkaTimeoutError,
     PartitionMarkedError,
@@ -108,6 +109,10 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
     def _on_failure(self, failure: ClientFailedError) -> None:
         self._accumulator.abort(failure)
         self._on_progress()
+
+    def _on_fork(self) -> None:
+        super()._on_fork()
+        self._accumulator.forget(ForkedClientError(type(self).__name__))
 
     async def _stop(self, clean: bool) -> None:
         try:

@@ -227,10 +227,15 @@ class RecordHandle:
 
     async def wait(self) -> RecordMetadata:
         """Wait for the outcome; the same as ``await handle``."""
-        batch, index = self._locate()
+        batch, _ = self._locate()
         while not batch.resolved:
             await batch.wait()
-            batch, index = self._locate()
+            batch, _ = self._locate()
+        return self.outcome()
+
+    def outcome(self) -> RecordMetadata:
+        """The metadata of a record that is ``done``, or its error. Any thread may call this."""
+        batch, index = self._locate()
         error = batch.error_of(index)
         if error is not None:
             raise error

@@ -155,6 +155,11 @@ class Records(Sequence[ConsumerRecord[KeyOut, ValueOut]], Generic[KeyOut, ValueO
         self._items: list[ConsumerRecord[KeyOut, ValueOut]] | None = None
 
     @property
+    def spans(self) -> list[tuple[FetchedBatch, int, int]]:
+        """The records as ranges of indexes into fetched batches."""
+        return self._spans
+
+    @property
     def first_batch(self) -> RecordBatch:
         """The batch that the first record comes from."""
         return self._spans[0][0].batch

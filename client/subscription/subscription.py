@@ -168,6 +168,28 @@ class AssignedPartition:
                 self._pass_gap()
         return spans
 
+    def give_back(self, spans: list[tuple[FetchedBatch, int, int]], read: int) -> None:
+        """Undo the end of a ``take`` that returned ``spans``: all records but the first ``read`` are buffered again.
+
+        The position must not have moved since.
+        """
+        unread: list[FetchedBatch] = []
+        epoch = NO_EPOCH
+        for fetched, start, stop in spans:
+            count = min(read, stop - start)
+            read -= count
+            if count:
+                epoch = fetched.leader_epoch
+            if count < stop - start:
+                fetched.taken -= stop - start - count
+                unread.append(fetched)
+        for fetched in reversed(unread):
+            if not self.buffer or self.buffer[0] is not fetched:
+                self.buffer.appendleft(fetched)
+                self.buffered_bytes += fetched.size_bytes
+        if unread:
+            self.position, self.position_epoch = unread[0].position(), epoch
+
     def pass_start(self, log_start_offset: int) -> None:
         """Move the position to the start of the log, if the position is before the start and nothing is buffered.
 

@@ -1,0 +1,180 @@
+"""The blocking consumer. Batches of records cross from the loop's thread, and the reader iterates in its own thread."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from operator import length_hint
+from typing import Any
+
+from anabranch.blocking.client import BlockingClient
+from anabranch.blocking.hand_over import next_size
+from anabranch.blocking.loop_thread import Call
+from anabranch.client import ConsumerRecord, Records
+from anabranch.client.consumer.consumer import TakenRecords
+from anabranch.client.errors import (
+    ClientClosedError,
+    ClientFailedError,
+    IllegalStateError,
+    RecordDeserializationError,
+    WakeupError,
+)
+from anabranch.protocol.types import TopicPartition
+from anabranch.real.consumer import Consumer as AsyncConsumer
+
+_ANY_THREAD = frozenset({"metrics"})
+
+
+class Consumer(BlockingClient[AsyncConsumer]):
+    """A blocking ``anabranch.Consumer``; iterate it for records.
+
+    One thread at a time may use a consumer: a call raises ``IllegalStateError`` while another thread is in a call.
+    ``wakeup``, ``close`` and ``metrics`` may be called by any thread.
+
+    The iteration takes records from the loop's thread in batches of at most ``max_poll_records``, and of fewer records
+    if the program is slow. Only the records that were returned count as read: a commit does not include the others.
+    """
+
+    _factory = AsyncConsumer
+
+    def __init__(self, *args: Any, **config: Any) -> None:
+        super().__init__(*args, **config)
+        self._in_use = threading.Lock()
+        self._user = 0
+        """The thread that is in a call; 0 if there is none."""
+        self._call: Call | None = None
+        self._woken = False
+        self._taken: TakenRecords | None = None
+        """The records that crossed last."""
+        self._rest: Iterator[ConsumerRecord] = iter(())
+        """Those of them that are decoded and not read yet."""
+        self._decoded = 0
+        self._failure: Exception | None = None
+        """The error of the first record that could not be decoded. It is raised after the records before."""
+        self._failed = 0
+        """1 after ``_failure`` was raised: the record counts as read."""
+        self._size = 1
+        self._taken_at = 0.0
+
+    # ------------------------------------------------------------ threads
+
+    def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        loop = self._running()
+        if loop.is_current:
+            return self._run_in_callback(function, *args, **kwargs)
+        if function.__name__ in _ANY_THREAD:
+            return loop.call(functools.partial(function, *args, **kwargs))
+        if not self._in_use.acquire(blocking=False):
+            raise IllegalStateError("another thread is in a call of this consumer: one thread at a time may use it")
+        try:
+            if self._woken:
+                self._woken = False
+                raise WakeupError
+            self._call = call = loop.begin(functools.partial(self._in_loop, function, args, kwargs), self._put_back)
+            loop.wait(call)
+            return call.result()
+        finally:
+            self._call = None
+            self._in_use.release()
+
+    async def _in_loop(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._give_back()
+        result = function(*args, **kwargs)
+        return await result if isinstance(result, Awaitable) else result
+
+    def wakeup(self) -> None:
+        """End the call that another thread waits in, with ``WakeupError``; else the next call raises it. Any thread."""
+        if not self._interrupt(WakeupError()):
+            self._woken = True
+
+    def _on_closing(self) -> None:
+        self._interrupt(ClientClosedError(f"this {type(self).__name__} is closed"))
+
+    def _interrupt(self, reason: Exception) -> bool:
+        """Let the running call end with ``reason``; False if there is none."""
+        call, loop = self._call, self._loop
+        return call is not None and loop is not None and bool(loop.call(functools.partial(call.interrupt, reason)))
+
+    def _on_fork(self) -> None:
+        super()._on_fork()
+        list(self._rest)  # no record that the parent reads too is returned here
+
+    # ------------------------------------------------------------ records
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        self._ensure_usable()
+        return itertools.chain.from_iterable(self._batches_to_read())
+
+    def _batches_to_read(self) -> Iterator[Iterator[ConsumerRecord]]:
+        while True:
+            if not length_hint(self._rest):
+                try:
+                    self._take_more()
+                except ClientFailedError:
+                    raise
+                except ClientClosedError:
+                    return
+            yield self._rest
+
+    def getone(self, *partitions: TopicPartition) -> ConsumerRecord:
+        """The next record, however long it takes. The position moves by one record."""
+        if partitions:
+            record: ConsumerRecord = self._run(self._client.getone, *partitions)
+            return record
+        while True:
+            for record in self._rest:
+                return record
+            self._take_more()
+
+    def batches(self, *, max_records: int | None = None) -> Iterator[Records]:
+        """Batches of records like ``anabranch.Consumer.batches``."""
+        timeout_ms = self._client.config.default_api_timeout_ms
+        while True:
+            found: dict[TopicPartition, Records] = self._run(self._client._take, (), timeout_ms, max_records, 1)
+            yield from found.values()
+
+    def _take_more(self) -> None:
+        """Let at least one record cross, and decode what crossed."""
+        if self._failure is not None:
+            failure, self._failure, self._failed = self._failure, None, 1
+            raise failure
+        if self._taken is not None:
+            elapsed_s = time.monotonic() - self._taken_at
+            self._size = next_size(self._decoded, elapsed_s, self._client.config.max_poll_records)
+        taken: TakenRecords = self._run(self._client._take_one, self._size)
+        items: list[ConsumerRecord] = []
+        try:
+            items.extend(taken.records)
+        except Exception as error:
+            self._failure = error
+        self._taken, self._taken_at, self._failed = taken, time.monotonic(), 0
+        self._decoded, self._rest = len(items), iter(items)
+
+    def _give_back(self) -> None:
+        """Put the unread records back, so that the position of the client is that of the reader. In the loop."""
+        taken, self._taken = self._taken, None
+        if taken is None:
+            return
+        unread = len(list(self._rest))  # one step for all threads, and the iterator is at its end now
+        read = self._decoded - unread + self._failed
+        if self._failure is not None and not isinstance(self._failure, RecordDeserializationError):
+            read = len(taken.records)
+        self._failure = None
+        if read < len(taken.records):
+            self._client._give_back(taken, read)
+            self._size = max(1, read)
+
+    def _put_back(self, result: Any) -> None:
+        """Put back records of a call whose caller was interrupted before it had them."""
+        if isinstance(result, TakenRecords):
+            self._client._give_back(result, 0)
+        elif isinstance(result, dict):
+            for records in result.values():
+                if isinstance(records, Records):
+                    self._client._give_back(self._client._taken(records), 0)
+
+    async def _before_close(self) -> None:
+        self._give_back()

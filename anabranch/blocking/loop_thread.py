@@ -1,0 +1,201 @@
+"""An event loop in a daemon thread, and calls of other threads that wait for functions in the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+
+from anabranch.client.errors import ClientClosedError, IllegalStateError
+
+
+class Call:
+    """One call of a function in the loop. ``finished`` and ``result`` are for the caller's thread."""
+
+    __slots__ = ("_abandoned", "_done", "_error", "_function", "_on_lost", "_result", "_scope", "is_over")
+
+    def __init__(self, function: Callable[[], Any], on_lost: Callable[[Any], None] | None = None) -> None:
+        self._function = function
+        self._on_lost = on_lost
+        self._scope: anyio.CancelScope | None = None
+        self._abandoned: BaseException | None = None
+        self.is_over = False
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def finished(self, timeout_s: float = -1) -> bool:
+        """Wait until the call is over; False if it is not over in time. A signal's exception interrupts the wait."""
+        if not self._done.acquire(timeout=timeout_s):
+            return False
+        self._done.release()
+        return True
+
+    def result(self) -> Any:
+        """The result of a call that is over, or its exception."""
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # else the exception and the frames of its traceback refer to each other
+        return self._result
+
+    async def carry_out(self) -> None:
+        """Call the function, await its result if it is a coroutine, and wake the thread that waits."""
+        try:
+            with anyio.CancelScope() as self._scope:
+                if self._abandoned is not None:
+                    self._scope.cancel()
+                result = self._function()
+                self._result = await result if inspect.isawaitable(result) else result
+            self._error = self._abandoned
+            if self._abandoned is not None and not self._scope.cancelled_caught:
+                self._lose()
+        except anyio.get_cancelled_exc_class():
+            self._error = ClientClosedError("the client was closed during this call")
+            raise
+        except BaseException as error:  # of a user's callback too: it belongs to the caller, not to this thread
+            self._error = error
+        finally:
+            self.end()
+
+    def abandon(self, reason: BaseException) -> None:
+        """Cancel the function, for a caller that does not wait any more. A result that is there already is lost."""
+        if self._abandoned is not None:
+            return
+        self._abandoned = reason
+        if not self.is_over:
+            if self._scope is not None:
+                self._scope.cancel()
+        elif self._error is None:
+            self._lose()
+
+    def interrupt(self, reason: BaseException) -> bool:
+        """Cancel the function, for another thread: the caller gets ``reason``. False if the call is over."""
+        if not self.is_over:
+            self.abandon(reason)
+        return not self.is_over
+
+    def _lose(self) -> None:
+        result, self._result = self._result, None
+        if self._on_lost is not None:
+            self._on_lost(result)
+
+    def refuse(self, reason: BaseException) -> None:
+        """End a call that was not carried out."""
+        if not self.is_over:
+            self._error = reason
+            self.end()
+
+    def end(self) -> None:
+        self.is_over = True
+        self._done.release()
+
+
+class LoopThread:
+    """A daemon thread with an event loop. Its methods are for all other threads."""
+
+    def __init__(self, backend: str, name: str) -> None:
+        self._backend = backend
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._ready = Call(lambda: None)
+        self._calls: set[Call] = set()
+        self._call_soon: Callable[[Callable[[], object]], object]
+        self._tasks: TaskGroup
+        self._stopping: anyio.Event
+
+    def start(self) -> None:
+        """Start the thread, and return when its loop runs."""
+        self._thread.start()
+        self._ready.finished()
+        self._ready.result()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is this thread: a callback."""
+        return threading.get_ident() == self._thread.ident
+
+    def call(self, function: Callable[[], Any], on_lost: Callable[[Any], None] | None = None) -> Any:
+        """Call a plain or async function in the loop, and wait for its result.
+
+        The exception of a signal, such as KeyboardInterrupt, ends the wait at once and cancels the function. If the
+        function had a result already, ``on_lost`` gets it, in this thread.
+        """
+        call = self.begin(function, on_lost)
+        self.wait(call)
+        return call.result()
+
+    def begin(self, function: Callable[[], Any], on_lost: Callable[[Any], None] | None = None) -> Call:
+        """Let the loop call a function, without waiting for it."""
+        if self.is_current:
+            raise IllegalStateError("a callback runs in the client's own thread, so it cannot wait for the client")
+        call = Call(function, on_lost)
+        self._calls.add(call)
+        self.call_soon(functools.partial(self._start_call, call))
+        return call
+
+    def wait(self, call: Call, timeout_s: float = -1) -> bool:
+        """Wait until the call is over, at most ``timeout_s``; cancel it if a signal interrupts the wait."""
+        try:
+            return call.finished(timeout_s)
+        except BaseException as error:
+            self.call_soon(functools.partial(call.abandon, error))
+            raise
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a plain function in the loop, without waiting for it. Raises ClientClosedError if the loop has ended."""
+        try:
+            self._call_soon(function)
+        except RuntimeError as ended:
+            raise ClientClosedError("the client is closed") from ended
+
+    def stop(self) -> None:
+        """Let the loop cancel its tasks and end, then the thread."""
+        with contextlib.suppress(ClientClosedError):
+            self.call_soon(self._stopping.set)
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Return when the thread has ended, or after ``timeout_s``."""
+        self._thread.join(timeout_s)
+
+    def _start_call(self, call: Call) -> None:
+        if not self._stopping.is_set():
+            self._tasks.start_soon(self._carry_out, call)
+
+    async def _carry_out(self, call: Call) -> None:
+        self._calls.discard(call)
+        await call.carry_out()
+
+    def _run(self) -> None:
+        try:
+            anyio.run(self._host, backend=self._backend)
+        except BaseException as error:
+            if self._ready.is_over:
+                raise
+            self._ready.refuse(error)
+        for call in list(self._calls):
+            call.refuse(ClientClosedError("the client is closed"))
+
+    async def _host(self) -> None:
+        if self._backend == "trio":
+            import trio
+
+            self._call_soon = trio.lowlevel.current_trio_token().run_sync_soon
+        else:
+            soon = asyncio.get_running_loop().call_soon_threadsafe
+            # Not in the context of the caller, which may belong to another event loop.
+            self._call_soon = functools.partial(soon, context=copy_context())
+        self._stopping = anyio.Event()
+        async with anyio.create_task_group() as self._tasks:
+            self._ready.end()
+            await self._stopping.wait()
+            self._tasks.cancel_scope.cancel()
