@@ -203,7 +203,12 @@ class FetchSessionCache:
             owner.add(session.session_id)
 
     def count(self, session: FetchSession) -> bool:
-        """Count the session's partitions. If there are too many in all, the session is removed: returns False."""
+        """Count the session's partitions. If there are too many in all, the session is removed: returns False.
+
+        A session that was removed before does not count: also False.
+        """
+        if self._sessions.get(session.session_id) is not session:
+            return False
         self.partitions += len(session.partitions) - session.counted
         session.counted = len(session.partitions)
         if self.partitions <= self._max_partitions:

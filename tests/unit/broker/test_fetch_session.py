@@ -153,3 +153,16 @@ def test_a_session_ends_with_the_connection_of_its_last_fetch() -> None:
     assert sessions.get(stays.session_id) is stays
     sessions.connection_ended(second)
     assert len(sessions) == sessions.partitions == 0
+
+
+def test_a_session_that_ended_while_its_partitions_were_added_does_not_count() -> None:
+    """The partitions of a large fetch are added in steps, and its connection may end in between."""
+    sessions, _ = cache(2, max_partitions=10)
+    session, owner = sessions.create(8), set[int]()
+    assert session is not None
+    sessions.touch(session, owner)
+    sessions.connection_ended(owner)
+    session.add(request(8))
+    assert not sessions.count(session)
+    assert sessions.partitions == 0
+    made(sessions, 10)
