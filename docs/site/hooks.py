@@ -70,7 +70,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         if linked in pages:
             return f"[{text}]({relpath(pages[linked], dirname(at) or '.')}{'#' if anchor else ''}{anchor})"
         if linked.startswith("docs/") and (ROOT / linked).is_file():
-            return found[0]
+            return f"[{text}]({relpath(linked.removeprefix('docs/'), dirname(at) or '.')})"
         return text if text.strip("`") == linked else f"{text} (`{linked}`)"
 
     parts, end = [], 0
