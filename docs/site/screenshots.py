@@ -1,4 +1,4 @@
-"""Makes the console's picture of a topic in ``docs/``: ``python docs/site/screenshots.py``, in some minutes. Needs Chromium.
+"""Makes the console's picture in ``docs/``: ``python docs/site/screenshots.py``, in some minutes. Needs Chromium.
 
 A topic of four partitions is grown twice and shrunk once while records are written and two groups read.
 """

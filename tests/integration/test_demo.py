@@ -15,6 +15,7 @@ from anabranch.cli.own_command import this_command
 from anabranch.protocol.records import iter_batches
 from tests.support.install import only_extras
 from tests.support.seen.cli_schema import valid_json
+from tests.support.seen.page_blocks import join_lines
 
 pytestmark = pytest.mark.integration
 
@@ -73,7 +74,9 @@ def test_the_demo_passes_and_the_audit_names_an_edited_record(tmp_path: Path) ->
     data[at] ^= 0x01
     segment.write_bytes(data)
     report_file = tmp_path / "audit.json"
-    command = re.search(r"^\.venv/bin/anabranch (audit anabranch-demo/export .*)$", README.read_text(), re.MULTILINE)
+    command = re.search(
+        r"^\.venv/bin/anabranch (audit anabranch-demo/export .*)$", join_lines(README.read_text()), re.MULTILINE
+    )
     assert command is not None
     # The archive of classes would cost more than the audit; tests/integration/test_class_archive.py writes one.
     options = ["--json", str(report_file), "--no-class-archive"]

@@ -50,8 +50,8 @@ SIMULATED = [
 ]
 """The names that the example of a simulation uses."""
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-COLUMNS = 82
-"""The columns of a code block on the site, at the width of a laptop."""
+COLUMNS = 80
+"""The columns of a code block on the site in a window of 1,280 pixels."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
 SOURCE_FILE = re.compile(
@@ -100,7 +100,7 @@ def test_a_page_has_one_first_level_heading_at_its_top(page: Path) -> None:
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_no_comment_in_a_code_block_is_cut_off_at_the_right(page: Path) -> None:
-    """The site shows about 80 columns. A table of values or an output may be wider, and is scrolled."""
+    """The site shows 80 columns. A table of values or an output may be wider, and is scrolled."""
     wide = [line for fence in FENCE.findall(page.read_text()) for line in fence.splitlines() if len(line) > COLUMNS]
     assert [line for line in wide if page == ROOT / "README.md" or re.search(r"\s# ", line)] == []
 
