@@ -87,6 +87,12 @@ def duration(name: str, value: Any) -> float:
     raise refused(ValueError, name, value, allowed)
 
 
+def function(name: str, value: Any) -> Any:
+    if callable(value):
+        return value
+    raise refused(TypeError, name, value, "a function")
+
+
 def flag(name: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value

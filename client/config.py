@@ -274,6 +274,8 @@ class ConsumerConfig(ClientConfig):
         default=("range", "cooperative-sticky"), metadata={"rule": _parse_assignors}
     )
     enable_auto_commit: bool = _flag(True)
+    enable_auto_offset_store: bool = _flag(True)
+    """Whether a record counts as processed when the user asks for the next one. If not: when its offset is stored."""
     auto_commit_interval_ms: int = _int(5_000)
     auto_offset_reset: str = _choice("latest", "earliest", "latest", "none")
     isolation_level: str = _choice("read_uncommitted", "read_uncommitted", "read_committed")
@@ -313,6 +315,8 @@ class ConsumerConfig(ClientConfig):
             raise ConfigError("group_instance_id", "needs a group_id")
         if self.group_id is None and given.get("enable_auto_commit"):
             raise ConfigError("enable_auto_commit", "needs a group_id")
+        if self.group_id is None and not self.enable_auto_offset_store:
+            raise ConfigError("enable_auto_offset_store", "needs a group_id if it is false")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

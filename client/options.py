@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    SentKey = TypeVar("SentKey", default=bytes | bytearray | memoryview)
-    SentValue = TypeVar("SentValue", default=bytes | bytearray | memoryview)
+    SentKey = TypeVar("SentKey", default=bytes | bytearray | memoryview, contravariant=True)
+    SentValue = TypeVar("SentValue", default=bytes | bytearray | memoryview, contravariant=True)
     Key = TypeVar("Key", default=bytes | None)
     Value = TypeVar("Value", default=bytes | None)
     KeyOut = TypeVar("KeyOut", default=bytes | None, covariant=True)
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:  # defaults of type variables came with Python 3.13
     from typing import TypeVar
 
-    SentKey, SentValue = TypeVar("SentKey"), TypeVar("SentValue")
+    SentKey, SentValue = TypeVar("SentKey", contravariant=True), TypeVar("SentValue", contravariant=True)
     Key, Value = TypeVar("Key"), TypeVar("Value")
     KeyOut, ValueOut = TypeVar("KeyOut", covariant=True), TypeVar("ValueOut", covariant=True)
 
@@ -72,6 +72,7 @@ class ConsumerOptions(ClientOptions, total=False):
     max_poll_records: int
     partition_assignment_strategy: Any
     enable_auto_commit: bool
+    enable_auto_offset_store: bool
     auto_commit_interval_ms: int
     auto_offset_reset: Literal["earliest", "latest", "none"]
     isolation_level: Literal["read_uncommitted", "read_committed"]

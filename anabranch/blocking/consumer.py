@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from operator import length_hint
-from typing import Any
+from typing import Any, Self
 
 from anabranch.blocking.client import BlockingClient
 from anabranch.blocking.hand_over import next_size
 from anabranch.blocking.loop_thread import Call
 from anabranch.client import ConsumerRecord, Records
+from anabranch.client.arguments import duration
 from anabranch.client.consumer.consumer import TakenRecords
 from anabranch.client.errors import (
     ClientClosedError,
@@ -26,6 +27,8 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.real.consumer import Consumer as AsyncConsumer
 
 _ANY_THREAD = frozenset({"metrics"})
+_KEEPS_TAKEN = frozenset({"store_offsets"})
+"""Calls that may come after each record, and for which the records that were not read yet stay taken."""
 
 
 class Consumer(BlockingClient[AsyncConsumer]):
@@ -39,6 +42,10 @@ class Consumer(BlockingClient[AsyncConsumer]):
     """
 
     _factory = AsyncConsumer
+
+    def __class_getitem__(cls, types: Any) -> type[Self]:
+        """``Consumer[bytes, str]``, for type checkers."""
+        return cls
 
     def __init__(self, *args: Any, **config: Any) -> None:
         super().__init__(*args, **config)
@@ -81,7 +88,8 @@ class Consumer(BlockingClient[AsyncConsumer]):
             self._in_use.release()
 
     async def _in_loop(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        self._give_back()
+        if function.__name__ not in _KEEPS_TAKEN:
+            self._give_back()
         result = function(*args, **kwargs)
         return await result if isinstance(result, Awaitable) else result
 
@@ -129,6 +137,18 @@ class Consumer(BlockingClient[AsyncConsumer]):
                 return record
             self._take_more()
 
+    def poll(self, timeout: float | None = None) -> ConsumerRecord | None:
+        """The next record, as ``getone``; None if there is none for ``timeout`` seconds. By default it waits."""
+        if timeout is None:
+            return self.getone()
+        timeout_ms = duration("timeout", timeout) * 1000
+        while True:
+            for record in self._rest:
+                return record
+            self._take_more(timeout_ms)
+            if self._taken is None:
+                return None
+
     def batches(self, *, max_records: int | None = None) -> Iterator[Records]:
         """Batches of records like ``anabranch.Consumer.batches``."""
         timeout_ms = self._client.config.default_api_timeout_ms
@@ -136,15 +156,17 @@ class Consumer(BlockingClient[AsyncConsumer]):
             found: dict[TopicPartition, Records] = self._run(self._client._take, (), timeout_ms, max_records, 1)
             yield from found.values()
 
-    def _take_more(self) -> None:
-        """Let at least one record cross, and decode what crossed."""
+    def _take_more(self, timeout_ms: float | None = None) -> None:
+        """Let at least one record cross, or none if there is none for ``timeout_ms``, and decode what crossed."""
         if self._failure is not None:
             failure, self._failure, self._failed = self._failure, None, 1
             raise failure
         if self._taken is not None:
             elapsed_s = time.monotonic() - self._taken_at
             self._size = next_size(self._decoded, elapsed_s, self._client.config.max_poll_records)
-        taken: TakenRecords = self._run(self._client._take_one, self._size)
+        taken: TakenRecords | None = self._run(self._client._take_one, self._size, timeout_ms)
+        if taken is None:
+            return
         items: list[ConsumerRecord] = []
         try:
             items.extend(taken.records)

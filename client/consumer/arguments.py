@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from anabranch.client.arguments import (
     INT64_MAX,
@@ -10,6 +11,9 @@ from anabranch.client.arguments import (
     by_itself,
     duration,
     each,
+    flag,
+    instance,
+    leader_epoch,
     listener,
     mapping,
     offset,
@@ -22,6 +26,17 @@ from anabranch.client.arguments import (
 )
 from anabranch.client.group.coordinator_link import committed_offset
 from anabranch.client.group.listener import KEY_CALLBACKS, REBALANCE_CALLBACKS
+from anabranch.client.subscription.fetched_batch import ConsumerRecord
+
+
+def delivered_record(name: str, value: Any) -> ConsumerRecord[Any, Any]:
+    """A record as it was delivered; the fields that say where it is are judged."""
+    record = instance(ConsumerRecord)(name, value)
+    tp = topic_partition(name, (record.topic, record.partition))
+    at = whole(0, INT64_MAX - 1)(f"{name}.offset", record.offset)
+    epoch = leader_epoch(f"{name}.leader_epoch", record.leader_epoch)
+    return record._replace(topic=tp.topic, partition=tp.partition, offset=at, leader_epoch=epoch)
+
 
 _limit = optional(whole(1, INT64_MAX))
 _key_listener = listener(*KEY_CALLBACKS)
@@ -34,10 +49,13 @@ CONSUMER_RULES: Mapping[str, Mapping[str, Rule]] = {
         "partition_key_listener": _key_listener,
     },
     "assign": {"partitions": each(topic_partition), "partition_key_listener": _key_listener},
+    "incremental_assign": {"partitions": each(topic_partition)},
+    "incremental_unassign": {"partitions": each(topic_partition)},
     "pause": {"partitions": topic_partition},
     "resume": {"partitions": topic_partition},
     "getmany": {"partitions": topic_partition, "timeout_ms": duration, "max_records": _limit},
     "getone": {"partitions": by_itself},
+    "poll": {"timeout": optional(duration)},
     "batches": {"max_records": _limit},
     "seek": {"partition": topic_partition, "offset": offset},
     "seek_to_beginning": {"partitions": topic_partition},
@@ -45,10 +63,17 @@ CONSUMER_RULES: Mapping[str, Mapping[str, Rule]] = {
     "seek_to_committed": {"partitions": topic_partition},
     "position": {"partition": topic_partition},
     "highwater": {"partition": topic_partition},
+    "last_stable_offset": {"partition": topic_partition},
+    "get_watermark_offsets": {"partition": topic_partition, "timeout": optional(duration), "cached": flag},
     "beginning_offsets": {"partitions": each(topic_partition)},
     "end_offsets": {"partitions": each(topic_partition)},
     "offsets_for_times": {"timestamps": mapping(topic_partition, timestamp)},
+    "store_offsets": {
+        "message": optional(delivered_record),
+        "offsets": optional(mapping(topic_partition, committed_offset)),
+    },
     "commit": {"offsets": optional(mapping(topic_partition, committed_offset))},
     "committed": {"partition": topic_partition},
     "partitions_for_topic": {"topic": topic},
+    "list_topics": {"topic": optional(topic), "timeout": optional(duration)},
 }

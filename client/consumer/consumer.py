@@ -13,6 +13,7 @@ import anyio.lowlevel
 
 from anabranch.client.arguments import each, judged, topic_partition
 from anabranch.client.client_metrics import CONSUMER_GROUP, CONSUMER_TRAFFIC, ConsumerTraffic, Metrics
+from anabranch.client.cluster import Cluster
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.consumer.arguments import CONSUMER_RULES
 from anabranch.client.consumer.fetcher import Fetcher
@@ -31,6 +32,7 @@ from anabranch.client.subscription.fetched_batch import ConsumerRecord, Deserial
 from anabranch.client.subscription.subscription import (
     AssignedPartition,
     FetchState,
+    Mode,
     Subscription,
 )
 from anabranch.client.tasks import Tasks
@@ -61,7 +63,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
 
     def __init__(
         self,
-        *,
+        *topics: str,
         key_deserializer: Callable[[bytes | None], Key] | None = None,
         value_deserializer: Callable[[bytes | None], Value] | None = None,
         env: Env,
@@ -74,7 +76,9 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             names = ", ".join(a.name for a in self._assignors)
             raise ConfigError("partition_assignment_strategy", f"names an assignor twice: {names}")
         self._deserializers = Deserializers(self._config.key_deserializer, self._config.value_deserializer)
-        self._subscription = Subscription(has_group=self._config.group_id is not None)
+        self._subscription = Subscription(
+            has_group=self._config.group_id is not None, stores=not self._config.enable_auto_offset_store
+        )
         self._changed = Signal()
         self._coordinator: GroupMembership | None = None
         self._link: CoordinatorLink | None = None
@@ -86,8 +90,13 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._since_poll = 0
         self._traffic = ConsumerTraffic()
         self._listener = RebalanceListener()
+        self._key_listener = PartitionKeyListener()
         self._announced: frozenset[TopicPartition] = frozenset()
         """Without a group: the partitions that the listener was last called with."""
+        self._has_parts = False
+        """Whether ``_start`` has made the parts of the consumer."""
+        if topics:
+            self.subscribe(topics)
 
     async def _start(self, tasks: Tasks) -> None:
         config = self._config
@@ -128,6 +137,9 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         metadata.on_update(self._on_metadata)
         self._connections.on_lost = self._on_lost
         tasks.start_soon(metadata.run)
+        self._has_parts = True
+        if self._subscription.mode is not Mode.NONE:
+            self._take_up()
 
     async def _stop(self, clean: bool) -> None:
         if self._coordinator is None:
@@ -163,7 +175,8 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._on_positions()
 
     def _on_positions(self) -> None:
-        self._fetcher.wake()
+        if self._has_parts:
+            self._fetcher.wake()
         self._changed.set()
 
     def _on_metadata(self) -> None:
@@ -190,7 +203,8 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
     ) -> None:
         """Read ``topics``, or all topics whose name ``pattern`` matches from its start, as a member of the group.
 
-        Without a ``group_id`` this consumer reads every partition, including those created later.
+        Without a ``group_id`` this consumer reads every partition, including those created later. The call may come
+        before the consumer is started.
 
         The call replaces the previous subscription. ``listener`` may have ``on_partitions_revoked``,
         ``on_partitions_assigned`` and ``on_partitions_lost``, plain or async, each taking a list of TopicPartition.
@@ -200,24 +214,42 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         member may continue with these keys. ``on_partition_key_assigned`` loads this state before the first record of
         such a key is delivered.
         """
-        self._ensure_open()
+        self._ensure_not_closed()
         if (topics is None) == (pattern is None):
             raise ValueError("subscribe takes either topics or a pattern")
         if pattern is not None:
             self._subscription.subscribe_pattern(pattern)
-            self._metadata.all_topics = True
-            self._metadata.request_update()
         else:
             self._subscription.subscribe(topics or ())
-            self._metadata.want_only(self._subscription.topics)
-        self._ordered.listener = PartitionKeyListener(partition_key_listener)
+        self._key_listener = PartitionKeyListener(partition_key_listener)
         self._listener = RebalanceListener(listener)
         self._announced = frozenset()
-        if self._coordinator is not None:
+        self._take_up()
+
+    def _ensure_not_closed(self) -> None:
+        """Raise the error of a use after the end. Before the start there is no error."""
+        if self._has_parts or self._closed:
+            self._ensure_open()
+
+    def _take_up(self) -> None:
+        """Begin to read as the subscription says, if the consumer is started."""
+        if not self._has_parts:
+            return
+        subscription, metadata = self._subscription, self._metadata
+        self._ordered.listener = self._key_listener
+        if subscription.mode is Mode.PATTERN:
+            metadata.all_topics = True
+            metadata.request_update()
+        elif subscription.mode is Mode.MANUAL:
+            metadata.want_only({tp.topic for tp in subscription.partitions})
+        else:
+            metadata.want_only(subscription.topics)
+        if self._coordinator is not None and subscription.is_group_managed:
             self._coordinator.listener = self._listener
             self._coordinator.request_rejoin()
         else:
             self._on_metadata()
+            self._fetcher.wake()
 
     def assign(self, partitions: Iterable[TopicPartition], *, partition_key_listener: object | None = None) -> None:
         """Read exactly ``partitions``, outside of any group's rebalances.
@@ -227,22 +259,39 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         parent. If the group has no offset in the parent, ``ordered_delivery_unassigned_parent`` decides.
         ``partition_key_listener`` is as in ``subscribe``.
         """
-        self._ensure_open()
-        self._ordered.listener = PartitionKeyListener(partition_key_listener)
-        wanted = list(partitions)
-        self._subscription.assign(wanted)
-        self._metadata.want_only({tp.topic for tp in wanted})
-        self._on_metadata()
-        self._fetcher.wake()
+        self._ensure_not_closed()
+        self._subscription.assign(partitions)
+        self._key_listener = PartitionKeyListener(partition_key_listener)
+        self._take_up()
+
+    def incremental_assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read ``partitions`` besides those that are assigned, which keep their positions.
+
+        Raises ``IllegalStateError`` if one of them is assigned already, or topics are subscribed.
+        """
+        self._ensure_not_closed()
+        self._subscription.assign_more(partitions)
+        self._take_up()
+
+    def incremental_unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Stop reading ``partitions``, which must be assigned. The others keep their positions. Nothing is committed.
+
+        If other assigned partitions wait for one of them after a resize, they wait from then on for the commits of the
+        group; see ``assign``.
+        """
+        self._ensure_not_closed()
+        self._subscription.assign_fewer(partitions)
+        self._take_up()
 
     async def unsubscribe(self) -> None:
         """Stop reading, and leave the group."""
-        self._ensure_open()
+        self._ensure_not_closed()
         if self._coordinator is not None and self._subscription.is_group_managed:
             await self._coordinator.close(commit=True)
         self._subscription.unsubscribe()
-        self._metadata.all_topics = False
-        self._metadata.want_only(())
+        if self._has_parts:
+            self._metadata.all_topics = False
+            self._metadata.want_only(())
 
     def subscription(self) -> frozenset[str]:
         """The subscribed topics, including those that a pattern matches."""
@@ -304,11 +353,14 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             await self._changed.wait(min(left, self._config.heartbeat_interval_ms / 1000))
             self._ensure_open()
 
-    async def _take_one(self, limit: int) -> TakenRecords:
-        """Between 1 and ``limit`` records of one partition, however long it takes."""
+    async def _take_one(self, limit: int, timeout_ms: float | None = None) -> TakenRecords | None:
+        """Between 1 and ``limit`` records of one partition, however long it takes; None after ``timeout_ms``."""
+        wait_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         while True:
-            for records in (await self._take((), self._config.default_api_timeout_ms, limit, most=1)).values():
+            for records in (await self._take((), wait_ms, limit, most=1)).values():
                 return self._taken(records)
+            if timeout_ms is not None:
+                return None
 
     def _taken(self, records: Records[Any, Any]) -> TakenRecords:
         state = self._subscription.state(records.partition)
@@ -358,6 +410,22 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
                 self._current = self._subscription.partitions.get(tp)
                 record = records[0]
         return record
+
+    async def poll(self, timeout: float | None = None) -> ConsumerRecord[Key, Value] | None:
+        """The next record, as ``getone``; None if there is none for ``timeout`` seconds. By default it waits.
+
+        As with ``getone``, the records that were returned before count as processed.
+        """
+        if timeout is None:
+            return await self.getone()
+        record = self._next_buffered(())
+        if record is not None:
+            return record
+        found = await self._take((), timeout * 1000, 1)
+        for tp, records in found.items():
+            self._current = self._subscription.partitions.get(tp)
+            return records[0]
+        return None
 
     def _next_buffered(self, partitions: tuple[TopicPartition, ...]) -> ConsumerRecord[Key, Value] | None:
         """The next buffered record of the partition that was read last; None if a round of ``getmany`` is due."""
@@ -485,6 +553,31 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         mark = self._subscription.state(partition).high_watermark
         return mark if mark >= 0 else None
 
+    def last_stable_offset(self, partition: TopicPartition) -> int | None:
+        """The last stable offset when the partition was last fetched: all transactions before it are complete."""
+        offset = self._subscription.state(partition).last_stable_offset
+        return offset if offset >= 0 else None
+
+    async def get_watermark_offsets(
+        self, partition: TopicPartition, timeout: float | None = None, *, cached: bool = False
+    ) -> tuple[int, int]:
+        """The first offset of the partition, and its high watermark: the offset after the last record.
+
+        The leader is asked for at most ``timeout`` seconds (default ``default_api_timeout_ms``). With ``cached`` these
+        are the offsets when the partition, which must be assigned, was last fetched: -1 before that.
+        """
+        self._ensure_open()
+        if cached:
+            state = self._subscription.state(partition)
+            return state.log_start_offset, state.high_watermark
+        limit_ms = self._config.default_api_timeout_ms if timeout is None else timeout * 1000
+        deadline = self._env.clock.monotonic() + limit_ms / 1000
+        found: list[int] = []
+        for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP):
+            left_ms = max(0.0, deadline - self._env.clock.monotonic()) * 1000
+            found.append((await self._queries.list_offsets({partition: timestamp}, left_ms))[partition].offset)
+        return found[0], found[1]
+
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each partition."""
         return await self._offsets_at(partitions, EARLIEST_TIMESTAMP)
@@ -520,8 +613,32 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             raise IllegalStateError("committed offsets need a group_id")
         return self._link
 
+    def store_offsets(self, message: ConsumerRecord[Any, Any] | None = None, *, offsets: Offsets | None = None) -> None:
+        """Count ``message`` and all earlier records of its partition as processed, or those before ``offsets``.
+
+        This needs ``enable_auto_offset_store=False``. Then only records before a stored offset are processed: for a
+        commit, and in a resize for members that wait for the keys of these records. Before the first call no delivered
+        record is processed. A lower offset replaces a higher one.
+
+        Raises ``IllegalStateError``, and stores nothing, if a partition is not assigned or a record was not delivered.
+        """
+        self._need_link()
+        if self._config.enable_auto_offset_store:
+            raise IllegalStateError("store_offsets needs enable_auto_offset_store=False")
+        if (message is None) == (offsets is None):
+            raise ValueError("store_offsets takes either a message or offsets")
+        chosen = {tp: committed_offset("offsets", value) for tp, value in (offsets or {}).items()}
+        if message is not None:
+            after = OffsetAndMetadata(message.offset + 1, leader_epoch=message.leader_epoch)
+            chosen = {TopicPartition(message.topic, message.partition): after}
+        for tp, at in chosen.items():
+            self._subscription.state(tp).check_storable(at.offset)
+        for tp, at in chosen.items():
+            self._subscription.state(tp).store(at.offset, at.leader_epoch, at.metadata)
+        self._on_positions()
+
     async def commit(self, offsets: Offsets | None = None) -> None:
-        """Commit ``offsets``, or the position of every partition.
+        """Commit ``offsets``, or the position of every partition, or with ``store_offsets`` its stored offset.
 
         ``offsets`` has the next offset to read of each partition, or a pair of this offset and a metadata string.
 
@@ -555,3 +672,18 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._ensure_open()
         self._metadata.ensure(topic)
         return set((await self._metadata.topic(topic, self._config.default_api_timeout_ms)).partitions)
+
+    async def topics(self) -> set[str]:
+        """The names of all topics, without internal ones if ``exclude_internal_topics`` is set."""
+        found = (await self.list_topics()).topics
+        return {name for name, topic in found.items() if not (topic.internal and self._config.exclude_internal_topics)}
+
+    async def list_topics(self, topic: str | None = None, timeout: float | None = None) -> Cluster:
+        """The brokers and all topics with their partitions, or one topic. A broker is asked for it.
+
+        Partitions marked for deletion are included, because they are still read. Waits at most ``timeout`` seconds
+        (default ``default_api_timeout_ms``).
+        """
+        self._ensure_open()
+        limit_ms = self._config.default_api_timeout_ms if timeout is None else timeout * 1000
+        return await self._metadata.describe(None if topic is None else [topic], limit_ms)

@@ -543,10 +543,10 @@ class GroupMembership:
     # ------------------------------------------------------------ commits
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The position of each partition that has a position and still exists."""
+        """The processed offset of each partition that has a position and still exists."""
         cluster, states = self._metadata.cluster, self._subscription.partitions
         return {
-            tp: OffsetAndMetadata(offset, "", epoch, states[tp].incarnation)
+            tp: OffsetAndMetadata(offset, states[tp].stored_metadata, epoch, states[tp].incarnation)
             for tp, (offset, epoch) in self._subscription.positions().items()
             if not cluster.knows_removed(tp, states[tp].incarnation)
         }

@@ -350,6 +350,29 @@ class Metadata:
                 raise KafkaTimeoutError(f"{waited}: {why}{self.address_hint}")
             await self.wait_update(left)
 
+    async def describe(self, names: Iterable[str] | None, timeout_ms: float) -> Cluster:
+        """The brokers, and the topics of these names or all topics, as a broker describes them now. None is created.
+
+        Raises KafkaTimeoutError if no broker answers within ``timeout_ms``.
+        """
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        failure, attempt = None, 0
+        with anyio.move_on_after(timeout_ms / 1000):
+            while True:
+                try:
+                    response: MetadataResponse = await self._connections.request(self.any_node(), request)
+                    return Cluster().merge(response, None)
+                except KafkaError as error:
+                    if not error.code.retriable:
+                        raise
+                    failure = error
+                attempt += 1
+                first_ms, max_ms = self._retry_backoff_ms, self._retry_backoff_max_ms
+                await anyio.sleep(backoff_ms(attempt, first_ms, max_ms, self._env.rng.random()) / 1000)
+        why = failure.message if failure is not None else self.silence or "there is no response yet"
+        raise KafkaTimeoutError(f"no description of topics after {timeout_ms:.0f} ms: {why}{self.address_hint}")
+
     async def ready(self, timeout_ms: float) -> None:
         """Wait for the first response of any broker. After ``timeout_ms`` the last error is raised."""
         deadline = self._env.clock.monotonic() + timeout_ms / 1000

@@ -310,8 +310,8 @@ class OrderedDelivery:
         """Lower the position of partitions that the user rewound. Other partitions then wait for them again at once."""
         for tp, position in self._gates.positions().items():
             state = self._partitions.get(tp)
-            if state is not None and state.has_position and state.position < position:
-                self._gates.on_position(tp, state.position)
+            if state is not None and state.has_position and state.processed[0] < position:
+                self._gates.on_position(tp, state.processed[0])
                 self._reports.forget(tp)
 
     # ------------------------------------------------------------ reports
@@ -337,11 +337,12 @@ class OrderedDelivery:
         topic = cluster.topics.get(tp.topic)
         read_committed = self.config.isolation_level == "read_committed"
         end = state.last_stable_offset if read_committed else state.high_watermark
+        offset, epoch = state.processed
         return Progress(
             incarnation=state.incarnation,
-            position=state.position,
-            leader_epoch=state.buffer[0].leader_epoch if state.buffer else state.position_epoch,
-            at_end=not state.buffer and 0 <= end <= state.position,
+            position=offset,
+            leader_epoch=state.buffer[0].leader_epoch if state.buffer and offset == state.position else epoch,
+            at_end=not state.buffer and 0 <= end <= offset,
             is_marked=topic is not None and tp.partition >= topic.undeleted_partition_count,
             current_leader_epoch=cluster.leader_epoch(tp),
         )
@@ -374,11 +375,11 @@ class OrderedDelivery:
                 self.hand_overs.acknowledged(self._reports.number, self._clock.monotonic())
 
     def _is_at(self, tp: TopicPartition, progress: Progress) -> bool:
-        """Whether the position still equals that of ``progress``. The callback or another task may have changed it."""
+        """Whether the processed offset still equals that of ``progress``: a callback or another task may change it."""
         state = self._subscription.partitions.get(tp)
         if state is None or not state.has_position:
             return False
-        return (state.incarnation, state.position) == (progress.incarnation, progress.position)
+        return (state.incarnation, state.processed[0]) == (progress.incarnation, progress.position)
 
     # ------------------------------------------------------------ partitions assigned by hand
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from anabranch.client.cluster import TopicInfo
 from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, OutcomeUnknownError
+from anabranch.client.producer.callbacks import Callbacks
 from anabranch.client.producer.partition_queue import PartitionQueue
 from anabranch.client.producer.producer_batch import BatchResult, ProducerBatch, RecordHandle
 from anabranch.client.producer.replacement import Placing, Replaced, Replacement
@@ -52,6 +53,7 @@ class Accumulator:
         self.compression_level = compression_level
         self.idempotent = idempotent
         self._max_outstanding = min(max_in_flight, MAX_OUTSTANDING_BATCHES) if idempotent else max_in_flight
+        self.callbacks = Callbacks()
         self.queues: dict[tuple[str, int], PartitionQueue] = {}
         self.topics: dict[str, TopicPlacement] = {}
         self._queues_of: dict[str, list[PartitionQueue]] = {}
@@ -113,7 +115,7 @@ class Accumulator:
         size = builder.size_bytes
         self.buffered_bytes += size - batch.charged_bytes
         batch.charged_bytes = size
-        return RecordHandle(batch, index, timestamp)
+        return RecordHandle(batch, index, timestamp, self.callbacks)
 
     def append_to_new_batch(
         self,
@@ -137,7 +139,20 @@ class Accumulator:
         batch.charged_bytes = builder.size_bytes
         self.buffered_bytes += batch.charged_bytes
         queue.waiting.append(batch)
-        return RecordHandle(batch, 0, timestamp)
+        return RecordHandle(batch, 0, timestamp, self.callbacks)
+
+    def append_batch(
+        self, topic: str, partition: int, builder: BatchBuilder, timestamp: int, now_ms: float
+    ) -> RecordHandle:
+        """Take a batch that the user made for a partition. Returns the handle of its first record."""
+        queue = self.queue(topic, partition)
+        batch = ProducerBatch(queue.tp, builder, now_ms, queue.topic.layout)
+        batch.pinned = set(range(builder.count))
+        batch.full = True
+        batch.charged_bytes = builder.size_bytes
+        self.buffered_bytes += batch.charged_bytes
+        queue.waiting.append(batch)
+        return RecordHandle(batch, 0, timestamp, self.callbacks)
 
     def has_waiting(self, topic: str, partition: int) -> bool:
         """Whether a partition has batches that were not sent."""

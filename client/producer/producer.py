@@ -11,6 +11,7 @@ import anyio.lowlevel
 from anabranch.client import arguments
 from anabranch.client.arguments import judged
 from anabranch.client.client_metrics import Metrics
+from anabranch.client.cluster import Cluster
 from anabranch.client.config import ProducerConfig
 from anabranch.client.errors import (
     BufferExhaustedError,
@@ -24,9 +25,10 @@ from anabranch.client.errors import (
 from anabranch.client.lifecycle import Client
 from anabranch.client.options import ProducerOptions, SentKey, SentValue
 from anabranch.client.producer.accumulator import Accumulator, check_record_size
+from anabranch.client.producer.message_batch import MessageBatch
 from anabranch.client.producer.moved_keys import MovedKeys
 from anabranch.client.producer.partitioner import Partitioner, StickyPartitioner, judged_partitioner
-from anabranch.client.producer.producer_batch import ProducerBatch, RecordHandle, RecordMetadata
+from anabranch.client.producer.producer_batch import OnDelivery, ProducerBatch, RecordHandle, RecordMetadata
 from anabranch.client.producer.replacement import Placing
 from anabranch.client.producer.sender import Sender
 from anabranch.client.producer.topic_placement import TopicPlacement
@@ -37,12 +39,20 @@ from anabranch.runtime.env import Env
 
 Headers = Sequence[Header] | Mapping[str, bytes | None] | None
 _GIVES_WAY_AFTER_MS = 2
-_RECORD = dict.fromkeys(("topic", "value", "key", "partition", "headers", "timestamp_ms"), arguments.by_itself)
-PRODUCER_RULES = {
-    "send": _RECORD,
+_RECORD: dict[str, arguments.Rule] = dict.fromkeys(
+    ("topic", "value", "key", "partition", "headers", "timestamp_ms"), arguments.by_itself
+)
+PRODUCER_RULES: dict[str, dict[str, arguments.Rule]] = {
+    "send": {**_RECORD, "on_delivery": arguments.by_itself},
     "send_and_wait": _RECORD,
     "send_many": dict.fromkeys(("topic", "records", "partition"), arguments.by_itself),
+    "send_batch": {
+        "batch": arguments.instance(MessageBatch),
+        "topic": arguments.topic,
+        "partition": arguments.partition,
+    },
     "partitions_for": {"topic": arguments.topic},
+    "list_topics": {"topic": arguments.optional(arguments.topic), "timeout": arguments.optional(arguments.duration)},
 }
 
 
@@ -126,6 +136,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
             self._on_progress()
 
     def _on_progress(self) -> None:
+        self._accumulator.callbacks.run()
         self._moved_keys.progress()
         progress, self._progress = self._progress, anyio.Event()
         progress.set()
@@ -144,6 +155,8 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         partition: int | None = None,
         headers: Headers = None,
         timestamp_ms: int | None = None,
+        *,
+        on_delivery: OnDelivery | None = None,
     ) -> RecordHandle:
         """Take one record into the buffer and return the handle to await for its ``RecordMetadata``.
 
@@ -151,6 +164,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         order of the key. The call waits only for the topic's first metadata and for room in ``buffer_memory``, together
         at most ``max_block_ms``. Without ``linger_ms`` the record is sent as soon as the caller waits for anything. In
         a loop that only sends, the sender runs when a batch is full, and every 2 ms. So the records go in few requests.
+        ``on_delivery(error, metadata)`` is called like a callback of ``RecordHandle.add_done_callback``.
         Raises ``KafkaTimeoutError`` (``BufferExhaustedError``) when there was no room in time, and MESSAGE_TOO_LARGE
         for a record that can never be sent.
         """
@@ -159,10 +173,8 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         config = self._config
         if type(topic) is not str:
             topic = arguments.topic("topic", topic)
-        if partition is not None:
-            partition = arguments.partition("partition", partition)
-        if timestamp_ms is not None:
-            timestamp_ms = arguments.timestamp("timestamp_ms", timestamp_ms)
+        if partition is not None or timestamp_ms is not None or on_delivery is not None:
+            partition, timestamp_ms = _judged_options(partition, timestamp_ms, on_delivery)
         key_data: Any = key if config.key_serializer is None else config.key_serializer(key)
         data: Any = value if config.value_serializer is None else config.value_serializer(value)
         if key_data is not None and type(key_data) is not bytes:
@@ -209,6 +221,8 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
             self._sender.wake()
         if placement.watches_keys and key_data is not None:
             self._moved_keys.sent(placement, key_data, handle)
+        if on_delivery is not None:
+            handle.call_on_delivery(on_delivery)
         if filled or now_ms >= self._gives_way_at_ms:
             self._gives_way_at_ms = now_ms + _GIVES_WAY_AFTER_MS
             await anyio.lowlevel.checkpoint()
@@ -251,6 +265,37 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         if failure is not None:
             raise failure
         return written
+
+    def create_batch(self) -> MessageBatch:
+        """An empty batch for ``send_batch``, with the compression and ``batch_size`` of this producer."""
+        config = self._config
+        return MessageBatch(config.compression, config.compression_level, config.batch_size, self._env.clock.now_ms)
+
+    async def send_batch(self, batch: MessageBatch, topic: str, *, partition: int) -> RecordHandle:
+        """Send a batch to a partition, and return the handle of its first record. A batch is sent once.
+
+        The records stay together and in the partition, whatever their keys: the caller is responsible for the order of
+        the keys, as with ``send(partition=)``. Only a broker's limit or a resize splits the batch. Waits as ``send``.
+        """
+        self._ensure_open()
+        batch.check_size(self._config.max_request_size)
+        placement = self._accumulator.topics.get(topic)
+        if placement is None or not placement.info.partitions:
+            placement = await self._topic_appears(topic)
+        await self._wait_for_room(batch.size())
+        while partition not in placement.info.partitions:
+            await self._partition_appears(placement, partition)
+        # Nothing is awaited between this check and the append to the partition's queue.
+        undeleted = placement.info.layout[1]
+        if partition >= undeleted:
+            raise PartitionMarkedError(TopicPartition(topic, partition), undeleted)
+        now = self._env.clock.monotonic()
+        builder = batch.take()
+        handle = self._accumulator.append_batch(topic, partition, builder, batch.first_timestamp, now * 1000)
+        self._metadata.touch(topic, now)
+        self._sender.wake()
+        await anyio.lowlevel.checkpoint()
+        return handle
 
     async def _topic_appears(self, topic: str) -> TopicPlacement:
         """Wait at most ``max_block_ms`` for a topic's partitions."""
@@ -333,6 +378,25 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         info = await self._metadata.topic(topic, self._config.max_block_ms)
         _, undeleted = info.layout
         return sorted(partition for partition in info.partitions if partition < undeleted)
+
+    async def list_topics(self, topic: str | None = None, timeout: float | None = None) -> Cluster:
+        """The brokers and all topics with their partitions, or one topic. No topic is created.
+
+        Waits at most ``timeout`` seconds (default ``max_block_ms``).
+        """
+        self._ensure_open()
+        limit_ms = self._config.max_block_ms if timeout is None else timeout * 1000
+        return await self._metadata.describe(None if topic is None else [topic], limit_ms)
+
+
+def _judged_options(partition: Any, timestamp_ms: Any, on_delivery: Any) -> tuple[int | None, int | None]:
+    """The arguments of ``send`` that few calls have."""
+    if on_delivery is not None:
+        arguments.function("on_delivery", on_delivery)
+    return (
+        None if partition is None else arguments.partition("partition", partition),
+        None if timestamp_ms is None else arguments.timestamp("timestamp_ms", timestamp_ms),
+    )
 
 
 def _header_pairs(headers: Any) -> Sequence[Header]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import anyio
 
-from anabranch.client.errors import KafkaError, RefusedWithBatchError, error_for
+from anabranch.client import arguments
+from anabranch.client.errors import IllegalStateError, KafkaError, RefusedWithBatchError, error_for
+from anabranch.client.producer.callbacks import Callbacks
 from anabranch.protocol.batch_builder import BatchBuilder
 from anabranch.protocol.plurals import counted, one_or_many
 from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.partition_state import Layout
+
+Callback = Callable[[], object]
 
 
 class RecordMetadata(NamedTuple):
@@ -31,6 +35,10 @@ class RecordMetadata(NamedTuple):
     @property
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
+
+
+OnDelivery = Callable[[KafkaError | None, RecordMetadata], object]
+"""A function of a record's error, or None, and of its place. After an error the offset of the place is -1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,7 @@ class ProducerBatch:
         "attempts",
         "base_sequence",
         "builder",
+        "callbacks",
         "charged_bytes",
         "created_ms",
         "data",
@@ -110,6 +119,8 @@ class ProducerBatch:
         """The faulty records that the broker named when it refused the batch, by index; empty if none was named."""
         self.moved: list[tuple[ProducerBatch, int]] | None = None
         """For each record, the batch that has the record now, and the record's index in that batch."""
+        self.callbacks: list[tuple[int, Callback]] | None = None
+        """By the index of a record, what to call once its outcome is known."""
         self._event: anyio.Event | None = None
 
     @property
@@ -156,6 +167,24 @@ class ProducerBatch:
         self.data = None
         if self._event is not None:
             self._event.set()
+        for index, callback in self.callbacks or ():
+            if self.moved is None:
+                callback()
+            else:
+                batch, place = self.moved[index]
+                batch.when_resolved(place, callback)
+        self.callbacks = None
+
+    def when_resolved(self, index: int, callback: Callback) -> None:
+        """Call ``callback`` once the outcome of the record at ``index`` is known; at once if it is known already."""
+        if self.moved is not None:
+            batch, place = self.moved[index]
+            batch.when_resolved(place, callback)
+        elif self.resolved:
+            callback()
+        else:
+            self.callbacks = self.callbacks or []
+            self.callbacks.append((index, callback))
 
     def error_of(self, index: int) -> KafkaError | None:
         """The error of the record at ``index``; None if the batch did not fail."""
@@ -184,9 +213,10 @@ class RecordHandle:
     The handle may be awaited at any time, any number of times, or never.
     """
 
-    __slots__ = ("_batch", "_index", "_timestamp")
+    __slots__ = ("_batch", "_callbacks", "_index", "_timestamp")
 
-    def __init__(self, batch: ProducerBatch, index: int, timestamp: int) -> None:
+    def __init__(self, batch: ProducerBatch, index: int, timestamp: int, callbacks: Callbacks) -> None:
+        self._callbacks = callbacks
         self._batch = batch
         self._index = index
         self._timestamp = timestamp
@@ -227,20 +257,28 @@ class RecordHandle:
 
     async def wait(self) -> RecordMetadata:
         """Wait for the outcome; the same as ``await handle``."""
-        batch, _ = self._locate()
-        while not batch.resolved:
+        while not (batch := self._locate()[0]).resolved:
             await batch.wait()
-            batch, _ = self._locate()
-        return self.outcome()
+        return self.result()
 
-    def outcome(self) -> RecordMetadata:
-        """The metadata of a record that is ``done``, or its error. Any thread may call this."""
+    def exception(self) -> KafkaError | None:
+        """The error that stopped the record; None if it was written. Raises ``IllegalStateError`` before ``done``."""
         batch, index = self._locate()
-        error = batch.error_of(index)
+        if not batch.resolved:
+            raise IllegalStateError(f"the outcome of this record for {batch.tp} is not known yet: await the handle")
+        return batch.error_of(index)
+
+    def result(self) -> RecordMetadata:
+        """The place of the record, or its error. Raises ``IllegalStateError`` before ``done``. For any thread."""
+        error = self.exception()
         if error is not None:
             raise error
-        result = batch.result
-        assert result is not None
+        return self._metadata()
+
+    def _metadata(self) -> RecordMetadata:
+        """The place of the record; its offset is -1 if it was not written."""
+        batch, index = self._locate()
+        result = batch.result or BatchResult()
         stamped = result.log_append_time_ms >= 0
         return RecordMetadata(
             batch.tp.topic,
@@ -250,3 +288,22 @@ class RecordHandle:
             1 if stamped else 0,
             result.log_start_offset,
         )
+
+    def add_done_callback(self, callback: Callable[[RecordHandle], object]) -> None:
+        """Call ``callback`` with this handle once its outcome is known; at once if it is known already.
+
+        Callbacks run one after the other in the event loop, and delay the sender while they run. They may use
+        ``result()`` and ``exception()``. The error of a callback is logged, and stops nothing else.
+        """
+        arguments.function("callback", callback)
+        self._when_done(lambda: callback(self))
+
+    def call_on_delivery(self, callback: OnDelivery) -> None:
+        """Call ``callback`` with the error or None, and with the place, once the outcome is known."""
+        self._when_done(lambda: callback(self.exception(), self._metadata()))
+
+    def _when_done(self, callback: Callback) -> None:
+        batch, index = self._locate()
+        batch.when_resolved(index, lambda: self._callbacks.add(callback))
+        if batch.resolved:
+            self._callbacks.run()

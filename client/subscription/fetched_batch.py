@@ -122,6 +122,10 @@ class FetchedBatch:
             return self.batch.base_offset + self._skipped + self.taken
         return self.decoded()[self._skipped + self.taken].offset
 
+    def offset_after(self, stop: int) -> int:
+        """The offset after the record before index ``stop`` of ``decoded``."""
+        return self.decoded()[stop - 1].offset + 1 if self._has_holes else self.batch.base_offset + stop
+
     def take(self, limit: int) -> tuple[FetchedBatch, int, int]:
         """Give out at most ``limit`` records. Returns this batch and a range of indexes into ``decoded``."""
         start = self._skipped + self.taken

@@ -38,6 +38,7 @@ class AssignedPartition:
         "buffer",
         "buffered_bytes",
         "current_leader_epoch",
+        "delivered_end",
         "error",
         "fetch_offset",
         "high_watermark",
@@ -56,13 +57,25 @@ class AssignedPartition:
         "reset_timestamp",
         "retry_at",
         "state",
+        "stored",
+        "stored_epoch",
+        "stored_metadata",
+        "stores",
         "tp",
         "uncommitted_start",
         "version",
     )
 
-    def __init__(self, tp: TopicPartition) -> None:
+    def __init__(self, tp: TopicPartition, *, stores: bool = False) -> None:
         self.tp = tp
+        self.stores = stores
+        """Whether the user stores the offsets of processed records (``enable_auto_offset_store=False``)."""
+        self.stored = NO_OFFSET
+        """With ``stores``: the records before this offset are processed, if it is below ``delivered_end``."""
+        self.stored_epoch = NO_EPOCH
+        self.stored_metadata = ""
+        self.delivered_end = NO_OFFSET
+        """With ``stores``: the offset after the last record that the user got since the position jumped; -1: none."""
         self.state = FetchState.INITIALIZING
         self.position = NO_OFFSET
         self.position_epoch = NO_EPOCH
@@ -134,6 +147,8 @@ class AssignedPartition:
 
     def _drop(self) -> None:
         self.version += 1
+        self.stored = self.delivered_end = NO_OFFSET
+        self.stored_metadata = ""
         self.buffer.clear()
         self.buffered_bytes = 0
         self.error = None
@@ -151,6 +166,7 @@ class AssignedPartition:
     def take(self, limit: int) -> list[tuple[FetchedBatch, int, int]]:
         """Give out at most ``limit`` buffered records and move the position past them."""
         spans: list[tuple[FetchedBatch, int, int]] = []
+        before = self.processed if self.stores else None
         while self.buffer and limit > 0:
             fetched = self.buffer[0]
             if fetched.left:
@@ -166,6 +182,10 @@ class AssignedPartition:
                 self.buffer.popleft()
                 self.buffered_bytes -= fetched.size_bytes
                 self._pass_gap()
+        if before is not None and spans:
+            self.stored, self.stored_epoch = before
+            last, _, stop = spans[-1]
+            self.delivered_end = last.offset_after(stop)
         return spans
 
     def give_back(self, spans: list[tuple[FetchedBatch, int, int]], read: int) -> None:
@@ -189,6 +209,28 @@ class AssignedPartition:
                 self.buffered_bytes += fetched.size_bytes
         if unread:
             self.position, self.position_epoch = unread[0].position(), epoch
+
+    @property
+    def processed(self) -> tuple[int, int]:
+        """(offset, leader epoch) up to which all records are processed: what a commit and a report say.
+
+        It is the position, unless the user stores offsets and has not stored the last record that was delivered.
+        """
+        if self.stored >= self.delivered_end:
+            return self.position, self.position_epoch
+        return self.stored, self.stored_epoch
+
+    def check_storable(self, offset: int) -> None:
+        """Raise ``IllegalStateError`` if some record before ``offset`` was not delivered."""
+        if offset > self.position:
+            known = f"only records before {self.position} were" if self.has_position else "no record was"
+            raise IllegalStateError(f"{self.tp}: offset {offset} cannot be stored: {known} delivered")
+
+    def store(self, offset: int, epoch: int, metadata: str) -> None:
+        """Take all records before ``offset`` as processed."""
+        if self.delivered_end < 0:
+            self.delivered_end = self.position
+        self.stored, self.stored_epoch, self.stored_metadata = offset, epoch, metadata
 
     def pass_start(self, log_start_offset: int) -> None:
         """Move the position to the start of the log, if the position is before the start and nothing is buffered.
@@ -234,8 +276,9 @@ class Mode(enum.Enum):
 class Subscription:
     """The subscribed topics, or the partitions assigned by hand, and the state of every assigned partition."""
 
-    def __init__(self, *, has_group: bool = True) -> None:
+    def __init__(self, *, has_group: bool = True, stores: bool = False) -> None:
         self._has_group = has_group
+        self._stores = stores
         self.mode = Mode.NONE
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
@@ -257,6 +300,21 @@ class Subscription:
         """Read exactly ``partitions``. Partitions that were already assigned keep their position."""
         self._become(Mode.MANUAL)
         self.set_assignment(partitions)
+
+    def assign_more(self, partitions: Iterable[TopicPartition]) -> None:
+        """Also read ``partitions``, none of which is assigned yet."""
+        wanted = list(partitions)
+        for tp in wanted:
+            if tp in self.partitions:
+                raise IllegalStateError(f"{tp} is assigned to this consumer already")
+        self._become(Mode.MANUAL)
+        self.set_assignment([*self.partitions, *wanted])
+
+    def assign_fewer(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read ``partitions``, all of which are assigned, no more."""
+        gone = {self.state(tp).tp for tp in partitions}
+        self._become(Mode.MANUAL)
+        self.set_assignment([tp for tp in self.partitions if tp not in gone])
 
     def unsubscribe(self) -> None:
         self.mode = Mode.NONE
@@ -298,7 +356,8 @@ class Subscription:
 
     def set_assignment(self, partitions: Iterable[TopicPartition]) -> None:
         """Hold exactly ``partitions``. Partitions that were already held keep their state."""
-        self.partitions = {tp: self.partitions.get(tp) or AssignedPartition(tp) for tp in partitions}
+        known, stores = self.partitions, self._stores
+        self.partitions = {tp: known.get(tp) or AssignedPartition(tp, stores=stores) for tp in partitions}
 
     def follow(self, cluster: Cluster, *, exclude_internal: bool) -> bool:
         """Without a group: hold every present partition of the topics. Returns True if the held partitions changed.
@@ -324,8 +383,8 @@ class Subscription:
         return state
 
     def positions(self) -> dict[TopicPartition, tuple[int, int]]:
-        """(offset, leader epoch) of each partition that has a position. A commit without arguments commits these."""
-        return {tp: (s.position, s.position_epoch) for tp, s in self.partitions.items() if s.has_position}
+        """(offset, leader epoch) of each partition's processed records. A commit without arguments commits these."""
+        return {tp: s.processed for tp, s in self.partitions.items() if s.has_position}
 
     def in_state(self, state: FetchState) -> list[AssignedPartition]:
         return [s for s in self.partitions.values() if s.state is state and s.error is None]

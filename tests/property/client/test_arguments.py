@@ -20,6 +20,7 @@ import pytest
 from anabranch import (
     Admin,
     Consumer,
+    ConsumerRecord,
     FeatureUpdate,
     NewTopic,
     OffsetAndMetadata,
@@ -31,7 +32,9 @@ from anabranch.client.admin.types import ConfigOp, TopicDescription
 from anabranch.client.arguments import shown
 from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from anabranch.client.errors import ClientFailedError, IllegalStateError, KafkaError
+from anabranch.client.producer.message_batch import MessageBatch
 from anabranch.protocol.api_keys import API, ApiKey
+from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.generated.find_coordinator import FindCoordinatorResponse
 from anabranch.protocol.primitives import EncodeError
 from anabranch.protocol.request_kinds import ElectionType, UpgradeType
@@ -55,6 +58,8 @@ LISTENERS = {
     "partition_key_listener": type("KeyListener", (), {"on_partition_key_assigned": lambda self, partitions: None})(),
 }
 DESCRIBED = TopicDescription("t", ZERO_UUID, False, ())
+BATCH = MessageBatch(CompressionType.NONE, None, 1_000, lambda: 7)
+BATCH.append(value=b"v")
 VALID: dict[str, Any] = {
     "topic": "t",
     "consumer_holds.topic": DESCRIBED,
@@ -65,6 +70,12 @@ VALID: dict[str, Any] = {
     "headers": [("name", b"content")],
     "timestamp_ms": 7,
     "records": [(b"k", b"v")],
+    "on_delivery": print,
+    "batch": BATCH,
+    "send_batch.partition": 0,
+    "message": ConsumerRecord("t", 0, 2, 0, 7, 0, b"k", b"v", ()),
+    "timeout": 0.001,
+    "cached": True,
     "timeout_ms": 1,
     "getmany.timeout_ms": 0,
     "subscribe.topics": ["t"],
@@ -256,7 +267,13 @@ async def prepare(client: Any, method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "config"), [(Producer, {}), (Consumer, {}), (Consumer, {"group_id": "g"}), (Admin, {})]
+    ("kind", "config"),
+    [
+        (Producer, {}),
+        (Consumer, {}),
+        (Consumer, {"group_id": "g", "enable_auto_offset_store": False}),
+        (Admin, {}),
+    ],
 )
 def test_each_argument_is_used_or_refused_by_its_name(kind: type, config: dict[str, Any]) -> None:
     async def check() -> None:

@@ -23,8 +23,8 @@ SERIALIZERS = {"key_serializer", "value_serializer", "key_deserializer", "value_
 RIGHT = """
 from typing import assert_type
 
-from anabranch import Admin, Consumer, ConsumerRecord, Producer, RecordHandle, RecordMetadata, Records, TopicPartition
-from anabranch import sync
+from anabranch import Admin, Consumer, ConsumerRecord, KafkaError, Producer, RecordHandle, RecordMetadata, Records
+from anabranch import TopicPartition, sync
 
 def number(data: bytes | None) -> int:
     return len(data or b"")
@@ -33,6 +33,14 @@ def encode(value: int) -> bytes:
     return b"%d" % value
 
 def takes(producer: Producer, consumer: Consumer, admin: Admin) -> None: ...
+
+def takes_bytes(producer: Producer[bytes, bytes], blocking: sync.Producer[bytes, bytes]) -> None: ...
+
+def delivered(error: KafkaError | None, place: RecordMetadata) -> None: ...
+
+declared: Producer[bytes, bytes] = Producer(bootstrap_servers="h:1")
+explicit = Producer[bytes, bytes](bootstrap_servers="h:1")
+blocks: sync.Producer[bytes, bytes] = sync.Producer(bootstrap_servers="h:1")
 
 async def main() -> None:
     plain = Producer(bootstrap_servers="h:1", linger_ms=5, acks="all", compression_type="zstd")
@@ -46,8 +54,15 @@ async def main() -> None:
     await started.stop()
     async with Consumer(bootstrap_servers=["h:1"], group_id="g") as raw:
         takes(producer, raw, Admin())
+        takes_bytes(producer, sync.Producer())
+        await producer.send("t", b"v", on_delivery=delivered)
+        handle.add_done_callback(lambda done: print(done.result().offset))
         assert_type(await raw.getone(), ConsumerRecord[bytes | None, bytes | None])
-    async with Consumer(value_deserializer=number) as consumer:
+    async with Consumer("t", "u", value_deserializer=number, group_id="g") as consumer:
+        polled = await consumer.poll(1.0)
+        assert_type(polled, ConsumerRecord[bytes | None, int] | None)
+        if polled is not None:
+            consumer.store_offsets(polled)
         async for record in consumer:
             assert_type(record.value, int)
             assert_type(record.key, bytes | None)
@@ -77,6 +92,8 @@ WRONG = [
     ("Consumer(auto_offset_reset='newest')", "incompatible type"),
     ("sync.Producer(value_serializer=str.encode).send('t', 1)", 'Argument 2 to "send"'),
     ("sync.Consumer().subscribe(topic=['t'])", 'Unexpected keyword argument "topic"'),
+    ("sync.Producer[str, str]().send('t', b'v')", 'Argument 2 to "send"'),
+    ("Consumer(['t'])", 'Argument 1 to "Consumer"'),
     ("Admin(retires=1)", 'Unexpected keyword argument "retires"'),
 ]
 
