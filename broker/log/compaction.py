@@ -20,7 +20,7 @@ from anabranch.broker.log.slices import Steps
 from anabranch.broker.log.txn_index import AbortedTxn
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.protocol.batch_builder import RECORDS_AT_ONCE, retain_in_steps, retain_records
-from anabranch.protocol.batch_layout import CONTROL_ABORT
+from anabranch.protocol.batch_layout import CONTROL_ABORT, MAX_LONG, MIN_LONG
 from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.records import Record, RecordBatch, read_control_record
 
@@ -166,7 +166,7 @@ class RetainRules:
             changed = len(kept) != batch.count
             sets_horizon = not batch.has_delete_horizon and any(record.value is None for record in kept)
         if sets_horizon:
-            new_horizon = self.now_ms + self.delete_retention_ms
+            new_horizon = min(self.now_ms + self.delete_retention_ms, _latest_base(kept))
         if not kept:
             return retain_records(batch, []) if ends_segment or self._is_last_of_producer(batch) else None
         if not changed and new_horizon is None:
@@ -180,6 +180,11 @@ class RetainRules:
         if entry.last_offset >= 0:
             return entry.last_offset == batch.last_offset
         return batch.is_control and batch.producer_epoch == entry.epoch
+
+
+def _latest_base(records: Iterable[Record]) -> int:
+    """The latest base timestamp, which a horizon replaces, from which the distances of ``records`` fit into 64 bits."""
+    return min(MAX_LONG, min(record.timestamp for record in records) - MIN_LONG)
 
 
 def _is_moved(tombstone: Record) -> bool:

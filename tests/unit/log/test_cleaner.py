@@ -17,9 +17,10 @@ from anabranch.broker.log.manager_config import LogManagerConfig
 from anabranch.broker.log.partition_log import AppendOrigin, PartitionLog
 from anabranch.broker.log.slices import at_once
 from anabranch.protocol.batch_builder import build_batch
-from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
+from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT, MAX_LONG
 from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.sentinels import NO_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from tests.support.log.batches import build_control_batch
 from tests.support.log.log_fixture import START_MS, TOPIC_ID, Crash, LogFixture, batch, idempotent, read_all, values
@@ -122,6 +123,25 @@ async def test_a_tombstone_is_removed_delete_retention_ms_after_its_first_compac
         log.roll()
         await clean(cleaner)
         assert [offset for offset, _, _ in values(log)] == expected
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "horizon"), [(START_MS, MAX_LONG), (NO_TIMESTAMP, MAX_LONG), (-START_MS, MAX_LONG - START_MS + 1)]
+)
+async def test_tombstones_that_stay_for_ever_can_be_compacted_and_read(
+    log_fixture: LogFixture, timestamp: int, horizon: int
+) -> None:
+    log = compacted(log_fixture, delete_retention_ms=MAX_LONG)
+    for pairs in ({b"a": b"1", b"b": None}, {b"a": b"2"}):
+        log.append_as_leader(build_batch([(key, value, (), timestamp) for key, value in pairs.items()]), 0)
+    log.advance_high_watermark(log.log_end_offset)
+    log.roll()
+    put(log, c=b"active")
+    await clean(cleaner_for(log_fixture, log))
+    assert values(log) == [(1, b"b", None), (2, b"a", b"2"), (3, b"c", b"active")]
+    header = read_all(log)[0]
+    assert (header.has_delete_horizon, header.base_timestamp) == (True, horizon)
+    assert [record.timestamp for record in header] == [timestamp]
 
 
 async def test_hole_24_a_tombstone_stays_where_another_partition_may_hold_older_values(log_fixture: LogFixture) -> None:
