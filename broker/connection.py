@@ -41,7 +41,7 @@ from anabranch.protocol.named_items import has_one_item
 from anabranch.protocol.own_tags import withholder
 from anabranch.protocol.primitives import DecodeError, EncodeError
 from anabranch.runtime.env import Part, Stream
-from anabranch.runtime.pauses import free, read_request, write_response
+from anabranch.runtime.pauses import free, read_request, with_pauses, write_response
 from anabranch.runtime.turns import PIECE, turns
 
 logger = structlog.get_logger(__name__)
@@ -307,7 +307,7 @@ class Connection:
             ctx.api_version = 0
             answer: Any = self._dispatcher.unsupported_api_versions(ctx, ApiVersionsRequest())
         else:
-            if header.api_key == ApiKey.PRODUCE and (large := large_batches.find(request.body)):
+            if header.api_key == ApiKey.PRODUCE and (large := await with_pauses(large_batches.find(request.body))):
                 ctx.large_batches = await large_batches.read(self._node.replicas, clock, self._session, large)
             if not has_one_item(header.api_key, request.body):
                 await large_requests.leave_each_once(ctx, request.body)
@@ -322,7 +322,7 @@ class Connection:
             await self._enqueue_deferred(ctx, answer, handled)
         else:
             slot = self._enqueue(ctx, handled)
-            self._metrics.note_response(slot.api_key, answer, slot.is_follower)
+            self._metrics.note_response(slot.api_key, answer)
             slot.fill(answer, handled)
             self._ready()
             if slot.rest or slot.has_many_items:
@@ -338,7 +338,7 @@ class Connection:
         def fill(response: Any) -> None:
             slot.awaited = None  # the answer refers to the slot: no cycle may keep the response in memory
             if not isinstance(response, EncodedAnswer):
-                self._metrics.note_response(slot.api_key, response, slot.is_follower)
+                self._metrics.note_response(slot.api_key, response)
             slot.fill(response, self._node.env.clock.monotonic())
             if self._slots and self._slots[0] is slot:
                 self._ready()
@@ -451,7 +451,7 @@ class Connection:
         withhold = None if ctx.asks_for_own_tags else withholder(ctx.api_key)
 
         def take(response: Message) -> None:
-            self._metrics.note_response(ctx.api_key, response, ctx.is_follower)
+            self._metrics.note_response(ctx.api_key, response)
             if withhold is not None:
                 withhold(response)
 

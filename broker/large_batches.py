@@ -10,7 +10,7 @@ records that were read. Threads compress and decompress.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from struct import Struct
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -38,6 +38,7 @@ from anabranch.runtime.env import Clock
 from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 
 _COUNT = Struct(">i")
+_LOOKED_AT_ONCE = 1_000
 
 
 class LargeBatch(NamedTuple):
@@ -51,11 +52,19 @@ LargeBatches = Mapping[TopicPartition, LargeBatch]
 NONE: LargeBatches = MappingProxyType({})
 
 
-def find(request: Any) -> list[tuple[TopicPartition, StoredLayout | None, memoryview]]:
-    """Find the batches of a ``ProduceRequest`` with more than ``RECORDS_AT_ONCE`` records, or perhaps many bytes."""
+def find(request: Any) -> Generator[bool, None, list[tuple[TopicPartition, StoredLayout | None, memoryview]]]:
+    """Find the batches of a ``ProduceRequest`` with more than ``RECORDS_AT_ONCE`` records, or perhaps many bytes.
+
+    Yields after very many partitions.
+    """
     found = []
+    looked_at = 0
     for topic in request.topic_data:
+        looked_at += 1
         for data in topic.partition_data:
+            looked_at += 1
+            if looked_at % _LOOKED_AT_ONCE == 0:
+                yield True
             records = data.records
             if (
                 isinstance(records, memoryview)

@@ -199,7 +199,10 @@ async def serve(
             break
         await pause()
     if failure is not None:
-        raise failure
+        try:
+            raise failure
+        finally:
+            del failure  # a cycle with its traceback, which holds the request
     if is_silent:
         return None
     return joining.all_expected()

@@ -130,12 +130,13 @@ class BrokerMetrics(Metrics):
 
     # ------------------------------------------------------------ responses
 
-    def note_response(self, api_key: int, response: object, is_follower: bool) -> None:
-        """Count the errors and the traffic of a response."""
+    def note_response(self, api_key: int, response: object) -> None:
+        """Count the errors and the traffic of a response; those of fetched partitions are counted one by one."""
         if isinstance(response, ProduceResponse):
             self._note_produced(response)
         elif isinstance(response, FetchResponse):
-            self._note_fetched(response, is_follower)
+            if response.error_code:
+                self.requests.note_error(ApiKey.FETCH, response.error_code)
         else:
             self.requests.note_errors(api_key, response)
 
@@ -149,23 +150,17 @@ class BrokerMetrics(Metrics):
                     traffic.failed_produce_requests += 1
                     self.requests.note_error(ApiKey.PRODUCE, code)
 
-    def _note_fetched(self, response: FetchResponse, is_follower: bool) -> None:
-        if response.error_code:
-            self.requests.note_error(ApiKey.FETCH, response.error_code)
-        for topic in response.responses:
-            traffic = self.traffic(topic.topic)
-            size_bytes = 0
-            for partition in topic.partitions:
-                if partition.records:
-                    size_bytes += len(partition.records)
-                if partition.error_code:
-                    self.requests.note_error(ApiKey.FETCH, partition.error_code)
-                    traffic.failed_fetch_requests += not is_follower
-            if is_follower:
-                traffic.replication_bytes_out += size_bytes
-            else:
-                traffic.bytes_out += size_bytes
-                traffic.fetch_requests += len(topic.partitions)
+    def note_fetched(self, topic: str, error_code: int, size_bytes: int, *, is_follower: bool) -> None:
+        """Count the result of a partition in an answer to a fetch."""
+        traffic = self.traffic(topic)
+        if error_code:
+            self.requests.note_error(ApiKey.FETCH, error_code)
+            traffic.failed_fetch_requests += not is_follower
+        if is_follower:
+            traffic.replication_bytes_out += size_bytes
+        else:
+            traffic.bytes_out += size_bytes
+            traffic.fetch_requests += 1
 
     # ------------------------------------------------------------ reading
 

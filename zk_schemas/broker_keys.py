@@ -337,6 +337,13 @@ _TOPIC_MANAGEMENT_KEYS = [
     ConfigKey("ordered.delivery.legacy.consumers", STRING, "accept", LEGACY_CONSUMERS, CLUSTER),
     ConfigKey("ordered.delivery.legacy.consumers.max.hold.ms", LONG, 300_000, POSITIVE, CLUSTER),
     ConfigKey(
+        "list.groups.readers.max.topics",
+        INT,
+        1_000,
+        POSITIVE,
+        doc="the most topics whose readers one ListGroups request may ask for; each is looked up for every group",
+    ),
+    ConfigKey(
         "stock.consumer.lease.ms",
         INT,
         3_000,

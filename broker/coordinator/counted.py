@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -25,10 +26,21 @@ class Counted:
 
     since: dict[str, dict[str, int]] = field(default_factory=dict)
     """``{group: {topic: ms}}``: the time (monotonic ms) since which a group's stock members count as readers."""
-    asked: set[str] = field(default_factory=set)
-    """Topics for which a leader sent TopicReaders."""
+    _asked: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    """Topics for which a leader sent TopicReaders, and the time (monotonic ms) of the last one, the oldest first."""
     unwritten: dict[str, dict[TopicPartition, Creation]] = field(default_factory=dict)
     """For each group, the partitions in which its beginning (the partition's first offset) is not committed yet."""
+
+    def note_asked(self, topic: str, now_ms: int) -> None:
+        """Note that a leader sent TopicReaders for a topic."""
+        self._asked[topic] = now_ms
+        self._asked.move_to_end(topic)
+
+    def was_asked(self, topic: str, since_ms: int) -> bool:
+        """Whether a leader has asked for a topic at ``since_ms`` or later. Earlier requests are forgotten."""
+        while self._asked and next(iter(self._asked.values())) < since_ms:
+            self._asked.popitem(last=False)
+        return topic in self._asked
 
     def forget(self, group_id: str) -> None:
         """Forget a deleted group: a later group of the same name is a different group."""

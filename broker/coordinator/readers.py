@@ -47,7 +47,9 @@ LOOK_AGAIN_MS = 50
 
 def readers_of(turn: Turn, topic: str, partitions: Collection[int], topics: Topics) -> list[TopicReadersResponseGroup]:
     """The groups that read the topic, with their positions. Owners that report are asked for their positions."""
-    turn.shard.counted.asked.add(topic)
+    now_ms, counted = turn.now.monotonic_ms, turn.shard.counted
+    counted.was_asked(topic, now_ms - _lease_ms(turn))  # forgets the topics that no leader asks for any more
+    counted.note_asked(topic, now_ms)
     return [_group_of(turn, group, topic, partitions, topics) for group in counted_groups(turn, topic)]
 
 
@@ -146,9 +148,14 @@ def begins_at_ms(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTo
     for topic in asked:
         if topics.holds(topic.name):
             since_ms = counted.since.setdefault(group_id, {}).setdefault(topic.name, now_ms)
-            if topic.name in counted.asked or topics.is_resized(topic.name):
-                at_ms = max(at_ms, since_ms + int(turn.config.stock_consumer_lease_ms * MARGIN))
+            if counted.was_asked(topic.name, now_ms - _lease_ms(turn)) or topics.is_resized(topic.name):
+                at_ms = max(at_ms, since_ms + _lease_ms(turn))
     return at_ms
+
+
+def _lease_ms(turn: Turn) -> int:
+    """After this time no leader uses an answer any more."""
+    return int(turn.config.stock_consumer_lease_ms * MARGIN)
 
 
 class Beginning(enum.Enum):

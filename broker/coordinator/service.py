@@ -81,8 +81,6 @@ POSITIONS_LEVEL = 2
 
 
 _STATES = frozenset(state.value for state in GroupState)
-_MAX_TOPICS_OF_READERS = 1_000
-"""The most topics whose readers one ListGroups request may ask for: each is looked up for every group."""
 
 
 class GroupCoordinator:
@@ -440,7 +438,7 @@ class GroupCoordinator:
         """The groups of all loaded partitions. The error is COORDINATOR_LOAD_IN_PROGRESS while some are loading."""
         if self._leadership.is_closed:
             return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if len(request.readers_of) > _MAX_TOPICS_OF_READERS:
+        if len(request.readers_of) > self._config.list_readers_max_topics:
             return ListGroupsResponse(error_code=ErrorCode.INVALID_REQUEST)
         states = _STATES.intersection(request.states_filter) if request.states_filter else None
         loading = self._leadership.is_loading

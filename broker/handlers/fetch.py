@@ -30,6 +30,7 @@ from anabranch.protocol.sentinels import (
     READ_COMMITTED,
 )
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.pauses import with_pauses
 from anabranch.runtime.turns import pause
 
 _FIRST_SESSION_VERSION = 7
@@ -65,14 +66,15 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
     for cold in steps:
         if cold is not None:
             return _answer_later(ctx, request, read, steps, cold)
-    return _answer(ctx, request, read)
+    return _waiting(ctx, request, read) or read.response()
 
 
-def _answer(ctx: RequestContext, request: FetchRequest, read: FetchRead) -> FetchResponse | Deferred[FetchResponse]:
+def _waiting(ctx: RequestContext, request: FetchRequest, read: FetchRead) -> Deferred[FetchResponse] | None:
+    """The answer, if it has to wait; None if there is enough to answer."""
     for key in read.held:
         ctx.node.metrics.held_fetches.add(key.topic)
     if _is_enough(request, read):
-        return _repeated_refusal(ctx, request, read) or read.response()
+        return _repeated_refusal(ctx, request, read)
     deadline = ctx.node.env.clock.monotonic() + request.max_wait_ms / 1000
     answer = DelayedFetch.park(ctx.node.purgatory, deadline, read, request.min_bytes)
     answer.on_abandoned = read.target.abandon
@@ -120,15 +122,18 @@ def _answer_later(
                     await found.warm()
                 elif number % READ_AT_ONCE == 0:
                     await pause()
+            if not _is_enough(request, read):
+                read.run()  # reads the partitions that changed meanwhile
+            waiting = None
+            if isinstance(target, FetchSession) and ctx.node.fetch_sessions.get(target.session_id) is not target:
+                target.close()
+            else:
+                waiting = _waiting(ctx, request, read)
+            if waiting is None:
+                return await with_pauses(read.response_in_steps())
         finally:
             target.is_read = False
-        if not _is_enough(request, read):
-            read.run()  # reads the partitions that changed meanwhile
-        if isinstance(target, FetchSession) and ctx.node.fetch_sessions.get(target.session_id) is not target:
-            target.close()
-            return read.response()
-        answer = _answer(ctx, request, read)
-        return await answer.value() if isinstance(answer, Deferred) else answer
+        return await waiting.value()
 
     later = ctx.node.later(run, lambda error: FetchResponse(error_code=error.code))
     later.on_abandoned = target.abandon

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from anabranch.broker.log.cold_reads import TRIES, ColdError
 from anabranch.broker.log.partition_log import LogRead
+from anabranch.broker.log.slices import at_once
 from anabranch.broker.metrics import BrokerMetrics
 from anabranch.broker.replication.fetch_session import FetchedPartition, FetchSession, FetchTarget
 from anabranch.broker.replication.partition import Partition
@@ -246,7 +247,11 @@ class FetchRead:
 
     def response(self) -> FetchResponse:
         """The response. Partitions with records move to the end of the session's queue, so that each gets its turn."""
-        target = self.target
+        return at_once(self.response_in_steps())
+
+    def response_in_steps(self) -> Generator[None, None, FetchResponse]:
+        """Like ``response``, but one partition a step."""
+        target, metrics, is_follower = self.target, self._metrics, self.limits.is_follower
         target.delayed = None
         is_session = isinstance(target, FetchSession)
         topics: dict[str, list[PartitionData]] = {}
@@ -258,16 +263,18 @@ class FetchRead:
             if not (self.limits.full or news or _is_news(state, result)):
                 continue
             topics.setdefault(key.topic, []).append(result)
+            metrics.note_fetched(key.topic, result.error_code, _size(result), is_follower=is_follower)
             state.high_watermark = result.high_watermark
             state.log_start_offset = result.log_start_offset
             if result.records:
-                if self.limits.is_follower:
+                if is_follower:
                     self._throttle.used(key, len(result.records))
                 else:
-                    self._metrics.note_consumed(key.topic, self._offset_counts[key])
+                    metrics.note_consumed(key.topic, self._offset_counts[key])
             if is_session and news:
                 target.dirty.pop(key, None)
                 target.dirty[key] = None
+            yield
         if not is_session:
             target.close()
         return FetchResponse(

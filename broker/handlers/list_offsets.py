@@ -127,7 +127,9 @@ def _begin_search(
 
 
 def _as_kafka_error(error: KafkaError | OSError) -> KafkaError:
-    return error if isinstance(error, KafkaError) else KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+    """The error to keep, without the traceback: its frames hold the request and the searches."""
+    found = error if isinstance(error, KafkaError) else KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+    return found.with_traceback(None)
 
 
 def _find(
@@ -187,9 +189,11 @@ def _lookup(
     if timestamp in _STARTS:
         return NO_TIMESTAMP, log.log_start_offset, log.leader_epoch_cache.epoch_for(log.log_start_offset)
     search = searches.get((partition.key, timestamp))
-    if not isinstance(search, TimeSearch):
-        raise search or KafkaError(
+    if search is None:
+        raise KafkaError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.key}: this broker did not lead it when the request came"
         )
+    if isinstance(search, KafkaError):
+        raise KafkaError(search.code, search.message)  # an error of its own, whose traceback dies with it
     found = search.found
     return (NO_TIMESTAMP, NO_OFFSET, NO_EPOCH) if found is None or found[1] >= end else found

@@ -221,8 +221,13 @@ def _leader(ctx: RequestContext, key: TopicPartition, layout: StoredLayout | Non
             raise KafkaError(ctx.session.repeat_code, f"{key} has no leader yet") from error
         # If another broker leads a marked partition, it may have the batch already: only the leader may refuse it.
         gone = ctx.node.metadata.merged_away(*key)
-        merged = refusal_of_absent(key, ctx.node.metadata.topics[key.topic].layout, layout) if gone else None
-        raise error if merged is None else merged from error
+        refusal = refusal_of_absent(key, ctx.node.metadata.topics[key.topic].layout, layout) if gone else None
+        if refusal is None:
+            raise
+        try:
+            raise refusal from error
+        finally:
+            del refusal  # a cycle with its traceback, which holds the batch
 
 
 def _await(ctx: RequestContext, key: TopicPartition, records: object) -> None:

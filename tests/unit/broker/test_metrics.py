@@ -10,7 +10,6 @@ from anabranch.broker.layout_refusals import LOG_EVERY_S, LayoutRefusals
 from anabranch.broker.metrics import BrokerMetrics
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.generated.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from anabranch.protocol.generated.heartbeat import HeartbeatResponse
 from anabranch.protocol.generated.offset_commit import (
     OffsetCommitResponse,
@@ -128,11 +127,11 @@ def test_errors_are_counted_by_api_and_code() -> None:
         PartitionProduceResponse(index=2, error_code=ErrorCode.DUPLICATE_SEQUENCE_NUMBER),
     ]
     topics = [TopicProduceResponse(name="t", partition_responses=produced)]
-    metrics.note_response(ApiKey.PRODUCE, ProduceResponse(responses=topics), False)
+    metrics.note_response(ApiKey.PRODUCE, ProduceResponse(responses=topics))
     committed = [OffsetCommitResponsePartition(partition_index=0, error_code=ErrorCode.ILLEGAL_GENERATION)]
     topics_of_commit = [OffsetCommitResponseTopic(name="t", partitions=committed * 2)]
-    metrics.note_response(ApiKey.OFFSET_COMMIT, OffsetCommitResponse(topics=topics_of_commit), False)
-    metrics.note_response(ApiKey.HEARTBEAT, HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), False)
+    metrics.note_response(ApiKey.OFFSET_COMMIT, OffsetCommitResponse(topics=topics_of_commit))
+    metrics.note_response(ApiKey.HEARTBEAT, HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
     values = sampled(metrics)
     errors = {key[1]: value for key, value in values.items() if key[0] == "kafka_network_requestmetrics_errors_total"}
     assert errors == {
@@ -146,9 +145,8 @@ def test_errors_are_counted_by_api_and_code() -> None:
 
 def test_fetched_bytes_are_counted_separately_for_consumers_and_followers() -> None:
     metrics = BrokerMetrics()
-    partitions = [PartitionData(partition_index=0, records=b"12345"), PartitionData(partition_index=1, records=None)]
-    response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
     for is_follower in (False, True, True):
-        metrics.note_response(ApiKey.FETCH, response, is_follower)
+        for size_bytes in (5, 0):
+            metrics.note_fetched("t", ErrorCode.NONE, size_bytes, is_follower=is_follower)
     traffic = metrics.traffic("t")
     assert (traffic.bytes_out, traffic.replication_bytes_out, traffic.fetch_requests) == (5, 10, 2)

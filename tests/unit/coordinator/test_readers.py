@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from anabranch.broker.coordinator.counted import Creation
+from anabranch.broker.coordinator.counted import Counted, Creation
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
@@ -249,6 +249,24 @@ async def test_a_request_of_a_leader_shows_a_resize_before_the_metadata_does(
     running.topics.resized = set()
     readers(running, 0)
     assert not begin(running).filled
+
+
+async def test_topics_that_no_leader_asks_for_any_more_are_forgotten(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    """No leader uses an answer that is older than the lease."""
+    counted = Counted()
+    counted.note_asked("a", 1_000)
+    counted.note_asked("b", 2_000)
+    counted.note_asked("a", 3_000)
+    assert counted.was_asked("a", 2_500)
+    assert not counted.was_asked("b", 2_500)
+    assert not counted.was_asked("b", 0)
+    await held(running)
+    running.topics.resized = set()
+    readers(running, 0)
+    await pass_time(1.2 * LEASE_S)
+    assert begin(running).filled
 
 
 async def test_a_waiting_member_is_answered_when_the_coordinator_moves(

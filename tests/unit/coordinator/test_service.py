@@ -516,6 +516,14 @@ async def test_groups_are_listed_by_state(running: Running, autojump_clock: trio
     assert listed(["Empty", "Dead"]) == ["simple"]
 
 
+async def test_the_number_of_topics_whose_readers_are_listed_is_limited(running: Running) -> None:
+    await running.loaded()
+    most = GroupConfig().list_readers_max_topics
+    for topics, expected in ((most, ErrorCode.NONE), (most + 1, ErrorCode.INVALID_REQUEST)):
+        request = ListGroupsRequest(readers_of=["t"] * topics)
+        assert running.coordinator.list_groups(Context(), request).error_code == expected
+
+
 async def test_groups_are_listed_by_the_topics_that_they_may_read(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
