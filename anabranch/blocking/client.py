@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from anabranch.blocking.loop_thread import Call, LoopThread
+from anabranch.client.arguments import duration, optional
 from anabranch.client.errors import ClientClosedError, ForkedClientError, IllegalStateError
 from anabranch.real.admin import Admin
 from anabranch.real.consumer import Consumer
@@ -79,7 +80,8 @@ class BlockingClient(Generic[T]):
         ``enable_auto_commit``) and leaves its group. After ``timeout_ms`` unfinished work is given up: records fail,
         positions are not committed. Ctrl-C does the same.
         """
-        self._end(functools.partial(self._close_in_loop, timeout_ms))
+        judged = optional(duration)("timeout_ms", timeout_ms)
+        self._end(functools.partial(self._close_in_loop, judged))
 
     def __enter__(self) -> Self:
         return self.start()

@@ -15,6 +15,7 @@ from anabranch.blocking.hand_over import next_size
 from anabranch.blocking.loop_thread import Call
 from anabranch.client import ConsumerRecord, Records
 from anabranch.client.arguments import duration
+from anabranch.client.consumer.arguments import CONSUMER_RULES
 from anabranch.client.consumer.consumer import TakenRecords
 from anabranch.client.errors import (
     ClientClosedError,
@@ -151,6 +152,7 @@ class Consumer(BlockingClient[AsyncConsumer]):
 
     def batches(self, *, max_records: int | None = None) -> Iterator[Records]:
         """Batches of records like ``anabranch.Consumer.batches``."""
+        max_records = CONSUMER_RULES["batches"]["max_records"]("max_records", max_records)
         timeout_ms = self._client.config.default_api_timeout_ms
         while True:
             found: dict[TopicPartition, Records] = self._run(self._client._take, (), timeout_ms, max_records, 1)
