@@ -119,7 +119,7 @@ def _ask(host: str, port: int, requests: Sequence[Message], timeout_s: float) ->
 def _exchange(connection: socket.socket, correlation_id: int, request: Any) -> Any:
     key = ApiKey(request.API_KEY)
     version = _VERSIONS[key]
-    parts = encode_request(RequestHeader(key, version, correlation_id, HEALTH_CHECK), request)
+    parts = encode_request(RequestHeader(key, version, correlation_id, HEALTH_CHECK, True), request)
     connection.sendall(b"".join(part for part in parts if isinstance(part, bytes | bytearray | memoryview)))
     frames = ClientConnection(MAX_FRAME_BYTES)
     while (frame := frames.next_frame()) is None:

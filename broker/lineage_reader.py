@@ -31,7 +31,7 @@ from anabranch.protocol.generated.partition_leader_epochs_for_partitions import 
 from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponsePartition as PartitionAnswer,
 )
-from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET
+from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET, NO_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import NoNodeError, ZkError, ZkStore
 from anabranch.zk_schemas.partition_state import PartitionState
@@ -278,6 +278,7 @@ def _decode(path: str, data: bytes) -> StoredLineage:
         Entry(
             epoch=epoch,
             losers=[Loser(partition_index=loser, leader_epoch=last) for loser, last in losers.items()],
+            written_ms=state.lineage_times.get(epoch, NO_TIMESTAMP),
         )
         for epoch, losers in state.lineage
     ]

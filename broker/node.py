@@ -23,6 +23,7 @@ from anabranch.broker.log_dir_failure import LogDirFailures
 from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.older_zookeeper import OlderZooKeeper
 from anabranch.broker.producer_ids import ProducerIds
 from anabranch.broker.registered_controllers import RegisteredControllers
 from anabranch.broker.registration import Registration
@@ -107,6 +108,8 @@ class Node:
         self.controller.on_moved = dynamic.read_all_again
         self.registered_controllers = RegisteredControllers(zk)
         self.log_dir_failures = LogDirFailures(zk, config.broker_id)
+        self.older_zookeeper = OlderZooKeeper(zk, config.broker_id)
+        self.background.sources.append(self.older_zookeeper.lines)
         self.leader_addresses: dict[int, tuple[str, int]] = {}
         """The addresses of leaders in LeaderAndIsr requests, used until UpdateMetadata has these addresses."""
         self.isr_changes = IsrChanges(config.broker_id, lambda: self.broker_epoch, self._ask_for_isr)
@@ -153,6 +156,11 @@ class Node:
                 "anabranch_longest_hold_seconds",
                 "The longest present wait of a held partition for a group",
                 lambda: self.consumer_holds.longest_s,
+            ),
+            Gauge(
+                "anabranch_logs_newer_than_zookeeper",
+                "Logs of this broker that are newer than ZooKeeper's data; their partitions are not served",
+                lambda: len(self.older_zookeeper.logs),
             ),
             Gauge(
                 "anabranch_closed_partitions",

@@ -9,16 +9,20 @@ import structlog
 
 from anabranch.controller import deletion
 from anabranch.controller.context import Context
-from anabranch.controller.effects import Decisions
+from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.events import BrokerAnswered, FeaturesDue, ReassignmentsDue, ResizesDue
 from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.partitions import elect, elect_after_broker_change
 from anabranch.controller.reads.brokers import LockedBrokers
 from anabranch.controller.request_batch import inter_broker_endpoint
 from anabranch.controller.resize import steps
+from anabranch.controller.state_writes import StateChange
+from anabranch.controller.store import ImageStaleError
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from anabranch.protocol.sentinels import NO_LEADER
 from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.features import misfits
 
 logger = structlog.get_logger(__name__)
@@ -147,6 +151,7 @@ def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) -> Decis
                 for state in topic.partition_states
             ]
     failed, not_done = [], set(refused)
+    newer: dict[TopicPartition, str] = {}
     for topic in event.response.topics:
         for error in topic.partition_errors:
             name = names.get(topic.topic_id)
@@ -162,6 +167,8 @@ def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) -> Decis
             )
             if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failed.append(tp)
+            elif error.error_code == ErrorCode.FENCED_LEADER_EPOCH:
+                newer[tp] = error.error_message or f"broker {event.broker.id} has a newer log"
             # STALE_CONTROLLER_EPOCH means that the broker knows a later leader epoch or incarnation.
             elif error.error_code != ErrorCode.STALE_CONTROLLER_EPOCH:
                 refused.append(tp)
@@ -170,6 +177,39 @@ def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) -> Decis
         _acknowledge(context, event.broker.id, request, not_done)
     yield from _on_replicas_failed(context, event.broker.id, failed)
     yield from _on_replicas_served_again(context, event, not_done)
+    yield from _set_aside(context, request, newer)
+
+
+def _set_aside(context: Context, request: LeaderAndIsrRequest, newer: Mapping[TopicPartition, str]) -> Decisions[None]:
+    """Take the leaders of partitions whose znodes are older than a log, and store the reason.
+
+    Raises ``ImageStaleError`` after that: the topics are read again, and frozen.
+    """
+    effects = decide_set_aside(context.image, request, newer)
+    if effects.independent:
+        yield effects
+        tp = effects.independent[0].tp
+        raise ImageStaleError(f"{paths.partition_state(*tp)} is older than a log: {newer[tp]}")
+
+
+def decide_set_aside(image: ClusterImage, request: LeaderAndIsrRequest, newer: Mapping[TopicPartition, str]) -> Effects:
+    """The states without a leader. The leader epoch stays: if it rose, it could pass that of the newer log unnoticed.
+
+    An answer about another incarnation of a partition changes nothing.
+    """
+    asked = {
+        TopicPartition(topic.topic_name, state.partition_index): state.incarnation
+        for topic in request.topic_states
+        for state in topic.partition_states
+    }
+    changes = []
+    for tp, why in sorted(newer.items()):
+        found = image.led(tp)
+        if found is None or found[2].incarnation != asked[tp]:
+            continue
+        changed = found[3].replace(leader=NO_LEADER, newer_log=why, controller_epoch=image.controller_epoch)
+        changes.append(StateChange(tp, changed))
+    return Effects(independent=changes)
 
 
 def _acknowledge(context: Context, broker: int, request: LeaderAndIsrRequest, not_done: set[TopicPartition]) -> None:

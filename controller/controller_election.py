@@ -58,7 +58,7 @@ async def stand(zk: ZkStore, znode: ControllerZnode) -> Office | None:
         return None
     except ZkConnectionError:
         await wait_connected(zk)
-        if not await _is_mine(zk):
+        if not await is_mine(zk):
             return None
         found_epoch, found_version = await _current_epoch(zk)
         return Office(found_epoch, found_version)
@@ -77,7 +77,7 @@ async def wait_until_deposed(zk: ZkStore) -> None:
     """
 
     async def deposed(zk: ZkStore, watch: Watch) -> bool:
-        return await _is_vacant(zk, watch) or not await _is_mine(zk)
+        return await _is_vacant(zk, watch) or not await is_mine(zk)
 
     await _wait_until(zk, deposed)
 
@@ -120,7 +120,8 @@ class _Signal:
         await self._event.wait()
 
 
-async def _is_mine(zk: ZkStore) -> bool:
+async def is_mine(zk: ZkStore) -> bool:
+    """Whether ``/controller`` belongs to this session."""
     found = await zk.exists(paths.CONTROLLER)
     return found is not None and found.ephemeral_owner == zk.session_id
 

@@ -147,7 +147,9 @@ def _on_broker_answered(context: Context, event: BrokerAnswered) -> Decisions[No
     """Process a response, unless the broker has registered again since. Raises ``ControllerMovedError``."""
     broker = context.image.brokers.get(event.broker.id)
     if getattr(event.response, "error_code", ErrorCode.NONE) == ErrorCode.STALE_CONTROLLER_EPOCH:
-        raise ControllerMovedError(f"broker {event.broker.id} knows a later controller epoch")
+        raise ControllerMovedError(
+            f"broker {event.broker.id} knows a controller epoch above {context.image.controller_epoch}"
+        )
     if broker is None or broker.epoch != event.broker.epoch:
         return
     if isinstance(event.request, LeaderAndIsrRequest):

@@ -201,7 +201,9 @@ class TopicImage:
 
 
 Led: TypeAlias = tuple[TopicPartition, TopicImage, PartitionImage, PartitionState]
-"""A partition that has had a leader, with its topic and state. Neither it nor its topic is being removed."""
+"""A partition that has had a leader, with its topic and state.
+
+Neither it nor its topic is being removed, and no log is known to be newer than its state."""
 
 
 @dataclass(slots=True)
@@ -292,7 +294,7 @@ class ClusterImage:
                 yield TopicPartition(name, index), topic, topic.partitions[index]
 
     def led_partitions(self) -> Iterator[Led]:
-        """Partitions that have had a leader, except partitions that are being removed, alone or with their topic."""
+        """Partitions that have had a leader and may get another: they are not being removed, and no log is newer."""
         for tp, topic, partition in self.all_partitions():
             if (led := self._led(tp, topic, partition)) is not None:
                 yield led
@@ -305,7 +307,7 @@ class ClusterImage:
 
     def _led(self, tp: TopicPartition, topic: TopicImage, partition: PartitionImage) -> Led | None:
         state = partition.state
-        if state is None or state.never_led or state.being_removed or tp.topic in self.deletions:
+        if state is None or state.never_led or state.being_removed or state.newer_log or tp.topic in self.deletions:
             return None
         return tp, topic, partition, state
 

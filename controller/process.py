@@ -10,7 +10,7 @@ import trio
 from anabranch.controller import features, view
 from anabranch.controller.active import ActiveController
 from anabranch.controller.config import ControllerConfig
-from anabranch.controller.controller_election import ensure_paths, stand, wait_for_vacancy
+from anabranch.controller.controller_election import ensure_paths, is_mine, stand, wait_for_vacancy
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.registration import Registration
@@ -22,6 +22,7 @@ from anabranch.runtime.env import Env, NoNodeError, SessionState, ZkConnectionEr
 from anabranch.runtime.metrics import Gauge, Histogram, ShownTopics
 from anabranch.runtime.observed import Observed
 from anabranch.runtime.release import software_version
+from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.controller import ControllerZnode
 from anabranch.zk_schemas.features import Features
 from anabranch.zk_schemas.znode import MalformedZnodeError
@@ -61,9 +62,12 @@ class _Process:
         self._env = env
         self._port = port
         self.active: ActiveController | None = None
+        self.left_because = ""
+        """Why this controller left office although ``/controller`` is its own; empty if it did not."""
         self.background = Background(env.clock, propagate_bugs=env.propagate_bugs)
         self.metrics = ControllerMetrics()
         self.background.show_in(self.metrics)
+        self.background.sources.append(self._vacancy)
         self.metrics.gauges += [
             Gauge(
                 "anabranch_active_controller", "1 while this controller is in office", lambda: self.active is not None
@@ -81,7 +85,7 @@ class _Process:
             ),
             Gauge(
                 "anabranch_frozen_topics",
-                "Topics whose znodes contradict each other: they are served but not resized; see the log",
+                "Topics whose znodes contradict each other, or are older than a log: they are not resized; see the log",
                 lambda: sum(bool(topic.frozen) for topic in self._topics()),
             ),
         ]
@@ -99,6 +103,14 @@ class _Process:
         await observed.listen(address, config.metrics_http)
         nursery.start_soon(observed.run)
 
+    def _vacancy(self) -> list[str]:
+        """The line for operators while no controller acts, and none can be elected."""
+        if not self.left_because:
+            return []
+        return [
+            f"no controller acts: this one left office and {paths.CONTROLLER} is still its own: {self.left_because}"
+        ]
+
     def _topic_names(self) -> list[str]:
         return list(self.active.image.topics) if self.active is not None else []
 
@@ -113,18 +125,26 @@ class _Process:
         return ControllerZnode(config.controller_id, config.host, self._port, now_ms, release=software_version())
 
     async def stand_for_ever(self, zk: ZkStore) -> None:
+        reason = ""
         while True:
             try:
                 await _wait_for_session(zk)
                 await ensure_paths(zk)
-                await self._term(zk)
+                await self._term(zk, reason)
             except (ControllerMovedError, ZkSessionExpiredError, ZkConnectionError) as error:
-                logger.info("controller.stands_again", controller_id=self._config.controller_id, reason=str(error))
+                reason = str(error)
+                logger.info("controller.stands_again", controller_id=self._config.controller_id, reason=reason)
 
-    async def _term(self, zk: ZkStore) -> None:
+    async def _term(self, zk: ZkStore, left_because: str) -> None:
         """Wait until no controller is in office, stand for election, and stay in office until replaced."""
         config = self._config
-        await wait_for_vacancy(zk)
+        if await is_mine(zk):
+            self.left_because = left_because
+            logger.error("controller.left_office", controller_id=config.controller_id, reason=left_because)
+        try:
+            await wait_for_vacancy(zk)
+        finally:
+            self.left_because = ""
         await _check_features(config, zk)
         office = await stand(zk, self.described())
         if office is None:

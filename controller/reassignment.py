@@ -128,6 +128,8 @@ def _first_step(image: ClusterImage, tp: TopicPartition, target: Sequence[int] |
     partition = image.partition(tp)
     if partition is None or partition.state is None or tp.topic in image.deletions or partition.state.being_removed:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+    if partition.state.newer_log:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{tp}: {partition.state.newer_log}.")
     before = ReplicaAssignment.of(image.topics[tp.topic].znode, tp.partition)
     if target is None:
         if not before.in_progress:
@@ -169,7 +171,9 @@ def _last_step(
     partition = image.partition(tp)
     assert partition is not None
     state = partition.state
-    if state is None or state.being_removed or (assignment.in_progress and not assignment.complete(state.isr)):
+    if state is None or state.being_removed or state.newer_log:
+        return None
+    if assignment.in_progress and not assignment.complete(state.isr):
         return None
     done = assignment.done()
     changed = leader_selection.reassigned(

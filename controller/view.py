@@ -12,14 +12,21 @@ from anabranch.ordered_resize.layout import Layout
 from anabranch.ordered_resize.resize import Phase
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.key_placement import is_doubled
+from anabranch.protocol.sentinels import NO_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 from anabranch.zk_schemas.topic import TopicZnode
 from anabranch.zk_schemas.znode import NO_ID
 
 
-def snapshot_of(image: ClusterImage, topic: TopicImage, new_topic_id: uuid.UUID = NO_ID) -> Snapshot:
-    """The topic at this moment. ``new_topic_id`` is the id that the topic gets when a removal of partitions ends."""
+def snapshot_of(
+    image: ClusterImage, topic: TopicImage, new_topic_id: uuid.UUID = NO_ID, now_ms: int = NO_TIMESTAMP
+) -> Snapshot:
+    """The topic at this moment.
+
+    ``new_topic_id`` is the id that the topic gets when a removal of partitions ends. ``now_ms`` is the time of the next
+    steps.
+    """
     states = {p: found.state for p, found in sorted(topic.partitions.items()) if found.state is not None}
     counted = 0 if topic.frozen else topic.znode.undeleted_partition_count
     drained = {
@@ -41,6 +48,7 @@ def snapshot_of(image: ClusterImage, topic: TopicImage, new_topic_id: uuid.UUID 
             for p, found in topic.partitions.items()
             if found.ending is not None and _is_deleted(topic, p, found)
         },
+        now_ms=now_ms,
         new_topic_id=new_topic_id,
     )
 

@@ -1,4 +1,4 @@
-"""Contradictions between the znodes of one topic, which a manual edit can cause.
+"""Contradictions between the znodes of one topic, which a manual edit can cause, or between znodes and logs.
 
 No step of a resize leads to a contradiction. The controller freezes a topic with a contradiction, because it cannot
 know which of two znodes is right. A wrong guess would break the order of keys.
@@ -27,6 +27,10 @@ Node: TypeAlias = tuple[int, int]
 def contradictions(snapshot: Snapshot) -> list[str]:
     """The contradictions, in sentences that name znode and field; empty: the topic is not frozen."""
     topic = snapshot.topic
+    if newer := [
+        f"partition {p}: {state.newer_log}" for p, state in sorted(snapshot.states.items()) if state.newer_log
+    ]:
+        return newer
     if why := counts_at_odds(topic):
         return [why]
     was_resized = topic.layout_version > 0 or any(state.layout is not None for state in snapshot.states.values())

@@ -9,6 +9,7 @@ partition is kept, and a removed incarnation stays removed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
@@ -26,10 +27,12 @@ class Lineage(NamedTuple):
     floor: int = -1
     entries: tuple[LineageEntry, ...] = ()
     """Ascending by epoch."""
+    times_ms: Mapping[int, int] = MappingProxyType({})
+    """The known times of entries, in ms since 1970, by leader epoch."""
 
     @classmethod
     def of(cls, state: PartitionState) -> Lineage:
-        return cls(state.leader_epoch, state.floor, state.lineage)
+        return cls(state.leader_epoch, state.floor, state.lineage, state.lineage_times)
 
     @classmethod
     def of_answer(cls, answer: PartitionLeaderEpochsForPartitionsResponsePartition) -> Lineage | None:
@@ -40,7 +43,8 @@ class Lineage(NamedTuple):
             LineageEntry(entry.epoch, {loser.partition_index: loser.leader_epoch for loser in entry.losers})
             for entry in answer.lineage
         )
-        return cls(answer.as_of, answer.floor, entries)
+        times = {entry.epoch: entry.written_ms for entry in answer.lineage if entry.written_ms >= 0}
+        return cls(answer.as_of, answer.floor, entries, times)
 
 
 class Facts:

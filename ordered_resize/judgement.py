@@ -25,7 +25,7 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.plurals import one_or_many
 from anabranch.zk_schemas.partition_state import LineageEntry
 from anabranch.zk_schemas.topic import TopicZnode
-from anabranch.zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS
+from anabranch.zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS, MAX_TIME_MS
 
 
 class VerdictKind(enum.Enum):
@@ -351,7 +351,8 @@ def _size(case: Case) -> str | None:
         if state is None:
             continue
         entry = LineageEntry(MAX_EPOCH, dict.fromkeys(losers, MAX_EPOCH))
-        size = len(state.replace(lineage=(*state.lineage, entry)).encode())
+        times = {**state.lineage_times, MAX_EPOCH: MAX_TIME_MS}
+        size = len(state.replace(lineage=(*state.lineage, entry), lineage_times=times).encode())
         if size > limits.max_state_bytes:
             return (
                 f"The znode of partition {p} would have {size} bytes, more than {limits.max_state_bytes}"

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from anabranch.ordered_resize.facts import Facts, Lineage, is_fresh, is_over, is_passed, is_processed
-from anabranch.protocol.sentinels import NO_EPOCH
+from anabranch.protocol.sentinels import NO_EPOCH, NO_TIMESTAMP
 from anabranch.zk_schemas.partition_state import LineageEntry
 
 EVERY_EPOCH: Final = 2**31
@@ -40,6 +40,11 @@ def pruned(
         if left:
             kept.append(LineageEntry(entry.epoch, left))
     return tuple(kept), floor
+
+
+def timed(entries: Iterable[LineageEntry], times_ms: Mapping[int, int]) -> dict[int, int]:
+    """The known times of these entries, by leader epoch. No rule of order reads them."""
+    return {entry.epoch: at for entry in entries if (at := times_ms.get(entry.epoch, NO_TIMESTAMP)) >= 0}
 
 
 def raised_floor(floor: int, epoch: int) -> int:
@@ -128,6 +133,12 @@ def leader_epochs_after_creation(partition: int, entries: Iterable[LineageEntry]
         if all(loser < partition for loser in entry.losers):  # a grow: its losers are ancestors of the gainer
             newest = entry.losers
     return dict(newest)
+
+
+def split_epoch(partition: int, entries: Iterable[LineageEntry]) -> int:
+    """The leader epoch of the newest entry that a grow made; -1 if there is none."""
+    grown = (entry.epoch for entry in entries if all(loser < partition for loser in entry.losers))
+    return max(grown, default=NO_EPOCH)
 
 
 class Merge(NamedTuple):

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from anabranch.ordered_resize.layout import Layout
-from anabranch.ordered_resize.lineage import pruned
+from anabranch.ordered_resize.lineage import pruned, timed
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.sentinels import LEADER_DURING_DELETE, NO_EPOCH
 from anabranch.zk_schemas.partition_state import Before, LineageEntry, PartitionState
@@ -208,13 +208,15 @@ def _bump(snapshot: Snapshot, partition: int) -> Step:
     assert layout is not None
     epoch = state.leader_epoch + 1
     kept, floor = pruned(state.lineage, state.floor, snapshot.topic.last_leader_epochs)
+    lineage = (*kept, *entries_of(snapshot, partition, epoch))
     bumped = state.replace(
         controller_epoch=snapshot.controller_epoch,
         leader_epoch=epoch,
         layout=Layout.goal(snapshot.topic).stored,
         initial_partition_count=snapshot.topic.initial_partition_count,
         before=Before(layout, state.leader_epoch),
-        lineage=(*kept, *entries_of(snapshot, partition, epoch)),
+        lineage=lineage,
+        lineage_times=timed(lineage, {**state.lineage_times, epoch: snapshot.now_ms}),
         floor=floor,
     )
     return Step("bump", {partition: bumped})
@@ -227,6 +229,7 @@ def _create(snapshot: Snapshot, partition: int) -> Step:
     """
     in_sync = snapshot.electable[partition]
     epoch = max(snapshot.topic.last_leader_epochs.get(partition, NO_EPOCH) + 1, snapshot.first_leader_epoch)
+    lineage = entries_of(snapshot, partition, epoch)
     created = PartitionState(
         snapshot.controller_epoch,
         in_sync[0],
@@ -234,7 +237,8 @@ def _create(snapshot: Snapshot, partition: int) -> Step:
         in_sync,
         layout=Layout.goal(snapshot.topic).stored,
         initial_partition_count=snapshot.topic.initial_partition_count,
-        lineage=entries_of(snapshot, partition, epoch),
+        lineage=lineage,
+        lineage_times=timed(lineage, {epoch: snapshot.now_ms}),
     )
     return Step("create", {partition: created})
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from anabranch.ordered_resize.layout import Layout, Moves, moves
-from anabranch.protocol.sentinels import NO_EPOCH
+from anabranch.protocol.sentinels import NO_EPOCH, NO_TIMESTAMP
 from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
@@ -46,6 +46,8 @@ class Snapshot:
     """For partitions in ``drained``: the log end that the leader reported, if known."""
     deleted: Mapping[int, int] = field(default_factory=dict)
     """Partitions whose replicas are all deleted, with the highest reported log end."""
+    now_ms: int = NO_TIMESTAMP
+    """The time of the next steps, in ms since 1970; -1 if it is not known."""
     new_topic_id: uuid.UUID = NO_ID
     """The topic id that the next removal sets, so that clients accept the lower count."""
 

@@ -28,6 +28,13 @@ class Problem:
 
 
 Check = Callable[[], list[Problem]]
+_KINDS = {
+    "log": "log",
+    "log-dir": "log-dir",
+    "zookeeper is older than": "older-zookeeper",
+    "no controller acts:": "controller",
+}
+"""The kind of a fault by the start of its line."""
 
 
 class Health:
@@ -97,4 +104,4 @@ def background_check(background: Background) -> Check:
 
 
 def _kind_of(line: str) -> str:
-    return "log" if line.startswith("log ") else "log-dir" if line.startswith("log-dir ") else "background"
+    return next((kind for start, kind in _KINDS.items() if line.startswith(f"{start} ")), "background")

@@ -45,7 +45,9 @@ class PartitionState:
     initial count, on which the layout is based. A state with a layout but without this count was written by a release
     that resized by barriers. The two maps ``{ancestor: epoch}`` and ``sealed_offset`` (-1: none) of that release are
     read for conversion. ``floor`` is the newest epoch of an entry from which losers were dropped; -1 if none were
-    dropped.
+    dropped. ``lineage_times`` has the times at which entries were written, by the controller's clock, as {leader epoch:
+    ms since 1970}; entries of earlier releases have none. ``newer_log`` says which broker's log is newer than
+    ZooKeeper's data (ADR 60); until a user removes the field, the partition has no leader and the topic is frozen.
     """
 
     controller_epoch: int
@@ -59,7 +61,9 @@ class PartitionState:
     initial_partition_count: int | None = None
     before: Before | None = None
     lineage: tuple[LineageEntry, ...] = ()
+    lineage_times: dict[int, int] = field(default_factory=dict)
     floor: int = -1
+    newer_log: str = ""
     version: int = 1
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -88,7 +92,9 @@ class PartitionState:
             initial_partition_count=reader.optional_integer("initial_partition_count", low=1, high=MAX_PARTITIONS),
             before=_before(reader.object("before"), leader_epoch) if reader.has("before") else None,
             lineage=_lineage(reader, leader_epoch),
+            lineage_times=reader.times("lineage_times"),
             floor=reader.integer("floor", -1, low=-1, high=leader_epoch),
+            newer_log=reader.text("newer_log", ""),
             extra=reader.rest(),
         )
 
@@ -114,8 +120,12 @@ class PartitionState:
             fields["before"] = {"layout": self.before.layout._asdict(), "leader_epoch": self.before.leader_epoch}
         if self.lineage:
             fields["lineage"] = self.lineage
+        if self.lineage_times:
+            fields["lineage_times"] = self.lineage_times
         if self.floor >= 0:
             fields["floor"] = self.floor
+        if self.newer_log:
+            fields["newer_log"] = self.newer_log
         return encode_fields(fields, self.extra)
 
     @property

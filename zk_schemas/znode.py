@@ -22,6 +22,8 @@ MAX_EPOCH = 2**30
 """No cluster reaches a higher leader epoch or layout version. A value near its type's limit could not rise."""
 MAX_PARTITIONS = 2**16
 """The assignment of more partitions than this does not fit into a topic's znode."""
+MAX_TIME_MS = 253_402_300_799_999
+"""The end of the year 9999."""
 MAX_OFFSET = 2**62
 """The highest offset in a znode. It leaves room for the records that follow."""
 
@@ -158,6 +160,11 @@ class ZnodeReader:
         """``{partition: offset}``; empty when absent."""
         value = self._number_keyed(field, {})
         return {key: self._checked_integer(f"{field}.{key}", item, 0, MAX_OFFSET) for key, item in value.items()}
+
+    def times(self, field: str) -> dict[int, int]:
+        """``{leader epoch: ms since 1970}``; empty when absent."""
+        value = self._number_keyed(field, {})
+        return {key: self._checked_integer(f"{field}.{key}", item, 0, MAX_TIME_MS) for key, item in value.items()}
 
     def replicas(self, field: str, default: dict[str, Any] = _MISSING) -> dict[int, list[int]]:
         """``{partition: [broker ids]}``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from anabranch import Admin, ConfigEntry, ErrorCode, KafkaError, TopicDescription, TopicPartition
@@ -15,7 +16,7 @@ from anabranch.client.admin.types import ConfigSource, PartitionLineage
 from anabranch.client.cluster import PartitionInfo
 from anabranch.ordered_resize.explain import named
 from anabranch.ordered_resize.facts import Lineage
-from anabranch.ordered_resize.lineage import Merge, has_keys, last_merges, leader_epochs_after_creation
+from anabranch.ordered_resize.lineage import Merge, has_keys, last_merges, leader_epochs_after_creation, split_epoch
 from anabranch.protocol.plurals import counted
 from anabranch.zk_schemas.znode import format_id
 
@@ -158,9 +159,7 @@ def topic_row(
         "ordered_delivery": topic.ordered_delivery,
         "configs": _overrides(configs),
         "partitions": [
-            _partition_row(
-                topic, one, ends.get(one.partition), known.get(one.partition), merges.get(one.partition), committed
-            )
+            _partition_row(topic, one, ends.get(one.partition), known, merges.get(one.partition), committed)
             for one in topic.partitions
         ],
     }
@@ -170,17 +169,20 @@ def _partition_row(
     topic: TopicDescription,
     info: PartitionInfo,
     ends: tuple[int, int] | None,
-    lineage: Lineage | None,
+    known: Mapping[int, Lineage],
     merge: Merge | None,
     committed: Committed,
 ) -> dict[str, Any]:
     p = info.partition
+    lineage = known.get(p)
     is_marked = 0 <= topic.undeleted_partition_count <= p
     state = MARKED if is_marked else NEW if info.leader < 0 and not info.isr else IN_USE
     start, end = ends if ends is not None else (None, None)
     split: dict[int, int] = {}
+    split_ms = None
     if lineage is not None:
         split = leader_epochs_after_creation(p, lineage.entries)
+        split_ms = lineage.times_ms.get(split_epoch(p, lineage.entries))
     merged = merge if is_marked and not (lineage is not None and has_keys(lineage, merge)) else None
     return {
         "partition": p,
@@ -193,8 +195,10 @@ def _partition_row(
         "high_watermark": end,
         "created_from": next(iter(split), None),
         "leader_epoch_after_creation": next(iter(split.values()), None),
+        "split_ms": split_ms,
         "merged_into": merged.into if merged is not None else None,
         "leader_epoch_before_deletion": merged.epoch - 1 if merged is not None else None,
+        "merged_ms": known[merged.into].times_ms.get(merged.epoch) if merged is not None else None,
         "lineage": [[epoch, dict(losers)] for epoch, losers in lineage.entries] if lineage is not None else [],
         "records_left": end - start if is_marked and start is not None and end is not None else None,
         "to_drain": {group: remaining(end, start, of_topic.get(p)) for group, of_topic in committed.items()}
@@ -307,9 +311,11 @@ def _story(row: Mapping[str, Any]) -> str:
     """The split, the merge and the unread records of one partition, in a few words."""
     parts = [] if row["state"] == IN_USE else [row["state"]]
     if row["created_from"] is not None:
-        parts.append(f"split from {_epoch(row['created_from'], row['leader_epoch_after_creation'])}")
+        split = _epoch(row["created_from"], row["leader_epoch_after_creation"])
+        parts.append(f"split from {split} {_time(row['split_ms'])}")
     if row["merged_into"] is not None:
-        parts.append(f"merged into {_epoch(row['merged_into'], row['leader_epoch_before_deletion'])}")
+        merged = _epoch(row["merged_into"], row["leader_epoch_before_deletion"])
+        parts.append(f"merged into {merged} {_time(row['merged_ms'])}")
     if row["state"] == MARKED:
         if row["records_left"] is not None:
             parts.append(f"{counted(row['records_left'], 'record')} left")
@@ -319,6 +325,11 @@ def _story(row: Mapping[str, Any]) -> str:
         if behind := [broker for broker in row["replicas"] if broker not in row["isr"]]:
             parts.append(f"not in sync: {named('broker', behind)}")
     return "  " + ", ".join(parts) if parts else ""
+
+
+def _time(ms: int | None) -> str:
+    """The time of a step by the controller's clock; releases that did not store it leave it unknown."""
+    return "(time unknown)" if ms is None else f"({datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ})"
 
 
 def _epoch(partition: int, epoch: int | None) -> str:

@@ -29,7 +29,7 @@ from anabranch.console.pages import Rendered
 from anabranch.console.query import BadQueryError, Query
 from anabranch.console.records import text_of
 from anabranch.console.security import MAX_FORM_BYTES, REQUEST_S, Guard, is_token, new_token
-from anabranch.console.tree import named_partitions
+from anabranch.console.tree import At, named_partitions
 from anabranch.console.watch import NotThereError, UnreachableError, Watch
 from anabranch.protocol.plurals import counted
 
@@ -305,6 +305,7 @@ def _templates() -> Environment:
         plain=lambda value: "" if value is None else f"{value:.15g}",
         counted=lambda count, noun: f"- {noun}s" if count is None else counted(count, noun, form=","),
         time=lambda ms: _time_text(ms, "%Y-%m-%d %H:%M:%S"),
+        when=_when,
         clock=lambda ms: "" if ms is None else _time_text(ms, "%m-%d %H:%M:%S"),
         text=lambda data: text_of(data, "text"),
         partitions=named_partitions,
@@ -313,6 +314,14 @@ def _templates() -> Environment:
     )
     templates.globals["parts"] = templates.get_template("parts.html.jinja").module
     return templates
+
+
+def _when(at: At | None) -> list[str]:
+    """A time as one word or two."""
+    if at is None:
+        return ["unknown"]
+    text = _time_text(at.ms, "%m-%d %H:%M:%S")
+    return [text] if at.is_exact else ["before", text]
 
 
 def _time_text(ms: int, form: str) -> str:

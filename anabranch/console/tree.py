@@ -30,11 +30,18 @@ class Gain(NamedTuple):
     losers: Mapping[int, int]
 
 
+class At(NamedTuple):
+    """A time in ms since 1970: that of an event, or else one before which the event was."""
+
+    ms: int
+    is_exact: bool = True
+
+
 class Column(NamedTuple):
-    """Gains that may belong to one resize; ``at_ms`` is the earliest known start of a gain, in ms since 1970."""
+    """Gains that may belong to one resize; ``at`` is the earliest known start of a gain."""
 
     gains: list[Gain]
-    at_ms: int | None
+    at: At | None
 
 
 class Lane(NamedTuple):
@@ -65,6 +72,7 @@ class Edge(NamedTuple):
     path: str
     x: int
     y: int
+    at: At | None = None
 
 
 class Forgotten(NamedTuple):
@@ -83,8 +91,8 @@ class Tree(NamedTuple):
     height: int
     lanes: list[Lane]
     edges: list[Edge]
-    columns: list[tuple[int, int | None]]
-    """The columns as (x in px, ms since 1970 or None)."""
+    columns: list[tuple[int, At | None]]
+    """The columns as (x in px, time)."""
     left_out: int
     """The number of partitions that are not drawn."""
     end_x: int
@@ -102,8 +110,13 @@ def gains_of(lineages: Mapping[int, Lineage]) -> list[Gain]:
     ]
 
 
-def columns_of(gains: Collection[Gain], began_ms: Mapping[tuple[int, int], int]) -> list[Column]:
-    """The columns of gains, in order. ``began_ms`` are the known times of first records, by (partition, epoch)."""
+def times_of(lineages: Mapping[int, Lineage]) -> dict[tuple[int, int], At]:
+    """The times of gains that ZooKeeper has, by (partition, epoch)."""
+    return {(p, epoch): At(ms) for p, lineage in lineages.items() for epoch, ms in lineage.times_ms.items()}
+
+
+def columns_of(gains: Collection[Gain], times: Mapping[tuple[int, int], At]) -> list[Column]:
+    """The columns of gains, in order. ``times`` are the known times of gains, by (partition, epoch)."""
     waiting = {(gain.partition, gain.epoch): gain for gain in gains}
     found: list[Column] = []
     placed: set[int] = set()
@@ -111,17 +124,16 @@ def columns_of(gains: Collection[Gain], began_ms: Mapping[tuple[int, int], int])
         ready = [gain for gain in waiting.values() if not _needs(gain, waiting)]
         if not ready:
             ready = list(waiting.values())  # lineages contradict each other, so no order is possible
-        times = [(gain, began_ms.get((gain.partition, gain.epoch))) for gain in ready]
-        known = [time for _, time in times if time is not None]
-        first = min(known, default=None)
+        dated = [(gain, times.get((gain.partition, gain.epoch))) for gain in ready]
+        first = min((at for _, at in dated if at is not None), default=None)
         if first is not None:
-            later = [gain.partition for gain, time in times if time is not None and time > first + TOGETHER_MS]
+            limit_ms = first.ms + TOGETHER_MS
+            later = [gain.partition for gain, at in dated if at is not None and at.ms > limit_ms]
             after = min((p for p in later if p not in placed), default=None)
             ready = [
                 gain
-                for gain, time in times
-                if (time is None and not _is_created_after(gain, after))
-                or (time is not None and time <= first + TOGETHER_MS)
+                for gain, at in dated
+                if (at is None and not _is_created_after(gain, after)) or (at is not None and at.ms <= limit_ms)
             ]
         found.append(Column(sorted(ready, key=lambda gain: gain.partition), first))
         for gain in ready:
@@ -176,14 +188,14 @@ def draw(
     for i, column in enumerate(columns, 1 - first):
         x = LEFT_PX + COLUMN_PX * max(0, i)
         if i > 0:
-            heads.append((x, column.at_ms))
+            heads.append((x, column.at))
         for gain in column.gains:
             for loser, loser_epoch in sorted(gain.losers.items()):
                 kind = "split" if loser < gain.partition else "merge"
-                turn = _Turn(x, kind == "split", column.at_ms)
+                turn = _Turn(x, kind == "split", None if column.at is None else column.at.ms)
                 turns.setdefault(gain.partition if kind == "split" else loser, []).append(turn)
                 if i > 0 and loser in y_of and gain.partition in y_of and loser != gain.partition:
-                    edges.append(_edge(kind, loser, gain, loser_epoch, x, y_of))
+                    edges.append(_edge(kind, loser, gain, loser_epoch, x, y_of)._replace(at=column.at))
     lanes, before = [], []
     for p in chosen:
         state = "deleted" if p not in exist else "in use" if p < in_use else "drains"

@@ -34,7 +34,7 @@ from anabranch.console.history import STEP_S, History, Snapshot, sampled
 from anabranch.console.owners import LastOwners
 from anabranch.console.rates import READ_LEAST_S, READ_WINDOW_S, Hottest, Samples, hottest
 from anabranch.console.schemas import Registry
-from anabranch.console.tree import Gain, Tree, columns_of, draw, gains_of
+from anabranch.console.tree import At, Gain, Tree, columns_of, draw, gains_of, times_of
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class Watch:
         self._read: dict[tuple[str, TopicPartition], Samples] = {}
         self._commits: dict[str, tuple[int, float]] = {}
         """By group, the sum of its committed offsets, and the time when the sum was seen to change."""
-        self._began: dict[tuple[str, int, int], int | None] = {}
+        self._first_records_ms: dict[tuple[str, int, int], int | None] = {}
         self._unread: dict[tuple[TopicPartition, int], int | None] = {}
         self._owners = LastOwners()
 
@@ -164,7 +164,13 @@ class Watch:
             del self._seen[oldest]
             if not self._locks[oldest].locked():
                 del self._locks[oldest]
-        kept: tuple[dict[Any, Any], ...] = (self._samples, self._read, self._commits, self._began, self._unread)
+        kept: tuple[dict[Any, Any], ...] = (
+            self._samples,
+            self._read,
+            self._commits,
+            self._first_records_ms,
+            self._unread,
+        )
         for one in kept:
             while len(one) > MOST_KEPT:
                 del one[next(iter(one))]
@@ -300,34 +306,40 @@ class Watch:
             numbers = [p.partition for p in topic.partitions][:LANES]
             known = existing(await lineages(self.admin, topic.name, numbers))
             gains = sorted(gains_of(known), key=lambda gain: gain.epoch)[-GAINS:]
-            began = await self._began_ms(topic, gains)
+            times = times_of(known)
+            undated = [gain for gain in gains if (gain.partition, gain.epoch) not in times]
+            times |= await self._began(topic, undated)
             in_use, initial = topic.partition_count, topic.initial_partition_count
             every = [p.partition for p in topic.partitions]
             floors = [p for p, lineage in known.items() if lineage.floor >= 0]
-            return draw(every, in_use, initial, columns_of(gains, began), LANES, COLUMNS, floors)
+            return draw(every, in_use, initial, columns_of(gains, times), LANES, COLUMNS, floors)
 
         return (await self.cached(("tree", topic.name), ask)).value
 
-    async def _began_ms(self, topic: TopicDescription, gains: Collection[Gain]) -> dict[tuple[int, int], int]:
-        """The time of each leader epoch's first record, by partition and epoch. A known time is not requested again."""
+    async def _began(self, topic: TopicDescription, gains: Collection[Gain]) -> dict[tuple[int, int], At]:
+        """The time of each leader epoch's first record, by partition and epoch. The epoch began before that time.
+
+        A known time is not requested again.
+        """
         led = {p.partition for p in topic.partitions if p.leader >= 0}
         incarnation = topic.topic_id.hex
-        open_ = [g for g in gains if g.partition in led and (incarnation, g.partition, g.epoch) not in self._began]
+        known = self._first_records_ms
+        open_ = [g for g in gains if g.partition in led and (incarnation, g.partition, g.epoch) not in known]
         limiter = anyio.CapacityLimiter(ASKED_AT_ONCE)
 
         async def date(gain: Gain) -> None:
             async with limiter:
                 at_ms = await self._first_record_ms(TopicPartition(topic.name, gain.partition), gain.epoch)
             if at_ms is not None:
-                self._began[incarnation, gain.partition, gain.epoch] = at_ms
+                known[incarnation, gain.partition, gain.epoch] = at_ms
 
         async with anyio.create_task_group() as tasks:
             for gain in open_[-TIMED:]:
                 tasks.start_soon(date, gain)
         return {
-            (g.partition, g.epoch): at_ms
+            (g.partition, g.epoch): At(at_ms, is_exact=False)
             for g in gains
-            if (at_ms := self._began.get((incarnation, g.partition, g.epoch))) is not None
+            if (at_ms := known.get((incarnation, g.partition, g.epoch))) is not None
         }
 
     async def _first_record_ms(self, tp: TopicPartition, epoch: int) -> int | None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from anabranch.broker.controller_orders import refusal_of
 from anabranch.broker.log.producer_rebuild import catch_up
 from anabranch.broker.log.slices import TimeSlice
+from anabranch.broker.node import Node
 from anabranch.broker.replication.replica_manager import Term
 from anabranch.broker.request_context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -21,6 +22,7 @@ from anabranch.protocol.generated.leader_and_isr import (
 )
 from anabranch.protocol.sentinels import NO_LAYOUT_VERSION
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import ZkError
 
 _FULL = 2
 """The type of a full request: it names every replica that the broker must have."""
@@ -41,7 +43,13 @@ def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
             if code is ErrorCode.NONE and not node.replicas.check_term(_term(request)):
                 code = ErrorCode.STALE_CONTROLLER_EPOCH
             if code is not ErrorCode.NONE:
+                if request.controller_epoch < node.replicas.controller_epoch:
+                    with suppress(ZkError):  # the request is refused in any case
+                        await node.older_zookeeper.check_controller(
+                            request.controller_epoch, node.replicas.controller_epoch
+                        )
                 return LeaderAndIsrResponse(error_code=code)
+            node.older_zookeeper.controller_accepted()
             node.leader_addresses.update((live.broker_id, (live.host_name, live.port)) for live in request.live_leaders)
             return LeaderAndIsrResponse(topics=await _apply(ctx, request))
 
@@ -78,9 +86,30 @@ async def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[Lead
                 with suppress(KafkaError):  # the error is reported when the role is applied
                     await catch_up(log)  # a leader has to know its producers
                 refusal = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
-            code = refusal or ctx.node.replicas.apply(topic.topic_name, topic.topic_id, state)
+            code, why = refusal or ctx.node.replicas.apply(topic.topic_name, topic.topic_id, state), None
             if code is ErrorCode.NONE:
                 ctx.node.replicas.note_term(key, term)
-            errors.append(LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=code))
+                ctx.node.older_zookeeper.accepted(key)
+            elif refusal is ErrorCode.NONE and code is ErrorCode.STALE_CONTROLLER_EPOCH:
+                code, why = await _late_or_newer(ctx.node, key)
+                refusal = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
+            errors.append(
+                LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=code, error_message=why)
+            )
         topics.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors))
     return topics
+
+
+async def _late_or_newer(node: Node, key: TopicPartition) -> tuple[ErrorCode, str | None]:
+    """The error for a state that is older than the replica here: the request is late, or ZooKeeper's data are older."""
+    known = node.replicas.standing(key)
+    if known is None:
+        return ErrorCode.STALE_CONTROLLER_EPOCH, None
+    try:
+        why = await node.older_zookeeper.check_log(key, known)
+    except ZkError:
+        return ErrorCode.REPLICA_NOT_AVAILABLE, None  # the controller sends the state again
+    if not why:
+        return ErrorCode.STALE_CONTROLLER_EPOCH, None
+    node.replicas.refuse(key)
+    return ErrorCode.FENCED_LEADER_EPOCH, why

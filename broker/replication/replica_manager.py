@@ -17,6 +17,7 @@ from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.replication.layout_admission import DeliveryRules
 from anabranch.broker.replication.partition import Partition, PartitionServices
+from anabranch.broker.replication.standing import Standing, ahead, standing_of
 from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
@@ -184,7 +185,7 @@ class ReplicaManager:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         partition = self._partitions.get(key)
         log = self._logs.get(key)
-        if log is not None and 0 <= state.incarnation < log.identity.incarnation:
+        if log is not None and is_behind(log, topic_id, state):
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if state.incarnation >= 0 and (state.incarnation, state.leader_epoch) <= self.ended.get(key, Ended())[:2]:
             # A request that was sent before the StopReplica would revive the replica, with an old layout.
@@ -210,6 +211,20 @@ class ReplicaManager:
             return error.code
         self._take_role(partition, state)
         return ErrorCode.NONE
+
+    def standing(self, key: TopicPartition) -> Standing | None:
+        """What this broker knows of a partition, from its log and its role; None without a log."""
+        log, partition = self._logs.get(key), self._partitions.get(key)
+        if log is None:
+            return None
+        known = standing_of(log)
+        if partition is None:
+            return known
+        return known._replace(leader_epoch=max(known.leader_epoch, partition.leader_epoch))
+
+    def refuse(self, key: TopicPartition) -> None:
+        """Stop leading and following a partition. The log stays."""
+        self._drop(key)
 
     def _refresh(self, partition: Partition, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> ErrorCode:
         """Apply a request with the same leader epoch and layout: store a newer partition epoch and the identity."""
@@ -324,7 +339,8 @@ class ReplicaManager:
             return Stopped(ErrorCode.NONE)  # the requested incarnation was removed; a later one is kept (hole 20)
         # Epochs of two incarnations cannot be compared: a log of an earlier incarnation is deleted as well.
         is_same = log is None or meant == NO_INCARNATION or log.identity.incarnation in (NO_INCARNATION, meant)
-        if partition is not None and is_same and is_fenced(state.leader_epoch, partition):
+        known = self.standing(key)
+        if known is not None and is_same and is_fenced(state.leader_epoch, known.leader_epoch):
             return Stopped(ErrorCode.FENCED_LEADER_EPOCH)
         epoch = _last_epoch(state.leader_epoch, partition if is_same else None)
         self._drop(key)
@@ -401,12 +417,12 @@ class ReplicaManager:
         partition.delivery = rules if settled is None else rules._replace(ordered=settled)
 
 
-def is_fenced(leader_epoch: int, partition: Partition) -> bool:
-    """Whether a StopReplica is of an older leader epoch.
+def is_fenced(leader_epoch: int, known: int) -> bool:
+    """Whether a StopReplica is of an older leader epoch than the ``known`` epoch of the replica or its log.
 
     An equal epoch is not older, because a StopReplica does not raise the epoch (KAFKA-13972).
     """
-    return leader_epoch not in (NO_EPOCH, EPOCH_DURING_DELETE) and leader_epoch < partition.leader_epoch
+    return leader_epoch not in (NO_EPOCH, EPOCH_DURING_DELETE) and leader_epoch < known
 
 
 def _last_epoch(leader_epoch: int, partition: Partition | None) -> int:
@@ -414,6 +430,14 @@ def _last_epoch(leader_epoch: int, partition: Partition | None) -> int:
     if leader_epoch == EPOCH_DURING_DELETE:
         return _AFTER_ALL_EPOCHS
     return leader_epoch if partition is None else max(leader_epoch, partition.leader_epoch)
+
+
+def is_behind(log: PartitionLog, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> bool:
+    """Whether a LeaderAndIsr knows less of the partition than its log: it is late, or ZooKeeper's data went back."""
+    are_known = log.identity.incarnation != NO_INCARNATION and state.incarnation != NO_INCARNATION
+    if not are_known and not _same_incarnation(log, topic_id, state.incarnation):
+        return False
+    return bool(ahead(standing_of(log), Standing(state.incarnation, state.leader_epoch, state.layout_version)))
 
 
 def _layout(state: LeaderAndIsrPartitionState) -> Layout:

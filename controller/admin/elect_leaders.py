@@ -80,7 +80,9 @@ def _elect(image: ClusterImage, tp: TopicPartition, election_type: ElectionType)
     """Raises ``KafkaError``."""
     if tp.topic in image.deletions:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted.")
-    led = image.led(tp)
+    found, led = image.partition(tp), image.led(tp)
+    if found is not None and found.state is not None and found.state.newer_log:
+        raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"{found.state.newer_log}.")
     if led is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
     return chosen(image, led, election_type)

@@ -61,7 +61,7 @@ def _advance(context: Context, topic: TopicImage, at_most: int) -> Decisions[int
     ends.ask(context, topic)
     if not announcing.is_over(context, topic):
         return 0
-    snapshot = view.snapshot_of(context.image, topic, new_topic_id(context.rng))
+    snapshot = view.snapshot_of(context.image, topic, new_topic_id(context.rng), context.clock.now_ms())
     due = decide(topic, snapshot, at_most)
     if not due:
         yield from goal.begin_wanted(context, topic, snapshot)

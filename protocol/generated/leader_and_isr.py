@@ -22,7 +22,7 @@ _pack_b = Struct(">b").pack
 _pack_h = Struct(">h").pack
 _pack_i = Struct(">i").pack
 _pack_iB = Struct(">iB").pack
-_pack_ihB = Struct(">ihB").pack
+_pack_ih = Struct(">ih").pack
 _pack_iiii = Struct(">iiii").pack
 _pack_iiqb = Struct(">iiqb").pack
 _pack_q = Struct(">q").pack
@@ -142,6 +142,7 @@ class LeaderAndIsrPartitionError(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "error_code",
+        "error_message",
     )
     __slots__ = FIELDS
 
@@ -150,9 +151,11 @@ class LeaderAndIsrPartitionError(Base):
         *,
         partition_index: int = 0,
         error_code: int = 0,
+        error_message: str | None = None,
     ) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
+        self.error_message = error_message
 
 
 class LeaderAndIsrTopicError(Base):
@@ -234,6 +237,34 @@ def _encode_tag_topic_states_partition_states_base_offset(value: int, out: bytea
 
 def _encode_tag_image_number(value: int, out: bytearray) -> None:
     out += _pack_i(value)
+
+def _decode_tag_topics_partition_errors_error_message(data: memoryview) -> tuple[str | None, int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n == -1:
+        error_message = None
+    else:
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("error_message", n, pos, size)
+        error_message = str(data[pos:end], "utf-8")
+        pos = end
+    return error_message, pos
+
+def _encode_tag_topics_partition_errors_error_message(value: str | None, out: bytearray) -> None:
+    raw_or_none = None if value is None else value.encode()
+    n = 0 if raw_or_none is None else len(raw_or_none) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    if raw_or_none is not None:
+        out += raw_or_none
 
 def _decode_leader_and_isr_request_v5(data: memoryview) -> tuple[LeaderAndIsrRequest, int]:
     size = len(data)
@@ -551,11 +582,16 @@ def _decode_leader_and_isr_response_v5(data: memoryview) -> tuple[LeaderAndIsrRe
         for _ in range(topics_partition_errors_count):
             topics_partition_errors_partition_index, topics_partition_errors_error_code, n = _unpack_ihB(data, pos)
             pos += 7
+            topics_partition_errors_error_message: str | None = None
             if n:
-                pos = skip_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10296,))
+                value = tags.get(10296)
+                if value is not None:
+                    topics_partition_errors_error_message = whole(_decode_tag_topics_partition_errors_error_message(value), value, "topics[].partition_errors[].error_message")
             topics_partition_errors.append(LeaderAndIsrPartitionError(
                 partition_index=topics_partition_errors_partition_index,
                 error_code=topics_partition_errors_error_code,
+                error_message=topics_partition_errors_error_message,
             ))
         n = data[pos]
         pos += 1
@@ -591,7 +627,16 @@ def _encode_leader_and_isr_response_v5(message: LeaderAndIsrResponse, out: bytea
         else:
             write_uvarint(out, n)
         for topics_partition_errors_item in topics_item.partition_errors:
-            out += _pack_ihB(topics_partition_errors_item.partition_index, topics_partition_errors_item.error_code, 0)
+            out += _pack_ih(topics_partition_errors_item.partition_index, topics_partition_errors_item.error_code)
+            tag_count = (1 if topics_partition_errors_item.error_message is not None else 0)
+            out.append(tag_count)
+            if tag_count:
+                if topics_partition_errors_item.error_message is not None:
+                    tagged = bytearray()
+                    _encode_tag_topics_partition_errors_error_message(topics_partition_errors_item.error_message, tagged)
+                    write_uvarint(out, 10296)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
         out.append(0)
     out.append(0)
     parts.append(out)

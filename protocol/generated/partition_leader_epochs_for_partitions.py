@@ -90,6 +90,7 @@ class PartitionLeaderEpochsForPartitionsResponseLoser(Base):
 class PartitionLeaderEpochsForPartitionsResponseEntry(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "epoch",
+        "written_ms",
         "losers",
     )
     __slots__ = FIELDS
@@ -98,9 +99,11 @@ class PartitionLeaderEpochsForPartitionsResponseEntry(Base):
         self,
         *,
         epoch: int = 0,
+        written_ms: int = -1,
         losers: list[PartitionLeaderEpochsForPartitionsResponseLoser] = EMPTY,
     ) -> None:
         self.epoch = epoch
+        self.written_ms = written_ms
         self.losers = [] if losers is EMPTY else losers
 
 
@@ -177,6 +180,12 @@ class PartitionLeaderEpochsForPartitionsResponseTopic(Base):
         self.partitions = [] if partitions is EMPTY else partitions
 
 
+def _decode_tag_topics_partitions_lineage_written_ms(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    written_ms, = _unpack_q(data, pos)
+    pos += 8
+    return written_ms, pos
+
 def _decode_tag_topics_partitions_error_message(data: memoryview) -> tuple[str | None, int]:
     size = len(data)
     pos = 0
@@ -200,6 +209,9 @@ def _decode_tag_topics_partitions_over_end_offset(data: memoryview) -> tuple[int
     over_end_offset, = _unpack_q(data, pos)
     pos += 8
     return over_end_offset, pos
+
+def _encode_tag_topics_partitions_lineage_written_ms(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
 
 def _encode_tag_topics_partitions_error_message(value: str | None, out: bytearray) -> None:
     raw_or_none = None if value is None else value.encode()
@@ -555,10 +567,15 @@ def _decode_partition_leader_epochs_for_partitions_response_v1(data: memoryview)
                     ))
                 n = data[pos]
                 pos += 1
+                topics_partitions_lineage_written_ms: int = -1
                 if n:
-                    pos = skip_tags(data, pos, n)
+                    tags, pos, _ = read_tags(data, pos, n, (10305,))
+                    value = tags.get(10305)
+                    if value is not None:
+                        topics_partitions_lineage_written_ms = whole(_decode_tag_topics_partitions_lineage_written_ms(value), value, "topics[].partitions[].lineage[].written_ms")
                 topics_partitions_lineage.append(PartitionLeaderEpochsForPartitionsResponseEntry(
                     epoch=topics_partitions_lineage_epoch,
+                    written_ms=topics_partitions_lineage_written_ms,
                     losers=topics_partitions_lineage_losers,
                 ))
             n = data[pos]
@@ -652,7 +669,15 @@ def _encode_partition_leader_epochs_for_partitions_response_v1(message: Partitio
                     write_uvarint(out, n)
                 for topics_partitions_lineage_losers_item in topics_partitions_lineage_item.losers:
                     out += _pack_iiB(topics_partitions_lineage_losers_item.partition_index, topics_partitions_lineage_losers_item.leader_epoch, 0)
-                out.append(0)
+                tag_count = (1 if topics_partitions_lineage_item.written_ms != -1 else 0)
+                out.append(tag_count)
+                if tag_count:
+                    if topics_partitions_lineage_item.written_ms != -1:
+                        tagged = bytearray()
+                        _encode_tag_topics_partitions_lineage_written_ms(topics_partitions_lineage_item.written_ms, tagged)
+                        write_uvarint(out, 10305)
+                        write_uvarint(out, len(tagged))
+                        out += tagged
             tag_count = (1 if topics_partitions_item.error_message is not None else 0) + (1 if topics_partitions_item.over_end_offset != -1 else 0)
             out.append(tag_count)
             if tag_count:

@@ -5,7 +5,8 @@ list, 1 an incremental one, 0 not known. Tag 10266 (Anabranch's) counts how ofte
 its term; a broker refuses a request with a lower count. The KIP-253 tags are fields of the partition, because the
 partitions of a topic may differ during a resize. ``ordered_delivery`` is -1 before the first resize, when the
 configuration decides. The base offset (Anabranch's, tag 10261) is the first offset of a new log. The base offset is
-above 0 for a partition that was removed and created again.
+above 0 for a partition that was removed and created again. Tag 10296 of a response says why ZooKeeper's data are older
+than the log here (FENCED_LEADER_EPOCH).
 """
 
 from anabranch.protocol.schema import field, message
@@ -86,6 +87,7 @@ RESPONSE = message(
                     fields=[
                         field("partition_index", "int32", "5+"),
                         field("error_code", "int16", "5+"),
+                        field("error_message", "string", "5+", nullable="5+", default=None, ignorable=True, tag=10296),
                     ],
                 ),
             ],

@@ -10,7 +10,8 @@ this log end. ``floor`` and ``lineage`` are the partition's. Entries ascend by e
 the response or below the floor. ``topic_incarnation`` distinguishes a topic from a deleted one of the same name. In a
 request, this field has the incarnation in the client's metadata, -1 for any. A broker that has read an older state than
 the client asks for responds with LEADER_NOT_AVAILABLE (5), never with an empty lineage. For a malformed znode the
-response is the same, and tag 10296 names the fault.
+response is the same, and tag 10296 names the fault. Tag 10305 is the time when the controller wrote an entry, in ms
+since 1970; -1 if it is not known.
 
 Version 0 is for consumers that know one ancestor and one survivor of a partition. This version serves topics that were
 never resized. For a resized topic the response is LEADER_NOT_AVAILABLE (5), which blocks the consumer.
@@ -83,6 +84,7 @@ RESPONSE = message(
                             "1+",
                             fields=[
                                 field("epoch", "int32", "1+"),
+                                field("written_ms", "int64", "1+", default=-1, ignorable=True, tag=10305),
                                 field(
                                     "losers",
                                     "[]PartitionLeaderEpochsForPartitionsResponseLoser",

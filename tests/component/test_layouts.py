@@ -79,7 +79,7 @@ async def test_each_layout_is_kept_on_disk_and_loaded_again(tmp_path: Path, monk
         await broker.has(GROWN, 1, epoch=2)
     checkpoint = tmp_path / "t-1" / "partition-count-checkpoint"
     assert checkpoint.read_text() == "0\n2\n0 4 4 0\n2 4 6 1\n"
-    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+    async with broker_of(tmp_path, monkeypatch, zk, led=(0, 2, 3)) as broker:
         await broker.has(SHRUNK, 1, epoch=5)
     assert checkpoint.read_text() == "0\n3\n0 4 4 0\n2 4 6 1\n5 4 4 2\n"
 

@@ -130,7 +130,7 @@ async def test_no_request_from_before_a_stop_replica_revives_the_replica(
         assert broker.node.replicas.hosted(TopicPartition("t", 0)) is None
         if last < 2**31 - 1:
             await broker.has(FIRST, 0, epoch=last + 1)
-        assert await broker.lead(broker.state(0, 0, FIRST, incarnation=200)) == {NONE}, "the topic is created again"
+        assert await broker.lead(broker.state(0, 9, FIRST, incarnation=200)) == {NONE}, "the topic is created again"
 
 
 def older(version: int, epoch: int, delete: bool) -> StopReplicaRequest:

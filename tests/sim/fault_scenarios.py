@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 
 import trio
@@ -13,7 +12,7 @@ import trio
 from anabranch.zk_schemas.partition_state import Layout
 from tests.sim.faults import BROKERS, CONTROLLERS
 from tests.sim.resize_scenarios import LITTLE_S, begin
-from tests.sim.scenes import LIMIT_S, TOPIC, Scene
+from tests.sim.scenes import TOPIC, Scene
 
 CUT_S = 10.0
 """Longer than a session without a connection lasts."""
@@ -143,26 +142,3 @@ def last_offset(content: bytes) -> int:
         found = base + int.from_bytes(content[position + 23 : position + 27], "big")
         position += 12 + size
     return found
-
-
-async def restore_zookeeper_from_before_a_split(scene: Scene) -> None:
-    """ZooKeeper's data are replaced by a copy from before the split, and all processes are started again."""
-    key = scene.key(1, 2)
-    await scene.produce(key, OLD)
-    older = copy.deepcopy(scene.cluster.zk.tree)
-    await scene.resize(2)
-    for _ in range(3):
-        await scene.produce(key, NEW)
-    machines = sorted(scene.cluster.running)
-    for machine in machines:
-        await scene.cluster.kill(machine)
-    assert await scene.until(lambda: scene.leader_or_none(0) in ("", scene.leader_or_none(0)))
-    scene.cluster.zk.tree = older
-    for machine in machines:
-        if machine.startswith("controller"):
-            await scene.cluster.start_controller(int(machine.removeprefix("controller")))
-        else:
-            await scene.restart(machine)
-    await begin(scene, 2)
-    assert await scene.until(lambda: scene.has_layout(1))
-    await scene.produce(key, scene.layout, limit_s=LIMIT_S)

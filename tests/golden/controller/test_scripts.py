@@ -120,6 +120,8 @@ def written(op: ZkOp) -> str:
     verb = "create" if isinstance(op, CreateOp) else "set"
     fields = json.loads(op.data) if op.data else {}
     shown = {name: fields[name] for name in fields if name not in ("version", "topic_id") and fields[name] != {}}
+    if "lineage_times" in shown:
+        shown["lineage_times"] = list(shown["lineage_times"])  # the leader epochs alone
     return " ".join([verb, op.path, *(f"{name}={json.dumps(value)}" for name, value in shown.items())])
 
 

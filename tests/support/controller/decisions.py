@@ -132,5 +132,5 @@ def context_of(image: ClusterImage, refused: Collection[str] = ()) -> Any:
         senders=SimpleNamespace(last_flush=4, acknowledged=lambda flush: flush <= 4),
         events=events,
         metrics=ControllerMetrics(),
-        clock=SimpleNamespace(monotonic=lambda: 0.0),
+        clock=SimpleNamespace(monotonic=lambda: 0.0, now_ms=lambda: 0),
     )

@@ -7,7 +7,7 @@ layout (8, 3), while partitions 4 and 5 drain.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -168,8 +168,9 @@ async def broker_of(
     monkeypatch: pytest.MonkeyPatch,
     zk: FakeZk | None = None,
     settings: Mapping[str, str] | None = None,
+    led: Sequence[int] = range(4),
 ) -> AsyncIterator[Broker]:
-    """A broker that leads the topic's first four partitions in epoch 0."""
+    """A broker that leads the topic's partitions ``led`` in epoch 0."""
     nodes: list[Node] = []
     real_init = Node.__init__
 
@@ -180,5 +181,5 @@ async def broker_of(
     monkeypatch.setattr(Node, "__init__", init)
     async with one_broker(directory, settings, zk) as harness:
         broker = Broker(harness, nodes[-1])
-        await broker.has(FIRST, 0, 1, 2, 3, epoch=0)
+        await broker.has(FIRST, *led, epoch=0)
         yield broker

@@ -9,6 +9,7 @@ from anabranch.ordered_resize import resize
 from anabranch.ordered_resize.judgement import Setting, judge_request
 from anabranch.ordered_resize.resize import Step
 from anabranch.ordered_resize.snapshot import Snapshot
+from anabranch.protocol.sentinels import NO_TIMESTAMP
 from anabranch.zk_schemas.partition_state import Before, Layout, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 
@@ -25,6 +26,7 @@ class Topic:
         )
         self.states = {p: PartitionState(3, 1, 0, [1, 2]) for p in range(count)}
         self.electable = {p: [2, 1] for p in range(200)}
+        self.now_ms = NO_TIMESTAMP
 
     @classmethod
     def split(cls, initial: int, count: int) -> Topic:
@@ -49,6 +51,7 @@ class Topic:
             electable=self.electable,
             drained=drained,
             deleted=deleted or {},
+            now_ms=self.now_ms,
             new_topic_id=NEXT_ID,
         )
 

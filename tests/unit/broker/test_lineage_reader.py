@@ -16,6 +16,7 @@ import trio.testing
 
 from anabranch.broker.lineage_reader import LineageReader, Question
 from anabranch.broker.metadata_cache import BrokerInfo, MetadataCache, PartitionInfo, TopicInfo
+from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
@@ -113,6 +114,15 @@ def answer_of(answer: PartitionAnswer | None) -> tuple[int, int, int, list[tuple
     assert answer is not None and answer.error_code == 0
     entries = [(entry.epoch, {q.partition_index: q.leader_epoch for q in entry.losers}) for entry in answer.lineage]
     return answer.as_of, answer.over, answer.floor, entries
+
+
+async def test_the_answer_has_the_times_that_the_znode_has() -> None:
+    lineage_fixture = LineageFixture()
+    await lineage_fixture.create()
+    await lineage_fixture.controller.set(STATE, state().replace(lineage_times={2: 300}).encode())
+    answer = await lineage_fixture.ask()
+    assert answer is not None and [entry.written_ms for entry in answer.lineage] == [-1, 300]
+    assert Lineage.of_answer(answer) == Lineage(2, -1, LINEAGE, {2: 300})
 
 
 async def test_the_answer_is_the_lineage_in_the_znodes() -> None:

@@ -57,6 +57,8 @@ class FakeAdmin:
     leader_epochs: Mapping[int, int] = field(default_factory=dict)
     entries: Mapping[int, Sequence[tuple[int, Mapping[int, int]]]] = field(default_factory=dict)
     """The lineage by partition; a partition without a key has no entries."""
+    times_ms: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    """The times of entries by partition and leader epoch."""
     epoch_end_offsets: Mapping[tuple[int, int], int] = field(default_factory=dict)
     ends: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     kept_from: Mapping[int, int] = field(default_factory=dict)
@@ -167,7 +169,8 @@ class FakeAdmin:
         return {tp: PartitionLineage(self.lineage(tp.partition)) for tp in asked if tp.partition < self.total}
 
     def lineage(self, p: int) -> Lineage:
-        return Lineage(self.leader_epochs.get(p, 0), -1, tuple(LineageEntry(*e) for e in self.entries.get(p, ())))
+        entries = tuple(LineageEntry(*e) for e in self.entries.get(p, ()))
+        return Lineage(self.leader_epochs.get(p, 0), -1, entries, self.times_ms.get(p, {}))
 
     async def epoch_ends(
         self, asked: Mapping[TopicPartition, int], *, within_ms: int

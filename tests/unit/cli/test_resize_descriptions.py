@@ -19,17 +19,18 @@ from tests.unit.cli.fake_admin import SHRUNK, FakeAdmin
 def test_describe_shows_the_tree_and_what_is_left_to_drain(run: Run) -> None:
     holder = MemberDescription("m-1", None, "c", "/127.0.0.1", (TopicPartition("t", 5),))
     groups = {"g": {4: 30, 5: 25}, "late": {0: 1}, "new": {}}
-    admin = FakeAdmin(**SHRUNK, groups=groups, members=(holder,))
+    times = {1: {2: 7_200_000}, 4: {0: 3_599_999}}
+    admin = FakeAdmin(**SHRUNK, groups=groups, members=(holder,), times_ms=times)
     status, out, _ = run(admin, "topics", "describe", "t")
     assert status == 0
     assert out.splitlines()[-7:] == [
         "layout 2: created with 4 partitions, 4 in use, 2 marked for deletion",
         "0",
-        "└── 4  marked, split from 0 after epoch 0, merged into 0 after epoch 1, 30 records left, "
-        "group g has 0 to read, group late has 30 to read, group new has 30 to read",
+        "└── 4  marked, split from 0 after epoch 0 (1970-01-01T00:59:59Z), merged into 0 after epoch 1 (time unknown), "
+        "30 records left, group g has 0 to read, group late has 30 to read, group new has 30 to read",
         "1",
-        "└── 5  marked, split from 1 after epoch 0, merged into 1 after epoch 1, 30 records left, "
-        "group g has 15 to read, group late has 30 to read, group new has 30 to read",
+        "└── 5  marked, split from 1 after epoch 0 (time unknown), merged into 1 after epoch 1 (1970-01-01T02:00:00Z), "
+        "30 records left, group g has 15 to read, group late has 30 to read, group new has 30 to read",
         "2",
         "3",
     ]
@@ -65,6 +66,7 @@ def test_describe_as_json_has_the_layout(run: Run) -> None:
     five = topic["partitions"][5]
     assert (five["state"], five["created_from"], five["merged_into"], five["records_left"]) == ("marked", 1, 1, 30)
     assert five["lineage"] == [[0, {"1": 0}]]
+    assert (five["split_ms"], five["merged_ms"]) == (None, None)
     assert five["to_drain"] == {"g": 15}
     assert topic["partitions"][0]["state"] == "in use"
 
@@ -75,7 +77,7 @@ def test_describe_marks_a_new_partition_and_an_unknown_log_end(run: Run) -> None
     assert "└── 5  new" in out
     unknown = {**SHRUNK, "entries": {**SHRUNK["entries"], 1: []}, "ends": {5: (-1, -1)}}
     _, out, _ = run(FakeAdmin(**unknown, groups={"g": {5: 1}}), "topics", "describe", "t")
-    assert "└── 5  marked, split from 1 after epoch 0, group g has ? to read" in out
+    assert "└── 5  marked, split from 1 after epoch 0 (time unknown), group g has ? to read" in out
 
 
 def test_describe_shows_what_a_resize_waits_for_and_why_a_topic_is_frozen(run: Run) -> None:

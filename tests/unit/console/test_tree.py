@@ -12,12 +12,14 @@ from anabranch.console.tree import (
     COLUMN_PX,
     LEAVES_PX,
     LEFT_PX,
+    At,
     Column,
     Gain,
     columns_of,
     draw,
     gains_of,
     named_partitions,
+    times_of,
 )
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.zk_schemas.partition_state import LineageEntry
@@ -37,14 +39,23 @@ def test_a_gain_comes_after_the_gains_that_it_needs() -> None:
 
 
 def test_independent_gains_with_different_times_are_in_separate_columns() -> None:
-    columns = columns_of(GAINS, {(4, 1): 1_000, (5, 1): 60_000})
+    columns = columns_of(GAINS, {(4, 1): At(1_000), (5, 1): At(60_000)})
     assert gained(columns) == [[4], [5], [1], [5]]
-    assert [column.at_ms for column in columns] == [1_000, 60_000, None, None]
+    assert [column.at for column in columns] == [At(1_000), At(60_000), None, None]
+
+
+def test_a_time_that_zookeeper_has_is_shown_and_that_of_a_first_record_is_an_upper_limit() -> None:
+    lineages = {1: Lineage(3, -1, (LineageEntry(2, {5: 1}),), {2: 5_000})}
+    times = {(4, 1): At(2_000, is_exact=False), **times_of(lineages)}
+    tree = draw(range(6), 6, 4, columns_of(GAINS, times), 48, 40)
+    assert [at for _, at in tree.columns] == [At(2_000, is_exact=False), At(5_000), None]
+    words = [tspan.split(">")[1].split("<")[0] for tspan in shown(tree).split("<tspan")[1:]]
+    assert words == ["before", "01-01 00:00:02", "01-01 00:00:05", "unknown"]
 
 
 def test_a_partition_without_records_is_not_older_than_one_of_a_lower_number() -> None:
     gains = [Gain(4, 1, {0: 0}), Gain(5, 1, {1: 0}), Gain(6, 1, {2: 0}), Gain(7, 1, {3: 0})]
-    dated = {(4, 1): 1_000, (6, 1): 60_000}
+    dated = {(4, 1): At(1_000), (6, 1): At(60_000)}
     assert gained(columns_of(gains, dated)) == [[4, 5], [6, 7]]
 
 
@@ -86,9 +97,9 @@ def test_a_tree_of_many_partitions_and_columns_is_cut() -> None:
 
 FIRST, SECOND, THIRD, END = (LEFT_PX + COLUMN_PX * i for i in (1, 2, 3, 4))
 DEMO = [
-    Column([Gain(0, 3, {8: 0}), Gain(2, 3, {6: 0}), Gain(3, 3, {7: 0})], 1_000),
-    Column([Gain(0, 4, {4: 2}), Gain(1, 4, {5: 2})], 2_000),
-    Column([Gain(0, 6, {4: 4}), Gain(1, 6, {5: 4}), Gain(2, 6, {6: 3}), Gain(3, 6, {7: 3})], 3_000),
+    Column([Gain(0, 3, {8: 0}), Gain(2, 3, {6: 0}), Gain(3, 3, {7: 0})], At(1_000)),
+    Column([Gain(0, 4, {4: 2}), Gain(1, 4, {5: 2})], At(2_000)),
+    Column([Gain(0, 6, {4: 4}), Gain(1, 6, {5: 4}), Gain(2, 6, {6: 3}), Gain(3, 6, {7: 3})], At(3_000)),
 ]
 """The known gains of the resizes 4-6-9-6-4-8-4. The lineages with the splits were deleted with partitions 4 to 8."""
 
@@ -117,7 +128,7 @@ def test_a_partition_that_was_merged_twice_was_split_off_again_in_between() -> N
 
 
 def test_a_split_in_the_lineage_of_an_existing_partition_is_drawn_beside_deleted_ones() -> None:
-    tree = draw(range(5), 5, 4, [*DEMO, Column([Gain(4, 7, {0: 6})], 4_000)], 48, 40)
+    tree = draw(range(5), 5, 4, [*DEMO, Column([Gain(4, 7, {0: 6})], At(4_000))], 48, 40)
     assert [(edge.kind, edge.source, edge.target) for edge in tree.edges][-1] == ("split", 0, 4)
     lane = tree.lanes[4]
     assert lane.state == "in use" and lane.spans[-2:] == [(THIRD, END, False), (END, END + COLUMN_PX, True)]

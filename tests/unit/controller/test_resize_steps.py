@@ -81,7 +81,7 @@ class ResizeFixture:
             senders=SimpleNamespace(last_flush=0),
             events=SimpleNamespace(put=self.queued.append, soon=lambda **_: None),
             metrics=ControllerMetrics(),
-            clock=SimpleNamespace(monotonic=lambda: 0.0),
+            clock=SimpleNamespace(monotonic=lambda: 0.0, now_ms=lambda: 0),
         )
 
     async def advance(self) -> list[list[ZkOp]]:

@@ -167,6 +167,33 @@ def test_a_bump_keeps_leader_and_unknown_fields_and_raises_only_its_epoch() -> N
     assert bumped.extra == {"theirs": 1} and bumped.before == Before(Layout(1, 0), 5)
 
 
+def test_each_entry_has_the_time_of_its_write_for_as_long_as_it_is_there() -> None:
+    t = Topic(1)
+    for t.now_ms, count in ((100, 2), (200, 1), (300, 2)):
+        t.ask(count)
+        t.carry_out()
+    assert [entry.epoch for entry in t.states[1].lineage] == [0, 2]
+    assert t.states[1].lineage_times == {0: 100, 2: 300} and t.states[0].lineage_times == {2: 200}
+    t.now_ms = 400
+    t.ask(1)
+    t.carry_out()
+    t.carry_out(drained=[1], deleted={1: 40})
+    t.now_ms = 500
+    t.ask(2)
+    t.carry_out()
+    assert t.states[0].lineage == () and t.states[0].lineage_times == {}
+    assert list(t.states[1].lineage_times.values()) == [500]
+
+
+def test_without_a_clock_and_in_states_of_earlier_releases_no_time_is_invented() -> None:
+    t = Topic(1)
+    for count, t.now_ms in ((2, -1), (1, -1), (2, 300)):
+        t.ask(count)
+        t.carry_out()
+    assert [entry.epoch for entry in t.states[1].lineage] == [0, 2]
+    assert t.states[1].lineage_times == {2: 300} and t.states[0].lineage_times == {}
+
+
 def test_elections_change_neither_the_layout_nor_the_previous_layout() -> None:
     """A loser's last epoch under the old layout stays in the loser's znode, even if elections follow the bump."""
     t = Topic(1)

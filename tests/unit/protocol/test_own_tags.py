@@ -80,7 +80,9 @@ def test_no_answer_keeps_an_own_tag(key: ApiKey) -> None:
 def test_every_answer_to_clients_with_own_tags_is_known() -> None:
     """Only answers of Anabranch's own APIs, and those of controllers and brokers to each other, keep the tags."""
     tagged = {key for key in ApiKey if list(own_values_of(table_named(API[key].response.TABLE).fields))}
-    kept = {ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA} | {key for key in ApiKey if key >= 25_300}
+    kept = {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA} | {
+        key for key in ApiKey if key >= 25_300
+    }
     assert set(WITHHELD) == tagged - kept
     assert {ApiKey.METADATA, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_COMMIT, ApiKey.DESCRIBE_GROUPS} <= set(WITHHELD)
 

@@ -54,7 +54,9 @@ EXAMPLES: list[Any] = [
         Layout(4, 4),
         before=Before(Layout(6, 3), 6),
         lineage=(LineageEntry(2, {5: 0}), LineageEntry(7, {4: 3, 5: 3})),
+        lineage_times={7: 1_795_243_935_112},
         floor=1,
+        newer_log="broker 1 has a newer log",
     ),
     TopicZnode(TOPIC_ID, {0: [1], 1: [2]}, 1, 2, 3, previous_undeleted_partition_count=1, wanted=4),
     ControllerZnode(1000, "127.0.0.1", 9090, 5),
@@ -191,6 +193,11 @@ def test_bad_endpoints_are_refused(text: str) -> None:
 STATE = b'{"controller_epoch":1,"leader":1,"leader_epoch":2,"isr":[1],'
 BAD: list[tuple[Any, bytes, str]] = [
     (PartitionState, STATE + b'"lineage":{}}', "lineage"),
+    (PartitionState, STATE + b'"lineage_times":[]}', "lineage_times"),
+    (PartitionState, STATE + b'"lineage_times":{"x":1}}', "lineage_times"),
+    (PartitionState, STATE + b'"lineage_times":{"2":-1}}', "lineage_times.2"),
+    (PartitionState, STATE + b'"lineage_times":{"2":253402300800000}}', "lineage_times.2"),
+    (PartitionState, STATE + b'"newer_log":true}', "newer_log"),
     (PartitionState, STATE + b'"lineage":[[1,{"0":0}],[2]]}', "lineage.1"),
     (PartitionState, STATE + b'"lineage":[[1,{"0":"x"}]]}', "lineage.0.0"),
     (PartitionState, STATE + b'"lineage":[[-1,{}]]}', "lineage.0"),
