@@ -133,7 +133,8 @@ def test_state_per_key_is_exact_across_resizes_and_a_member_that_leaves(
     cluster: Cluster, tmp_path: Path, fresh_name: Name
 ) -> None:
     topic, rounds, keys = create(cluster, fresh_name("events")), 4, [b"key-%d" % n for n in range(40)]
-    program = renamed(tmp_path, "state_per_key.py", events=topic, counters=fresh_name("group"))
+    group = fresh_name("group")
+    program = renamed(tmp_path, "state_per_key.py", events=topic, counters=group)
     database = tmp_path / "counts.db"
 
     def counts() -> dict[bytes, int]:
@@ -152,6 +153,7 @@ def test_state_per_key_is_exact_across_resizes_and_a_member_that_leaves(
         wait_for(lambda: "counting" in first.read_text(), DEADLINE_S, "the tables")
         write(producer, 1)
         with started(cluster, program, str(database)):
+            wait_for(lambda: len(admin.describe_groups([group])[group].members) == 2, DEADLINE_S, "two members")
             admin.create_partitions({topic: 7})
             write(producer, 2)
             admin.create_partitions({topic: 5})

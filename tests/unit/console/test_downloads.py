@@ -27,6 +27,7 @@ class Topic(FakeAdmin):
     """The records of partition 0; a fetch returns two of them."""
 
     values = VALUES
+    fetches = 0
 
     async def list_offsets(self, specs: Mapping[TopicPartition, Any], **_: Any) -> Any:
         return {
@@ -35,6 +36,7 @@ class Topic(FakeAdmin):
         }
 
     async def fetch(self, tp: TopicPartition, offset: int) -> Any:
+        Topic.fetches += 1
         found = [
             SimpleNamespace(offset=at, timestamp=at, key=b"k%d" % at, value=value, headers=[(HOSTILE, b"\xff")])
             for at, value in list(enumerate(self.values))[offset : offset + 2]
@@ -64,9 +66,11 @@ async def test_a_download_has_the_shown_records_whole_and_can_be_produced_again(
 
 async def test_a_download_ends_at_its_limit_and_its_name_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "DOWNLOAD_BYTES", 20)
+    monkeypatch.setattr(Topic, "fetches", 0)
     answer = await get("/download", before="0:6")
     assert 'filename="t-3-records-of-6.jsonl"' in answer.headers["content-disposition"]
     assert len(answer.text.splitlines()) == 3
+    assert Topic.fetches == 3 + 2, "the search, and then two records a fetch up to the limit"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from anabranch import TopicDescription
 from anabranch.client.cluster import PartitionInfo
+from anabranch.console.json_text import indented
 from anabranch.console.records import SHOWN_BYTES, parse_partitions, places_of, text_of
 from anabranch.protocol.key_placement import place, positive_hash
 
@@ -46,6 +47,7 @@ def test_deep_json_is_cut_when_its_text_gets_long() -> None:
     shown = text_of(deep, "json")
     assert shown.startswith("[\n  [\n    [") and shown.endswith(" … 40,801 bytes in all")
     assert len(shown) < 2 * SHOWN_BYTES
+    assert len(indented(deep, SHOWN_BYTES) or "") < 2 * SHOWN_BYTES, "the whole text has 16 MB"
 
 
 @pytest.mark.parametrize("how", ["text", "json", "hex"])
