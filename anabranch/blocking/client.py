@@ -55,6 +55,7 @@ class BlockingClient(Generic[T]):
             self._ensure_usable()
             if self._loop is None:
                 self._loop = self._started_loop()
+                self._on_start(self._loop)
                 _started.add(self)
         return self
 
@@ -117,6 +118,9 @@ class BlockingClient(Generic[T]):
         loop.join()
         _started.discard(self)
 
+    def _on_start(self, loop: LoopThread) -> None:
+        """Start what runs in the loop as long as the client."""
+
     def _on_closing(self) -> None:
         """End what other threads wait for."""
 
@@ -171,6 +175,9 @@ class BlockingClient(Generic[T]):
         loop = self._running()
         if loop.is_current:
             return self._run_in_callback(function, *args, **kwargs)
+        return self._cross(loop, function, args, kwargs)
+
+    def _cross(self, loop: LoopThread, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return loop.call(functools.partial(function, *args, **kwargs))
 
     def _run_in_callback(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from anabranch.blocking.client import BlockingClient
 from anabranch.blocking.hand_over import next_size
-from anabranch.blocking.loop_thread import Call
+from anabranch.blocking.loop_thread import Call, LoopThread
 from anabranch.client import ConsumerRecord, Records
 from anabranch.client.arguments import duration
 from anabranch.client.consumer.arguments import CONSUMER_RULES
@@ -69,12 +69,9 @@ class Consumer(BlockingClient[AsyncConsumer]):
 
     # ------------------------------------------------------------ threads
 
-    def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        loop = self._running()
-        if loop.is_current:
-            return self._run_in_callback(function, *args, **kwargs)
+    def _cross(self, loop: LoopThread, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if function.__name__ in _ANY_THREAD:
-            return loop.call(functools.partial(function, *args, **kwargs))
+            return super()._cross(loop, function, args, kwargs)
         if not self._in_use.acquire(blocking=False):
             raise IllegalStateError("another thread is in a call of this consumer: one thread at a time may use it")
         try:

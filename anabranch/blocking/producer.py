@@ -1,50 +1,65 @@
-"""The blocking producer."""
+"""The blocking producer. Records queue in the threads that send them, and many cross to the loop's thread at once."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Self
 
 import anyio
+import anyio.lowlevel
 
 from anabranch.blocking.client import BlockingClient
+from anabranch.blocking.loop_thread import LoopThread
 from anabranch.client import RecordHandle as AsyncRecordHandle
-from anabranch.client import RecordMetadata
+from anabranch.client import RecordMetadata, arguments
 from anabranch.client.arguments import duration, function, optional
 from anabranch.client.errors import KafkaError, KafkaTimeoutError
+from anabranch.client.producer.producer import Headers, SentRecord
 from anabranch.real.producer import Producer as AsyncProducer
+from anabranch.runtime.signal import Signal
 
 _log = logging.getLogger(__name__)
+_MOST_QUEUED = 1_000
+"""So many records cross at once. A thread that queues more waits until the loop has taken them."""
+_RECORD_OVERHEAD_BYTES = 32
+"""The bytes of a queued record in a batch, without key and value, are about so many at most."""
+_ANY_TIME = frozenset({"metrics"})
+"""Calls that need not wait for the records that were sent before."""
 
 
 class RecordHandle:
-    """A sent record without an acknowledgement yet."""
+    """A sent record. ``result()`` waits for its ``RecordMetadata``, or raises the ``KafkaError`` that stopped it."""
 
-    def __init__(self, handle: AsyncRecordHandle, run: Callable[..., Any]) -> None:
+    __slots__ = ("_error", "_handle", "_producer", "_record")
+
+    def __init__(self, producer: Producer, record: SentRecord | None, handle: AsyncRecordHandle | None = None) -> None:
+        self._producer = producer
+        self._record = record
+        """What the loop has not taken yet."""
         self._handle = handle
-        self._run = run
+        self._error: Exception | None = None
 
     def done(self) -> bool:
-        return self._handle.done()
+        """Whether ``result`` would return, or raise, at once."""
+        handle = self._handle
+        return self._error is not None or (handle is not None and handle.done())
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait for the acknowledgement; raises the KafkaError of a failed record.
 
         Raises ``KafkaTimeoutError`` if there is no outcome after ``timeout`` seconds. The record may still be written.
         """
-        if not self._handle.done():
-            self._run(_wait, self._handle, optional(duration)("timeout", timeout))
-        return self._handle.result()
+        return self._settled(timeout).result()
 
     get = result
 
     def exception(self, timeout: float | None = None) -> KafkaError | None:
         """Wait as ``result``. Returns the error of a failed record, or None."""
-        if not self._handle.done():
-            self._run(_wait, self._handle, optional(duration)("timeout", timeout))
-        return self._handle.exception()
+        return self._settled(timeout).exception()
 
     def add_done_callback(self, callback: Callable[[RecordHandle], object]) -> None:
         """Call ``callback`` with this handle once its outcome is known; at once if it is known already.
@@ -52,13 +67,34 @@ class RecordHandle:
         The call is made in the client's own thread, so it must be short, and may call no method that waits.
         """
         function("callback", callback)
-        self._run(self._handle.add_done_callback, lambda _: callback(self))
+        self._producer._run(self._taken().add_done_callback, lambda _: callback(self))
+
+    def _taken(self) -> AsyncRecordHandle:
+        """The handle that the loop has for the record, as soon as the loop has taken the record."""
+        if self._handle is None and self._error is None:
+            self._producer._run(_nothing)
+        if self._error is not None:
+            raise self._error
+        assert self._handle is not None
+        return self._handle
+
+    def _settled(self, timeout_s: float | None) -> AsyncRecordHandle:
+        """The loop's handle, as soon as the outcome is known."""
+        handle = self._handle or self._taken()
+        if not handle.done():
+            self._producer._run(_wait, handle, optional(duration)("timeout", timeout_s))
+        return handle
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._taken(), name)
 
 
 async def _wait(handle: AsyncRecordHandle, timeout_s: float | None) -> None:
     """Wait until the outcome is known."""
     with anyio.move_on_after(timeout_s):
-        with suppress(KafkaError):
+        with contextlib.suppress(KafkaError):
             await handle.wait()
         return
     raise KafkaTimeoutError(f"no outcome of a record for {handle.topic} within {timeout_s} s")
@@ -67,7 +103,8 @@ async def _wait(handle: AsyncRecordHandle, timeout_s: float | None) -> None:
 class Producer(BlockingClient[AsyncProducer]):
     """A blocking ``anabranch.Producer``; ``send`` returns a handle with ``result()``. Many threads may share it.
 
-    When the program ends without ``close``, the producer sends its records, for at most ``delivery_timeout_ms``.
+    Serializers run in the thread that sends. The records of one thread keep their order. When the program ends without
+    ``close``, the producer sends its records, for at most ``delivery_timeout_ms``.
     """
 
     _factory = AsyncProducer
@@ -76,13 +113,152 @@ class Producer(BlockingClient[AsyncProducer]):
         """``Producer[bytes, bytes]``, for type checkers."""
         return cls
 
-    def send(self, *args: Any, **kwargs: Any) -> RecordHandle:
+    def __init__(self, *args: Any, **config: Any) -> None:
+        super().__init__(*args, **config)
+        self._queueing = threading.Lock()
+        """Held while the queue changes, so that the loop takes the records in the order of their numbers."""
+        self._queue: list[RecordHandle] = []
+        self._queued = 0
+        """Number of records that were queued so far."""
+        self._taken = 0
+        """Number of records that the loop took."""
+        self._queued_bytes = 0
+        self._taken_bytes = 0
+        self._progress: anyio.Event | None = None
+        self._more = Signal()
+
+    # ------------------------------------------------------------ sending
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        headers: Headers = None,
+        timestamp_ms: int | None = None,
+        **more: Any,
+    ) -> RecordHandle:
         """Send a record like ``anabranch.Producer.send``."""
-        return RecordHandle(self._run(self._client.send, *args, **kwargs), self._run)
+        loop = self._loop
+        if self._closed or loop is None:
+            loop = self._running()
+        client = self._client
+        if more or not client._places_by_key:
+            sent = self._run(client.send, topic, value, key, partition, headers, timestamp_ms, **more)
+            return RecordHandle(self, None, sent)
+        record = client._record(topic, value, key, partition, headers, timestamp_ms)
+        size = record[-1] + _RECORD_OVERHEAD_BYTES
+        if not client._fits(topic, partition, size, self._queued_bytes - self._taken_bytes):
+            self._run(self._until_it_fits, record)
+        handle = RecordHandle(self, record)
+        with self._queueing:
+            queue = self._queue
+            queue.append(handle)
+            self._queued += 1
+            self._queued_bytes += size
+            waiting = len(queue)
+        if waiting == 1:
+            loop.call_soon(self._more.set)
+        elif waiting >= _MOST_QUEUED:
+            self._run(_nothing)
+        return handle
 
     def send_batch(self, *args: Any, **kwargs: Any) -> RecordHandle:
         """Send a batch like ``anabranch.Producer.send_batch``."""
-        return RecordHandle(self._run(self._client.send_batch, *args, **kwargs), self._run)
+        return RecordHandle(self, None, self._run(self._client.send_batch, *args, **kwargs))
+
+    def send_and_wait(self, *args: Any, **kwargs: Any) -> RecordMetadata:
+        """``send`` and wait until the record is acknowledged."""
+        return self.send(*args, **kwargs).result()
+
+    def send_many(
+        self, topic: str, records: Iterable[tuple[Any, Any]], *, partition: int | None = None
+    ) -> list[RecordMetadata]:
+        """Send (key, value) pairs and wait until every one is acknowledged. Returns their metadata in order."""
+        handles: list[RecordHandle] = []
+        for at, pair in enumerate(arguments.items("records", records, "an iterable of pairs of a key and a value")):
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise arguments.refused(TypeError, f"records[{at}]", pair, "a pair of a key and a value")
+            handles.append(self.send(topic, pair[1], pair[0], partition))
+        if handles and not handles[-1].done():
+            with contextlib.suppress(KafkaError):
+                handles[-1].result()  # one wait, after which most records have an outcome
+        written: list[RecordMetadata] = []
+        failure: KafkaError | None = None
+        for handle in handles:
+            try:
+                written.append(handle.result())
+            except KafkaError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return written
+
+    def _cross(self, loop: LoopThread, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a function in the loop, after the loop has taken the records that were sent before."""
+        if call.__name__ in _ANY_TIME:
+            return super()._cross(loop, call, args, kwargs)
+        return loop.call(functools.partial(self._in_turn, self._queued, call, args, kwargs))
+
+    # ------------------------------------------------------------ in the loop
+
+    def _on_start(self, loop: LoopThread) -> None:
+        loop.call(self._made_progress)
+        loop.begin(self._take_for_ever)
+
+    async def _take_for_ever(self) -> None:
+        while True:
+            await self._more.wait()
+            while self._queue:
+                await self._take_queue()
+
+    async def _take_queue(self) -> None:
+        """Append the queued records to their batches, in order."""
+        client = self._client
+        with self._queueing:
+            queue, self._queue = self._queue, []
+        for handle in queue:
+            record = handle._record
+            assert record is not None
+            try:
+                sent = client._append(*record)
+                while sent is None:  # a resize or another thread was faster than this record
+                    self._made_progress()
+                    await client._until_it_fits(*record)
+                    sent = client._append(*record)
+                handle._handle = sent
+            except Exception as error:
+                handle._error = error
+            handle._record = None
+            self._taken += 1
+            self._taken_bytes += record[-1] + _RECORD_OVERHEAD_BYTES
+        self._made_progress()
+        if client._gives_way:
+            client._gives_way = False
+            await anyio.lowlevel.checkpoint()
+
+    def _made_progress(self) -> None:
+        progress, self._progress = self._progress, anyio.Event()
+        if progress is not None:
+            progress.set()
+
+    async def _in_turn(self, count: int, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        await self._until_taken(count)
+        result = call(*args, **kwargs)
+        return await result if isinstance(result, Awaitable) else result
+
+    async def _until_taken(self, count: int) -> None:
+        while self._taken < count:
+            assert self._progress is not None
+            await self._progress.wait()
+
+    async def _until_it_fits(self, record: SentRecord) -> None:
+        while not self._client._fits(record[0], record[3], record[-1], 0):
+            await self._client._until_it_fits(*record)
+
+    async def _before_close(self) -> None:
+        await self._until_taken(self._queued)
 
     def _longest_exit_s(self) -> float:
         return super()._longest_exit_s() + self._client.config.delivery_timeout_ms / 1000
@@ -98,3 +274,7 @@ class Producer(BlockingClient[AsyncProducer]):
                 unsent,
             )
         await self._close_in_loop(timeout_ms)
+
+
+def _nothing() -> None:
+    """Called for a thread that waits for its turn alone."""

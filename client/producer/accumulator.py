@@ -159,9 +159,10 @@ class Accumulator:
         queue = self.queues.get((topic, partition))
         return queue is not None and bool(queue.waiting)
 
-    def has_room(self, size: int) -> bool:
-        """Whether ``size`` more bytes fit into the buffer. An empty buffer takes any size."""
-        return self.buffered_bytes + size <= self.buffer_memory or self.buffered_bytes == 0
+    def has_room(self, size: int, queued_bytes: int = 0) -> bool:
+        """Whether ``size`` more bytes fit into the buffer after the queued ones. An empty buffer takes any size."""
+        before = self.buffered_bytes + queued_bytes
+        return before + size <= self.buffer_memory or before == 0
 
     # ------------------------------------------------------------ giving batches
 

@@ -38,6 +38,8 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
 Headers = Sequence[Header] | Mapping[str, bytes | None] | None
+SentRecord = tuple[str, bytes | None, bytes | None, int | None, Sequence[Header], int, int, int]
+"""Topic, key, value, partition, headers, timestamp (ms), time of the call (ms), bytes of key and value."""
 _GIVES_WAY_AFTER_MS = 2
 _RECORD: dict[str, arguments.Rule] = dict.fromkeys(
     ("topic", "value", "key", "partition", "headers", "timestamp_ms"), arguments.by_itself
@@ -74,10 +76,11 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         self._sticky = StickyPartitioner(self._env.rng)
         self._places_by_key = partitioner is None
         self._place: Partitioner = self._sticky.place if partitioner is None else judged_partitioner(partitioner)
-        self._progress = anyio.Event()
+        self._progress: anyio.Event
         self._memory_waiters = 0
         self._gives_way_at_ms = 0
         """The wall-clock time (ms, like a record's timestamp) from which a loop of sends lets the sender run."""
+        self._gives_way = False
         self._seen_rounds = 0
         """The value of ``Sender.rounds`` at the start of the oldest batch that the sender has not seen."""
         self._accumulator: Accumulator
@@ -86,6 +89,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
 
     async def _start(self, tasks: Tasks) -> None:
         config = self._config
+        self._progress = anyio.Event()
         self._metadata = self._make_metadata(allow_auto_create=True, topic_idle_ms=config.metadata_max_idle_ms)
         self._accumulator = Accumulator(
             batch_size=config.batch_size,
@@ -168,13 +172,39 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         Raises ``KafkaTimeoutError`` (``BufferExhaustedError``) when there was no room in time, and MESSAGE_TOO_LARGE
         for a record that can never be sent.
         """
+        if on_delivery is not None:
+            arguments.function("on_delivery", on_delivery)
+        record = self._record(topic, value, key, partition, headers, timestamp_ms)
+        handle = self._append(*record)
+        while handle is None:
+            await self._until_it_fits(*record)
+            handle = self._append(*record)
+        if on_delivery is not None:
+            handle.call_on_delivery(on_delivery)
+        if self._gives_way:
+            self._gives_way = False
+            await anyio.lowlevel.checkpoint()
+        return handle
+
+    def _record(
+        self,
+        topic: str,
+        value: SentValue | None,
+        key: SentKey | None,
+        partition: int | None,
+        headers: Headers,
+        timestamp_ms: int | None,
+    ) -> SentRecord:
+        """The arguments of ``send``, judged and serialized. Any thread may call this."""
         if self._tasks is None or self._closed or self._failure is not None:
             self._ensure_open()
         config = self._config
         if type(topic) is not str:
             topic = arguments.topic("topic", topic)
-        if partition is not None or timestamp_ms is not None or on_delivery is not None:
-            partition, timestamp_ms = _judged_options(partition, timestamp_ms, on_delivery)
+        if partition is not None:
+            partition = arguments.partition("partition", partition)
+        if timestamp_ms is not None:
+            timestamp_ms = arguments.timestamp("timestamp_ms", timestamp_ms)
         key_data: Any = key if config.key_serializer is None else config.key_serializer(key)
         data: Any = value if config.value_serializer is None else config.value_serializer(value)
         if key_data is not None and type(key_data) is not bytes:
@@ -185,47 +215,92 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         pairs: Sequence[Header] = () if headers is None else _header_pairs(headers)
         if pairs or size > config.batch_size:
             check_record_size(key_data, data, pairs, config.max_request_size, config.buffer_memory)
+        now_ms = self._env.clock.now_ms()
+        return topic, key_data, data, partition, pairs, now_ms if timestamp_ms is None else timestamp_ms, now_ms, size
+
+    def _fits(self, topic: str, partition: int | None, size: int, queued_bytes: int) -> bool:
+        """Whether a record can probably be appended at once, after other records. Any thread may call this."""
         accumulator = self._accumulator
         placement = accumulator.topics.get(topic)
         if placement is None or not placement.info.partitions:
+            return False
+        if not accumulator.has_room(size, queued_bytes):
+            return False
+        info = placement.info
+        return partition is None or (partition in info.partitions and partition < info.layout[1])
+
+    async def _until_it_fits(
+        self,
+        topic: str,
+        key: bytes | None,
+        data: bytes | None,
+        partition: int | None,
+        pairs: Sequence[Header],
+        timestamp_ms: int,
+        now_ms: int,
+        size: int,
+    ) -> None:
+        """Wait for the first of the things that a record lacks: the topic's partitions, room, its partition."""
+        placement = self._accumulator.topics.get(topic)
+        if placement is None or not placement.info.partitions:
             placement = await self._topic_appears(arguments.topic("topic", topic))
-        if not accumulator.has_room(size):
+        elif not self._accumulator.has_room(size):
             await self._wait_for_room(size)
-        now_ms = self._env.clock.now_ms()
-        if timestamp_ms is None:
-            timestamp_ms = now_ms
-        while True:
-            # Nothing is awaited between this choice and the append to the partition's queue.
-            info = placement.info
-            chosen = self._place(info, key_data) if partition is None else partition
-            if chosen in info.partitions:
-                break
-            await self._partition_appears(placement, chosen)
+        else:
+            chosen = self._place(placement.info, key) if partition is None else partition
+            if chosen not in placement.info.partitions:
+                await self._partition_appears(placement, chosen)
+            elif chosen >= placement.info.layout[1]:
+                raise PartitionMarkedError(TopicPartition(topic, chosen), placement.info.layout[1])
+
+    def _append(
+        self,
+        topic: str,
+        key: bytes | None,
+        data: bytes | None,
+        partition: int | None,
+        pairs: Sequence[Header],
+        timestamp_ms: int,
+        now_ms: int,
+        size: int,
+    ) -> RecordHandle | None:
+        """Choose the record's partition and append the record to its batch; None if something is lacking for it.
+
+        Between this choice and the append no other task runs. ``_gives_way`` is set when the sender should run.
+        """
+        if self._closed or self._failure is not None:
+            self._ensure_open()  # otherwise the record would never have an outcome
+        accumulator = self._accumulator
+        placement = accumulator.topics.get(topic)
+        if placement is None or not placement.info.partitions or not accumulator.has_room(size):
+            return None
+        info = placement.info
+        chosen = self._place(info, key) if partition is None else partition
+        if chosen not in info.partitions:
+            return None
         pinned = partition is not None
         if chosen >= info.layout[1]:
             raise PartitionMarkedError(TopicPartition(topic, chosen), info.layout[1])
-        handle = accumulator.append(topic, chosen, key_data, data, pairs, timestamp_ms, pinned=pinned)
+        handle = accumulator.append(topic, chosen, key, data, pairs, timestamp_ms, pinned=pinned)
         filled = False
         if handle is None:
             filled = accumulator.has_waiting(topic, chosen)
-            if partition is None and key_data is None and self._places_by_key:
+            if partition is None and key is None and self._places_by_key:
                 chosen = self._sticky.next_sticky(info, chosen)
             now = self._env.clock.monotonic()
             handle = accumulator.append_to_new_batch(
-                topic, chosen, key_data, data, pairs, timestamp_ms, now * 1000, pinned=pinned
+                topic, chosen, key, data, pairs, timestamp_ms, now * 1000, pinned=pinned
             )
             self._metadata.touch(topic, now)
             if self._sender.rounds != self._seen_rounds:
                 self._seen_rounds = self._sender.rounds
                 self._gives_way_at_ms = now_ms + _GIVES_WAY_AFTER_MS
             self._sender.wake()
-        if placement.watches_keys and key_data is not None:
-            self._moved_keys.sent(placement, key_data, handle)
-        if on_delivery is not None:
-            handle.call_on_delivery(on_delivery)
+        if placement.watches_keys and key is not None:
+            self._moved_keys.sent(placement, key, handle)
         if filled or now_ms >= self._gives_way_at_ms:
             self._gives_way_at_ms = now_ms + _GIVES_WAY_AFTER_MS
-            await anyio.lowlevel.checkpoint()
+            self._gives_way = True
         return handle
 
     async def send_and_wait(
@@ -387,16 +462,6 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         self._ensure_open()
         limit_ms = self._config.max_block_ms if timeout is None else timeout * 1000
         return await self._metadata.describe(None if topic is None else [topic], limit_ms)
-
-
-def _judged_options(partition: Any, timestamp_ms: Any, on_delivery: Any) -> tuple[int | None, int | None]:
-    """The arguments of ``send`` that few calls have."""
-    if on_delivery is not None:
-        arguments.function("on_delivery", on_delivery)
-    return (
-        None if partition is None else arguments.partition("partition", partition),
-        None if timestamp_ms is None else arguments.timestamp("timestamp_ms", timestamp_ms),
-    )
 
 
 def _header_pairs(headers: Any) -> Sequence[Header]:
