@@ -48,8 +48,8 @@ CUTS: dict[int, tuple[Cut, ...]] = {
     ApiKey.OFFSET_COMMIT: (_PARTITIONS._replace(at_once=500),),  # each is a record in one batch, written as a whole
     ApiKey.OFFSET_DELETE: (_PARTITIONS._replace(at_once=500),),
     ApiKey.OFFSET_FETCH: (  # each slice waits once until the coordinator is known to be the only one
-        _INDEXES._replace(at_once=1_000),
-        Cut(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions"), at_once=1_000, in_turn=True),
+        _INDEXES._replace(at_once=500),
+        Cut(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions"), at_once=500, in_turn=True),
     ),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (_PARTITIONS,),
     ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS: (_PARTITIONS._replace(in_turn=True),),  # each may read a znode

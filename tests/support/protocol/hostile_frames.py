@@ -30,6 +30,8 @@ class Filling:
     inner_items: int
     """The items of an array in an item."""
     records: bytes = b""
+    are_distinct: bool = False
+    """Whether the items that fill the array have names of their own: each string and number is the item's index."""
 
 
 EMPTY = Filling("empty", b"", 0, 0)
@@ -53,6 +55,8 @@ class Writer:
         self._filling = filling
         self._size = size
         self._count = count
+        self._index: int | None = None
+        """The index of the item that is written, if items have names of their own."""
 
     def message(self, fields: Sequence[Field]) -> bytes:
         return self._struct(fields, ())
@@ -89,12 +93,20 @@ class Writer:
         if self._filled == here:
             item = self._item(f, here)
             count = self._count or max(1, self._size // len(item))
-            return self._length(count, 4) + item * count
+            items = self._distinct(f, here, count) if self._filling.are_distinct else item * count
+            return self._length(count, 4) + items
         if self._leads_to(here):
             return self._length(1, 4) + self._item(f, here)
         inside = len(here) > len(self._filled) and here[: len(self._filled)] == self._filled
         count = self._filling.inner_items if inside else 0
         return self._length(count, 4) + self._item(f, here) * count
+
+    def _distinct(self, f: Field, here: Path, count: int) -> bytes:
+        out = bytearray()
+        for self._index in range(count):
+            out += self._item(f, here)
+        self._index = None
+        return bytes(out)
 
     def _item(self, f: Field, here: Path) -> bytes:
         return self._struct(f.fields, here) if f.fields else self._value(f.element_type)
@@ -103,8 +115,13 @@ class Writer:
         if type == "bool":
             return b"\0"
         if type in FIXED_SIZES:
-            return bytes([self._filling.number]) * FIXED_SIZES[type]
+            size = FIXED_SIZES[type]
+            if self._index is not None and size > 2:
+                return self._index.to_bytes(size, "big")
+            return bytes([self._filling.number]) * size
         text = self._filling.records if type == "records" else self._filling.text
+        if self._index is not None and type == "string":
+            text = b"n%d" % self._index
         return self._length(len(text), 2 if type == "string" else 4) + text
 
     def _length(self, count: int, width: int) -> bytes:

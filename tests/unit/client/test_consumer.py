@@ -21,6 +21,7 @@ from anabranch.client.errors import (
 from anabranch.client.subscription.fetched_batch import without_response
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.batch_builder import build_batch
+from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.framing import BUFFER_BYTES
 from anabranch.protocol.generated.fetch import EpochEndOffset as FetchEpochEnd
 from anabranch.protocol.generated.fetch import FetchResponse
@@ -436,6 +437,30 @@ def test_a_bad_crc_is_reported_after_the_good_records(run: Run) -> None:
                 await consumer.getmany(timeout_ms=5000)
             assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
             assert await consumer.position(T0) == 10
+
+    run(check)
+
+
+@pytest.mark.parametrize("most", [20_000, 100_000])
+def test_a_batch_that_decompresses_to_too_much_is_refused(run: Run, most: int) -> None:
+    """A few kilobytes from a hostile server may stand for gigabytes."""
+
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        broker.logs[T0].append(build_batch([(b"k", bytes(20_000), (), 1_000)], compression=CompressionType.GZIP))
+        async with (
+            broker.running(),
+            Consumer(
+                bootstrap_servers=broker.address, auto_offset_reset="earliest", max_decompressed_batch_bytes=most
+            ) as consumer,
+        ):
+            consumer.assign([T0])
+            if most > 20_000:
+                assert [len(record.value) for record in await read(consumer, 1)] == [20_000]
+                return
+            with pytest.raises(KafkaError, match="more than the 20000 bytes allowed") as raised:
+                await read(consumer, 1)
+            assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
     run(check)
 

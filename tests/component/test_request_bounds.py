@@ -1,0 +1,141 @@
+"""A broker serves any request in short pieces, keeps nothing of it, and answers each name once.
+
+The requests are made from the field tables: for each API that is served and each array of its requests, at every level,
+in the last version that has the array (``test_decode_amplification`` decodes every version). One request has very many
+items of one name, another one very many names. Nothing is timed. The lines of Python that run between two passes of the
+event loop must not depend on the number of items. Messages that stay are counted without garbage collections.
+"""
+
+from __future__ import annotations
+
+import gc
+import struct
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+import trio
+import trio.testing
+
+from anabranch.broker.dispatch import HANDLERS
+from anabranch.controller.admin.dispatch import HANDLERS as CONTROLLER_HANDLERS
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.generated import metadata as a_generated_module
+from anabranch.runtime import pauses
+from anabranch.runtime.env import Stream
+from tests.support.broker.broker_harness import DEADLINE_S, frame, one_broker
+from tests.support.broker.executed_lines import ExecutedLines
+from tests.support.protocol.hostile_frames import NESTED, Dense, Filling, dense_messages
+
+pytestmark = pytest.mark.trio
+
+FEW = 1_100
+"""More items than any API handles at once."""
+MANY = 2 * FEW
+MORE_LINES = 6 * (MANY - FEW)
+"""The lines of a pass differ by how the items fall into passes."""
+MOST_LINES = 80_000
+"""Some milliseconds."""
+MOST_OBJECTS = 100
+"""Answers that a process keeps ready, such as that to ApiVersions."""
+REPEATED = Filling("repeated", b"ab", 0xFF, 1)
+DISTINCT = Filling("distinct", b"ab", 0xFF, 1, are_distinct=True)
+ANSWERED_IN_ORDER = {ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS}
+"""Their results have no names, but the order of the request."""
+GENERATED = a_generated_module.__name__.rpartition(".")[0] + "."
+
+IN_ONE_PIECE = {ApiKey.TOPIC_READERS, ApiKey.ALTER_REPLICA_LOG_DIRS}
+"""Requests that are not cut: leaders send the one, and ``admin.request.max.elements`` limits the other."""
+
+Connect: TypeAlias = Callable[[], Awaitable[Stream]]
+
+
+def arrays_of(key: ApiKey) -> list[Dense]:
+    """Each array of an API's requests, in the last version that has it."""
+    found = dense_messages("REQUEST")
+    return list(
+        {dense.path: dense for dense in found if dense.table.api_key == key and dense.filling is NESTED}.values()
+    )
+
+
+def with_arrays(keys: Collection[int]) -> list[ApiKey]:
+    return [key for key in sorted(map(ApiKey, keys)) if arrays_of(key)]
+
+
+@pytest.fixture(autouse=True)
+def in_steps_without_collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every request is decoded in steps, as those of 32 KiB are: fewer items then show what many items cost."""
+    monkeypatch.setattr(pauses, "LARGE_FRAME_BYTES", 1_024)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.unfreeze()
+
+
+def messages_alive() -> Counter[str]:
+    """The objects of messages, by class."""
+    return Counter(type(found).__name__ for found in gc.get_objects() if type(found).__module__.startswith(GENERATED))
+
+
+async def answer_to(connect: Connect, request: bytes) -> bytes:
+    """The answer; empty if the connection was closed instead. Returns when the server has nothing left to do."""
+    stream = await connect()
+    received = bytearray()
+    buffer = bytearray(1 << 20)
+    with trio.fail_after(DEADLINE_S):
+        await stream.send([frame(request)])
+        while len(received) < 4 or len(received) < 4 + struct.unpack_from(">i", received)[0]:
+            count = await stream.receive_into(memoryview(buffer))
+            if count == 0:
+                received.clear()
+                break
+            received += buffer[:count]
+    stream.close()
+    await trio.testing.wait_all_tasks_blocked()
+    return bytes(received[4:])
+
+
+async def most_lines(connect: Connect, request: bytes) -> ExecutedLines:
+    lines = ExecutedLines()
+    with lines.counting():
+        await answer_to(connect, request)
+    return lines
+
+
+async def check(connect: Connect, key: ApiKey) -> None:
+    for dense in arrays_of(key):
+        repeated, distinct = dense._replace(filling=REPEATED), dense._replace(filling=DISTINCT)
+        if key not in ANSWERED_IN_ORDER:
+            few, many = [await answer_to(connect, repeated.request(count=count)) for count in (2, MANY)]
+            assert len(many) <= len(few), str(repeated)
+        few_lines = await most_lines(connect, distinct.request(count=FEW))
+        alive = messages_alive().total()
+        for hostile in (repeated, distinct):
+            many_lines = await most_lines(connect, hostile.request(count=MANY))
+            assert many_lines.most <= MOST_LINES, f"{hostile}: {many_lines.where}"
+            if hostile is distinct:
+                assert many_lines.most <= few_lines.most + MORE_LINES, f"{hostile}: {many_lines.where}"
+            left = messages_alive()
+            assert left.total() <= alive + MOST_OBJECTS, f"{hostile}: {left.most_common(3)}"
+
+
+@asynccontextmanager
+async def broker_with_a_topic(directory: Path) -> AsyncIterator[Connect]:
+    settings = {"auto.create.topics.enable": "false", "offsets.topic.num.partitions": "1"}
+    async with one_broker(directory, settings) as broker:
+        await broker.create_topic("ab", 3)
+        await broker.create_topic("__consumer_offsets", 1)
+        yield lambda: broker.env.network.connect(broker.host, broker.port)
+
+
+@pytest.mark.parametrize(
+    "key", with_arrays(HANDLERS.keys() - CONTROLLER_HANDLERS.keys() - IN_ONE_PIECE), ids=lambda key: key.name
+)
+async def test_a_broker_serves_very_many_items_in_short_pieces(key: ApiKey, tmp_path: Path) -> None:
+    async with broker_with_a_topic(tmp_path) as connect:
+        await check(connect, key)
