@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anabranch.client import (
+        AppendedRecord,
         BlockedPartition,
         ClusterDescription,
         ConfigEntry,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         GroupDescription,
         GroupListing,
         LogDirDescription,
+        MessageBatch,
         NewTopic,
         OffsetAndMetadata,
         OffsetAndTimestamp,
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "AppendedRecord",
     "BlockedPartition",
     "BufferExhaustedError",
     "ClientClosedError",
@@ -88,6 +91,7 @@ __all__ = [
     "KafkaTimeoutError",
     "LogDirDescription",
     "LogTruncationError",
+    "MessageBatch",
     "NewTopic",
     "NoOffsetForPartitionError",
     "OffsetAndMetadata",

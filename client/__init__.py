@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from anabranch.client.group.coordinator_link import OffsetAndMetadata
     from anabranch.client.net.offsets import OffsetAndTimestamp
     from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
+    from anabranch.client.producer.message_batch import AppendedRecord, MessageBatch
     from anabranch.client.producer.producer import Producer
     from anabranch.client.producer.producer_batch import RecordHandle, RecordMetadata
     from anabranch.client.subscription.fetched_batch import ConsumerRecord, Records
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "AppendedRecord",
     "BlockedPartition",
     "ClusterDescription",
     "ConfigEntry",
@@ -48,6 +50,7 @@ __all__ = [
     "GroupDescription",
     "GroupListing",
     "LogDirDescription",
+    "MessageBatch",
     "NewTopic",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
@@ -82,6 +85,7 @@ _MODULES = {
     "subscription.fetched_batch": ("ConsumerRecord", "Records"),
     "net.offsets": ("OffsetAndTimestamp",),
     "ordered_delivery.explain": ("BlockedPartition", "WaitsFor"),
+    "producer.message_batch": ("AppendedRecord", "MessageBatch"),
     "producer.producer": ("Producer",),
     "producer.producer_batch": ("RecordHandle", "RecordMetadata"),
 }
