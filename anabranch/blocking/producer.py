@@ -19,6 +19,7 @@ from anabranch.client import RecordMetadata, arguments
 from anabranch.client.arguments import duration, function, optional
 from anabranch.client.errors import KafkaError, KafkaTimeoutError
 from anabranch.client.producer.producer import Headers, SentRecord
+from anabranch.client.producer.producer_batch import OnDelivery
 from anabranch.real.producer import Producer as AsyncProducer
 from anabranch.runtime.signal import Signal
 
@@ -34,13 +35,20 @@ _ANY_TIME = frozenset({"metrics"})
 class RecordHandle:
     """A sent record. ``result()`` waits for its ``RecordMetadata``, or raises the ``KafkaError`` that stopped it."""
 
-    __slots__ = ("_error", "_handle", "_producer", "_record")
+    __slots__ = ("_error", "_handle", "_on_delivery", "_producer", "_record")
 
-    def __init__(self, producer: Producer, record: SentRecord | None, handle: AsyncRecordHandle | None = None) -> None:
+    def __init__(
+        self,
+        producer: Producer,
+        record: SentRecord | None,
+        handle: AsyncRecordHandle | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
         self._producer = producer
         self._record = record
         """What the loop has not taken yet."""
         self._handle = handle
+        self._on_delivery = on_delivery
         self._error: Exception | None = None
 
     def done(self) -> bool:
@@ -137,21 +145,24 @@ class Producer(BlockingClient[AsyncProducer]):
         partition: int | None = None,
         headers: Headers = None,
         timestamp_ms: int | None = None,
-        **more: Any,
+        *,
+        on_delivery: OnDelivery | None = None,
     ) -> RecordHandle:
         """Send a record like ``anabranch.Producer.send``."""
+        if on_delivery is not None:
+            function("on_delivery", on_delivery)
         loop = self._loop
         if self._closed or loop is None:
             loop = self._running()
         client = self._client
-        if more or not client._places_by_key:
-            sent = self._run(client.send, topic, value, key, partition, headers, timestamp_ms, **more)
+        if not client._places_by_key:
+            sent = self._run(client.send, topic, value, key, partition, headers, timestamp_ms, on_delivery=on_delivery)
             return RecordHandle(self, None, sent)
         record = client._record(topic, value, key, partition, headers, timestamp_ms)
         size = record[-1] + _RECORD_OVERHEAD_BYTES
         if not client._fits(topic, partition, size, self._queued_bytes - self._taken_bytes):
             self._run(self._until_it_fits, record)
-        handle = RecordHandle(self, record)
+        handle = RecordHandle(self, record, None, on_delivery)
         with self._queueing:
             queue = self._queue
             queue.append(handle)
@@ -228,8 +239,12 @@ class Producer(BlockingClient[AsyncProducer]):
                     await client._until_it_fits(*record)
                     sent = client._append(*record)
                 handle._handle = sent
+                if handle._on_delivery is not None:
+                    sent.call_on_delivery(handle._on_delivery)
             except Exception as error:
                 handle._error = error
+                if handle._on_delivery is not None:
+                    _call_undelivered(client, record, handle._on_delivery, error)
             handle._record = None
             self._taken += 1
             self._taken_bytes += record[-1] + _RECORD_OVERHEAD_BYTES
@@ -274,6 +289,15 @@ class Producer(BlockingClient[AsyncProducer]):
                 unsent,
             )
         await self._close_in_loop(timeout_ms)
+
+
+def _call_undelivered(client: AsyncProducer, record: SentRecord, on_delivery: OnDelivery, error: Any) -> None:
+    """Call ``on_delivery`` for a record that no batch took."""
+    topic, partition, timestamp_ms = record[0], record[3], record[5]
+    place = RecordMetadata(topic, -1 if partition is None else partition, -1, timestamp_ms, 0, -1)
+    callbacks = client._accumulator.callbacks
+    callbacks.add(functools.partial(on_delivery, error, place))
+    callbacks.run()
 
 
 def _nothing() -> None:

@@ -107,11 +107,67 @@ c.close()
 """
 """The calls are changed as the table says: the names of configuration and of the parts of a message differ."""
 
+CONFLUENT_PRODUCER = """
+from anabranch.confluent import Producer
+
+p = Producer({"bootstrap.servers": SERVERS})
+
+def delivery_report(err, msg):
+    if err is not None:
+        print("Message delivery failed: {}".format(err))
+    else:
+        print("Message delivered to {} [{}]".format(msg.topic(), msg.partition()))
+
+for data in ("first", "second"):
+    p.poll(0)
+    p.produce(TOPIC, data.encode("utf-8"), callback=delivery_report)
+p.flush()
+"""
+CONFLUENT_CONSUMER = """
+from anabranch.confluent import Consumer, KafkaError
+
+c = Consumer({"bootstrap.servers": SERVERS, "group.id": "mygroup", "auto.offset.reset": "earliest"})
+
+def assigned(consumer, partitions):
+    print("assigned:", partitions[0].topic, partitions[0].partition, consumer.committed(partitions)[0].offset)
+
+def revoked(consumer, partitions):
+    print("revoked:", [tp.offset for tp in consumer.commit(asynchronous=False)])
+
+c.subscribe([TOPIC], on_assign=assigned, on_revoke=revoked)
+left = 2
+while left:
+    msg = c.poll(1.0)
+    if msg is None:
+        continue
+    if msg.error():
+        if msg.error().code() != KafkaError._PARTITION_EOF:
+            print("Consumer error: {}".format(msg.error()))
+        continue
+    print("Received message: {}".format(msg.value().decode("utf-8")))
+    left -= 1
+c.close()
+"""
+CONFLUENT_ADMIN = """
+from anabranch.confluent import KafkaException
+from anabranch.confluent.admin import AdminClient, NewTopic
+
+a = AdminClient({"bootstrap.servers": SERVERS})
+new_topics = [NewTopic(TOPIC + "-new", num_partitions=2, replication_factor=1), NewTopic(TOPIC, 1, 1)]
+for topic, f in a.create_topics(new_topics).items():
+    try:
+        f.result()
+        print("created", list(a.list_topics(topic).topics[topic].partitions))
+    except KafkaException as e:
+        print("failed", e.args[0].name())
+"""
+
 
 def output_of(program: str, cluster: Cluster, topic: str) -> list[str]:
     """Run a program on the cluster. Returns the lines that it prints, which must be all that it prints."""
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])
+        if topic not in {listed.name for listed in admin.list_topics()}:
+            admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])
     named = f"TOPIC = {topic!r}\nSERVERS = {cluster.bootstrap_servers!r}\n{program}"
     environment = {**os.environ, "ANABRANCH_BOOTSTRAP_SERVER": cluster.bootstrap_servers}
     done = subprocess.run(
@@ -143,3 +199,17 @@ def test_the_first_program_for_confluent_kafka_runs(cluster: Cluster, fresh_name
         "(0, 2) [0]",
         "2",
     ]
+
+
+def test_the_first_programs_for_confluent_kafka_run_with_another_import(
+    cluster: Cluster, fresh_name: Callable[[str], str]
+) -> None:
+    topic = fresh_name("quick-start")
+    assert output_of(CONFLUENT_PRODUCER, cluster, topic) == [f"Message delivered to {topic} [0]"] * 2
+    assert output_of(CONFLUENT_CONSUMER, cluster, topic) == [
+        f"assigned: {topic} 0 -1001",
+        "Received message: first",
+        "Received message: second",
+        "revoked: [2]",
+    ]
+    assert output_of(CONFLUENT_ADMIN, cluster, topic) == ["created [0, 1]", "failed TOPIC_ALREADY_EXISTS"]

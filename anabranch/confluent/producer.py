@@ -1,0 +1,187 @@
+"""``confluent_kafka.Producer`` over the blocking producer."""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import anyio
+
+from anabranch.blocking.producer import Producer as BlockingProducer
+from anabranch.client import RecordMetadata, errors
+from anabranch.confluent.config import producer_options
+from anabranch.confluent.errors import CODES, KafkaError, error_of, translated
+from anabranch.confluent.messages import ClusterMetadata, Message, cluster_metadata, timestamp_of
+from anabranch.protocol.batch_layout import Header
+
+Delivered = Callable[[KafkaError | None, Message], object]
+Headers = Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]]
+_Report = tuple[Delivered, KafkaError | None, Message]
+
+
+class Producer:
+    """A producer with ``produce``, whose delivery callbacks run in ``poll`` and ``flush``. Many threads may share it.
+
+    Records are sent without ``poll``. A program that ends without ``flush`` sends them too, but runs no callback.
+    """
+
+    def __init__(self, conf: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        with translated():
+            options, self._most, self._callback = producer_options({**(conf or {}), **more})
+            self._producer = BlockingProducer(**options)
+        self._reports: queue.SimpleQueue[_Report] = queue.SimpleQueue()
+        """The callbacks that are due."""
+        self._changing = threading.Lock()
+        self._unserved = 0
+        """Number of records without an outcome, and of callbacks that are due."""
+
+    def produce(
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        callback: Delivered | None = None,
+        on_delivery: Delivered | None = None,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+    ) -> None:
+        """Take one record into the buffer. ``callback(error, message)`` is called by ``poll`` or ``flush``.
+
+        Without a ``partition`` the key decides. ``timestamp`` is milliseconds since the Unix epoch, 0 is now. Waits at
+        most ``max.block.ms`` for the topic's metadata, and for room in ``buffer.memory``.
+
+        Raises ``BufferError`` if there was no room, or ``queue.buffering.max.messages`` records wait for their outcome
+        or for their callback. Raises ``KafkaException`` for a record that cannot be sent.
+        """
+        chosen = on_delivery or callback or self._callback
+        data, name = _encoded(value), _encoded(key)
+        pairs = None if headers is None else _pairs(headers)
+        with self._changing:
+            if self._unserved >= self._most:
+                raise BufferError(f"{self._most} records wait for their outcome or for poll() to call their callback")
+            self._unserved += 1
+        try:
+            with translated():
+                self._producer.send(
+                    topic,
+                    data,
+                    name,
+                    None if partition == -1 else partition,
+                    pairs,
+                    timestamp or None,
+                    on_delivery=functools.partial(self._on_outcome, chosen, data, name, pairs),
+                )
+        except BaseException as error:
+            self._serve_one()
+            if isinstance(error.__cause__, errors.BufferExhaustedError):
+                raise BufferError(str(error.__cause__)) from error.__cause__
+            raise
+
+    def _on_outcome(
+        self,
+        callback: Delivered | None,
+        value: bytes | None,
+        key: bytes | None,
+        headers: list[Header] | None,
+        error: Exception | None,
+        place: RecordMetadata,
+    ) -> None:
+        """In the client's thread: note the callback of a record for ``poll``."""
+        if callback is None:
+            self._serve_one()
+            return
+        failure = None if error is None else _delivery_error(error)
+        stamp = timestamp_of(place.timestamp, place.timestamp_type)
+        offset = place.offset if error is None else -1001
+        message = Message(place.topic, value, key, headers, failure, stamp, place.partition, offset)
+        self._reports.put((callback, failure, message))
+
+    def _serve_one(self) -> None:
+        with self._changing:
+            self._unserved -= 1
+
+    def poll(self, timeout: float | None = None) -> int:
+        """Call the callbacks that are due, and return their number. Waits up to ``timeout`` seconds for the first.
+
+        Without ``timeout``, or with -1, it waits as long as it takes. The error of a callback is raised; the next call
+        goes on with the next callback.
+        """
+        served = 0
+        wait_s = _limit(timeout)
+        while True:
+            try:
+                callback, error, message = self._reports.get(timeout=wait_s)
+            except queue.Empty:
+                return served
+            self._serve_one()
+            served, wait_s = served + 1, 0
+            callback(error, message)
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Send all records and call their callbacks, at most ``timeout`` seconds. Returns the number that is left."""
+        limit_s = _limit(timeout)
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        while len(self):
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            with translated():
+                self._producer._running().call(functools.partial(_flush, self._producer, left_s))
+            self.poll(0)
+            if left_s == 0:
+                break
+        return len(self)
+
+    def __len__(self) -> int:
+        return self._unserved
+
+    def __bool__(self) -> bool:
+        return True
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
+        """The brokers, and all topics or one."""
+        with translated():
+            return cluster_metadata(self._producer.list_topics(topic, _limit(timeout)))
+
+    def close(self) -> None:
+        """``flush``, and disconnect."""
+        self.flush()
+        with translated():
+            self._producer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+async def _flush(producer: BlockingProducer, timeout_s: float | None) -> None:
+    """Wait until all records have an outcome, at most ``timeout_s``."""
+    with anyio.move_on_after(timeout_s):
+        await producer._until_taken(producer._queued)
+        await producer._client.flush()
+
+
+def _delivery_error(error: Exception) -> KafkaError:
+    found = error_of(error)
+    if found == CODES["_TIMED_OUT"]:
+        return KafkaError(CODES["_MSG_TIMED_OUT"], found.str(), retriable=found.retriable())
+    return found
+
+
+def _encoded(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _pairs(headers: Headers) -> list[Header]:
+    items = headers.items() if isinstance(headers, Mapping) else headers
+    return [(name, _encoded(value)) for name, value in items]
+
+
+def _limit(timeout: float | None) -> float | None:
+    """Seconds; None to wait without end, which is any negative number in confluent-kafka."""
+    return None if timeout is None or timeout < 0 else timeout

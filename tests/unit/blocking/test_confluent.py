@@ -1,0 +1,196 @@
+"""The calls of confluent-kafka: its configuration, and when its callbacks run."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import confluent_kafka
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from anabranch.confluent import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from anabranch.confluent.config import IGNORED, ONLY, admin_options, consumer_options, producer_options
+from anabranch.confluent.errors import CODES
+from anabranch.zk_schemas.config_def import ConfigError
+from tests.unit.client.fake_broker import FakeBroker
+from tests.unit.client.resized_broker import PARENT, Coordinated
+
+
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        ({"bootstrap.servers": "h:1"}, {"bootstrap_servers": "h:1"}),
+        ({"metadata.broker.list": "h:1", "client.id": "c"}, {"bootstrap_servers": "h:1", "client_id": "c"}),
+        ({"acks": "all", "enable.idempotence": True}, {"acks": "all", "enable_idempotence": True}),
+        ({"request.required.acks": -1}, {"acks": -1}),
+        ({"linger.ms": 5, "batch.size": 10}, {"linger_ms": 5, "batch_size": 10}),
+        ({"queue.buffering.max.ms": "5"}, {"linger_ms": "5"}),
+        ({"queue.buffering.max.kbytes": "2"}, {"buffer_memory": 2048}),
+        ({"compression.type": "lz4"}, {"compression_type": "lz4"}),
+        (
+            {"compression.codec": "zstd", "compression.zstd.level": 4},
+            {"compression_type": "zstd", "compression_zstd_level": 4},
+        ),
+        ({"message.timeout.ms": 60_000}, {"delivery_timeout_ms": 60_000}),
+        ({"delivery.timeout.ms": 0}, {"delivery_timeout_ms": 2**31 - 1}),
+        ({"retries": 3, "message.send.max.retries": 4}, {"retries": 4}),
+        ({"security.protocol": "PLAINTEXT", "log_level": 0, "partitioner": "murmur2_random"}, {}),
+    ],
+)
+def test_the_keys_of_a_producer(conf: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert producer_options(conf) == (expected, 100_000, None)
+
+
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        ({"group.id": "g", "session.timeout.ms": 6000}, {"group_id": "g", "session_timeout_ms": 6000}),
+        ({"max.poll.interval.ms": 1000}, {"max_poll_interval_ms": 1000}),
+        ({"enable.auto.commit": "false"}, {"enable_auto_commit": "false"}),
+        ({"enable.auto.offset.store": False}, {"enable_auto_offset_store": False}),
+        ({"auto.offset.reset": "smallest"}, {"auto_offset_reset": "earliest"}),
+        ({"auto.offset.reset": "end"}, {"auto_offset_reset": "latest"}),
+        ({"auto.offset.reset": "error"}, {"auto_offset_reset": "none"}),
+        ({"auto.offset.reset": "earliest"}, {"auto_offset_reset": "earliest"}),
+        ({"fetch.wait.max.ms": 9}, {"fetch_max_wait_ms": 9}),
+        ({"enable.partition.eof": False, "group.protocol": "classic"}, {}),
+    ],
+)
+def test_the_keys_of_a_consumer(conf: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert consumer_options(conf) == expected
+
+
+@pytest.mark.parametrize(
+    ("conf", "message"),
+    [
+        ({"group.idd": "g"}, r"group\.idd: there is no such key here; the nearest is group\.id"),
+        ({"linger.ms": 1}, r"linger\.ms: is a key of Producer only"),
+        ({"enable.partition.eof": True}, r"enable\.partition\.eof: True cannot be set: .*compare offsets"),
+        ({"sasl.username": "u"}, r"sasl\.username: cannot be set: connections are plaintext"),
+        ({"group.protocol": "consumer"}, r"group\.protocol: 'consumer' cannot be set"),
+        ({1: 2}, "1: is not the name of a key"),
+    ],
+)
+def test_a_key_without_a_meaning_is_refused_by_name(conf: dict[Any, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        consumer_options(conf)
+    with pytest.raises(KafkaException, match=message) as refused:
+        Consumer(conf)
+    assert refused.value.args[0].code() == KafkaError._INVALID_ARG
+
+
+def test_every_other_key_is_refused_or_ignored_as_the_tables_say() -> None:
+    for key, (allowed, reason) in ONLY.items():
+        assert admin_options(dict.fromkeys([key], allowed[0]) if allowed else {}) == {}
+        with pytest.raises(ConfigError, match="cannot be set") as refused:
+            admin_options({key: "another"})
+        assert str(refused.value).endswith(reason)
+    assert admin_options(dict.fromkeys(IGNORED, 1)) == {}
+    for bad in (0, "x", True):
+        with pytest.raises(ConfigError, match=r"queue\.buffering\.max\.messages: .* is not a whole number"):
+            producer_options({"queue.buffering.max.messages": bad})
+    with pytest.raises(ConfigError, match=r"queue\.buffering\.max\.kbytes: 'x' is not a whole number"):
+        producer_options({"queue.buffering.max.kbytes": "x"})
+
+
+def test_the_codes_have_the_names_of_librdkafka() -> None:
+    theirs = confluent_kafka.KafkaError
+    local = {name: code for name in dir(theirs) if isinstance(code := getattr(theirs, name), int) and name[0] == "_"}
+    assert {name: code for name, code in CODES.items() if code < -1} == local
+    for name in ("UNKNOWN", "NO_ERROR", "UNKNOWN_TOPIC_OR_PART", "MSG_SIZE_TOO_LARGE", "TOPIC_ALREADY_EXISTS"):
+        assert getattr(KafkaError, name) == getattr(theirs, name)
+        assert KafkaError(CODES[name]).name() == theirs(CODES[name]).name()
+    error = KafkaError(KafkaError._PARTITION_EOF)
+    assert error == KafkaError._PARTITION_EOF and error != KafkaError._FAIL and hash(error) == hash(error.code())
+    with pytest.raises(AttributeError, match="no code NOPE"):
+        KafkaError.NOPE
+
+
+def test_callbacks_run_in_poll_and_flush_and_their_errors_come_out(broker: FakeBroker) -> None:
+    called: list[tuple[int, bool]] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        called.append((message.offset(), threading.current_thread() is threading.main_thread()))
+        assert (error, message.topic(), message.partition(), message.key()) == (None, "t", 0, b"k")
+        assert (message.value(), message.headers()) == (b"v", [("h", b"1")])
+        if message.offset() == 0:
+            raise LookupError("of the callback")
+
+    with Producer({"bootstrap.servers": broker.address}) as producer:
+        assert producer.poll(0) == 0
+        for _ in range(3):
+            producer.produce("t", "v", "k", on_delivery=delivered, headers={"h": "1"})
+        assert (len(producer), bool(producer), called) == (3, True, [])
+        with pytest.raises(LookupError, match="of the callback"):
+            producer.flush()
+        assert (called, len(producer)) == ([(0, True)], 2)
+        assert (producer.flush(10), producer.poll(0)) == (0, 0)
+        assert called == [(offset, True) for offset in range(3)]
+        producer.produce("t", b"v")
+        assert producer.flush() == 0
+        producer.produce("t", b"v", "k", headers=[("h", b"1")], callback=delivered)
+        assert producer.poll(10) == 1
+
+
+def test_a_full_queue_is_a_buffer_error_until_callbacks_are_served(broker: FakeBroker) -> None:
+    failed: list[Any] = []
+    conf = {"bootstrap.servers": broker.address, "queue.buffering.max.messages": 2, "linger.ms": 600_000}
+    producer = Producer(conf, on_delivery=lambda error, message: failed.append(error))
+    for _ in range(2):
+        producer.produce("t", b"v")
+    with pytest.raises(BufferError, match=r"2 records wait for their outcome or for poll\(\)"):
+        producer.produce("t", b"v")
+    assert (producer.flush(0), failed) == (2, [])
+    assert (producer.flush(), failed) == (0, [None, None])
+    producer.produce("t", b"v")
+    with pytest.raises(ValueError, match="partition -7 is not a whole number"):
+        producer.produce("t", b"v", partition=-7)
+    with pytest.raises(TypeError):
+        producer.produce("t", 1)  # type: ignore[arg-type]
+    assert len(producer) == 1
+    producer.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        producer.produce("t", b"v")
+
+
+def test_a_record_that_was_given_up_has_an_error(broker: FakeBroker) -> None:
+    failed: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 600_000})
+    producer.produce("t", b"v", callback=lambda error, message: failed.append(error))
+    producer._producer.close(timeout_ms=0)
+    assert producer.poll(10) == 1
+    (error,) = failed
+    assert error is not None and error.code() == KafkaError.NETWORK_EXCEPTION
+
+
+def test_a_consumer_reads_stores_commits_and_seeks() -> None:
+    with start_blocking_portal() as portal:
+        coordinated = Coordinated()
+        with portal.wrap_async_context_manager(coordinated.running()):
+            conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "enable.auto.offset.store": False}
+            topic, partition = PARENT
+            with Consumer(conf, **{"auto.offset.reset": "earliest", "enable.auto.commit": False}) as consumer:
+                with pytest.raises(KafkaException) as refused:
+                    consumer.position([TopicPartition(topic, partition)])
+                assert refused.value.args[0].code() == KafkaError._STATE
+                consumer.assign([TopicPartition(topic, partition, 2)])
+                assert consumer.assignment() == [TopicPartition(topic, partition)]
+                messages = consumer.consume(3, 30)
+                assert [message.offset() for message in messages] == [2, 3, 4]
+                consumer.store_offsets(messages[1])
+                (done,) = consumer.commit(asynchronous=False) or []
+                assert (done.offset, coordinated.committed[0][0]) == (4, 4)
+                assert consumer.commit(message=messages[2]) is None
+                assert [tp.offset for tp in consumer.committed([done])] == [5]
+                assert [tp.offset for tp in consumer.position([done])] == [5]
+                consumer.seek(TopicPartition(topic, partition, 1))
+                message = consumer.poll()
+                assert message is not None and (message.offset(), message.error()) == (1, None)
+                consumer.pause([done])
+                assert consumer.poll(0) is None
+                consumer.resume([done])
+                consumer.unassign()
+                assert consumer.assignment() == []
+            with pytest.raises(RuntimeError, match="closed"):
+                consumer.poll(0)
