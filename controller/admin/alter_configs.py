@@ -91,12 +91,17 @@ def answer_each(
 ) -> Decisions[list[R]]:
     """Decide a request for each resource. ``changed(resource, changes=...)`` returns its new overrides.
 
+    A resource that the request names more than once is refused, with one answer.
+
     Raises ``ControllerMovedError``, ``ImageStaleError``.
     """
     responses, named = [], counted(request.resources)
     for resource in request.resources:
+        times = named.pop(key_of(resource), 0)
+        if not times:
+            continue  # answered already
         of_resource = functools.partial(changed, changes=resource.configs)
-        demand = Demand(resource, of_resource, request.validate_only, named[key_of(resource)] > 1)
+        demand = Demand(resource, of_resource, request.validate_only, times > 1)
         effects = decide(context.image, demand, context.store.check_fits)
         yield effects
         responses.append(response_of(response, resource, effects.response))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from anabranch.controller import config_writes
-from anabranch.controller.admin.alter_configs import Demand, decide, given_keys
+from anabranch.controller.admin.alter_configs import Demand, alter_configs, decide, given_keys
 from anabranch.controller.admin.incremental_alter_configs import changed_keys
 from anabranch.controller.carry_out import carry_out
 from anabranch.controller.effects import Effects
@@ -18,6 +18,7 @@ from anabranch.controller.image import ClusterImage
 from anabranch.controller.store import ImageStaleError
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.alter_configs import AlterableConfig as GivenConfig
+from anabranch.protocol.generated.alter_configs import AlterConfigsRequest
 from anabranch.protocol.generated.alter_configs import AlterConfigsResource as WholeResource
 from anabranch.protocol.generated.incremental_alter_configs import AlterableConfig, AlterConfigsResource
 from anabranch.runtime.env import CreateOp, SetOp, ZkOp, ZkRequestTooLargeError
@@ -106,6 +107,20 @@ def test_alter_configs_replaces_the_whole_config() -> None:
     demand = Demand(resource, lambda old: given_keys(old, given))
     effects = decide(cluster({"retention.ms": "7"}), demand, fits)
     assert effects.writes == (SetOp(PATH, ConfigZnode({"segment.ms": "9"}).encode(), 3),)
+
+
+def test_a_resource_that_is_named_more_than_once_is_refused_with_one_answer() -> None:
+    named = [WholeResource(resource_type=TOPIC, resource_name=name) for name in ("t", "u", "t", "t")]
+    context: Any = SimpleNamespace(image=cluster(), store=SimpleNamespace(check_fits=fits))
+    outcomes = []
+
+    def decisions() -> Iterator[Effects]:
+        outcomes.append((yield from alter_configs(context, AlterConfigsRequest(resources=named), 2)))
+
+    effects = list(decisions())
+    answers = [(each.resource_name, each.error_code) for each in outcomes[0].response.responses]
+    assert answers == [("t", ErrorCode.INVALID_REQUEST), ("u", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+    assert not any(each.writes for each in effects)
 
 
 @pytest.mark.parametrize(("name", "broker"), [("7", 7), ("007", 7), ("", None)])
