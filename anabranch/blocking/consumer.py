@@ -21,7 +21,6 @@ from anabranch.client.errors import (
     ClientClosedError,
     ClientFailedError,
     IllegalStateError,
-    RecordDeserializationError,
     WakeupError,
 )
 from anabranch.protocol.types import TopicPartition
@@ -56,10 +55,11 @@ class Consumer(BlockingClient[AsyncConsumer]):
         self._call: Call | None = None
         self._woken = False
         self._taken: TakenRecords | None = None
-        """The records that crossed last."""
-        self._rest: Iterator[ConsumerRecord] = iter(())
-        """Those of them that are decoded and not read yet."""
-        self._decoded = 0
+        """The records that crossed last. The loop's thread sets it, so no signal comes between the two."""
+        self._decoded: list[ConsumerRecord] = []
+        """Those of them that are decoded."""
+        self._rest: Iterator[ConsumerRecord] = iter(self._decoded)
+        """Those that are decoded and not read yet. Once it is at its end, it yields nothing that is decoded later."""
         self._failure: Exception | None = None
         """The error of the first record that could not be decoded. It is raised after the records before."""
         self._failed = 0
@@ -162,27 +162,35 @@ class Consumer(BlockingClient[AsyncConsumer]):
             raise failure
         if self._taken is not None:
             elapsed_s = time.monotonic() - self._taken_at
-            self._size = next_size(self._decoded, elapsed_s, self._client.config.max_poll_records)
-        taken: TakenRecords | None = self._run(self._client._take_one, self._size, timeout_ms)
+            self._size = next_size(len(self._decoded), elapsed_s, self._client.config.max_poll_records)
+        self._run(self._take_in_loop, self._size, timeout_ms)
+        taken, decoded = self._taken, self._decoded
         if taken is None:
             return
         items: list[ConsumerRecord] = []
+        fault: Exception | None = None
         try:
             items.extend(taken.records)
         except Exception as error:
-            self._failure = error
-        self._taken, self._taken_at, self._failed = taken, time.monotonic(), 0
-        self._decoded, self._rest = len(items), iter(items)
+            fault = error
+        if self._taken is taken:
+            self._failure, self._taken_at = fault, time.monotonic()
+        decoded += items  # one step for all threads; without effect if another thread has put the records back
+
+    async def _take_in_loop(self, limit: int, timeout_ms: float | None) -> None:
+        """Take records for the reader, who has read none of them yet. In the loop."""
+        taken = await self._client._take_one(limit, timeout_ms)
+        self._failed, self._decoded = 0, []
+        self._rest, self._taken = iter(self._decoded), taken
 
     def _give_back(self) -> None:
         """Put the unread records back, so that the position of the client is that of the reader. In the loop."""
         taken, self._taken = self._taken, None
         if taken is None:
             return
+        decoded = len(self._decoded)
         unread = len(list(self._rest))  # one step for all threads, and the iterator is at its end now
-        read = self._decoded - unread + self._failed
-        if self._failure is not None and not isinstance(self._failure, RecordDeserializationError):
-            read = len(taken.records)
+        read = max(0, decoded - unread) + self._failed
         self._failure = None
         if read < len(taken.records):
             self._client._give_back(taken, read)
@@ -190,9 +198,7 @@ class Consumer(BlockingClient[AsyncConsumer]):
 
     def _put_back(self, result: Any) -> None:
         """Put back records of a call whose caller was interrupted before it had them."""
-        if isinstance(result, TakenRecords):
-            self._client._give_back(result, 0)
-        elif isinstance(result, dict):
+        if isinstance(result, dict):
             for records in result.values():
                 if isinstance(records, Records):
                     self._client._give_back(self._client._taken(records), 0)
