@@ -7,8 +7,9 @@
         print(handle.result())
 
 Each class has every method of its async class, under the same name. A client starts when it is first used. Each object
-runs an event loop of its own in a thread, which does not keep the program alive. Rebalance listeners run in this
-thread. Each process needs its own objects: after ``fork`` a child cannot use the clients of its parent.
+runs an event loop of its own in a thread, which does not keep the program alive. Rebalance listeners run in the
+program's thread, inside the call that waits, and may commit. Callbacks of records run in the client's thread and may
+not wait. Each process needs its own objects: after ``fork`` a child cannot use the clients of its parent.
 """
 
 from __future__ import annotations

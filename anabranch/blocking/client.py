@@ -95,8 +95,8 @@ class BlockingClient(Generic[T]):
     def _end(self, close: Callable[[], Any]) -> None:
         if self._forked:
             return  # the parent process ends it
-        if self._loop is not None and self._loop.is_current:
-            raise IllegalStateError("a callback cannot close its client, because it runs in the client's own thread")
+        if self._loop is not None and (self._loop.is_current or self._loop.is_served):
+            raise IllegalStateError("a callback cannot close its client, which waits for the callback")
         with self._changing:
             loop = self._loop
             if loop is None or self._closed:
@@ -164,6 +164,8 @@ class BlockingClient(Generic[T]):
 
     def _running(self) -> LoopThread:
         """The thread of the client, which starts now if it never did."""
+        if self._loop is not None and self._loop.is_served:
+            return self._loop  # a callback, perhaps while the client closes
         self._ensure_usable()
         if self._loop is None:
             self.start()

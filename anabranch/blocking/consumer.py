@@ -31,6 +31,28 @@ _KEEPS_TAKEN = frozenset({"store_offsets"})
 """Calls that may come after each record, and for which the records that were not read yet stay taken."""
 
 
+class _InCaller:
+    """A listener whose methods run in the thread that waits for the consumer: there they may call the consumer."""
+
+    def __init__(self, consumer: Consumer, listener: object) -> None:
+        self._consumer = consumer
+        self._listener = listener
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._listener, name)
+        if not callable(method):
+            return method
+
+        async def called(partitions: list[TopicPartition]) -> None:
+            loop = self._consumer._loop
+            assert loop is not None
+            result = await loop.in_caller(functools.partial(method, partitions))
+            if isinstance(result, Awaitable):
+                await result
+
+        return called
+
+
 class Consumer(BlockingClient[AsyncConsumer]):
     """A blocking ``anabranch.Consumer``; iterate it for records.
 
@@ -70,7 +92,7 @@ class Consumer(BlockingClient[AsyncConsumer]):
     # ------------------------------------------------------------ threads
 
     def _cross(self, loop: LoopThread, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if function.__name__ in _ANY_THREAD:
+        if function.__name__ in _ANY_THREAD or loop.is_served:
             return super()._cross(loop, function, args, kwargs)
         if not self._in_use.acquire(blocking=False):
             raise IllegalStateError("another thread is in a call of this consumer: one thread at a time may use it")
@@ -90,6 +112,21 @@ class Consumer(BlockingClient[AsyncConsumer]):
             self._give_back()
         result = function(*args, **kwargs)
         return await result if isinstance(result, Awaitable) else result
+
+    def subscribe(self, topics: Any = None, *, listener: object | None = None, **given: Any) -> None:
+        """Subscribe like ``anabranch.Consumer.subscribe``. The listeners are called in the thread that polls."""
+        self._run(self._client.subscribe, topics, listener=self._in_caller(listener), **self._wrapped(given))
+
+    def assign(self, partitions: Any, **given: Any) -> None:
+        """Assign like ``anabranch.Consumer.assign``. The listener is called in the thread that polls."""
+        self._run(self._client.assign, partitions, **self._wrapped(given))
+
+    def _wrapped(self, given: dict[str, Any]) -> dict[str, Any]:
+        name = "partition_key_listener"
+        return {**given, name: self._in_caller(given[name])} if name in given else given
+
+    def _in_caller(self, listener: object | None) -> object | None:
+        return None if listener is None else _InCaller(self, listener)
 
     def wakeup(self) -> None:
         """End the call that another thread waits in, with ``WakeupError``; else the next call raises it. Any thread."""

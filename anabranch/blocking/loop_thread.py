@@ -1,4 +1,7 @@
-"""An event loop in a daemon thread, and calls of other threads that wait for functions in the loop."""
+"""An event loop in a daemon thread, and calls of other threads that wait for functions in the loop.
+
+While a thread waits for its call, the loop can let it carry out the user's callbacks.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import anyio
@@ -16,11 +20,17 @@ from anyio.abc import TaskGroup
 
 from anabranch.client.errors import ClientClosedError, IllegalStateError
 
+Errand = Callable[[], None]
+_running: ContextVar[Call | None] = ContextVar("running", default=None)
+"""The call that the current task carries out."""
+_serving = threading.local()
+"""``loops``: the loops for which the current thread carries out an errand now."""
+
 
 class Call:
     """One call of a function in the loop. ``finished`` and ``result`` are for the caller's thread."""
 
-    __slots__ = ("_abandoned", "_done", "_error", "_function", "_on_lost", "_result", "_scope", "is_over")
+    __slots__ = ("_abandoned", "_error", "_function", "_inbox", "_is_seen", "_on_lost", "_result", "_scope", "is_over")
 
     def __init__(self, function: Callable[[], Any], on_lost: Callable[[Any], None] | None = None) -> None:
         self._function = function
@@ -30,15 +40,29 @@ class Call:
         self.is_over = False
         self._result: Any = None
         self._error: BaseException | None = None
-        self._done = threading.Lock()
-        self._done.acquire()
+        self._inbox: SimpleQueue[Errand | None] = SimpleQueue()
+        """Errands for the thread that waits, and None at the end."""
+        self._is_seen = False
 
     def finished(self, timeout_s: float = -1) -> bool:
-        """Wait until the call is over; False if it is not over in time. A signal's exception interrupts the wait."""
-        if not self._done.acquire(timeout=timeout_s):
-            return False
-        self._done.release()
+        """Wait until the call is over, and carry out errands meanwhile; False if it is not over in time.
+
+        A signal's exception interrupts the wait.
+        """
+        while not self._is_seen:
+            try:
+                errand = self._inbox.get(timeout=None if timeout_s < 0 else timeout_s)
+            except Empty:
+                return False
+            if errand is None:
+                self._is_seen = True
+            elif not self.is_over:
+                errand()
         return True
+
+    def ask(self, errand: Errand) -> None:
+        """Let the thread that waits for this call carry out ``errand``."""
+        self._inbox.put(errand)
 
     def result(self) -> Any:
         """The result of a call that is over, or its exception."""
@@ -51,6 +75,7 @@ class Call:
 
     async def carry_out(self) -> None:
         """Call the function, await its result if it is a coroutine, and wake the thread that waits."""
+        _running.set(self)
         try:
             with anyio.CancelScope() as self._scope:
                 if self._abandoned is not None:
@@ -98,7 +123,7 @@ class Call:
 
     def end(self) -> None:
         self.is_over = True
-        self._done.release()
+        self._inbox.put(None)
 
 
 class LoopThread:
@@ -123,6 +148,38 @@ class LoopThread:
     def is_current(self) -> bool:
         """Whether the caller is this thread: a callback."""
         return threading.get_ident() == self._thread.ident
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the caller is a thread that carries out an errand of this loop: a callback in its own thread."""
+        return self in getattr(_serving, "loops", ())
+
+    async def in_caller(self, function: Callable[[], Any]) -> Any:
+        """Call a plain function in the thread that waits for the current call; in the loop's if no thread waits."""
+        call = _running.get()
+        if call is None or call.is_over:
+            return function()
+        arrived = anyio.Event()
+        found: list[tuple[Any, Exception | None]] = []
+
+        def errand() -> None:
+            served = getattr(_serving, "loops", ())
+            _serving.loops = (*served, self)
+            try:
+                found.append((function(), None))
+            except Exception as error:
+                found.append((None, error))
+            finally:
+                _serving.loops = served
+            with contextlib.suppress(ClientClosedError):
+                self.call_soon(arrived.set)
+
+        call.ask(errand)
+        await arrived.wait()
+        result, error = found[0]
+        if error is not None:
+            raise error
+        return result
 
     def call(self, function: Callable[[], Any], on_lost: Callable[[Any], None] | None = None) -> Any:
         """Call a plain or async function in the loop, and wait for its result.

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from anabranch import ClientClosedError, IllegalStateError, TopicPartition, WakeupError
@@ -152,23 +153,79 @@ def test_a_client_works_in_plain_asyncio(broker: FakeBroker) -> None:
     asyncio.run(notebook())
 
 
-def test_a_callback_may_make_calls_that_do_not_wait(broker: FakeBroker) -> None:
-    refused: list[Exception] = []
+def test_a_listener_runs_in_the_thread_that_polls_and_may_call_the_consumer(broker: FakeBroker) -> None:
+    seen: list[object] = []
 
     class Listener:
         def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            seen.append(threading.get_ident())
             consumer.seek(partitions[0], 2)
-            for call in (consumer.close, lambda: consumer.position(partitions[0])):
-                try:
-                    call()
-                except IllegalStateError as error:
-                    refused.append(error)
+            seen.append(consumer.position(partitions[0]))
+            with pytest.raises(IllegalStateError, match="waits for the callback"):
+                consumer.close()
 
     write(broker, 5)
     with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
         consumer.subscribe(["t"], listener=Listener())
         assert consumer.getone().offset == 2
-    assert len(refused) == 2
+    assert seen == [threading.get_ident(), 2]
+
+
+def test_an_async_listener_runs_in_the_loop(broker: FakeBroker) -> None:
+    seen: list[int] = []
+
+    class Listener:
+        async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            await anyio.lowlevel.checkpoint()
+            seen.append(len(partitions))
+
+    write(broker, 1)
+    with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(["t"], listener=Listener())
+        assert consumer.getone().offset == 0
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("error", [ValueError("of the listener"), KeyboardInterrupt()], ids=["error", "Ctrl-C"])
+def test_an_exception_of_a_listener_comes_out_of_the_call_that_polls(broker: FakeBroker, error: BaseException) -> None:
+    class Listener:
+        def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            raise error
+
+    write(broker, 1)
+    consumer = Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest")
+    consumer.subscribe(["t"], listener=Listener())
+    with pytest.raises(type(error)):
+        consumer.getone()
+    consumer.subscribe(["t"])
+    assert consumer.getone().offset == 0
+    consumer.close()
+
+
+def test_close_of_another_thread_does_not_wait_for_a_listener(broker: FakeBroker) -> None:
+    called, may_end = threading.Event(), threading.Event()
+    found: list[Exception] = []
+
+    class Listener:
+        def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            called.set()
+            may_end.wait(10)
+            try:
+                consumer.position(partitions[0])
+            except ClientClosedError as closed:
+                found.append(closed)
+
+    write(broker, 1)
+    consumer = Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest")
+    consumer.subscribe(["t"], listener=Listener())
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(consumer.getone)
+        assert called.wait(10)
+        consumer.close()
+        may_end.set()
+        with pytest.raises(ClientClosedError):
+            waits.result()
+    assert len(found) == 1
 
 
 def test_a_client_starts_when_it_is_first_used_but_not_by_metrics(broker: FakeBroker) -> None:
