@@ -261,7 +261,7 @@ def test_a_running_brokers_directory_is_refused_and_a_stopped_ones_is_exported(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("--topic", "nothing", "--to", "out"), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (("--topic", "nothing", "--to", "out"), "topic nothing does not exist"),
         (("--topic", TOPIC, "--to", "s4://bucket"), "s4://bucket: Protocol not known: s4"),
         (("--topic", TOPIC, "--to", "out", "--replicas", "all", "--offline", "/"), "--offline reads one log directory"),
     ],
