@@ -26,9 +26,9 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """The lines to type: all of them, or those after ``$`` if the block shows output too."""
+        """The lines to type: those after ``$`` if the block shows output too, otherwise all but comments."""
         typed = [line.removeprefix("$ ") for line in self.lines if line.startswith("$ ")]
-        return typed or [line for line in self.lines if line.strip()]
+        return typed or [line for line in self.lines if line.strip() and not line.startswith("# ")]
 
 
 def pages() -> list[Path]:
