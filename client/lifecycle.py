@@ -43,6 +43,8 @@ class Client(ABC, Generic[Config]):
         self._tasks: DetachedGroup | None = None
         self._closing: anyio.Event | None = None
         """Set when the client is closed; None while no task has begun to close it."""
+        self._finishing: anyio.CancelScope
+        """Contains the work of the task that began to close the client."""
         self._closed = False
         self._forked = False
         """Whether this process is a child of the process that started the client."""
@@ -184,7 +186,16 @@ class Client(ABC, Generic[Config]):
             with anyio.move_on_after(None if timeout_ms is None else timeout_ms / 1000):
                 await self._finish(clean)
         finally:
-            await self._tasks.close()
+            try:
+                await self._give_up()
+            finally:
+                await self._tasks.close()
+
+    async def _give_up(self) -> None:
+        """End the work of a task that still closes the client: it may wait for tasks that are about to end."""
+        if self._closing is not None and not self._closing.is_set():
+            self._finishing.cancel()
+            await self._closing.wait()
 
     async def _finish(self, clean: bool) -> None:
         if self._closing is not None:
@@ -192,7 +203,8 @@ class Client(ABC, Generic[Config]):
             return
         self._closing = anyio.Event()
         try:
-            await self._stop(clean and self._failure is None)
+            with anyio.CancelScope() as self._finishing:
+                await self._stop(clean and self._failure is None)
         finally:
             self._closed = True
             self._metadata.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import inspect
 import logging
@@ -55,7 +56,6 @@ class BlockingClient(Generic[T]):
             self._ensure_usable()
             if self._loop is None:
                 self._loop = self._started_loop()
-                self._on_start(self._loop)
                 _started.add(self)
         return self
 
@@ -64,6 +64,7 @@ class BlockingClient(Generic[T]):
         loop.start()
         try:
             loop.call(self._client.start)
+            self._on_start(loop)
         except BaseException:
             self._closed = True
             loop.stop()
@@ -209,7 +210,11 @@ class BlockingClient(Generic[T]):
 def _end_all() -> None:
     """End the clients that are still open when the program ends: producers send their records, consumers leave."""
     left = list(_started)
-    calls = [(client, client._begin_exit()) for client in left if not client._closed]
+    calls = []
+    for client in left:
+        with contextlib.suppress(ClientClosedError):  # its thread ended by an error, which the log has
+            if not client._closed:
+                calls.append((client, client._begin_exit()))
     for client, call in calls:
         assert client._loop is not None
         client._loop.wait(call, client._longest_exit_s())

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import logging
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
@@ -20,6 +21,7 @@ from anyio.abc import TaskGroup
 
 from anabranch.client.errors import ClientClosedError, IllegalStateError
 
+_log = logging.getLogger(__name__)
 Errand = Callable[[], None]
 _running: ContextVar[Call | None] = ContextVar("running", default=None)
 """The call that the current task carries out."""
@@ -137,6 +139,7 @@ class LoopThread:
         self._call_soon: Callable[[Callable[[], object]], object]
         self._tasks: TaskGroup
         self._stopping: anyio.Event
+        self._ended = "the client is closed"
 
     def start(self) -> None:
         """Start the thread, and return when its loop runs."""
@@ -213,7 +216,9 @@ class LoopThread:
         try:
             self._call_soon(function)
         except RuntimeError as ended:
-            raise ClientClosedError("the client is closed") from ended
+            if not self.is_current:
+                self.join()  # then the reason is known
+            raise ClientClosedError(self._ended) from ended
 
     def stop(self) -> None:
         """Let the loop cancel its tasks and end, then the thread."""
@@ -236,11 +241,14 @@ class LoopThread:
         try:
             anyio.run(self._host, backend=self._backend)
         except BaseException as error:
-            if self._ready.is_over:
-                raise
-            self._ready.refuse(error)
-        for call in list(self._calls):
-            call.refuse(ClientClosedError("the client is closed"))
+            if not self._ready.is_over:
+                self._ready.refuse(error)
+                return
+            self._ended = f"the thread of the client ended by an error: {_first_cause(error)!r}"
+            _log.error("%s", self._ended, exc_info=error)
+        finally:
+            for call in list(self._calls):
+                call.refuse(ClientClosedError(self._ended))
 
     async def _host(self) -> None:
         if self._backend == "trio":
@@ -254,5 +262,19 @@ class LoopThread:
         self._stopping = anyio.Event()
         async with anyio.create_task_group() as self._tasks:
             self._ready.end()
-            await self._stopping.wait()
-            self._tasks.cancel_scope.cancel()
+            try:
+                await self._stopping.wait()
+            finally:  # also when an error ends the loop: a call that starts later would not be cancelled
+                self._stopping.set()
+                self._tasks.cancel_scope.cancel()
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """The error that ended an event loop, without the groups and errors of the loop around it."""
+    while True:
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        elif type(error).__name__ == "TrioInternalError" and error.__cause__ is not None:
+            error = error.__cause__
+        else:
+            return error

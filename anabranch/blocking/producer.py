@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Self
 
@@ -17,9 +18,10 @@ from anabranch.blocking.loop_thread import LoopThread
 from anabranch.client import RecordHandle as AsyncRecordHandle
 from anabranch.client import RecordMetadata, arguments
 from anabranch.client.arguments import duration, function, optional
-from anabranch.client.errors import KafkaError, KafkaTimeoutError
+from anabranch.client.errors import BufferExhaustedError, IllegalStateError, KafkaError, KafkaTimeoutError
 from anabranch.client.producer.producer import Headers, SentRecord
 from anabranch.client.producer.producer_batch import OnDelivery
+from anabranch.protocol.batch_builder import estimate_record_bytes
 from anabranch.real.producer import Producer as AsyncProducer
 from anabranch.runtime.signal import Signal
 
@@ -28,7 +30,7 @@ _MOST_QUEUED = 1_000
 """So many records cross at once. A thread that queues more waits until the loop has taken them."""
 _RECORD_OVERHEAD_BYTES = 32
 """The bytes of a queued record in a batch, without key and value, are about so many at most."""
-_ANY_TIME = frozenset({"metrics"})
+_ANY_TIME = frozenset({"metrics", "_wait"})
 """Calls that need not wait for the records that were sent before."""
 
 
@@ -67,7 +69,12 @@ class RecordHandle:
 
     def exception(self, timeout: float | None = None) -> KafkaError | None:
         """Wait as ``result``. Returns the error of a failed record, or None."""
-        return self._settled(timeout).exception()
+        try:
+            return self._settled(timeout).exception()
+        except KafkaError as error:
+            if error is self._error:
+                return error
+            raise
 
     def add_done_callback(self, callback: Callable[[RecordHandle], object]) -> None:
         """Call ``callback`` with this handle once its outcome is known; at once if it is known already.
@@ -75,7 +82,16 @@ class RecordHandle:
         The call is made in the client's own thread, so it must be short, and may call no method that waits.
         """
         function("callback", callback)
-        self._producer._run(self._taken().add_done_callback, lambda _: callback(self))
+        self._producer._run(self._call_when_done, callback)
+
+    def _call_when_done(self, callback: Callable[[RecordHandle], object]) -> None:
+        if self._error is None:
+            self._taken().add_done_callback(lambda _: callback(self))
+            return
+        try:
+            callback(self)
+        except Exception:
+            _log.exception("a callback for the outcome of a record raised an error")
 
     def _taken(self) -> AsyncRecordHandle:
         """The handle that the loop has for the record, as soon as the loop has taken the record."""
@@ -83,29 +99,32 @@ class RecordHandle:
             self._producer._run(_nothing)
         if self._error is not None:
             raise self._error
-        assert self._handle is not None
+        if self._handle is None:
+            raise IllegalStateError("a callback cannot wait until the record that it sent is in a batch")
         return self._handle
 
     def _settled(self, timeout_s: float | None) -> AsyncRecordHandle:
         """The loop's handle, as soon as the outcome is known."""
-        handle = self._handle or self._taken()
-        if not handle.done():
-            self._producer._run(_wait, handle, optional(duration)("timeout", timeout_s))
-        return handle
+        if not self.done():
+            self._producer._run(self._wait, optional(duration)("timeout", timeout_s))
+        return self._taken()
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        """Wait until the outcome is known."""
+        with anyio.move_on_after(timeout_s):
+            while self._record is not None:
+                await self._producer._until_taken()
+            if self._handle is not None:
+                with contextlib.suppress(KafkaError):
+                    await self._handle.wait()
+            return
+        topic = self._record[0] if self._record is not None else self._taken().topic
+        raise KafkaTimeoutError(f"no outcome of a record for {topic} within {timeout_s} s")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._taken(), name)
-
-
-async def _wait(handle: AsyncRecordHandle, timeout_s: float | None) -> None:
-    """Wait until the outcome is known."""
-    with anyio.move_on_after(timeout_s):
-        with contextlib.suppress(KafkaError):
-            await handle.wait()
-        return
-    raise KafkaTimeoutError(f"no outcome of a record for {handle.topic} within {timeout_s} s")
 
 
 class Producer(BlockingClient[AsyncProducer]):
@@ -123,14 +142,16 @@ class Producer(BlockingClient[AsyncProducer]):
 
     def __init__(self, *args: Any, **config: Any) -> None:
         super().__init__(*args, **config)
-        self._queueing = threading.Lock()
-        """Held while the queue changes, so that the loop takes the records in the order of their numbers."""
-        self._queue: list[RecordHandle] = []
-        self._queued = 0
-        """Number of records that were queued so far."""
+        self._queue: deque[RecordHandle] = deque()
+        """The loop never waits for a thread that changes it: a handler of a signal may interrupt the thread."""
+        self._waking = False
+        """Whether the loop will look at the queue."""
         self._taken = 0
         """Number of records that the loop took."""
+        self._counting = threading.RLock()
+        """Held while ``_queued_bytes`` changes."""
         self._queued_bytes = 0
+        """Bytes of the records that were queued so far. Too low if a signal interrupts a ``send``."""
         self._taken_bytes = 0
         self._progress: anyio.Event | None = None
         self._more = Signal()
@@ -159,19 +180,21 @@ class Producer(BlockingClient[AsyncProducer]):
             sent = self._run(client.send, topic, value, key, partition, headers, timestamp_ms, on_delivery=on_delivery)
             return RecordHandle(self, None, sent)
         record = client._record(topic, value, key, partition, headers, timestamp_ms)
-        size = record[-1] + _RECORD_OVERHEAD_BYTES
+        size = _size(record)
         if not client._fits(topic, partition, size, self._queued_bytes - self._taken_bytes):
             self._run(self._until_it_fits, record)
         handle = RecordHandle(self, record, None, on_delivery)
-        with self._queueing:
-            queue = self._queue
-            queue.append(handle)
-            self._queued += 1
-            self._queued_bytes += size
-            waiting = len(queue)
-        if waiting == 1:
+        try:
+            self._queue.append(handle)
+            with self._counting:
+                self._queued_bytes += size
+            if not self._waking:
+                self._waking = True
+                loop.call_soon(self._more.set)
+        except BaseException:  # of a signal: the record may be in the queue
             loop.call_soon(self._more.set)
-        elif waiting >= _MOST_QUEUED:
+            raise
+        if len(self._queue) >= _MOST_QUEUED:
             self._run(_nothing)
         return handle
 
@@ -210,7 +233,7 @@ class Producer(BlockingClient[AsyncProducer]):
         """Call a function in the loop, after the loop has taken the records that were sent before."""
         if call.__name__ in _ANY_TIME:
             return super()._cross(loop, call, args, kwargs)
-        return loop.call(functools.partial(self._in_turn, self._queued, call, args, kwargs))
+        return loop.call(functools.partial(self._in_turn, call, args, kwargs))
 
     # ------------------------------------------------------------ in the loop
 
@@ -221,23 +244,21 @@ class Producer(BlockingClient[AsyncProducer]):
     async def _take_for_ever(self) -> None:
         while True:
             await self._more.wait()
+            self._waking = False  # before the look at the queue: a thread that queues later wakes the loop again
             while self._queue:
                 await self._take_queue()
 
     async def _take_queue(self) -> None:
         """Append the queued records to their batches, in order."""
-        client = self._client
-        with self._queueing:
-            queue, self._queue = self._queue, []
-        for handle in queue:
+        client, queue = self._client, self._queue
+        for _ in range(len(queue)):
+            handle = queue[0]
             record = handle._record
             assert record is not None
             try:
                 sent = client._append(*record)
-                while sent is None:  # a resize or another thread was faster than this record
-                    self._made_progress()
-                    await client._until_it_fits(*record)
-                    sent = client._append(*record)
+                if sent is None:
+                    sent = await self._append_later(record)
                 handle._handle = sent
                 if handle._on_delivery is not None:
                     sent.call_on_delivery(handle._on_delivery)
@@ -246,25 +267,47 @@ class Producer(BlockingClient[AsyncProducer]):
                 if handle._on_delivery is not None:
                     _call_undelivered(client, record, handle._on_delivery, error)
             handle._record = None
+            queue.popleft()
             self._taken += 1
-            self._taken_bytes += record[-1] + _RECORD_OVERHEAD_BYTES
+            self._taken_bytes += _size(record)
         self._made_progress()
         if client._gives_way:
             client._gives_way = False
             await anyio.lowlevel.checkpoint()
+
+    async def _append_later(self, record: SentRecord) -> AsyncRecordHandle:
+        """Append a record to which a resize or another thread was faster, at most ``max_block_ms`` after its ``send``.
+
+        The records behind it wait as well. So the time counts from the ``send``, and not from the turn of the record.
+        """
+        self._made_progress()
+        client = self._client
+        max_block_ms = client.config.max_block_ms
+        with anyio.move_on_after(max(record[6] + max_block_ms - client._env.clock.now_ms(), 0) / 1000):
+            while True:
+                await client._until_it_fits(*record)
+                sent = client._append(*record)
+                if sent is not None:
+                    return sent
+        full = not client._accumulator.has_room(record[-1])
+        kind, lacks = (BufferExhaustedError, "no room in the buffer") if full else (KafkaTimeoutError, "no partition")
+        raise kind(f"a record for {record[0]} had {lacks} for max_block_ms ({max_block_ms} ms)")
 
     def _made_progress(self) -> None:
         progress, self._progress = self._progress, anyio.Event()
         if progress is not None:
             progress.set()
 
-    async def _in_turn(self, count: int, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        await self._until_taken(count)
+    async def _in_turn(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        await self._until_taken()
         result = call(*args, **kwargs)
         return await result if isinstance(result, Awaitable) else result
 
-    async def _until_taken(self, count: int) -> None:
-        while self._taken < count:
+    async def _until_taken(self) -> None:
+        """Wait until the records that are in the queue are in their batches, or have failed."""
+        last = self._taken + len(self._queue)
+        self._more.set()
+        while self._taken < last:
             assert self._progress is not None
             await self._progress.wait()
 
@@ -272,15 +315,30 @@ class Producer(BlockingClient[AsyncProducer]):
         while not self._client._fits(record[0], record[3], record[-1], 0):
             await self._client._until_it_fits(*record)
 
-    async def _before_close(self) -> None:
-        await self._until_taken(self._queued)
+    async def _close_in_loop(self, timeout_ms: float | None) -> None:
+        began = anyio.current_time()
+        with anyio.move_on_after(None if timeout_ms is None else timeout_ms / 1000):
+            await self._until_taken()
+        if timeout_ms is not None:
+            timeout_ms = max(timeout_ms - (anyio.current_time() - began) * 1000, 0)
+        try:
+            await super()._close_in_loop(timeout_ms)
+        finally:
+            await self._until_taken()  # what is left gets the error of a closed client
+
+    async def _leave_in_loop(self, exc: BaseException | None) -> None:
+        if exc is None:
+            await self._until_taken()
+        try:
+            await super()._leave_in_loop(exc)
+        finally:
+            await self._until_taken()
 
     def _longest_exit_s(self) -> float:
         return super()._longest_exit_s() + self._client.config.delivery_timeout_ms / 1000
 
     async def _exit_in_loop(self) -> None:
-        await self._before_close()
-        unsent = sum(batch.count for batch in self._client._accumulator.unresolved())
+        unsent = len(self._queue) + sum(batch.count for batch in self._client._accumulator.unresolved())
         timeout_ms = self._client.config.delivery_timeout_ms
         if unsent:
             _log.warning(
@@ -298,6 +356,12 @@ def _call_undelivered(client: AsyncProducer, record: SentRecord, on_delivery: On
     callbacks = client._accumulator.callbacks
     callbacks.add(functools.partial(on_delivery, error, place))
     callbacks.run()
+
+
+def _size(record: SentRecord) -> int:
+    """The bytes of a record in a batch, at most."""
+    _, key, value, _, headers, *_, size = record
+    return estimate_record_bytes(key, value, headers) if headers else size + _RECORD_OVERHEAD_BYTES
 
 
 def _nothing() -> None:

@@ -162,7 +162,7 @@ class Producer:
 async def _flush(producer: BlockingProducer, timeout_s: float | None) -> None:
     """Wait until all records have an outcome, at most ``timeout_s``."""
     with anyio.move_on_after(timeout_s):
-        await producer._until_taken(producer._queued)
+        await producer._until_taken()
         await producer._client.flush()
 
 

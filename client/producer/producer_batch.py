@@ -236,9 +236,9 @@ class RecordHandle:
         return self._locate()[0].layout
 
     def done(self) -> bool:
-        """Whether awaiting would return, or raise, at once."""
-        batch, _ = self._locate()
-        return batch.resolved
+        """Whether awaiting would return, or raise, at once. For any thread."""
+        batch, _ = self._locate()  # the records may move to other batches after this line
+        return batch.result is not None or batch.error is not None
 
     @property
     def failed(self) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections import deque
+from types import FrameType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,11 +21,15 @@ from anabranch import (
     KafkaTimeoutError,
     TopicPartition,
 )
+from anabranch.blocking import client as client_module
+from anabranch.blocking.loop_thread import Call, LoopThread
+from anabranch.blocking.producer import _size
 from anabranch.client.producer.accumulator import Accumulator
 from anabranch.sync import Producer, RecordHandle
 from tests.unit.client.fake_broker import SILENCE, FakeBroker, Fault
 
 T = TopicPartition("t", 0)
+DEADLINE_S = 20.0
 
 
 def numbers(count: int) -> list[bytes]:
@@ -130,6 +137,109 @@ def test_a_handle_can_be_asked_after_the_producer_is_closed(broker: FakeBroker) 
     assert (handle.topic, handle.partition) == ("t", 0)  # type: ignore[attr-defined]
     with pytest.raises(ClientClosedError):
         producer.send("t", b"v")
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_calls_are_refused_when_a_callback_ends_the_thread_of_the_client(broker: FakeBroker, backend: str) -> None:
+    producer: Any = Producer(bootstrap_servers=broker.address, backend=backend)
+    thread = producer.start()._loop
+    waiting: list[Call] = []
+
+    def end(*_: object) -> None:
+        waiting.append(Call(lambda: None))
+        thread._calls.add(waiting[0])  # as a call of another thread at this moment
+        raise SystemExit(3)
+
+    producer.send("t", b"v", on_delivery=end)
+    thread.join(DEADLINE_S)
+    assert waiting[0].finished(DEADLINE_S)
+    for call in (waiting[0].result, producer.flush, lambda: producer.send("t", b"v"), producer.close):
+        with pytest.raises(ClientClosedError, match=r"ended by an error: SystemExit\(3\)"):
+            call()
+    client_module._end_all()  # as at the end of the program
+    producer.close()
+
+
+def test_a_signal_handler_may_wait_for_the_client_in_the_middle_of_a_send(broker: FakeBroker) -> None:
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_qualname == "Producer.send" and event == "line" and "handle" in frame.f_locals:
+            producer.send("t", b"of the handler")
+            producer.flush()
+        return trace
+
+    with Producer(bootstrap_servers=broker.address) as producer:
+        producer.send_and_wait("t", b"first")
+        sys.settrace(trace)  # a handler may run between any two lines
+        try:
+            producer.send("t", b"interrupted")
+        finally:
+            sys.settrace(None)
+        producer.flush()
+    assert broker.logs[T].values().count(b"interrupted") == 1
+
+
+def test_ctrl_c_in_a_send_leaves_a_producer_that_works(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer: Any = Producer(bootstrap_servers=broker.address)
+    with producer:
+        producer.send_and_wait("t", b"first")
+        with monkeypatch.context() as patch:
+            patch.setattr(LoopThread, "call_soon", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                producer.send("t", b"interrupted")
+        last = producer.send("t", b"last")
+        producer.flush()
+        assert last.done()
+    assert broker.logs[T].values() == [b"first", b"interrupted", b"last"]
+
+
+def stopped(producer: Producer, broker: FakeBroker, count: int, monkeypatch: pytest.MonkeyPatch) -> list[RecordHandle]:
+    """Queue records that find no room, because other threads were faster: the check of the thread is left out."""
+    broker.is_silent = True
+    has_room = Accumulator.has_room
+
+    def seen_room(accumulator: Accumulator, size: int, queued_bytes: int | None = None) -> bool:
+        return queued_bytes is not None or has_room(accumulator, size)
+
+    monkeypatch.setattr(Accumulator, "has_room", seen_room)
+    return [producer.send("t", bytes(1_000)) for _ in range(count)]
+
+
+FULL: Any = {"buffer_memory": 2_000, "request_timeout_ms": 60_000}
+
+
+def test_records_that_find_no_room_wait_together(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = Producer(bootstrap_servers=broker.address, max_block_ms=1_000, **FULL)
+    producer.send_and_wait("t", b"v")
+    handles = stopped(producer, broker, 50, monkeypatch)
+    seen: list[RecordHandle] = []
+    with pytest.raises(KafkaTimeoutError, match="no outcome"):
+        handles[-1].result(timeout=0.001)
+    assert isinstance(handles[-1].exception(timeout=DEADLINE_S), BufferExhaustedError)  # 50 s one after the other
+    handles[-1].add_done_callback(seen.append)
+    assert seen == [handles[-1]]
+    producer.close(timeout_ms=1)
+    assert all(handle.done() for handle in handles)
+
+
+@pytest.mark.parametrize("how", ["close", "error"])
+def test_a_close_that_may_not_wait_does_not_wait_for_records_without_room(
+    broker: FakeBroker, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Producer(bootstrap_servers=broker.address, max_block_ms=3_600_000, **FULL)
+    producer.send_and_wait("t", b"v")
+    handles = stopped(producer, broker, 10, monkeypatch)
+    if how == "close":
+        producer.close(timeout_ms=1)
+    else:
+        producer.__exit__(ValueError, ValueError(), None)
+    for handle in handles:
+        with pytest.raises((KafkaError, ClientClosedError)):
+            handle.result()
+
+
+def test_headers_count_in_the_memory_of_the_queue() -> None:
+    size = _size(("t", None, b"v", None, [("name", bytes(1_000))], 0, 0, 1))
+    assert size > 1_000
 
 
 def test_a_partitioner_of_the_user_and_headers_are_used(broker: FakeBroker) -> None:

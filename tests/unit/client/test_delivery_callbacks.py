@@ -173,3 +173,19 @@ def test_a_batch_that_cannot_be_sent_is_refused(run: Run) -> None:
             assert closed.append(value=b"v") is None
 
     run(check)
+
+
+def test_a_handle_is_not_done_while_its_record_moves_to_another_batch() -> None:
+    """A blocking client asks in another thread than the one that moves the record."""
+    first, second = (ProducerBatch(TopicPartition("t", 0), BatchBuilder(), 0.0, Layout(1, 0)) for _ in range(2))
+
+    class Moving(RecordHandle):
+        def _locate(self) -> tuple[ProducerBatch, int]:
+            found = super()._locate()
+            first.resolve(moved=[(second, 0)])
+            return found
+
+    handle = Moving(first, 0, 0, Callbacks())
+    assert not handle.done()
+    second.resolve(result=BatchResult(7))
+    assert handle.done() and handle.result().offset == 7

@@ -145,6 +145,26 @@ def test_a_client_is_started_used_and_stopped_by_three_tasks(run: Run) -> None:
     run(check)
 
 
+@pytest.mark.parametrize("how", ["time limit", "cancelled"])
+def test_a_close_that_gives_up_ends_the_close_of_another_task(run: Run, how: str) -> None:
+    async def check() -> None:
+        async with FakeBroker({"t": 1}).running() as broker:
+            producer = await Producer(bootstrap_servers=broker.address).start()
+            await producer.send_and_wait("t", b"v")
+            broker.is_silent = True
+            handle = await producer.send("t", b"w")
+            with anyio.fail_after(DEADLINE_S):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(producer.close)
+                    await anyio.wait_all_tasks_blocked()
+                    with anyio.move_on_after(0.01 if how == "cancelled" else None):
+                        await producer.close(timeout_ms=10 if how == "time limit" else None)
+            with pytest.raises(KafkaError, match="was closed"):
+                await handle
+
+    run(check)
+
+
 @pytest.mark.parametrize("kind", [Admin, Consumer, Producer])
 def test_a_started_client_that_is_closed_leaves_no_task(run: Run, kind: Any) -> None:
     async def check() -> None:
