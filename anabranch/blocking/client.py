@@ -9,10 +9,11 @@ import inspect
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from anabranch.blocking import methods
 from anabranch.blocking.loop_thread import Call, LoopThread
 from anabranch.client.arguments import duration, optional
 from anabranch.client.errors import ClientClosedError, ForkedClientError, IllegalStateError
@@ -33,12 +34,24 @@ class BlockingClient(Generic[T]):
     """Runs an async client on the event loop of another thread. It has the client's methods, and they block.
 
     It starts when it is first used, or by ``start`` or ``with``. ``close``, ``stop`` and the end of ``with`` are the
-    same. The methods may be called by any thread, also inside a running event loop.
+    same. The methods may be called by any thread, also inside a running event loop. A ``with`` block that is left by
+    an exception gives up what is unfinished.
     """
 
-    _factory: ClassVar[Callable[..., Any]]
+    _factory: ClassVar[type]
+    """The async class."""
+
+    def __init_subclass__(cls) -> None:
+        methods.take_over(cls, cls._factory)
 
     def __init__(self, *args: Any, backend: str = "asyncio", **config: Any) -> None:
+        """Take the arguments of the class of this name in ``anabranch``. ``backend`` is ``asyncio`` or ``trio``."""
+        if args and isinstance(args[0], Mapping):
+            kind = type(self).__name__
+            raise TypeError(
+                f"{kind} takes no mapping: give the keys as keyword arguments, with _ for dots, as in"
+                f" {kind}(**config), or use anabranch.confluent for dictionaries with dots"
+            )
         self._client: T = self._factory(*args, **config)
         self._backend = backend
         self._loop: LoopThread | None = None
@@ -80,17 +93,24 @@ class BlockingClient(Generic[T]):
 
         A producer waits until its records are acknowledged or have failed, a consumer commits (with
         ``enable_auto_commit``) and leaves its group. After ``timeout_ms`` unfinished work is given up: records fail,
-        positions are not committed. Ctrl-C does the same.
+        positions are not committed. Ctrl-C during ``close`` does the same.
         """
         judged = optional(duration)("timeout_ms", timeout_ms)
         self._end(functools.partial(self._close_in_loop, judged))
 
+    @property
+    def config(self) -> Any:
+        """The configuration as parsed, defaults included."""
+        return self._client.config
+
     def __enter__(self) -> Self:
+        """Start the client."""
         return self.start()
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
+        """Close the client. After an exception, also Ctrl-C, nothing is committed and records that wait fail."""
         self._end(functools.partial(self._leave_in_loop, exc))
 
     def _end(self, close: Callable[[], Any]) -> None:
@@ -190,20 +210,15 @@ class BlockingClient(Generic[T]):
             )
         return function(*args, **kwargs)
 
+    def _forward(self, name: str, args: Any, kwargs: Any) -> Any:
+        """Call a method of the async client in the loop's thread."""
+        method = getattr(self._client, name)
+        if name in _NEEDS_NO_START and self._loop is None:
+            return method(*args, **kwargs)  # it raises: nothing has been started
+        return self._run(method, *args, **kwargs)
+
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        attribute = getattr(self._client, name)
-        if not inspect.ismethod(attribute):
-            return attribute
-
-        @functools.wraps(attribute)
-        def blocking(*args: Any, **kwargs: Any) -> Any:
-            if name in _NEEDS_NO_START and self._loop is None:
-                return attribute(*args, **kwargs)  # it raises: nothing has been started
-            return self._run(attribute, *args, **kwargs)
-
-        return blocking
+        raise AttributeError(methods.missing(type(self).__name__, name), name=name, obj=self)
 
 
 @atexit.register

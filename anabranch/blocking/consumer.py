@@ -13,6 +13,7 @@ from typing import Any, Self
 from anabranch.blocking.client import BlockingClient
 from anabranch.blocking.hand_over import next_size
 from anabranch.blocking.loop_thread import Call, LoopThread
+from anabranch.blocking.methods import like
 from anabranch.client import ConsumerRecord, Records
 from anabranch.client.arguments import duration
 from anabranch.client.consumer.arguments import CONSUMER_RULES
@@ -55,6 +56,13 @@ class _InCaller:
 
 class Consumer(BlockingClient[AsyncConsumer]):
     """A blocking ``anabranch.Consumer``; iterate it for records.
+
+        with Consumer("topic", bootstrap_servers="localhost:9092", group_id="g") as c:
+            for record in c: ...
+
+    The call for the next record means that all records before it are processed; only then are they committed. The end
+    of ``with`` commits (with ``enable_auto_commit``) and leaves the group. After an exception, also Ctrl-C, it does not
+    commit: catch ``KeyboardInterrupt`` inside the block.
 
     One thread at a time may use a consumer: a call raises ``IllegalStateError`` while another thread is in a call.
     ``wakeup``, ``close`` and ``metrics`` may be called by any thread.
@@ -113,12 +121,17 @@ class Consumer(BlockingClient[AsyncConsumer]):
         result = function(*args, **kwargs)
         return await result if isinstance(result, Awaitable) else result
 
+    @like(AsyncConsumer.subscribe)
     def subscribe(self, topics: Any = None, *, listener: object | None = None, **given: Any) -> None:
-        """Subscribe like ``anabranch.Consumer.subscribe``. The listeners are called in the thread that polls."""
+        """Plain methods of the listeners are called in the thread that polls or closes, and may call ``commit``.
+
+        Async methods run in the loop, and cannot call methods of this consumer that wait.
+        """
         self._run(self._client.subscribe, topics, listener=self._in_caller(listener), **self._wrapped(given))
 
+    @like(AsyncConsumer.assign)
     def assign(self, partitions: Any, **given: Any) -> None:
-        """Assign like ``anabranch.Consumer.assign``. The listener is called in the thread that polls."""
+        """A plain method of the listener is called in the thread that polls."""
         self._run(self._client.assign, partitions, **self._wrapped(given))
 
     def _wrapped(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -148,6 +161,7 @@ class Consumer(BlockingClient[AsyncConsumer]):
     # ------------------------------------------------------------ records
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Iterate over the records, until the consumer is closed."""
         self._ensure_usable()
         return itertools.chain.from_iterable(self._batches_to_read())
 
@@ -185,7 +199,10 @@ class Consumer(BlockingClient[AsyncConsumer]):
                 return None
 
     def batches(self, *, max_records: int | None = None) -> Iterator[Records]:
-        """Batches of records like ``anabranch.Consumer.batches``."""
+        """Iterate over batches of at most ``max_records`` records of one partition, until the consumer is closed.
+
+        When the program takes the next batch, the records of the batches before count as processed.
+        """
         max_records = CONSUMER_RULES["batches"]["max_records"]("max_records", max_records)
         timeout_ms = self._client.config.default_api_timeout_ms
         while True:

@@ -15,6 +15,7 @@ import anyio.lowlevel
 
 from anabranch.blocking.client import BlockingClient
 from anabranch.blocking.loop_thread import LoopThread
+from anabranch.blocking.methods import like
 from anabranch.client import RecordHandle as AsyncRecordHandle
 from anabranch.client import RecordMetadata, arguments
 from anabranch.client.arguments import duration, function, optional
@@ -130,6 +131,13 @@ class RecordHandle:
 class Producer(BlockingClient[AsyncProducer]):
     """A blocking ``anabranch.Producer``; ``send`` returns a handle with ``result()``. Many threads may share it.
 
+        with Producer(bootstrap_servers="localhost:9092") as p:
+            handle = p.send("topic", key=b"k", value=b"v")
+            print(handle.result())
+
+    The end of ``with`` waits until all records are acknowledged or have failed. After an exception, also Ctrl-C, it
+    does not wait, and unacknowledged records fail: catch ``KeyboardInterrupt`` inside the block.
+
     Serializers run in the thread that sends. The records of one thread keep their order. When the program ends without
     ``close``, the producer sends its records, for at most ``delivery_timeout_ms``.
     """
@@ -158,6 +166,7 @@ class Producer(BlockingClient[AsyncProducer]):
 
     # ------------------------------------------------------------ sending
 
+    @like(AsyncProducer.send)
     def send(
         self,
         topic: str,
@@ -169,7 +178,6 @@ class Producer(BlockingClient[AsyncProducer]):
         *,
         on_delivery: OnDelivery | None = None,
     ) -> RecordHandle:
-        """Send a record like ``anabranch.Producer.send``."""
         if on_delivery is not None:
             function("on_delivery", on_delivery)
         loop = self._loop
@@ -198,12 +206,12 @@ class Producer(BlockingClient[AsyncProducer]):
             self._run(_nothing)
         return handle
 
+    @like(AsyncProducer.send_batch)
     def send_batch(self, *args: Any, **kwargs: Any) -> RecordHandle:
-        """Send a batch like ``anabranch.Producer.send_batch``."""
         return RecordHandle(self, None, self._run(self._client.send_batch, *args, **kwargs))
 
+    @like(AsyncProducer.send_and_wait)
     def send_and_wait(self, *args: Any, **kwargs: Any) -> RecordMetadata:
-        """``send`` and wait until the record is acknowledged."""
         return self.send(*args, **kwargs).result()
 
     def send_many(

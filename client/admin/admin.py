@@ -200,6 +200,7 @@ class Admin(Client[AdminConfig]):
         }
 
     async def delete_topics(self, names: Iterable[str], *, timeout_ms: int | None = None) -> None:
+        """Delete topics with their records."""
         request = codec.delete_topics(names, self._timeout_ms(timeout_ms))
         await self._change("DeleteTopics", request, lambda r: codec.first_error(r.responses))
 
@@ -566,6 +567,7 @@ class Admin(Client[AdminConfig]):
     # ------------------------------------------------------------ cluster
 
     async def describe_cluster(self) -> ClusterDescription:
+        """The cluster: its id, its brokers and its controller."""
         response = await self._ask("DescribeCluster", DescribeClusterRequest())
         if response.error_code:
             raise error_for(response.error_code, response.error_message)

@@ -19,14 +19,16 @@ from anabranch.client.arguments import (
     offset,
     optional,
     pattern,
+    refused,
     timestamp,
     topic,
     topic_partition,
     whole,
 )
-from anabranch.client.group.coordinator_link import committed_offset
+from anabranch.client.group.coordinator_link import OffsetAndMetadata, committed_offset
 from anabranch.client.group.listener import KEY_CALLBACKS, REBALANCE_CALLBACKS
 from anabranch.client.subscription.fetched_batch import ConsumerRecord
+from anabranch.protocol.types import TopicPartition
 
 
 def delivered_record(name: str, value: Any) -> ConsumerRecord[Any, Any]:
@@ -36,6 +38,13 @@ def delivered_record(name: str, value: Any) -> ConsumerRecord[Any, Any]:
     at = whole(0, INT64_MAX - 1)(f"{name}.offset", record.offset)
     epoch = leader_epoch(f"{name}.leader_epoch", record.leader_epoch)
     return record._replace(topic=tp.topic, partition=tp.partition, offset=at, leader_epoch=epoch)
+
+
+def next_offsets(name: str, value: Any) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The next offset to read of each partition. A record is refused: it has its own offset, not the next one."""
+    if not isinstance(value, Mapping):
+        raise refused(TypeError, name, value, "a mapping: use {tp: offset + 1}, with the offset of the last record")
+    return mapping(topic_partition, committed_offset)(name, value)  # type: ignore[no-any-return]
 
 
 _limit = optional(whole(1, INT64_MAX))
@@ -70,9 +79,9 @@ CONSUMER_RULES: Mapping[str, Mapping[str, Rule]] = {
     "offsets_for_times": {"timestamps": mapping(topic_partition, timestamp)},
     "store_offsets": {
         "message": optional(delivered_record),
-        "offsets": optional(mapping(topic_partition, committed_offset)),
+        "offsets": optional(next_offsets),
     },
-    "commit": {"offsets": optional(mapping(topic_partition, committed_offset))},
+    "commit": {"offsets": optional(next_offsets)},
     "committed": {"partition": topic_partition},
     "partitions_for_topic": {"topic": topic},
     "list_topics": {"topic": optional(topic), "timeout": optional(duration)},

@@ -307,11 +307,13 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             self._subscription.state(tp).paused = True
 
     def resume(self, *partitions: TopicPartition) -> None:
+        """Deliver records of ``partitions`` again."""
         for tp in partitions:
             self._subscription.state(tp).paused = False
         self._on_positions()
 
     def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are paused."""
         return frozenset(tp for tp, state in self._subscription.partitions.items() if state.paused)
 
     # ------------------------------------------------------------ records
@@ -618,7 +620,8 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
 
         This needs ``enable_auto_offset_store=False``. Then only records before a stored offset are processed: for a
         commit, and in a resize for members that wait for the keys of these records. Before the first call no delivered
-        record is processed. A lower offset replaces a higher one.
+        record is processed. A lower offset replaces a higher one. The automatic commit of a rebalance and of ``close``
+        comes before ``on_partitions_revoked``: what this callback stores is committed only if it calls ``commit``.
 
         Raises ``IllegalStateError``, and stores nothing, if a partition is not assigned or a record was not delivered.
         """
@@ -640,7 +643,8 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
     async def commit(self, offsets: Offsets | None = None) -> None:
         """Commit ``offsets``, or the position of every partition, or with ``store_offsets`` its stored offset.
 
-        ``offsets`` has the next offset to read of each partition, or a pair of this offset and a metadata string.
+        ``offsets`` has the next offset to read of each partition, which is that of the last processed record + 1, or a
+        pair of this offset and a metadata string.
 
         Raises CommitFailedError if the group has rebalanced without this member. Other retriable errors are tried again
         for ``default_api_timeout_ms``. An offset for a partition that a merge has removed is dropped without an error,

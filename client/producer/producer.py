@@ -165,9 +165,10 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         """Take one record into the buffer and return the handle to await for its ``RecordMetadata``.
 
         With ``partition`` the record goes to this partition, whatever its key. Then the caller is responsible for the
-        order of the key. The call waits only for the topic's first metadata and for room in ``buffer_memory``, together
-        at most ``max_block_ms``. Without ``linger_ms`` the record is sent as soon as the caller waits for anything. In
-        a loop that only sends, the sender runs when a batch is full, and every 2 ms. So the records go in few requests.
+        order of the key. The call waits only for the topic's first metadata, for ``partition`` if it does not exist,
+        and for room in ``buffer_memory``, together at most ``max_block_ms``. Without ``linger_ms`` the record is sent
+        as soon as the caller waits for anything. In a loop that only sends, the sender runs when a batch is full, and
+        every 2 ms. So the records go in few requests.
         ``on_delivery(error, metadata)`` is called like a callback of ``RecordHandle.add_done_callback``.
         Raises ``KafkaTimeoutError`` (``BufferExhaustedError``) when there was no room in time, and MESSAGE_TOO_LARGE
         for a record that can never be sent.
@@ -427,7 +428,10 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         self._ensure_open()
 
     async def flush(self) -> None:
-        """Send without lingering and return once every record sent so far is acknowledged or has failed."""
+        """Send without lingering and return once every record sent so far is acknowledged or has failed.
+
+        There is no timeout: each record has an outcome after at most ``delivery_timeout_ms``.
+        """
         self._ensure_open()
         accumulator = self._accumulator
         accumulator.flushing += 1

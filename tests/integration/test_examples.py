@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -59,6 +60,38 @@ def test_the_example_of_callbacks_counts_the_keys_and_commits(
         assert done.returncode == 0, done.stderr
         committed = admin.list_group_offsets("counters")
     assert committed[TopicPartition(topic, written[0].partition)].offset == 3
+
+
+def test_the_loop_that_ends_with_ctrl_c_commits_what_it_stored(
+    cluster: Cluster, tmp_path: Path, fresh_name: Callable[[str], str]
+) -> None:
+    topic, group = fresh_name("events"), fresh_name("readers")
+    page = (ROOT / "docs" / "from-other-clients.md").read_text()
+    (program,) = [block for block in BLOCK.findall(page) if "KeyboardInterrupt" in block]
+    for name, here in (
+        ("127.0.0.1:9092", cluster.bootstrap_servers),
+        ('"events"', repr(topic)),
+        ('"readers"', repr(group)),
+    ):
+        assert program.count(name) == 1
+        program = program.replace(name, here)
+    file = tmp_path / "reader.py"
+    file.write_text(program)
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])
+        with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+            producer.send_many(topic, [(None, b"%d" % number) for number in range(3)])
+        with subprocess.Popen([sys.executable, str(file)], stdout=subprocess.PIPE, text=True) as running:
+            assert running.stdout is not None
+            try:
+                assert [running.stdout.readline() for _ in range(3)] == ["b'0'\n", "b'1'\n", "b'2'\n"]
+                running.send_signal(signal.SIGINT)
+                output, _ = running.communicate(timeout=DEADLINE_S)
+            finally:
+                running.kill()
+        assert (output, running.returncode) == ("the end of the block commits and leaves the group\n", 0)
+        committed = admin.list_group_offsets(group)[TopicPartition(topic, 0)].offset
+    assert committed in (2, 3), "the signal may come before the last offset is stored"
 
 
 def test_metrics_of_clients_are_registered_as_operations_md_shows(

@@ -84,6 +84,9 @@ BLOCKS: Mapping[Place, str] = {
         "tests/integration/test_examples.py::test_metrics_of_clients_are_registered_as_operations_md_shows"
     ),
     ("docs/operations.md", "blocked: partition"): _OUTPUT,
+    ("docs/from-other-clients.md", "from anabranch.sync import Consumer"): (
+        "tests/integration/test_examples.py::test_the_loop_that_ends_with_ctrl_c_commits_what_it_stored"
+    ),
     ("docs/ordered-resize.md", "import anyio"): (
         "tests/integration/test_examples.py::test_the_example_of_callbacks_counts_the_keys_and_commits"
     ),
