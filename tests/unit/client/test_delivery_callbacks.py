@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -157,6 +158,7 @@ def test_a_batch_that_cannot_be_sent_is_refused(run: Run) -> None:
             broker.running(),
             Producer(bootstrap_servers=broker.address, max_request_size=1_000, max_block_ms=50) as producer,
         ):
+            await _knows_topic(producer, "t")
             batch = producer.create_batch()
             batch.append(value=b"v")
             with pytest.raises(PartitionMarkedError, match="t-1 takes no records"):
@@ -173,6 +175,14 @@ def test_a_batch_that_cannot_be_sent_is_refused(run: Run) -> None:
             assert closed.append(value=b"v") is None
 
     run(check)
+
+
+async def _knows_topic(producer: Producer[Any, Any], topic: str) -> None:
+    """Return when the producer has the topic's metadata, however short its ``max_block_ms`` is."""
+    while True:
+        with suppress(KafkaError):
+            await producer.partitions_for(topic)
+            return
 
 
 def test_a_handle_is_not_done_while_its_record_moves_to_another_batch() -> None:
