@@ -87,6 +87,9 @@ BLOCKS: Mapping[Place, str] = {
     ("docs/from-other-clients.md", "from anabranch.sync import Consumer"): (
         "tests/integration/test_examples.py::test_the_loop_that_ends_with_ctrl_c_commits_what_it_stored"
     ),
+    ("docs/from-other-clients.md", "from anabranch.confluent import"): (
+        "tests/integration/test_quick_starts.py::test_the_first_programs_for_confluent_kafka_run_with_another_import"
+    ),
     ("docs/ordered-resize.md", "import anyio"): (
         "tests/integration/test_examples.py::test_the_example_of_callbacks_counts_the_keys_and_commits"
     ),
