@@ -193,7 +193,7 @@ async def test_config_requests_beyond_a_limit_get_their_error(channels: tuple[Ch
     many = configs(*((TOPIC, f"u{number}", {"retention.ms": "1"}) for number in range(MANY)))
     assert codes((await asked(channels, many)).responses) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: MANY}
     same = configs(*((TOPIC, "configured", {"retention.ms": "1"}) for _ in range(10 * MANY)))
-    assert codes((await asked(channels, same)).responses) == {ErrorCode.INVALID_REQUEST: 10 * MANY}
+    assert codes((await asked(channels, same)).responses) == {ErrorCode.INVALID_REQUEST: 1}
 
 
 async def test_partition_requests_beyond_a_limit_get_their_error(channels: tuple[Channel, Channel]) -> None:
