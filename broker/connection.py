@@ -232,7 +232,7 @@ class Connection:
         self.close(reason)
 
     async def _receive(self) -> None:
-        frames, shared = self._frames, self._turns
+        frames, shared, moved = self._frames, self._turns, 0
         if frames.idle:
             self._settle_budget(0)
             await self._stream.wait_readable()
@@ -240,7 +240,7 @@ class Connection:
             await shared.take(moved)
         if self._budget.limited:
             await self._budget.wait_for_room(self._held_bytes)
-        target = frames.buffer()
+        target = frames.buffer(moved)
         if self._budget.limited:
             self._settle_budget(max(self._held_bytes, len(target)))
         received = await self._stream.receive_into(target)

@@ -142,13 +142,16 @@ class FrameReader:
         """Whether a part of a frame has arrived."""
         return self._buffer is not None or bool(self._small_partial)
 
-    def buffer(self) -> memoryview:
-        """The memory to receive the next bytes into, never empty. Frames that were returned earlier stay valid."""
+    def buffer(self, moves: int | None = None) -> memoryview:
+        """The memory to receive the next bytes into, never empty. Frames that were returned earlier stay valid.
+
+        ``moves`` is what ``moves()`` returned, if the caller has asked.
+        """
         if self._buffer is None:
             self._adopt(self._pool.take(), self._small_partial)
             self._small_partial = b""
             return self._view[self._end :]
-        if size := self.moves():
+        if size := self.moves() if moves is None else moves:
             self._move(size)
         return self._view[self._end :]
 

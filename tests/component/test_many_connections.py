@@ -33,9 +33,9 @@ async def probe(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LoopProbe]:
     found = LoopProbe()
     buffer, receive_into = FrameReader.buffer, SocketStream.receive_into
 
-    def counted_buffer(reader: FrameReader) -> memoryview:
+    def counted_buffer(reader: FrameReader, moves: int | None = None) -> memoryview:
         found.step(reader.moves())
-        return buffer(reader)
+        return buffer(reader, moves)
 
     async def counted_receive(stream: SocketStream, buffer: memoryview) -> int:
         received = await receive_into(stream, buffer)
