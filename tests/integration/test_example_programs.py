@@ -21,10 +21,10 @@ from anabranch import NewTopic
 from anabranch.sync import Admin, Consumer, Producer
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import wait_for
+from tests.support.seen.examples import EXAMPLES, renamed
 
 pytestmark = pytest.mark.integration
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DEADLINE_S = 120.0
 Name = Callable[[str], str]
 
@@ -33,17 +33,6 @@ def create(cluster: Cluster, name: str, partitions: int = 4) -> str:
     with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         admin.create_topics([NewTopic(name, partitions, 1)])
     return name
-
-
-def renamed(directory: Path, example: str, **names: str) -> Path:
-    """A copy of the example in which these constants have other values."""
-    text = (EXAMPLES / example).read_text()
-    for value, other in names.items():
-        assert text.count(f'"{value.replace("_", "-")}"') == 1
-        text = text.replace(f'"{value.replace("_", "-")}"', repr(other))
-    copy = directory / example
-    copy.write_text(text)
-    return copy
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 from anabranch import ClientClosedError, NewTopic, TopicPartition
 from anabranch.sync import Admin, Consumer, Producer
 from anabranch.testing.cluster import Cluster
+from tests.support.seen.examples import renamed
 
 pytestmark = pytest.mark.integration
 
@@ -147,9 +148,11 @@ def test_clients_are_fixtures_of_each_pytest_plugin(cluster: Cluster, loop: str)
     assert re.search("2 passed" if loop == "anyio" else "1 passed", done.stdout)
 
 
-def test_a_producer_starts_and_stops_with_a_web_service(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_producer_starts_and_stops_with_a_web_service(
+    cluster: Cluster, tmp_path: Path, fresh_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ANABRANCH_BOOTSTRAP_SERVER", cluster.bootstrap_servers)
-    app = runpy.run_path(str(ROOT / "examples" / "web_service.py"))["app"]
+    app = runpy.run_path(str(renamed(tmp_path, "web_service.py", clicks=fresh_name("clicks"))))["app"]
     with TestClient(app) as client:
         offsets = [client.post("/clicks/ada").json()["offset"] for _ in range(2)]
     assert offsets == [0, 1]

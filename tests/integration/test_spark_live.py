@@ -364,13 +364,16 @@ def test_every_line_of_the_readmes_spark_section_runs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    fresh_name: Callable[[str], str],
 ) -> None:
     """The lines lead from a new topic through a split to the streaming query and the audit's page.
 
     The lines that start Spark run in this process, on its session.
     """
     section = (ROOT / "README.md").read_text().split("\n## Spark\n")[1].split("\n## ")[0]
-    lines = join_lines(re.findall(r"```\n(.*?)```", section, re.DOTALL)[1]).splitlines()
+    lines = join_lines(re.findall(r"```\n(.*?)```", section, re.DOTALL)[1])
+    topic = fresh_name("clicks")
+    lines = re.sub(r"\bclicks\b(?!\.html)", topic, lines).splitlines()
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
