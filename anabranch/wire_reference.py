@@ -46,12 +46,12 @@ def render() -> str:
     parts += ["| key | API | versions | flexible from | served by |", "|---|---|---|---|---|"]
     for key, api in sorted(API.items()):
         flexible = "" if api.flexible_from is None else str(api.flexible_from)
-        versions = _range(Versions(api.min_version, api.max_version))
-        parts.append(f"| {key.value} | [{api.name}](#{api.name.lower()}) | {versions} | {flexible} | {_servers(key)} |")
+        versions = version_range(Versions(api.min_version, api.max_version))
+        parts.append(f"| {key.value} | [{api.name}](#{api.name.lower()}) | {versions} | {flexible} | {servers(key)} |")
     parts += ["", "## Tagged fields of Anabranch", ON_TAGS]
     parts += ["| tag | message | field | type | versions |", "|---|---|---|---|---|"]
     for tag, message, path, found in sorted(own_tags(), key=lambda row: row[:3]):
-        parts.append(f"| {tag} | {message} | `{path}` | {found.type} | {_range(found.versions)} |")
+        parts.append(f"| {tag} | {message} | `{path}` | {found.type} | {version_range(found.versions)} |")
     parts += ["", "## Notes on each API", ""]
     for key, api in sorted(API.items()):
         parts += [f"### {api.name}", _notes(_module(key.name.lower())), ""]
@@ -62,13 +62,15 @@ def _module(name: str) -> ModuleType:
     return importlib.import_module(f"{messages.__name__}.{name}")
 
 
-def _range(versions: Versions) -> str:
+def version_range(versions: Versions) -> str:
+    """The versions as text: ``3``, ``3-5`` or ``3+``."""
     if versions.last == LATEST:
         return f"{versions.first}+"
     return str(versions.first) if versions.first == versions.last else f"{versions.first}-{versions.last}"
 
 
-def _servers(key: ApiKey) -> str:
+def servers(key: ApiKey) -> str:
+    """The kinds of processes that serve an API, separated by commas; ``none`` if none does."""
     on_broker, on_controller = key in BROKER_HANDLERS, key in CONTROLLER_HANDLERS or key in ALSO
     return ", ".join(["broker"] * on_broker + ["controller"] * on_controller) or "none"
 

@@ -16,7 +16,8 @@ from anabranch.protocol.schema import Field, table_named
 
 OWN_TAGS: Final = 10_000
 """Tags from this number on are not Kafka's."""
-_FIRST_OWN_API: Final = 25_300
+FIRST_OWN_API: Final = 25_300
+"""APIs with keys from this number on are not Kafka's."""
 _OF_THE_CLUSTER: Final = frozenset(
     (
         ApiKey.LEADER_AND_ISR,
@@ -37,7 +38,7 @@ def withholder(api_key: int) -> Withhold | None:
 
     None if no response of the API has such a field, or if only programs of this project use the API.
     """
-    if api_key >= _FIRST_OWN_API or api_key in _OF_THE_CLUSTER:
+    if api_key >= FIRST_OWN_API or api_key in _OF_THE_CLUSTER:
         return None
     return _withholder(table_named(API[ApiKey(api_key)].response.TABLE).fields)
 

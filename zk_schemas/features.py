@@ -157,6 +157,7 @@ def parse_ranges(entries: Iterable[str]) -> dict[str, VersionRange]:
     return ranges
 
 
+@dataclass(frozen=True, slots=True)
 class FeatureRanges:
     """Validates the entries of ``supported.features``."""
 

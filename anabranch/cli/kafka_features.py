@@ -27,7 +27,7 @@ def kafka_features(*arguments: Annotated[str, Parameter(show=False, allow_leadin
     `describe`, `upgrade`, `downgrade`, `disable` with `--feature FEATURE=LEVEL`, or `update` with
     `--upgrade FEATURE:LEVEL`, `--downgrade FEATURE:LEVEL`, `--delete FEATURE`. Never asks for confirmation.
     """
-    given = _parser().parse_args(arguments)
+    given = parser().parse_args(arguments)
     if "bootstrap_server" not in given:
         raise UsageError("--bootstrap-server is missing")
     if "command_config" in given:
@@ -107,7 +107,7 @@ def _check_config(path: Path) -> None:
         raise UsageError(f"--command-config: {path} has security.protocol={protocol}, but no listener has security")
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     of_all = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     of_all.add_argument("--bootstrap-server", default=argparse.SUPPRESS)
     of_all.add_argument("--command-config", type=Path, default=argparse.SUPPRESS, help="a properties file")
