@@ -22,9 +22,9 @@ from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.own_command import this_command
 from anabranch.command_error import CommandError, UsageError
-from anabranch.export_offline import export_offline
-from anabranch.export_run import ExportReport, NoProgress, Progress
-from anabranch.exporting import export_topic
+from anabranch.export.live import export_topic
+from anabranch.export.offline import export_offline
+from anabranch.export.run import ExportReport, NoProgress, Progress
 from anabranch.protocol.plurals import counted
 
 

@@ -26,8 +26,8 @@ from anabranch.demo.resizing import STEPS, Done, Resizer, Stream, drained_after
 from anabranch.demo.states import StateStore
 from anabranch.demo.verify import Acknowledged, Observed, Verdict, disordered, verify
 from anabranch.demo.view import LiveView
-from anabranch.export_run import ExportReport
-from anabranch.exporting import export_topic
+from anabranch.export.live import export_topic
+from anabranch.export.run import ExportReport
 from anabranch.local.cluster import LocalCluster
 
 TOPIC = "file-changes"

@@ -31,8 +31,8 @@ EXPORT_AND_STOP_AFTER = """
 import sys, anyio
 from pathlib import Path
 from anabranch import Admin
-from anabranch.export_destination import LocalDestination
-from anabranch.exporting import export_topic
+from anabranch.export.destination import LocalDestination
+from anabranch.export.live import export_topic
 
 write, left = LocalDestination.write, int(sys.argv[4])
 

@@ -22,8 +22,8 @@ from anabranch.broker.log.checkpoint_files import (
 from anabranch.client.admin.types import LogDirDescription, ReplicaSize, TopicDescription
 from anabranch.client.cluster import PartitionInfo
 from anabranch.client.net.offsets import OffsetAndTimestamp
-from anabranch.export_run import ExportReport
-from anabranch.exporting import export_topic
+from anabranch.export.live import export_topic
+from anabranch.export.run import ExportReport
 from anabranch.protocol.records import iter_batches, set_base_offset
 from anabranch.protocol.types import TopicPartition
 from tests.support.log.batches import batch_of

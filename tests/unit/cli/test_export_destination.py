@@ -17,7 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from anabranch.audit.manifest import MANIFEST_NAME, Manifest
 from anabranch.cli.export import _print as print_report
 from anabranch.command_error import CommandError
-from anabranch.export_destination import Destination, FsspecDestination, LocalDestination, open_destination
+from anabranch.export.destination import Destination, FsspecDestination, LocalDestination, open_destination
 from tests.support.audit.exported_cluster import Cluster, batches
 
 

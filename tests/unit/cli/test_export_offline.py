@@ -13,7 +13,7 @@ import pytest
 
 from anabranch.broker.log.checkpoint_files import MetaProperties, encode_meta_properties, encode_offsets
 from anabranch.command_error import CommandError
-from anabranch.export_offline import export_offline
+from anabranch.export.offline import export_offline
 from tests.support.audit.exported_cluster import TP, Cluster, Replica, batches
 
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from fastcrc import crc32
 
-from anabranch import export_run, exporting, segment_pieces
 from anabranch.audit.discovery import discover, replica_files
 from anabranch.audit.file_checks import wrong_files
 from anabranch.audit.manifest import EpochStart, Layout, OffsetRange
 from anabranch.command_error import CommandError
-from anabranch.export_destination import LocalDestination
+from anabranch.export import live, segment_pieces
+from anabranch.export import run as export_run
+from anabranch.export.destination import LocalDestination
 from tests.support.audit.exported_cluster import Cluster, batches, offsets
 
 
@@ -33,7 +34,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 @pytest.fixture(autouse=True)
 def no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporting, "RETRY_DELAY_S", 0.0)
+    monkeypatch.setattr(live, "RETRY_DELAY_S", 0.0)
 
 
 def grow(cluster: Cluster) -> None:

@@ -15,7 +15,7 @@ from anabranch.demo.hand_over import Percentiles
 from anabranch.demo.resizing import Done
 from anabranch.demo.run import DemoResult
 from anabranch.demo.verify import Verdict
-from anabranch.export_run import ExportReport
+from anabranch.export.run import ExportReport
 
 SCREEN = (80, 25)
 TOOK = Percentiles(1_000, 12.5, 101.25)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from anabranch import segment_pieces
-from anabranch.protocol.records import iter_batches
-from anabranch.segment_pieces import (
+from anabranch.export import segment_pieces
+from anabranch.export.segment_pieces import (
     HistoryChangedError,
     Piece,
     SourceChangedError,
@@ -19,6 +18,7 @@ from anabranch.segment_pieces import (
     open_piece,
     wanted_segments,
 )
+from anabranch.protocol.records import iter_batches
 from tests.support.audit.exported_cluster import Replica, batches
 
 BATCH = len(batches(0, 1))

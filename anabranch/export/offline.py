@@ -24,14 +24,14 @@ from anabranch.broker.log.paths import (
     parse_directory_name,
 )
 from anabranch.command_error import CommandError
-from anabranch.export_destination import open_destination
-from anabranch.export_run import ExportReport, ExportRun, NoProgress, Progress, Source
-from anabranch.export_state import Bounds, CopyKey, Head
+from anabranch.export.destination import open_destination
+from anabranch.export.replica_files import read_high_watermarks, read_leader_epochs, read_offsets
+from anabranch.export.run import ExportReport, ExportRun, NoProgress, Progress, Source
+from anabranch.export.segment_pieces import SourceChangedError, list_segments
+from anabranch.export.state import Bounds, CopyKey, Head
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
 from anabranch.protocol.types import TopicPartition
-from anabranch.replica_files import read_high_watermarks, read_leader_epochs, read_offsets
 from anabranch.runtime.regular_files import read_regular
-from anabranch.segment_pieces import SourceChangedError, list_segments
 from anabranch.zk_schemas.znode import format_id
 
 

@@ -14,13 +14,13 @@ from anabranch import Admin
 from anabranch.client.admin.types import LogDirDescription
 from anabranch.client.cluster import PartitionInfo
 from anabranch.command_error import CommandError
-from anabranch.export_destination import open_destination
-from anabranch.export_run import PARTIAL_EVERY_BYTES, ExportReport, ExportRun, NoProgress, Progress, Source
-from anabranch.export_state import Bounds, CopyKey, Head
+from anabranch.export.destination import open_destination
+from anabranch.export.replica_files import read_high_watermarks, read_leader_epochs
+from anabranch.export.run import PARTIAL_EVERY_BYTES, ExportReport, ExportRun, NoProgress, Progress, Source
+from anabranch.export.segment_pieces import SourceChangedError
+from anabranch.export.state import Bounds, CopyKey, Head
 from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
-from anabranch.replica_files import read_high_watermarks, read_leader_epochs
-from anabranch.segment_pieces import SourceChangedError
 from anabranch.zk_schemas.znode import format_id
 
 COPY_ATTEMPTS = 20

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from anabranch.command_error import CommandError
-from anabranch.export_state import UNFINISHED_SUFFIX
+from anabranch.export.state import UNFINISHED_SUFFIX
 
 _LOCAL = ("file", "local")
 

@@ -23,8 +23,15 @@ from anabranch.audit.manifest import (
 )
 from anabranch.broker.log.paths import PARTITION_COUNT_CHECKPOINT
 from anabranch.command_error import CommandError
-from anabranch.export_destination import Destination
-from anabranch.export_state import (
+from anabranch.export.destination import Destination
+from anabranch.export.segment_pieces import (
+    HistoryChangedError,
+    Piece,
+    list_segments,
+    open_piece,
+    wanted_segments,
+)
+from anabranch.export.state import (
     CHECKPOINTS,
     UNFINISHED_SUFFIX,
     Bounds,
@@ -44,13 +51,6 @@ from anabranch.export_state import (
     wrong_files,
 )
 from anabranch.runtime.regular_files import read_regular
-from anabranch.segment_pieces import (
-    HistoryChangedError,
-    Piece,
-    list_segments,
-    open_piece,
-    wanted_segments,
-)
 
 PARTIAL_EVERY_BYTES = 64 << 20
 """The bytes between two partial manifests: an export that is killed loses at most this many copied bytes."""
