@@ -20,7 +20,7 @@ import time
 from typing import NamedTuple
 
 from anabranch import Admin, Consumer, NewTopic, Producer, TopicPartition
-from anabranch.cli.resize import wait_until_resized
+from anabranch.view.resize import wait_until_resized
 from bench.measure import running_s
 
 TURN_RECORDS = 5_000

@@ -32,11 +32,11 @@ from typing import Any
 import anyio
 
 from anabranch import Admin, Consumer, NewTopic, Producer, TopicPartition
-from anabranch.cli.resize import wait_until_resized
-from anabranch.cli.resize_plan import moves
 from anabranch.demo.events import Event, event_of
 from anabranch.demo.hand_over import Flush, Resize, hand_overs, percentiles
 from anabranch.demo.verify import Observed
+from anabranch.view.moves import moves
+from anabranch.view.resize import wait_until_resized
 from bench.measure import processor_ticks
 
 KEYS = 64

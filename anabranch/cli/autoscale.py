@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from cyclopts import Parameter, Token
 
-from anabranch import Admin, ConfigEntry, TopicDescription
+from anabranch import Admin
 from anabranch.cli.options import INT32
-from anabranch.ordered_resize.autoscale import Policy, decide
-from anabranch.zk_schemas.topic_keys import AUTOSCALE_KEY, TOPIC_CONFIGS
+from anabranch.view.autoscale import is_on
+from anabranch.zk_schemas.topic_keys import AUTOSCALE_KEY
 
 AUTO: Literal["auto"] = "auto"
 
@@ -31,11 +31,6 @@ def count_or_auto(_type: Any, tokens: Sequence[Token]) -> int | Literal["auto"]:
 Count: TypeAlias = Annotated[int | Literal["auto"], Parameter(converter=count_or_auto)]
 
 
-def is_on(configs: Mapping[str, ConfigEntry]) -> bool:
-    entry = configs.get(AUTOSCALE_KEY)
-    return entry is not None and entry.value == "true"
-
-
 async def stop_choosing(admin: Admin, topic: str, changes: dict[str, str | None]) -> bool:
     """Add a change that turns autoscaling off, so that a count set by the user stays. Returns whether it was on."""
     configs = await admin.describe_configs(topics=[topic], keys=[AUTOSCALE_KEY])
@@ -43,31 +38,6 @@ async def stop_choosing(admin: Admin, topic: str, changes: dict[str, str | None]
         return False
     changes[AUTOSCALE_KEY] = "false"
     return True
-
-
-async def autoscale_row(
-    admin: Admin,
-    topic: TopicDescription,
-    configs: Mapping[str, ConfigEntry],
-    changes: Mapping[str, str | None] | None = None,
-) -> dict[str, Any]:
-    """Return the measurements, the count that autoscaling wants with ``changes`` applied, and why its resize waits."""
-    set_to = {name: entry.value for name, entry in configs.items() if name in TOPIC_CONFIGS} | dict(changes or {})
-    given = {name: value for name, value in set_to.items() if value is not None}
-    policy = Policy.of({key.name: key.default for key in TOPIC_CONFIGS} | TOPIC_CONFIGS.parse_given(given))
-    measured = await admin.measured_appends(topic.name)
-    count = topic.partition_count
-    initial = topic.initial_partition_count if topic.initial_partition_count > 0 else count
-    decision = decide(policy, initial, count, measured)
-    return {
-        "measured_ms": measured.elapsed_ms,
-        "bytes_per_second": measured.bytes_per_second,
-        "bytes_per_second_of_partition": measured.bytes_per_second / count,
-        "target_bytes_per_second": policy.target_bytes_per_second,
-        "next_count": decision.wanted,
-        "why": decision.why,
-        "waits": list(decision.waits),
-    }
 
 
 def autoscale_lines(row: Mapping[str, Any]) -> list[str]:

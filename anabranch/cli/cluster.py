@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from anabranch import Admin, TopicDescription, TopicPartition
+from anabranch import Admin, TopicPartition
 from anabranch.cli.admin import absent_topic, existing_topics, with_admin
 from anabranch.cli.errors import report_some
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural, Offset, TsvFlag
-from anabranch.cli.output import RED, coloured, print_json, print_rows, size
-from anabranch.cli.times import milliseconds
+from anabranch.cli.output import RED, coloured, print_json, print_rows
 from anabranch.command_error import CommandError, UsageError
 from anabranch.protocol.plurals import counted
-
-
-def unhealthy(topics: Iterable[TopicDescription]) -> list[dict[str, Any]]:
-    """The partitions that have replicas out of sync, or no leader."""
-    return [
-        {
-            "topic": topic.name,
-            "partition": info.partition,
-            "leader": info.leader if info.leader >= 0 else None,
-            "replicas": list(info.replicas),
-            "isr": list(info.isr),
-        }
-        for topic in topics
-        for info in topic.partitions
-        if info.leader < 0 or len(info.isr) < len(info.replicas)
-    ]
-
-
-async def all_topics(admin: Admin) -> list[TopicDescription]:
-    names = [listing.name for listing in await admin.list_topics()]
-    return list((await admin.describe_topics(names)).values()) if names else []
+from anabranch.view.amounts import size
+from anabranch.view.cluster import all_topics, unhealthy
+from anabranch.view.times import milliseconds
 
 
 def cluster(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:

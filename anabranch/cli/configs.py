@@ -13,9 +13,10 @@ from anabranch.cli import controller_loggers
 from anabranch.cli.admin import parse_configs, with_admin
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json, print_table
-from anabranch.client.admin.types import ALL_BROKERS, ConfigEntry, ConfigSource
+from anabranch.client.admin.types import ALL_BROKERS, ConfigEntry
 from anabranch.command_error import CommandError, UsageError
 from anabranch.protocol.plurals import counted
+from anabranch.view.configs import source_name
 
 app = App(name="configs", help="Describe and alter configs of topics and brokers.")
 
@@ -82,13 +83,6 @@ async def _entries(admin: Admin, kind: Kind, name: str) -> Mapping[str, ConfigEn
         with _may_be_a_controller(broker):
             return await admin.describe_loggers(broker)
     return (await admin.describe_configs(brokers=[broker]))[broker]
-
-
-def source_name(number: int) -> str:
-    try:
-        return ConfigSource(number).name
-    except ValueError:
-        return str(number)
 
 
 def _controller_id(kind: Kind, name: str) -> int:

@@ -13,13 +13,13 @@ from cyclopts import Parameter
 
 from anabranch import Admin, Consumer, TopicPartition
 from anabranch.cli.admin import absent_topic
-from anabranch.cli.interrupts import Interrupts
 from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural, Offset, Settings, client_settings
 from anabranch.cli.progress import waiting
-from anabranch.cli.record_text import FormatError, FormatString, TextFormat, to_json, to_tsv
-from anabranch.cli.times import milliseconds
 from anabranch.command_error import CommandError, UsageError
+from anabranch.runtime.interrupts import Interrupts
+from anabranch.view.record_text import FormatError, FormatString, TextFormat, to_json, to_tsv
+from anabranch.view.times import milliseconds
 
 POLL_MS = 200
 LEAVE_LIMIT_S = 10.0

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from anabranch.cli.output import RED, TOTAL, YELLOW, coloured, duration, print_table
-from anabranch.cli.unread import uncommitted_text
+from anabranch.cli.output import RED, TOTAL, YELLOW, coloured, print_table
 from anabranch.protocol.plurals import counted
+from anabranch.view.amounts import duration
+from anabranch.view.unread import uncommitted_text
 
 COLUMNS = ("partition", "committed", "end", "lag", "behind", "member")
 WITH_EXPIRED = ("partition", "committed", "end", "lag", "expired unread", "behind", "member")

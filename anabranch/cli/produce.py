@@ -16,13 +16,13 @@ from anabranch import ClientClosedError, KafkaError, NewTopic, Producer, RecordH
 from anabranch.cli.admin import existing_topics, with_admin
 from anabranch.cli.errors import message_of
 from anabranch.cli.input_lines import read_lines
-from anabranch.cli.interrupts import Interrupts
 from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Settings, client_settings
 from anabranch.cli.output import print_json
-from anabranch.cli.record_text import Input, InputError, parse_json, parse_text
 from anabranch.client.config import ProducerConfig
 from anabranch.command_error import CommandError, UsageError
+from anabranch.runtime.interrupts import Interrupts
+from anabranch.view.record_text import Input, InputError, parse_json, parse_text
 
 MAX_UNCONFIRMED_READS = 64
 """How many pieces of input, 64 KiB each, may wait for the acknowledgements of their records."""

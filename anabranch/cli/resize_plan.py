@@ -1,64 +1,31 @@
-"""The moves of keys in a resize of a topic, and the tree of its splits. Pure (KIP-253, Proposed Changes 1)."""
+"""The output of ``anabranch topics alter --dry-run``."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any
 
-from anabranch.protocol.key_placement import ancestor_below, children, modulus
-
-
-class Move(NamedTuple):
-    """Keys that go from one partition to another. ``share`` is their share of all keys if hashes are uniform."""
-
-    source: int
-    target: int
-    share: Fraction
+from anabranch.cli.output import print_table
+from anabranch.protocol.plurals import counted
+from anabranch.view.moves import percent
 
 
-def key_share(partition: int, initial: int, undeleted: int) -> Fraction:
-    """The share of all keys that linear hashing puts into ``partition``."""
-    m = modulus(initial, undeleted)
-    was_split = partition >= m or partition < undeleted - m
-    return Fraction(1, 2 * m if was_split else m)
-
-
-def moves(initial: int, before: int, after: int) -> list[Move]:
-    """The splits of a grow or the merges of a shrink, in the order of the partitions that are added or removed."""
-    if after > before:
-        return [
-            Move(ancestor_below(new, initial, before), new, key_share(new, initial, after))
-            for new in range(before, after)
-        ]
-    return [
-        Move(gone, ancestor_below(gone, initial, after), key_share(gone, initial, before))
-        for gone in range(after, before)
-    ]
-
-
-def unordered_share(before: int, after: int) -> Fraction:
-    """The share of all keys that move when a key's partition is its hash modulo the count."""
-    return 1 - Fraction(min(before, after), math.lcm(before, after))
-
-
-def percent(share: Fraction) -> str:
-    return f"{float(share) * 100:.1f} %"
-
-
-def split_tree(initial: int, existing: Collection[int], label: Callable[[int], str]) -> list[str]:
-    """One line for each partition, below the line of its parent; the first ``initial`` partitions are the roots."""
-    total = max(existing, default=-1) + 1
-    lines: list[str] = []
-
-    def add(partition: int, first: str, rest: str) -> None:
-        lines.append(f"{first}{label(partition)}".rstrip())
-        below = [child for child in children(partition, initial, total) if child in existing]
-        for child in below:
-            last = child == below[-1]
-            add(child, rest + ("└── " if last else "├── "), rest + ("    " if last else "│   "))
-
-    for root in range(min(initial, total)):
-        add(root, "", "")
-    return lines
+def print_plan(plan: Mapping[str, Any]) -> None:
+    """Print a dry run for people."""
+    before, after = plan["partitions"], plan["partitions_after"]
+    share = Fraction(plan["moved_share"])
+    moving = f", about {percent(share)} of the keys move" if share else ""
+    print(f"{plan['topic']}: {before} -> {counted(after, 'partition')}{moving}")
+    if plan["moves"]:
+        columns = ["split" if after > before else "merge", "into", "keys", "leader", "into_leader"]
+        print_table(
+            columns,
+            [
+                [row["from"], row["into"], percent(Fraction(row["share"])), row["from_leader"], row["into_leader"]]
+                for row in plan["moves"]
+            ],
+        )
+    for note in plan["notes"]:
+        print(note)
+    print(f"refused: {plan['refused']}" if plan["refused"] else "the controller would accept the resize")

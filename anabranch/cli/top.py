@@ -15,15 +15,16 @@ from rich.text import Text
 
 from anabranch import Admin, KafkaError, TopicPartition
 from anabranch.cli.admin import API_TIMEOUT_MS
-from anabranch.cli.cluster import all_topics
-from anabranch.cli.interrupts import Interrupts
 from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural
-from anabranch.cli.output import duration, print_json
-from anabranch.cli.topic_view import known_offsets, marked_partitions
-from anabranch.cli.unread import total_lag
+from anabranch.cli.output import print_json
 from anabranch.command_error import UsageError
 from anabranch.protocol.plurals import counted
+from anabranch.runtime.interrupts import Interrupts
+from anabranch.view.amounts import duration
+from anabranch.view.cluster import all_topics
+from anabranch.view.topics import known_offsets, marked_partitions
+from anabranch.view.unread import total_lag
 
 Show: TypeAlias = Callable[[list[dict[str, Any]], list[dict[str, Any]]], None]
 """A function that shows the rows of the topics and of the groups."""

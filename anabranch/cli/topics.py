@@ -17,9 +17,9 @@ from anabranch import (
     PartitionReassignment,
     TopicPartition,
 )
+from anabranch.cli import progress
 from anabranch.cli.admin import absent_topic, each, existing_topics, parse_configs, with_admin
-from anabranch.cli.autoscale import AUTO, Count, autoscale_lines, autoscale_row, stop_choosing
-from anabranch.cli.cluster import all_topics, unhealthy
+from anabranch.cli.autoscale import AUTO, Count, autoscale_lines, stop_choosing
 from anabranch.cli.errors import failures, report_deleted, report_some
 from anabranch.cli.options import (
     BROKERS_CHOOSE,
@@ -31,22 +31,25 @@ from anabranch.cli.options import (
     TsvFlag,
 )
 from anabranch.cli.output import print_json, print_rows, print_tsv
-from anabranch.cli.resize import (
+from anabranch.cli.resize_plan import print_plan
+from anabranch.cli.topic_view import FIELDS, print_topic
+from anabranch.client.admin.types import CreatedTopic
+from anabranch.command_error import UsageError
+from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
+from anabranch.protocol.plurals import counted
+from anabranch.view.autoscale import autoscale_row
+from anabranch.view.cluster import all_topics, unhealthy
+from anabranch.view.resize import (
     LOSS_FLAG,
     begin_resize,
     check_loss,
     check_resize,
     named_partitions,
     plan_resize,
-    print_plan,
     wait_until_drained,
     wait_until_resized,
 )
-from anabranch.cli.topic_view import FIELDS, describe_topics, print_topic
-from anabranch.client.admin.types import CreatedTopic
-from anabranch.command_error import UsageError
-from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
-from anabranch.protocol.plurals import counted
+from anabranch.view.topics import describe_topics
 from anabranch.zk_schemas.topic_keys import AUTOSCALE_KEY
 from anabranch.zk_schemas.znode import format_id
 
@@ -254,7 +257,9 @@ def alter(
 
     async def work(admin: Admin) -> list[int] | None:
         marked = await _alter(admin, topic, partitions, changes, timeout_ms if wait else None, loses=loses)
-        return await wait_until_drained(admin, topic, timeout_ms) if marked and wait_drained else marked
+        if marked and wait_drained:
+            return await wait_until_drained(admin, topic, timeout_ms, progress.update)
+        return marked
 
     _print_altered(topic, changes, partitions, with_admin(bootstrap_server, work), as_json=json_)
     return 0
@@ -323,8 +328,9 @@ async def _alter(
         )
     if count is None:
         return None if partitions is None else []
-    await begin_resize(admin, topic, count, changes, waits=wait_ms is not None)
-    return None if wait_ms is None else await wait_until_resized(admin, topic, count, wait_ms)
+    for warning in await begin_resize(admin, topic, count, changes, waits=wait_ms is not None):
+        print(warning, file=sys.stderr)
+    return None if wait_ms is None else await wait_until_resized(admin, topic, count, wait_ms, progress.update)
 
 
 def _alter_auto(

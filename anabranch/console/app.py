@@ -21,8 +21,6 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from anabranch import KafkaError
-from anabranch.cli.output import duration, size
-from anabranch.cli.record_text import to_json
 from anabranch.command_error import CommandError, UsageError
 from anabranch.console import changes, pages
 from anabranch.console.pages import Rendered
@@ -32,6 +30,8 @@ from anabranch.console.security import MAX_FORM_BYTES, REQUEST_S, Guard, is_toke
 from anabranch.console.tree import At, named_partitions
 from anabranch.console.watch import NotThereError, UnreachableError, Watch
 from anabranch.protocol.plurals import counted
+from anabranch.view.amounts import duration, size
+from anabranch.view.record_text import to_json
 
 EVERY_S = 1.0
 """The interval at which an open page is updated."""

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from anabranch.cli.groups import left_of_wait
-from anabranch.cli.output import duration
 from anabranch.console.problems import LONG_MS
 from anabranch.console.rates import READ_LEAST_S, outlook
 from anabranch.protocol.plurals import counted
+from anabranch.view.amounts import duration
+from anabranch.view.groups import left_of_wait
 
 NAMED = 8
 """The largest number of partitions or members that a sentence names."""

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from anabranch import KafkaError, Producer
-from anabranch.cli.groups import Where, apply_reset, plan_reset
-from anabranch.cli.resize import begin_resize, plan_resize
-from anabranch.cli.times import milliseconds
 from anabranch.command_error import CommandError
 from anabranch.console.query import BadQueryError, Query
 from anabranch.console.records import is_number, parse_partitions
 from anabranch.console.watch import Watch
 from anabranch.protocol.plurals import counted
+from anabranch.view.resets import Where, apply_reset, plan_reset
+from anabranch.view.resize import begin_resize, plan_resize
+from anabranch.view.times import milliseconds
 
 PLACES = ("earliest", "latest", "offset", "time")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from anabranch.cli.output import duration
 from anabranch.console.history import STEP_S, Plot
+from anabranch.view.amounts import duration
 
 WIDTH, HEIGHT = 560, 130
 TOP, BOTTOM = 20, 112

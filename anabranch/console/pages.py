@@ -6,9 +6,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from anabranch import ConfigEntry, KafkaError, LogDirDescription, TopicDescription
-from anabranch.cli.configs import source_name
-from anabranch.cli.groups import left_of_wait, wait_sentences
-from anabranch.cli.unread import lag_of, uncommitted_text
 from anabranch.client.admin.types import ALL_BROKERS
 from anabranch.command_error import UsageError
 from anabranch.console.behind import REBALANCES, reasons, summary, verdict
@@ -48,6 +45,9 @@ from anabranch.console.waits import graph_of
 from anabranch.console.watch import MOST_RATED, RANKED_S, NotThereError, Seen, Watch, by_broker
 from anabranch.protocol.addresses import join_address
 from anabranch.protocol.plurals import counted
+from anabranch.view.configs import source_name
+from anabranch.view.groups import left_of_wait, wait_sentences
+from anabranch.view.unread import lag_of, uncommitted_text
 
 FAR_BEHIND, MOST_BEHIND = 1_000, 5
 """The cluster page names at most ``MOST_BEHIND`` groups, with a lag of at least ``FAR_BEHIND`` records."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from anabranch import ClusterDescription, GroupDescription, TopicDescription
-from anabranch.cli.output import duration
 from anabranch.ordered_resize.explain import named
 from anabranch.protocol.plurals import counted
+from anabranch.view.amounts import duration
 
 NAMED = 5
 """Of each kind of problem, at most this many partitions are named; further partitions are only counted."""

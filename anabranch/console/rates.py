@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from anabranch.cli.output import duration
+from anabranch.view.amounts import duration
 
 WINDOW_S = 10.0
 """The default window of rates: rates are computed from the samples of the last ``WINDOW_S``."""

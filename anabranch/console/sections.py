@@ -7,8 +7,8 @@ from datetime import UTC
 from typing import Literal, NamedTuple
 
 from anabranch import Admin, TopicPartition
-from anabranch.cli.times import milliseconds
 from anabranch.console.records import SEARCH_RECORDS, SEARCH_S, Found, Ranges, is_number
+from anabranch.view.times import milliseconds
 
 MOST_LINKED = 500
 """The largest number of partitions in a link to older or newer records: a link has an offset for each."""

@@ -13,7 +13,6 @@ from hypercorn.config import Config
 from hypercorn.trio import serve as serve_http
 
 from anabranch import Admin
-from anabranch.cli.interrupts import Interrupts
 from anabranch.client.consumer.log_reader import LogReader
 from anabranch.command_error import CommandError
 from anabranch.console.app import Console, ConsoleConfig
@@ -22,6 +21,7 @@ from anabranch.console.schemas import Registry
 from anabranch.console.security import REQUEST_S
 from anabranch.console.watch import Watch
 from anabranch.protocol.addresses import join_address
+from anabranch.runtime.interrupts import Interrupts
 from anabranch.runtime.real_anyio import client_env
 
 API_TIMEOUT_MS = 5_000

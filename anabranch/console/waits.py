@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from anabranch.cli.groups import left_of_wait
 from anabranch.protocol.plurals import counted
+from anabranch.view.groups import left_of_wait
 
 BOX_W, BOX_H, GAP_X, GAP_Y, EDGE_PX = 140, 44, 70, 14, 8
 """Two columns fit on a page of 390 px."""

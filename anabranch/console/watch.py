@@ -25,16 +25,16 @@ from anabranch import (
     TopicDescription,
     TopicPartition,
 )
-from anabranch.cli.group_lag import first_readable, timestamp_at
-from anabranch.cli.groups import describe_groups
-from anabranch.cli.topic_view import describe_topics, existing, is_resized, known_offsets, lineages
-from anabranch.cli.unread import lag_of, total_lag
 from anabranch.client.consumer.log_reader import LogReader
 from anabranch.console.history import STEP_S, History, Snapshot, sampled
 from anabranch.console.owners import LastOwners
 from anabranch.console.rates import READ_LEAST_S, READ_WINDOW_S, Hottest, Samples, hottest
 from anabranch.console.schemas import Registry
 from anabranch.console.tree import At, Gain, Tree, columns_of, draw, gains_of, times_of
+from anabranch.view.group_lag import first_readable, timestamp_at
+from anabranch.view.groups import describe_groups
+from anabranch.view.topics import describe_topics, existing, is_resized, known_offsets, lineages
+from anabranch.view.unread import lag_of, total_lag
 
 T = TypeVar("T")
 

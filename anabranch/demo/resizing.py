@@ -11,10 +11,10 @@ from typing import NamedTuple
 import trio
 
 from anabranch import Admin, ErrorCode, KafkaError
-from anabranch.cli.resize import wait_until_resized
 from anabranch.local.cluster import LocalCluster
 from anabranch.ordered_resize.marked import DRAIN_KEY
 from anabranch.protocol.plurals import counted
+from anabranch.view.resize import wait_until_resized
 
 RESIZE_DEADLINE_MS = 60_000
 DRAIN_DEADLINE_S = 30.0

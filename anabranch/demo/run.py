@@ -17,7 +17,6 @@ from typing import Any
 import trio
 
 from anabranch import Admin, NewTopic
-from anabranch.cli.resize_plan import moves
 from anabranch.command_error import CommandError
 from anabranch.demo.events import Event, load_events
 from anabranch.demo.hand_over import Flush, Percentiles, Resize, hand_overs, percentiles
@@ -29,6 +28,7 @@ from anabranch.demo.view import LiveView
 from anabranch.export.live import export_topic
 from anabranch.export.run import ExportReport
 from anabranch.local.cluster import LocalCluster
+from anabranch.view.moves import moves
 
 TOPIC = "file-changes"
 CONTROL = "file-changes-control"

@@ -26,12 +26,12 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 from anabranch import NewTopic
-from anabranch.cli.record_text import parse_json
 from anabranch.console.app import STREAMS
 from anabranch.console.security import REQUEST_S
 from anabranch.sync import Admin, Consumer, Producer
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import ProcessCluster, wait_for
+from anabranch.view.record_text import parse_json
 from tests.support.resize.keyed_load import KeyedLoad
 from tests.support.seen.chromium import LOW_CONTRAST, OVERFLOWING, Browser, chromium
 from tests.support.seen.served_console import Served

@@ -15,11 +15,11 @@ import confluent_kafka
 import pytest
 
 from anabranch import Admin, Consumer, NewTopic, Producer, TopicPartition
-from anabranch.cli.topic_view import describe_topics
 from anabranch.client.client_metrics import CONSUMER_GROUP, PRODUCER_GROUP
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.testing.processes import ProcessCluster, wait_for
+from anabranch.view.topics import describe_topics
 from tests.support.seen.metrics_page import PAGE, families, of_processes, page_rows
 
 pytestmark = pytest.mark.integration

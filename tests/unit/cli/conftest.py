@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from anabranch.cli import admin as cli_admin
-from anabranch.cli import group_lag
 from anabranch.cli.main import main
+from anabranch.view import group_lag
 from tests.unit.cli.fake_admin import FakeAdmin
 
 Run = Callable[..., tuple[int, str, str]]

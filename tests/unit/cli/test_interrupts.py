@@ -12,9 +12,10 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from anabranch.cli import consume, interrupts, produce
-from anabranch.cli.interrupts import REMIND_S, TOGETHER_S, Interrupts
+from anabranch.cli import consume, produce
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime import interrupts
+from anabranch.runtime.interrupts import REMIND_S, TOGETHER_S, Interrupts
 from tests.unit.client.fake_broker import SILENCE, FakeBroker, Fault
 
 
@@ -61,7 +62,7 @@ async def test_a_wait_after_a_signal_is_reported_and_ends_at_its_limit(
 
 def test_a_second_signal_ends_a_command_that_waits_for_nothing_without_a_traceback() -> None:
     script = (
-        "import anyio; from anabranch.cli.interrupts import Interrupts\n"
+        "import anyio; from anabranch.runtime.interrupts import Interrupts\n"
         "async def run():\n"
         "    async with Interrupts() as given:\n"
         "        given.on_first(lambda: print('first', flush=True))\n"

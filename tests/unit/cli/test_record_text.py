@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from anabranch.cli.record_text import Input, InputError, TextFormat, parse_json, parse_text, to_json
+from anabranch.view.record_text import Input, InputError, TextFormat, parse_json, parse_text, to_json
 
 RECORD = SimpleNamespace(
     topic="t", partition=1, offset=42, leader_epoch=3, timestamp=1700, key=b"k", value=b"v", headers=[("h", b"x")]

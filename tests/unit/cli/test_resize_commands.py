@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from anabranch import ErrorCode, KafkaError, KafkaTimeoutError, TopicPartition
-from anabranch.cli import resize
 from anabranch.client.admin.types import MemberDescription, ResizeGoal
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
+from anabranch.view import resize
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_admin import SHRUNK, FakeAdmin
 

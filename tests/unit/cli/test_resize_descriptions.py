@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from anabranch import ErrorCode, KafkaError, TopicPartition
-from anabranch.cli import group_lag
 from anabranch.client.admin.types import HeldRecords, MemberDescription
+from anabranch.view import group_lag
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_admin import SHRUNK, FakeAdmin
 

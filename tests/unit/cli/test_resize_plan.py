@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.cli.resize_plan import Move, key_share, moves, percent, split_tree, unordered_share
 from anabranch.protocol.key_placement import place
+from anabranch.view.moves import Move, key_share, moves, percent, split_tree, unordered_share
 
 
 def test_four_to_six_partitions_and_back_move_a_quarter_of_the_keys() -> None:

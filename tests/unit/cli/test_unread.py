@@ -7,7 +7,7 @@ import json
 import pytest
 
 from anabranch import TopicPartition
-from anabranch.cli.unread import NOT_KNOWN, Unread, total_lag, unread
+from anabranch.view.unread import NOT_KNOWN, Unread, total_lag, unread
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_admin import FakeAdmin
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from anabranch.cli.waits import GroupOnTopic
 from anabranch.client.admin.types import PartitionLineage
 from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.facts import Lineage
+from anabranch.view.waits import GroupOnTopic
 from anabranch.zk_schemas.partition_state import LineageEntry as Entry
 
 ROOTS = {p: PartitionLineage(Lineage(1)) for p in range(4)}

@@ -11,11 +11,11 @@ from urllib.parse import urlencode
 import pytest
 
 from anabranch import TopicPartition
-from anabranch.cli.record_text import parse_json
 from anabranch.console import records
 from anabranch.console.app import Console, ConsoleConfig
 from anabranch.console.records import Wanted
 from anabranch.console.watch import Watch
+from anabranch.view.record_text import parse_json
 from tests.unit.cli.fake_admin import FakeAdmin
 from tests.unit.console.test_http import HOSTILE, Answer, ask
 

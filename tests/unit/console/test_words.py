@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from anabranch import ClusterDescription, GroupDescription, TopicDescription
-from anabranch.cli.unread import uncommitted_text
 from anabranch.client.admin.types import ControllerDescription, MemberDescription, Node
 from anabranch.client.cluster import PartitionInfo
 from anabranch.console.app import _templates
@@ -18,6 +17,7 @@ from anabranch.console.changes import plan_of_reset
 from anabranch.console.problems import NAMED, find_problems
 from anabranch.console.query import BadQueryError, Query
 from anabranch.console.rates import KEPT_S, Samples, hottest, outlook
+from anabranch.view.unread import uncommitted_text
 
 
 def test_a_rate_is_measured_over_the_window() -> None:

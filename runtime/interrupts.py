@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM for commands that must finish their work before they end."""
+"""Ctrl-C and SIGTERM for programs that must finish their work before they end."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ class Interrupts:
         if self._give_up is None:
             return
         until = f" at most {self._limit_s:.0f} s" if self._limit_s < float("inf") else ""
-        print(f"anabranch: waiting{until} for {self._waits_for()}; press Ctrl-C again to stop waiting", file=sys.stderr)
+        text = f"anabranch: waiting{until} for {self._waits_for()}; press Ctrl-C again to stop waiting"
+        print(text, file=sys.stderr)  # noqa: T201
         await anyio.sleep(self._limit_s - REMIND_S)
         self._try_to_give_up()
 

@@ -1,19 +1,20 @@
-"""``anabranch topics alter --partitions``: the plan of a resize, and the wait until it is done."""
+"""The plan of a resize, its request, and the waits until it is done."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 
 from anabranch import Admin, ErrorCode, KafkaError, KafkaTimeoutError, TopicDescription
-from anabranch.cli import progress
-from anabranch.cli.output import print_table
-from anabranch.cli.resize_plan import Move, moves, percent, unordered_share
-from anabranch.cli.topic_view import (
+from anabranch.command_error import CommandError
+from anabranch.ordered_resize.lineage import has_keys, last_merges
+from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted, of_compacted
+from anabranch.protocol.plurals import counted, one_or_many
+from anabranch.view.moves import Move, moves, unordered_share
+from anabranch.view.topics import (
     Committed,
     committed_offsets,
     existing,
@@ -23,12 +24,9 @@ from anabranch.cli.topic_view import (
     remaining,
     unfinished_resize,
 )
-from anabranch.command_error import CommandError
-from anabranch.ordered_resize.lineage import has_keys, last_merges
-from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted, of_compacted
-from anabranch.protocol.plurals import counted, one_or_many
 from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS
 
+Report: TypeAlias = Callable[[str], object]
 CHECK_EVERY_S = 0.1
 LOOK_S = 2
 """The time for the answers to one look at a topic. A broker that hangs answers nothing until its request times out."""
@@ -241,36 +239,15 @@ def named_partitions(partitions: Collection[int], singular: str = "", plural: st
     return f"{one_or_many(len(partitions), 'partition', 'partitions')} {numbers}" + (f" {verb}" if verb else "")
 
 
-def print_plan(plan: Mapping[str, Any]) -> None:
-    """Print a dry run for people."""
-    before, after = plan["partitions"], plan["partitions_after"]
-    share = Fraction(plan["moved_share"])
-    moving = f", about {percent(share)} of the keys move" if share else ""
-    print(f"{plan['topic']}: {before} -> {counted(after, 'partition')}{moving}")
-    if plan["moves"]:
-        columns = ["split" if after > before else "merge", "into", "keys", "leader", "into_leader"]
-        print_table(
-            columns,
-            [
-                [row["from"], row["into"], percent(Fraction(row["share"])), row["from_leader"], row["into_leader"]]
-                for row in plan["moves"]
-            ],
-        )
-    for note in plan["notes"]:
-        print(note)
-    print(f"refused: {plan['refused']}" if plan["refused"] else "the controller would accept the resize")
+async def begin_resize(admin: Admin, name: str, count: int, changed: Collection[str], *, waits: bool) -> list[str]:
+    """Request a resize to ``count`` after the configs ``changed``. Returns the controller's warnings, in lines.
 
-
-async def begin_resize(admin: Admin, name: str, count: int, changed: Collection[str], *, waits: bool) -> None:
-    """Request a resize to ``count`` after the configs ``changed``. Raises ``CommandError``.
-
-    A timeout of the request is no error when the command ``waits`` until the resize is done.
+    Raises ``CommandError``. A timeout of the request is no error when the command ``waits`` until the resize is done.
     """
     done = f" (the new values of {', '.join(changed)} stay)" if changed else ""
     try:
-        for advised in (await admin.create_partitions({name: count})).values():
-            for line in advised.splitlines():
-                print(f"warning: {line}", file=sys.stderr)
+        advice = await admin.create_partitions({name: count})
+        return [f"warning: {line}" for advised in advice.values() for line in advised.splitlines()]
     except KafkaTimeoutError as error:
         if not waits:
             raise CommandError(
@@ -280,12 +257,16 @@ async def begin_resize(admin: Admin, name: str, count: int, changed: Collection[
         is_waited_for_again = waits and error.code is ErrorCode.INVALID_PARTITIONS
         if not (is_waited_for_again and (await admin.describe_topics([name]))[name].partition_count == count):
             raise CommandError(f"{error.code.name}: {error.message}{done}") from error
+    return []
 
 
-async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: int) -> list[int]:
+async def wait_until_resized(
+    admin: Admin, name: str, count: int, timeout_ms: int, report: Report = lambda _: None
+) -> list[int]:
     """Wait until a resize to ``count`` is done. Returns the marked partitions.
 
-    Raises ``CommandError`` on timeout, and as soon as the controller has another goal.
+    ``report`` is called with each reason for the wait. Raises ``CommandError`` on timeout, and as soon as the
+    controller has another goal.
     """
     missing = "no broker has described the topic yet"
     with anyio.move_on_after(timeout_ms / 1000):
@@ -299,7 +280,7 @@ async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: in
             missing = await _missing(admin, topic, count)
             if not missing:
                 return marked_partitions(topic)
-            progress.update(f"{name}: {missing}")
+            report(f"{name}: {missing}")
             await anyio.sleep(CHECK_EVERY_S)
     raise CommandError(
         f"{name} is not resized after {timeout_ms} ms: {missing}; "
@@ -324,8 +305,11 @@ async def _check_goal(admin: Admin, topic: TopicDescription, count: int) -> None
         )
 
 
-async def wait_until_drained(admin: Admin, name: str, timeout_ms: int) -> list[int]:
-    """Wait until no partition is marked for deletion. Returns an empty list; raises ``CommandError`` on timeout."""
+async def wait_until_drained(admin: Admin, name: str, timeout_ms: int, report: Report = lambda _: None) -> list[int]:
+    """Wait until no partition is marked for deletion. Returns an empty list; raises ``CommandError`` on timeout.
+
+    ``report`` is called with each reason for the wait.
+    """
     marked: list[int] = []
     why = ""
     with anyio.move_on_after(timeout_ms / 1000):
@@ -346,7 +330,7 @@ async def wait_until_drained(admin: Admin, name: str, timeout_ms: int) -> list[i
                 why = "; ".join(_when_deleted(marked, await _values(admin, name, {})))
                 if unfinished := await unfinished_resize(admin, topic):
                     why = f"{unfinished}; {why}"
-            progress.update(f"{draining}; {why}")
+            report(f"{draining}; {why}")
             await anyio.sleep(CHECK_EVERY_S)
     because = f": {why}" if why else ""
     raise CommandError(

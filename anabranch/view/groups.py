@@ -1,0 +1,267 @@
+"""The groups of a cluster: the members, positions and lags of each, and its waits after a resize."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from anabranch import Admin, ErrorCode, KafkaError, TopicDescription, TopicPartition
+from anabranch.client.admin.types import MemberDescription
+from anabranch.client.group.coordinator_link import OffsetAndMetadata
+from anabranch.client.net.offsets import one_epoch_each
+from anabranch.ordered_resize.explain import Wait
+from anabranch.protocol.sentinels import NO_OFFSET
+from anabranch.view.retained import MAX_KEY, WAITS_KEY, waits
+from anabranch.view.topics import (
+    ANSWER_WITHIN_MS,
+    HOLD_KEY,
+    consumer_hold_rows,
+    is_resized,
+    known_offsets,
+    lineages,
+)
+from anabranch.view.unread import unread
+from anabranch.view.waits import BlockedBy, GroupOnTopic
+
+EXPIRING_WITHIN_MS = 600_000
+"""A wait is shown as expiring if retention removes awaited records within this time.
+
+Controllers warn by ``retention.warning.ms``, which has the same default.
+"""
+
+
+async def describe_groups(admin: Admin, group_ids: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The groups that exist, and the names of those that do not."""
+    described: list[dict[str, Any]] = []
+    absent = []
+    for group_id, group in (await admin.describe_groups(group_ids)).items():
+        committed = await admin.list_group_offsets(group_id)
+        if group.state == "Dead" and not committed:
+            absent.append(group_id)
+            continue
+        owners = {tp: member for member in group.members for tp in member.partitions}
+        named = {*committed, *owners}
+        existing = {topic.name for topic in await admin.list_topics()}
+        topics = await admin.describe_topics(sorted({tp.topic for tp in named} & existing))
+        in_topics = {TopicPartition(t.name, info.partition) for t in topics.values() for info in t.partitions}
+        partitions = sorted(named | in_topics)
+        starts = await _offsets(admin, partitions, topics, "earliest")
+        ends = await _offsets(admin, list(starts), topics, "latest")  # not again from a silent leader
+        rows = []
+        for tp in partitions:
+            offset = committed[tp].offset if tp in committed else None
+            start, end = starts.get(tp), ends.get(tp)
+            left = unread(offset, start, end)
+            if tp not in named and not left.uncommitted:
+                continue
+            member = owners.get(tp)
+            rows.append(
+                {
+                    "topic": tp.topic,
+                    "partition": tp.partition,
+                    "committed_offset": offset,
+                    "high_watermark": end,
+                    "lag": left.lag,
+                    "member": member.member_id if member else None,
+                    "client_id": member.client_id if member else None,
+                    "host": member.host if member else None,
+                    "log_start_offset": start,
+                    "expired": left.expired,
+                    "uncommitted": left.uncommitted,
+                }
+            )
+        held = await _holds(admin, group_id, topics)
+        described.append(
+            {
+                "group": group_id,
+                "state": group.state,
+                "assignor": group.protocol,
+                "coordinator": group.coordinator.id,
+                "members": len(group.members),
+                "awaited_members": [
+                    {
+                        "member": member.member_id,
+                        "client_id": member.client_id,
+                        "host": member.host,
+                        "awaited_ms": member.awaited_ms,
+                        "wait_left_ms": member.wait_left_ms,
+                    }
+                    for member in group.members
+                    if member.awaited_ms is not None
+                ],
+                "partitions": rows,
+                "held_consumers": held,
+                "waits": [
+                    row
+                    for name, topic in sorted(topics.items())
+                    for row in await _waits(
+                        admin,
+                        group_id,
+                        topic,
+                        owners,
+                        _of_topic(name, committed),
+                        {row["partition"] for row in held if row["topic"] == name},
+                    )
+                ],
+            }
+        )
+    return described, absent
+
+
+def _of_topic(name: str, committed: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[int, int]:
+    """The committed offsets of one topic, by partition."""
+    return {tp.partition: offset.offset for tp, offset in committed.items() if tp.topic == name}
+
+
+async def _offsets(
+    admin: Admin, partitions: list[TopicPartition], topics: Mapping[str, TopicDescription], spec: str
+) -> dict[TopicPartition, int]:
+    """The offsets for ``spec`` of the partitions that exist and have leaders."""
+    led = {TopicPartition(t.name, info.partition) for t in topics.values() for info in t.partitions if info.leader >= 0}
+    return await known_offsets(admin, [tp for tp in partitions if tp in led], spec)
+
+
+async def _holds(admin: Admin, group_id: str, topics: Mapping[str, TopicDescription]) -> list[dict[str, Any]]:
+    """The partitions in which leaders hold stock consumers until this group has read.
+
+    The held consumers may belong to other groups.
+    """
+    resized = [name for name, topic in sorted(topics.items()) if is_resized(topic)]
+    configs = await admin.describe_configs(topics=resized, keys=[HOLD_KEY]) if resized else {}
+    return [
+        {"topic": name, **row}
+        for name in resized
+        for row in await consumer_hold_rows(admin, topics[name], configs[name])
+        if row["group"] == group_id
+    ]
+
+
+def wait_sentences(rows: list[dict[str, Any]]) -> Iterator[str]:
+    for row in rows:
+        until, position, committed = (
+            -1 if row[name] is None else row[name] for name in ("until", "position", "committed")
+        )
+        numbers = (row["partition"], row["from_epoch"], row["waits_for"], row["epoch"], until, position)
+        state = ", ".join(name for name in ("blocked", "expiring") if row[name])
+        ahead = f" ({committed} committed)" if committed > position else ""
+        yield f"{row['topic']}: {Wait(*numbers, row['member'])}{ahead}" + (f" ({state})" if state else "")
+
+
+def left_of_wait(row: Mapping[str, Any]) -> int | None:
+    """The records that the group has to process before the wait is over; None while the end or position is unknown.
+
+    A member reports its position only now and then, so its commit may be ahead of the reported position.
+    """
+    known = [row[name] for name in ("position", "committed") if row[name] is not None]
+    return None if row["until"] is None or not known else max(0, row["until"] - max(known))
+
+
+async def _waits(
+    admin: Admin,
+    group_id: str,
+    topic: TopicDescription,
+    owners: Mapping[TopicPartition, MemberDescription],
+    committed: Mapping[int, int],
+    held: Collection[int],
+) -> list[dict[str, Any]]:
+    """The waits between partitions of one topic; empty when the topic was never resized.
+
+    ``committed``: the group's offsets, by partition. ``held``: partitions in which leaders hold stock consumers.
+    """
+    if not is_resized(topic):
+        return []
+    name = topic.name
+    led = {info.partition for info in topic.partitions if info.leader >= 0}
+    starts = await known_offsets(admin, [TopicPartition(name, p) for p in sorted(led)], "earliest")
+    found_waits = await _found_waits(admin, group_id, topic, starts, owners, committed, held)
+    kept_from = await _kept_from(
+        admin, name, {TopicPartition(name, w.wait.on) for w in found_waits if w.wait.on in led}
+    )
+    rows = []
+    for wait, is_blocked in found_waits:
+        on = TopicPartition(name, wait.on)
+        position, member = max(wait.position, committed.get(wait.on, 0), starts.get(on, 0)), owners.get(on)
+        rows.append(
+            {
+                "topic": name,
+                "partition": wait.partition,
+                "from_epoch": wait.from_epoch,
+                "waits_for": wait.on,
+                "epoch": wait.epoch,
+                "position": wait.position if wait.position >= 0 else None,
+                "committed": committed.get(wait.on),
+                "until": wait.offset if wait.offset >= 0 else None,
+                "member": wait.owner,
+                "client_id": member.client_id if member else None,
+                "blocked": is_blocked,
+                "expiring": position < min(kept_from.get(wait.on, 0), wait.offset if wait.offset > 0 else sys.maxsize),
+            }
+        )
+    return rows
+
+
+async def _found_waits(
+    admin: Admin,
+    group_id: str,
+    topic: TopicDescription,
+    starts: Mapping[TopicPartition, int],
+    owners: Mapping[TopicPartition, MemberDescription],
+    committed: Mapping[int, int],
+    held: Collection[int],
+) -> list[BlockedBy]:
+    """The waits in one topic. ``starts``: the log start offsets of the partitions whose leaders respond.
+
+    The commit of an owner that reports no position is its position: a stock client processes what it commits. Such an
+    owner waits for nothing, unless the leader holds the partition.
+    """
+    name = topic.name
+    try:
+        positions = await admin.group_positions(group_id, [TopicPartition(name, p.partition) for p in topic.partitions])
+    except KafkaError as error:
+        if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        positions = {}  # unknown below level 2 of group_coordinator; waits for a position are then shown
+    numbers = [info.partition for info in topic.partitions]
+    stock = {tp.partition for tp, found in positions.items() if found.owner_reports is False}
+    group = GroupOnTopic(
+        await lineages(admin, name, numbers),
+        {
+            tp.partition: committed.get(tp.partition, NO_OFFSET) if tp.partition in stock else found.position
+            for tp, found in positions.items()
+        },
+        {tp.partition: start for tp, start in starts.items()},
+        {tp.partition: member.member_id for tp, member in owners.items() if tp.topic == name},
+        stock - set(held),
+    )
+    if removed := group.unknown(numbers):
+        for p, answer in (await lineages(admin, name, removed)).items():
+            group.on_lineage(p, answer)
+    asked: set[tuple[int, int]] = set()
+    epochs = {info.partition: info.leader_epoch for info in topic.partitions}
+    while found := group.ends_to_ask(asked):
+        asked.update(found)
+        over = [(TopicPartition(name, p), epoch) for p, epoch in found if (name, p) in starts and epochs[p] > epoch]
+        for chosen in one_epoch_each(over):
+            for tp, end in (await admin.epoch_ends(chosen, within_ms=ANSWER_WITHIN_MS)).items():
+                if end.end_offset >= 0:
+                    group.on_end(tp.partition, chosen[tp], end.end_offset)
+    return group.waits()
+
+
+async def _kept_from(admin: Admin, topic: str, partitions: set[TopicPartition]) -> dict[int, int]:
+    """By partition, the first offset that retention keeps for longer than ``EXPIRING_WITHIN_MS``."""
+    if not partitions:
+        return {}
+    keys = ["cleanup.policy", "retention.ms", WAITS_KEY, MAX_KEY]
+    entries = (await admin.describe_configs(topics=[topic], keys=keys))[topic]
+    retention_ms = int(entries["retention.ms"].value or -1)
+    if "delete" not in (entries["cleanup.policy"].value or "") or retention_ms < 0:
+        return {}
+    if waits(entries):
+        retention_ms += int(entries[MAX_KEY].value or 0)
+    ends = await known_offsets(admin, sorted(partitions), "latest")
+    when = max(0, int(time.time() * 1000) - retention_ms + EXPIRING_WITHIN_MS)
+    kept = await admin.list_offsets(dict.fromkeys(ends, when), within_ms=ANSWER_WITHIN_MS)
+    return {tp.partition: kept[tp].offset if kept[tp].offset >= 0 else end for tp, end in ends.items()}
