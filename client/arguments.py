@@ -30,6 +30,13 @@ INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 MAX_TEXT_BYTES = INT16_MAX
 """The longest string that every version of every request can carry."""
+INSTEAD_OF_PARAMETER: Mapping[str, str] = {
+    **dict.fromkeys(("on_assign", "on_revoke", "on_lost"), "use listener=, see docs/from-other-clients.md"),
+    "message": "use offsets={tp: message.offset + 1}",
+    "asynchronous": "the call waits; enable_auto_commit commits in the background",
+    **dict.fromkeys(("timeout", "request_timeout"), "the configuration limits the time of a call"),
+}
+"""Keyword arguments of other libraries, and what to do here."""
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxlong = _short.maxother = 80
@@ -273,7 +280,12 @@ def _judging(method: Callable[..., Any], given: Mapping[str, Rule]) -> Callable[
     }
 
     def bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
-        call = signature.bind(*args, **kwargs)
+        try:
+            call = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            unknown = next((name for name in kwargs if name not in signature.parameters), "")
+            instead = INSTEAD_OF_PARAMETER.get(unknown)
+            raise TypeError(f"{method.__qualname__}() {error}" + (f": {instead}" if instead else "")) from None
         for name in call.arguments.keys() & rules.keys():
             call.arguments[name] = rules[name](name, call.arguments[name])
         return call

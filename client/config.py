@@ -8,7 +8,7 @@ choices.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import index
 from typing import Any, TypeVar
@@ -35,6 +35,33 @@ _LONG_MAX = 2**63 - 1
 
 
 # ---------------------------------------------------------------- rules
+
+LIBRDKAFKA_NAMES: Mapping[str, str] = {
+    "compression_codec": "compression_type",
+    "fetch_message_max_bytes": "max_partition_fetch_bytes",
+    "fetch_wait_max_ms": "fetch_max_wait_ms",
+    "max_in_flight": "max_in_flight_requests_per_connection",
+    "message_max_bytes": "max_request_size",
+    "message_send_max_retries": "retries",
+    "message_timeout_ms": "delivery_timeout_ms",
+    "metadata_broker_list": "bootstrap_servers",
+    "queue_buffering_max_kbytes": "buffer_memory",
+    "queue_buffering_max_ms": "linger_ms",
+    "request_required_acks": "acks",
+    "socket_timeout_ms": "request_timeout_ms",
+    "topic_metadata_refresh_interval_ms": "metadata_max_age_ms",
+}
+"""Keys of librdkafka, with ``_`` for ``.``, and the key of the same meaning here."""
+
+
+def _unknown(key: str, known: Collection[str]) -> str:
+    """The text of the error for a key that is not one of ``known``."""
+    name = key.lower().replace(".", "_")
+    renamed = LIBRDKAFKA_NAMES.get(name)
+    if renamed in known:
+        return f"there is no such key; use {renamed}"
+    near = difflib.get_close_matches(name, known, n=1)
+    return "there is no such key" + (f"; the nearest is {near[0]}" if near else ": docs/configuration.md has the keys")
 
 
 def _number(key: str, value: Any, low: float, high: float, whole: bool) -> int | float:
@@ -186,8 +213,7 @@ class ClientConfig:
         for key, value in given.items():
             rule = rules.get(key)
             if rule is None:
-                near = difflib.get_close_matches(key.lower().replace(".", "_"), rules, n=1, cutoff=0)
-                raise ConfigError(key, f"there is no such key; the nearest is {near[0]}")
+                raise ConfigError(key, _unknown(key, rules))
             values[key] = rule(key, value)
         config = cls(**values)
         config.check(values)

@@ -49,6 +49,25 @@ def test_an_unknown_name_is_named() -> None:
     assert not hasattr(sync.Consumer(), "__len__")
 
 
+@pytest.mark.parametrize(
+    ("method", "given", "error"),
+    [
+        ("subscribe", {"topics": ["t"], "on_assign": print}, "unexpected keyword argument 'on_assign': use listener="),
+        ("subscribe", {"topics": ["t"], "on_lost": print}, "unexpected keyword argument 'on_lost': use listener="),
+        ("commit", {"message": None}, r"argument 'message': use offsets=\{tp: message\.offset \+ 1\}$"),
+        ("commit", {"asynchronous": False}, "unexpected keyword argument 'asynchronous': the call waits"),
+        ("committed", {"partition": ("t", 0), "timeout": 1}, "argument 'timeout': the configuration"),
+        ("seek", {"partition": ("t", 0), "of": 1}, "missing a required argument: 'offset'$"),
+        ("seek", {"partition": ("t", 0), "offset": 1, "of": 1}, "got an unexpected keyword argument 'of'$"),
+    ],
+)
+def test_wrong_arguments_name_the_method_and_the_argument_to_use(method: str, given: Any, error: str) -> None:
+    consumer = sync.Consumer(bootstrap_servers="h:1", group_id="g")
+    with pytest.raises(TypeError, match=rf"^Consumer\.{method}\(\) .*{error}"):
+        getattr(consumer, method)(**given)
+    consumer.close()
+
+
 @pytest.mark.parametrize(("name", "blocking"), CLASSES)
 def test_a_dictionary_of_configuration_is_refused(name: str, blocking: Any) -> None:
     with pytest.raises(TypeError, match=rf"^{name} takes no mapping.* {name}\(\*\*config\).*anabranch\.confluent"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
+from anabranch.client.config import LIBRDKAFKA_NAMES, AdminConfig, ConsumerConfig, ProducerConfig
 from anabranch.client.group.assignors import resolve_assignors
+from anabranch.confluent.config import RENAMED
 from anabranch.zk_schemas.config_def import ConfigError
 
 
@@ -30,6 +32,24 @@ def test_defaults_are_kafkas() -> None:
 def test_the_error_for_an_unknown_key_names_the_nearest_key(given: str, nearest: str) -> None:
     with pytest.raises(ConfigError, match=f"nearest is {nearest}"):
         ProducerConfig.parse({given: 1})
+
+
+def test_the_error_for_an_unknown_key_that_resembles_no_key_names_the_page_of_keys() -> None:
+    with pytest.raises(ConfigError, match=r"^nonsense: there is no such key: docs/configuration\.md has the keys$"):
+        ProducerConfig.parse({"nonsense": 1})
+
+
+def test_the_error_for_a_key_of_librdkafka_names_the_key_of_the_same_meaning() -> None:
+    renamed = {key.replace(".", "_"): name for key, (name, _) in RENAMED.items()}
+    assert {key: name for key, name in renamed.items() if key != name} == LIBRDKAFKA_NAMES
+    for given, here in LIBRDKAFKA_NAMES.items():
+        kinds = [kind for kind in (ProducerConfig, ConsumerConfig) if here in {each.name for each in fields(kind)}]
+        assert kinds
+        for kind in kinds:
+            with pytest.raises(ConfigError, match=f"^{given}: there is no such key; use {here}$"):
+                kind.parse({given: 1})
+    with pytest.raises(ConfigError, match=r"^message_timeout_ms: there is no such key; the nearest is"):
+        ConsumerConfig.parse({"message_timeout_ms": 1})
 
 
 @pytest.mark.parametrize(
