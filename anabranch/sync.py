@@ -6,6 +6,10 @@
         handle = p.send("topic", key=b"k", value=b"v")
         print(handle.result())
 
+The keyword arguments are Kafka's keys with ``_`` for ``.``; ``config`` of a client shows them all with their values.
+The other names, such as ``TopicPartition``, ``NewTopic`` and ``KafkaError``, are imported from ``anabranch``, whose own
+``Admin``, ``Consumer`` and ``Producer`` are async. ``docs/from-other-clients.md`` has the calls of other libraries.
+
 Each class has every method of its async class, under the same name. A client starts when it is first used. Each object
 runs an event loop of its own in a thread, which does not keep the program alive. Rebalance listeners run in the
 program's thread, inside the call that waits, and may commit. Callbacks of records run in the client's thread and may

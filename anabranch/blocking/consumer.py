@@ -187,7 +187,10 @@ class Consumer(BlockingClient[AsyncConsumer]):
             self._take_more()
 
     def poll(self, timeout: float | None = None) -> ConsumerRecord | None:
-        """The next record, as ``getone``; None if there is none for ``timeout`` seconds. By default it waits."""
+        """The next record, as ``getone``; None if there is none for ``timeout`` seconds. By default it waits.
+
+        It is no error if no broker answers or a subscribed topic does not exist: the client logs a warning.
+        """
         if timeout is None:
             return self.getone()
         timeout_ms = duration("timeout", timeout) * 1000
