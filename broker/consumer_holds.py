@@ -1,4 +1,4 @@
-"""Leaders hold consumers that do not keep the order of keys: topic key ``ordered.delivery.legacy.consumers=hold``.
+"""Leaders hold consumers that do not keep the order of keys: topic key ``ordered.delivery.stock.consumers=withhold``.
 
 One task of each broker collects the facts for the partitions that the broker leads in such topics. Lineages come from
 ZooKeeper, ends of leader epochs and log starts from leaders, groups and their positions from all coordinators.
@@ -181,7 +181,7 @@ class ConsumerHolds:
         if topic is None:
             return True
         now = self._clock.monotonic()
-        max_hold_s = self._dynamic.topic_value(name, "ordered.delivery.legacy.consumers.max.hold.ms") / 1000
+        max_hold_s = self._dynamic.topic_value(name, "ordered.delivery.stock.consumers.max.withhold.ms") / 1000
         coordinators = self._metadata.partition_count(OFFSETS_TOPIC) or 0
         decision = topic.decide(partitions, coordinators, now, Limits(self._lease_s, max_hold_s))
         for index, partition in partitions.items():

@@ -16,7 +16,7 @@ import trio
 
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.log.log_config import LogConfig
-from anabranch.broker.replication.layout_admission import DeliveryRules, LegacyConsumers, LegacyProducers
+from anabranch.broker.replication.layout_admission import DeliveryRules, StockConsumerRule, StockProducerRule
 from anabranch.ordered_resize.marked import Marked
 from anabranch.runtime.env import NoNodeError, SessionState, ZkConnectionError, ZkError, ZkSessionExpiredError, ZkStore
 from anabranch.zk_schemas import paths
@@ -91,8 +91,8 @@ class DynamicConfig:
         """The settings of a topic that KIP-253's checks need."""
         return DeliveryRules(
             bool(self.topic_value(topic, "enable.ordered.delivery")),
-            LegacyProducers(self.topic_value(topic, "ordered.delivery.legacy.producers")),
-            LegacyConsumers(self.topic_value(topic, "ordered.delivery.legacy.consumers")),
+            StockProducerRule(self.topic_value(topic, "ordered.delivery.stock.producers")),
+            StockConsumerRule(self.topic_value(topic, "ordered.delivery.stock.consumers")),
         )
 
     def marked(self, topic: str) -> Marked:

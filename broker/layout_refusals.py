@@ -29,7 +29,7 @@ class LayoutRefusals:
         if error.code is ErrorCode.INVALID_PARTITION_METADATA:
             self._metrics.layout_refusals.add(key.topic)
         else:
-            self._metrics.legacy_refusals.add(key.topic)
+            self._metrics.stock_refusals.add(key.topic)
         kind = (key.topic, error.code)
         now = self._clock.monotonic()
         if now < self._next_line_at.get(kind, now):

@@ -61,8 +61,8 @@ class BrokerMetrics(Metrics):
             "Batches refused with INVALID_PARTITION_METADATA (KIP-253)",
             "topic",
         )
-        self.legacy_refusals = Counter(
-            "anabranch_legacy_produce_refusals",
+        self.stock_refusals = Counter(
+            "anabranch_stock_produce_refusals",
             "Batches refused from producers that name no layout",
             "topic",
         )
@@ -90,7 +90,7 @@ class BrokerMetrics(Metrics):
         )
         super().__init__(
             self.layout_refusals,
-            self.legacy_refusals,
+            self.stock_refusals,
             self.appended_bytes,
             self.held_records_removed,
             self.held_fetches,

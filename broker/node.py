@@ -34,7 +34,7 @@ from anabranch.broker.replication.fetcher_per_leader import FetcherPerLeader
 from anabranch.broker.replication.flusher import Flusher
 from anabranch.broker.replication.isr_changes import VERSION as ALTER_PARTITION_VERSION
 from anabranch.broker.replication.isr_changes import IsrChanges
-from anabranch.broker.replication.layout_admission import LegacyConsumers
+from anabranch.broker.replication.layout_admission import StockConsumerRule
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.broker.replication.replica_manager import ReplicaManager
@@ -99,7 +99,7 @@ class Node:
         self.timestamp_refusals = TimestampRefusals(env.clock)
         self.request_memory = MemoryBudget(config.values["queued.max.request.bytes"])
         self.stock_producers = StockProducers(
-            env.clock, config.values["ordered.delivery.legacy.producers.silence.ms"] / 1000
+            env.clock, config.values["ordered.delivery.stock.producers.silence.ms"] / 1000
         )
         self.purgatory = Purgatory(env.clock, self.background)
         self.logs = LogManager(self._log_manager_config(), env, self.background)
@@ -305,7 +305,7 @@ class Node:
 
     def _holds_consumers(self, topic: str) -> bool:
         rules = self.dynamic.delivery_rules(topic)
-        return rules.legacy_consumers is LegacyConsumers.HOLD and self.is_ordered(topic)
+        return rules.stock_consumers is StockConsumerRule.WITHHOLD and self.is_ordered(topic)
 
     async def first_kept_epoch(self, key: TopicPartition) -> int:
         return await self.lineages.first_kept_epoch(key) if self.is_ordered(key.topic) else EVERY_EPOCH

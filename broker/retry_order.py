@@ -10,7 +10,7 @@ If a batch is repeated before its turn, it is not refused but held for a moment.
 refused batch before all other batches of its partition, and send no other batch of the partition before the refused
 batch is repeated. So if several batches were in flight, the last batch arrives first. If this batch were refused again,
 the producer would send only this batch for seconds. A hold ends after
-``ordered.delivery.legacy.producers.max.hold.ms``, because the limit of requests in flight may keep the producer from
+``ordered.delivery.stock.producers.max.park.ms``, because the limit of requests in flight may keep the producer from
 sending the batches before the held batch.
 """
 

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from anabranch.broker.client_session import ClientSession
 from anabranch.broker.log.producer_state import AppendOrigin
 from anabranch.broker.metadata_cache import TopicInfo
-from anabranch.broker.replication.layout_admission import Admission, LayoutRefusedError, LegacyProducers
+from anabranch.broker.replication.layout_admission import Admission, LayoutRefusedError, StockProducerRule
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.retry_order import BatchTurn, RetryOrder, can_be_awaited
 from anabranch.ordered_resize.layout import Layout
@@ -135,7 +135,9 @@ class StockProducers:
             order = None
         if info is not None and info.announced_partition_count > layout.undeleted_partition_count >= 0:
             return self._announced(session, partition, info, layout, admission)
-        is_verified = partition.delivery.legacy is LegacyProducers.VERIFY and not layout.closes(key.partition)
+        is_verified = partition.delivery.stock_producers is StockProducerRule.VERIFY and not layout.closes(
+            key.partition
+        )
         if admission is not None and is_verified:
             return self._verified(session, key, info, layout.layout_version, admission)
         return admission if order is None or order.is_empty else self._in_order(session, key, admission)

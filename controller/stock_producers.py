@@ -64,7 +64,7 @@ def warning(context: Context, topic: TopicImage, count: int) -> str | None:
     return (
         f"Producers that do not know ordered resize wrote to {topic.name} within the last {minutes:g} minutes. They"
         f" place keys by hash % {count}, which is wrong for some keys: batches with such a key are refused or lose"
-        f" their order (ordered.delivery.legacy.producers). They can follow {listed_counts(initial, count)}."
+        f" their order (ordered.delivery.stock.producers). They can follow {listed_counts(initial, count)}."
     )
 
 

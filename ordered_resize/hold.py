@@ -1,4 +1,4 @@
-"""The cap up to which the leader of a partition serves stock consumers (``ordered.delivery.legacy.consumers=hold``).
+"""The cap up to which the leader of a partition serves stock consumers (``ordered.delivery.stock.consumers=withhold``).
 
 A stock consumer has no gate. So the leader serves such a consumer no batch of a leader epoch above the cap. An entry of
 the lineage counts once it is satisfied for every group that reads the topic. The cap is just below the first entry that

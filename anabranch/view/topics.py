@@ -17,7 +17,7 @@ from anabranch.zk_schemas.znode import format_id
 
 ANSWER_WITHIN_MS = 3_000
 """The time limit for brokers' responses: no broker responds for a partition that was just removed."""
-HOLD_KEY = "ordered.delivery.legacy.consumers"
+HOLD_KEY = "ordered.delivery.stock.consumers"
 IN_USE, MARKED, NEW = "in use", "marked", "new"
 
 Committed = Mapping[str, Mapping[int, int]]
@@ -48,9 +48,9 @@ async def describe_topics(admin: Admin, names: list[str]) -> list[dict[str, Any]
 async def consumer_hold_rows(
     admin: Admin, topic: TopicDescription, configs: Mapping[str, ConfigEntry]
 ) -> list[dict[str, Any]]:
-    """Each wait of stock consumers for a group, by partition; empty if the topic does not hold stock consumers."""
+    """Each wait of stock consumers for a group, by partition; empty if the topic withholds nothing."""
     key = configs.get(HOLD_KEY)
-    if key is None or key.value != "hold" or not is_resized(topic):
+    if key is None or key.value != "withhold" or not is_resized(topic):
         return []
     try:
         holds = await admin.consumer_holds(topic)

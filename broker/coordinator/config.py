@@ -26,7 +26,7 @@ class GroupConfig:
     offsets_topic_num_partitions: int = 50
     list_readers_max_topics: int = 1_000
     stock_consumer_lease_ms: int = 3_000
-    """The maximum age of a TopicReaders answer that leaders use (ordered.delivery.legacy.consumers=hold)."""
+    """The maximum age of a TopicReaders answer that leaders use (ordered.delivery.stock.consumers=withhold)."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, object]) -> GroupConfig:

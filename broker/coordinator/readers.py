@@ -1,4 +1,4 @@
-"""Serves TopicReaders and OffsetFetch for groups with stock members (``ordered.delivery.legacy.consumers=hold``).
+"""Serves TopicReaders and OffsetFetch for groups with stock members (``ordered.delivery.stock.consumers=withhold``).
 
 A leader asks for the groups that read a topic and for their positions (TopicReaders, 25302). It serves stock consumers
 only while the answer is younger than ``stock.consumer.lease.ms``. The first OffsetFetch of a new group is answered when

@@ -1,4 +1,4 @@
-"""DescribeHolds (25303): why records are held back from stock consumers (``ordered.delivery.legacy.consumers``)."""
+"""DescribeHolds (25303): why records are held back from stock consumers (``ordered.delivery.stock.consumers``)."""
 
 from __future__ import annotations
 

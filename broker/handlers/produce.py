@@ -176,7 +176,7 @@ def _hold(
 ) -> AwaitedTurn:
     """Hold a copy of the batch until its turn. A copy is needed because the request's buffer is reused."""
     copy = PartitionProduceData(index=partition.key.partition, records=memoryview(bytearray(records)))
-    hold_ms = ctx.node.config.values["ordered.delivery.legacy.producers.max.hold.ms"]
+    hold_ms = ctx.node.config.values["ordered.delivery.stock.producers.max.park.ms"]
     held_until = ctx.node.env.clock.monotonic() + hold_ms / 1000
 
     def append() -> Part:

@@ -39,27 +39,27 @@ MAX_NAMED_RECORDS = 1_000
 """The largest number of records with misplaced keys that one refusal names."""
 
 
-class LegacyProducers(enum.Enum):
-    """``ordered.delivery.legacy.producers``: the treatment of producers that name no layout on a resized topic."""
+class StockProducerRule(enum.Enum):
+    """``ordered.delivery.stock.producers``: the treatment of producers that name no layout on a resized topic."""
 
     VERIFY = "verify"
     REJECT = "reject"
     ACCEPT = "accept"
 
 
-class LegacyConsumers(enum.Enum):
-    """``ordered.delivery.legacy.consumers``: whether leaders hold consumers that do not keep the order."""
+class StockConsumerRule(enum.Enum):
+    """``ordered.delivery.stock.consumers``: whether leaders withhold records from such consumers."""
 
     ACCEPT = "accept"
-    HOLD = "hold"
+    WITHHOLD = "withhold"
 
 
 class DeliveryRules(NamedTuple):
     """The part of a topic's configuration that this module needs."""
 
     ordered: bool = True
-    legacy: LegacyProducers = LegacyProducers.VERIFY
-    legacy_consumers: LegacyConsumers = LegacyConsumers.ACCEPT
+    stock_producers: StockProducerRule = StockProducerRule.VERIFY
+    stock_consumers: StockConsumerRule = StockConsumerRule.ACCEPT
 
 
 class LayoutRefusedError(RefusedRecordsError):
@@ -104,7 +104,7 @@ def verifies_keys(partition: int, layout: Layout, rules: DeliveryRules, client: 
         client is None
         and rules.ordered
         and layout.layout_version > 0
-        and rules.legacy is LegacyProducers.VERIFY
+        and rules.stock_producers is StockProducerRule.VERIFY
         and not layout.closes(partition)
     )
 
@@ -130,10 +130,10 @@ def produce_admission(
         return None
     if client is not None:
         return None if layout.takes(key.partition, client) else _refuse(_mismatch(key, layout, client))
-    if layout.layout_version <= 0 or rules.legacy is LegacyProducers.ACCEPT:
+    if layout.layout_version <= 0 or rules.stock_producers is StockProducerRule.ACCEPT:
         return None
-    if rules.legacy is LegacyProducers.REJECT:
-        return _refuse(_legacy(key))
+    if rules.stock_producers is StockProducerRule.REJECT:
+        return _refuse(_without_layout(key))
     return _verify_keys(key, layout, placement)
 
 
@@ -175,11 +175,11 @@ def _closed(key: TopicPartition, layout: Layout) -> LayoutRefusedError:
     )
 
 
-def _legacy(key: TopicPartition) -> LayoutRefusedError:
+def _without_layout(key: TopicPartition) -> LayoutRefusedError:
     return LayoutRefusedError(
         ErrorCode.POLICY_VIOLATION,
         f"{key}: since its partition count was changed, the topic takes records only from producers that name the "
-        "layout by which they chose the partition (ordered.delivery.legacy.producers=reject): use Anabranch's producer",
+        "layout by which they chose the partition (ordered.delivery.stock.producers=reject): use Anabranch's producer",
     )
 
 
@@ -226,7 +226,7 @@ def _misplaced(key: TopicPartition, layout: Layout, wrong: Sequence[tuple[int, i
         f"{key}: record {index} of the batch belongs to partition {home}, not {key.partition}: the topic has "
         f"{undeleted} partitions now. Refresh the producer's metadata every few seconds "
         "(metadata.max.age.ms, topic.metadata.refresh.interval.ms), use a murmur2 partitioner, or use "
-        "Anabranch's producer (ordered.delivery.legacy.producers=verify)",
+        "Anabranch's producer (ordered.delivery.stock.producers=verify)",
         [
             RecordError(at, f"the record belongs to partition {right}, not {key.partition}")
             for at, right in wrong[:MAX_NAMED_RECORDS]

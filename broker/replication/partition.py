@@ -12,7 +12,7 @@ from anabranch.broker.log.producer_bump import ProducerConnection
 from anabranch.broker.log.retention import Hold
 from anabranch.broker.replication import isr
 from anabranch.broker.replication.isr import PendingIsr, ReplicaProgress
-from anabranch.broker.replication.layout_admission import UNKNOWN, Admission, DeliveryRules, LegacyConsumers
+from anabranch.broker.replication.layout_admission import UNKNOWN, Admission, DeliveryRules, StockConsumerRule
 from anabranch.broker.replication.stock_cap import NOTHING, StockCap
 from anabranch.protocol.batch_layout import Buffer
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -230,7 +230,7 @@ class Partition:
     @property
     def holds_consumers(self) -> bool:
         """Whether consumers that do not keep the order of keys themselves are held here, after a resize."""
-        if self.delivery.legacy_consumers is not LegacyConsumers.HOLD or self.layout.layout_version <= 0:
+        if self.delivery.stock_consumers is not StockConsumerRule.WITHHOLD or self.layout.layout_version <= 0:
             return False
         return self.delivery.ordered if self.ordered_delivery is None else self.ordered_delivery
 

@@ -81,7 +81,7 @@ class HeldBy(NamedTuple):
 
 
 class PartitionHold(NamedTuple):
-    """The leader epochs of a partition that stock consumers get (``ordered.delivery.legacy.consumers=hold``)."""
+    """The leader epochs of a partition that stock consumers get (``ordered.delivery.stock.consumers=withhold``)."""
 
     leader_epoch: int
     served_epoch: int

@@ -1,7 +1,7 @@
 """DescribeHolds (25303): the groups for which a leader holds records back from stock consumers, and for how long.
 
-Only topics with ``ordered.delivery.legacy.consumers=hold`` have holds. Partition leaders respond. ``served_epoch`` is
-the highest leader epoch whose batches stock consumers get, -1 for none. If ``served_epoch`` equals ``leader_epoch``,
+Only topics with ``ordered.delivery.stock.consumers=withhold`` have holds. Partition leaders respond. ``served_epoch``
+is the highest leader epoch whose batches stock consumers get, -1 for none. If ``served_epoch`` equals ``leader_epoch``,
 stock consumers get all batches. A wait ends when the group has processed ``from_partition`` up to the end of
 ``leader_epoch``. That end is ``end_offset``, -1 while it is not known. ``position`` is the group's, -1 for none. A
 leader no longer waits for a group with ``is_let_go``.

@@ -1,9 +1,9 @@
 """TopicReaders (25302), between brokers: the groups of a coordinator that read a topic, and their positions.
 
 A partition leader sends this request, to decide up to which offset it may serve consumers that do not keep the order of
-keys themselves (``ordered.delivery.legacy.consumers=hold``). ``coordinators`` are the partitions of the offsets topic
-whose groups are in the response. The broker certainly led such a partition ``confirmed_ms_ago`` milliseconds ago; since
-then another broker may have become the leader, with other groups.
+keys themselves (``ordered.delivery.stock.consumers=withhold``). ``coordinators`` are the partitions of the offsets
+topic whose groups are in the response. The broker certainly led such a partition ``confirmed_ms_ago`` milliseconds ago;
+since then another broker may have become the leader, with other groups.
 
 ``life`` distinguishes a group from a deleted one of the same name. ``position`` is the first offset that the group has
 not processed; -1 when there is no position, or it is not known. ``is_reported`` means that a live member reports the

@@ -286,10 +286,10 @@ async def test_hole_29_misplaced_records_of_stock_producers_are_refused_and_coun
         assert [record.batch_index for record in refused.record_errors] == [0]
         assert (await broker.produce(1, UNTAGGED, right)).error_code == 0
         await broker.produce(1, FIRST)
-        await broker.configure(zk, ordered_delivery_legacy_producers="accept")
+        await broker.configure(zk, ordered_delivery_stock_producers="accept")
         assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
         metrics = broker.node.metrics.render().decode()
-    assert 'anabranch_legacy_produce_refusals_total{topic="t"} 1.0' in metrics
+    assert 'anabranch_stock_produce_refusals_total{topic="t"} 1.0' in metrics
     assert 'anabranch_layout_refusals_total{topic="t"} 1.0' in metrics
 
 
@@ -312,7 +312,7 @@ async def test_hole_29_a_broker_that_does_not_lead_a_marked_partition_answers_no
 async def test_hole_29_the_brokers_default_applies_to_a_topic_without_the_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"ordered.delivery.legacy.producers": "reject"}
+    settings = {"ordered.delivery.stock.producers": "reject"}
     async with broker_of(tmp_path, monkeypatch, settings=settings) as broker:
         await broker.has(GROWN, 1, epoch=1)
         assert (await broker.produce(1, UNTAGGED, keyed(None))).error_code == ErrorCode.POLICY_VIOLATION

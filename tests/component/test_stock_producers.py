@@ -181,7 +181,7 @@ async def test_order_is_kept_too_where_the_broker_sets_the_timestamps(
 
 
 def hold_for(monkeypatch: pytest.MonkeyPatch, broker: Broker, hold_ms: int) -> None:
-    key = "ordered.delivery.legacy.producers.max.hold.ms"
+    key = "ordered.delivery.stock.producers.max.park.ms"
     monkeypatch.setitem(broker.node.config.values, key, hold_ms)
 
 

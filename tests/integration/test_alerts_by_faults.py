@@ -201,8 +201,8 @@ def test_a_member_that_waits_for_another_fires_an_alert(cluster: ProcessCluster,
 
 def test_a_group_that_is_no_longer_waited_for_fires_an_alert(cluster: ProcessCluster, prometheus: Prometheus) -> None:
     configs = {
-        "ordered.delivery.legacy.consumers": "hold",
-        "ordered.delivery.legacy.consumers.max.hold.ms": "2000",
+        "ordered.delivery.stock.consumers": "withhold",
+        "ordered.delivery.stock.consumers.max.withhold.ms": "2000",
     }
 
     async def split() -> None:

@@ -264,7 +264,7 @@ def test_stock_producers_closed_partitions_and_retention_are_counted(cluster: Pr
 
     anyio.run(fill)
     assert refused_by(cluster, topic, key, [1, 3]) == [ErrorCode.POLICY_VIOLATION, ErrorCode.NONE]
-    assert of_brokers(cluster)["anabranch_legacy_produce_refusals_total", (topic,)] == 1
+    assert of_brokers(cluster)["anabranch_stock_produce_refusals_total", (topic,)] == 1
     wait_for(
         lambda: of_controller(cluster).get(("anabranch_retention_warnings_total", ("slow", topic)), 0) > 0,
         DEADLINE_S,

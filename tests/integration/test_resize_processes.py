@@ -265,7 +265,7 @@ def test_no_acknowledged_record_is_lost_by_kill_9_during_a_split_or_a_merge(
     topic = fresh_name(f"killed-{who}")
     bootstrap = processes.bootstrap
     gone = {ErrorCode.POLICY_VIOLATION, RdKafkaError._UNKNOWN_PARTITION}
-    create_topic(bootstrap, topic, 4, {"ordered.delivery.legacy.producers": "accept"}, replication_factor=3)
+    create_topic(bootstrap, topic, 4, {"ordered.delivery.stock.producers": "accept"}, replication_factor=3)
     with Load(bootstrap, topic, {"topic.metadata.refresh.interval.ms": 1_000}) as load:
         load.wait_for_more(500)
         killed_meanwhile(processes, who, topic, 8)

@@ -84,7 +84,7 @@ def test_stock_clients_continue_through_resizes(
 ) -> None:
     """Running librdkafka producers also continue after a removal of partitions, which changes the topic id."""
     bootstrap, topic = cluster.bootstrap, fresh_name("resized")
-    create_resizable(bootstrap, topic, INITIAL, {"ordered.delivery.legacy.producers": mode})
+    create_resizable(bootstrap, topic, INITIAL, {"ordered.delivery.stock.producers": mode})
     with all_stock_clients(bootstrap, topic, KEYS) as (loads, readers):
         for load in loads:
             wait_for_round(

@@ -1,6 +1,6 @@
 """Unmodified, deliberately slow consumers of all libraries read one topic through 4 -> 8 -> 16 -> 8 partitions.
 
-With ``ordered.delivery.legacy.consumers=hold`` every record is processed once and each key in order. ``accept``, the
+With ``ordered.delivery.stock.consumers=withhold`` every record is processed once and each key in order. ``accept``, the
 default, is the control: newer records overtake older ones, and a group that begins at the latest offset skips some
 records.
 """
@@ -54,7 +54,7 @@ def tried(cluster: Cluster, topic: str, mode: str) -> Tried:
             commands[library] = command()
         except pytest.skip.Exception as reason:
             missing[library] = str(reason)
-    configs = {} if mode == "accept" else {"ordered.delivery.legacy.consumers": mode}
+    configs = {} if mode == "accept" else {"ordered.delivery.stock.consumers": mode}
     verdicts, load = run_groups(cluster.bootstrap, topic, commands, configs, overtakes=mode == "accept")
     return Tried(verdicts, load, missing)
 
@@ -82,12 +82,14 @@ def test_accept_skips_records_of_new_partitions_for_a_group_with_latest(accepted
 
 @pytest.fixture(scope="module")
 def held(cluster: Cluster, fresh_name: Callable[[str], str]) -> Tried:
-    return tried(cluster, fresh_name("held"), "hold")
+    return tried(cluster, fresh_name("held"), "withhold")
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_hold_gives_slow_groups_every_record_once_and_each_key_in_order(held: Tried, library: str, reset: str) -> None:
+def test_withhold_gives_slow_groups_every_record_once_and_each_key_in_order(
+    held: Tried, library: str, reset: str
+) -> None:
     verdict = held.of(library, reset)
     assert (verdict.stuck, verdict.skipped, verdict.twice) == ("", [], [])
     assert (verdict.late, verdict.overtaking) == ([], [])

@@ -1,4 +1,4 @@
-"""Stock consumers of a topic with ``ordered.delivery.legacy.consumers=hold`` keep the order of keys (Hold.tla).
+"""Stock consumers of a topic with ``ordered.delivery.stock.consumers=withhold`` keep the order of keys (Hold.tla).
 
 A scenario returns its fault. With ``accept``, or with a rule switched off, the scenario must have a fault.
 """
@@ -36,15 +36,15 @@ SOON_S = 10.0
 """Longer than any response takes, and shorter than any hold lasts."""
 
 
-async def _stage(scenario: Scenario, seed: int, legacy: str, replicas: int, max_hold_ms: int) -> str:
+async def _stage(scenario: Scenario, seed: int, rule: str, replicas: int, max_hold_ms: int) -> str:
     async with trio.open_nursery() as nursery:
         cluster = SimCluster(nursery, seed)
         scene = GroupScene(cluster, nursery)
         try:
             await scene.start(1, replication_factor=replicas)
             await scene.configure(
-                ordered_delivery_legacy_consumers=legacy,
-                ordered_delivery_legacy_consumers_max_hold_ms=str(max_hold_ms),
+                ordered_delivery_stock_consumers=rule,
+                ordered_delivery_stock_consumers_max_withhold_ms=str(max_hold_ms),
             )
             return await scenario(scene, nursery)
         finally:
@@ -55,9 +55,9 @@ async def _stage(scenario: Scenario, seed: int, legacy: str, replicas: int, max_
 
 
 def run(
-    scenario: Scenario, *, legacy: str = "hold", replicas: int = 1, seed: int = 0, max_hold_ms: int = 600_000
+    scenario: Scenario, *, rule: str = "withhold", replicas: int = 1, seed: int = 0, max_hold_ms: int = 600_000
 ) -> str:
-    return run_deterministic(seed, partial(_stage, scenario, seed, legacy, replicas, max_hold_ms))
+    return run_deterministic(seed, partial(_stage, scenario, seed, rule, replicas, max_hold_ms))
 
 
 async def judged(scene: GroupScene, group: StockGroup, values: Collection[str], limit_s: float = 60.0) -> str:
@@ -161,7 +161,7 @@ def entries_of_the_partition_alone(patch: Patch) -> None:
 @pytest.mark.parametrize("scenario", [a_slow_reader, one_of_two_groups_is_slow, a_chain])
 def test_a_record_waits_for_the_older_ones_of_its_key(scenario: Scenario) -> None:
     assert run(scenario) == WELL
-    assert "out of order" in run(scenario, legacy="accept")
+    assert "out of order" in run(scenario, rule="accept")
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ async def a_revived_partition_keeps_its_commits(scene: GroupScene, tasks: trio.N
 
 def test_a_group_with_latest_skips_no_record_of_a_new_partition() -> None:
     assert run(a_group_with_latest) == WELL
-    assert "not delivered" in run(a_group_with_latest, legacy="accept")
+    assert "not delivered" in run(a_group_with_latest, rule="accept")
 
 
 def test_a_group_with_latest_skips_records_if_no_beginning_is_written(monkeypatch: Patch) -> None:
@@ -428,4 +428,4 @@ def test_slow_groups_keep_the_order_through_a_random_sequence_of_resizes(seed: i
 
 
 def test_without_holding_a_random_sequence_of_resizes_breaks_the_order() -> None:
-    assert any("out of order" in run(anything, seed=seed, legacy="accept") for seed in range(TRIES))
+    assert any("out of order" in run(anything, seed=seed, rule="accept") for seed in range(TRIES))

@@ -8,14 +8,14 @@ from typing import Any
 from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.broker.replication.fetch_session import FetchSession
-from anabranch.broker.replication.layout_admission import DeliveryRules, LegacyConsumers
+from anabranch.broker.replication.layout_admission import DeliveryRules, StockConsumerRule
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.broker.replication.stock_cap import NOTHING, StockCap
 from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from tests.support.broker.replica_cluster import KEY, ReplicaCluster
 
-HOLD = DeliveryRules(legacy_consumers=LegacyConsumers.HOLD)
+HOLD = DeliveryRules(stock_consumers=StockConsumerRule.WITHHOLD)
 RESIZED = Layout(2, 1, 1)
 
 

@@ -23,7 +23,7 @@ from tests.support.log.log_fixture import ManualClock
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 MISMATCH = KafkaError(ErrorCode.INVALID_PARTITION_METADATA, "another layout")
-LEGACY = KafkaError(ErrorCode.POLICY_VIOLATION, "names none")
+WITHOUT_LAYOUT = KafkaError(ErrorCode.POLICY_VIOLATION, "names none")
 Values = dict[tuple[str, tuple[str, ...]], float]
 
 
@@ -45,17 +45,17 @@ def of_topics(values: Values, name: str) -> dict[str, float]:
 def test_refusals_are_counted_by_topic() -> None:
     metrics = BrokerMetrics()
     refusals = LayoutRefusals(ManualClock(), metrics)
-    for key, error in [(T0, MISMATCH), (T0, MISMATCH), (U0, MISMATCH), (U0, LEGACY)]:
+    for key, error in [(T0, MISMATCH), (T0, MISMATCH), (U0, MISMATCH), (U0, WITHOUT_LAYOUT)]:
         refusals.note(key, error)
     assert metrics.layout_refusals.values == {("t",): 2, ("u",): 1}
-    assert metrics.legacy_refusals.values == {("u",): 1}
+    assert metrics.stock_refusals.values == {("u",): 1}
 
 
 def test_each_kind_of_refusal_is_logged_once_per_topic_and_interval() -> None:
     clock = ManualClock()
     refusals = LayoutRefusals(clock, BrokerMetrics())
     with capture_logs() as lines:
-        for key, error in [(T0, MISMATCH), (T0, MISMATCH), (U0, MISMATCH), (T0, LEGACY), (T0, LEGACY)]:
+        for key, error in [(T0, MISMATCH), (T0, MISMATCH), (U0, MISMATCH), (T0, WITHOUT_LAYOUT), (T0, WITHOUT_LAYOUT)]:
             refusals.note(key, error)
         clock.seconds = LOG_EVERY_S
         refusals.note(T0, MISMATCH)

@@ -15,7 +15,7 @@ from anabranch.broker.awaited_batches import SentBatch
 from anabranch.broker.client_session import IN_FLIGHT_S, ClientSession
 from anabranch.broker.log.producer_state import AppendOrigin, ProducerState
 from anabranch.broker.metadata_cache import TopicInfo
-from anabranch.broker.replication.layout_admission import LegacyProducers
+from anabranch.broker.replication.layout_admission import StockProducerRule
 from anabranch.broker.retry_order import GIVE_UP_S
 from anabranch.broker.stock_producers import REFRESH_AGAIN_S, StockProducers
 from anabranch.ordered_resize.layout import Layout
@@ -47,7 +47,7 @@ class Leader:
         self._partition: Any = SimpleNamespace(
             key=TopicPartition("t", 1),
             layout=Layout(4, 0, 4),
-            delivery=SimpleNamespace(legacy=LegacyProducers.VERIFY),
+            delivery=SimpleNamespace(stock_producers=StockProducerRule.VERIFY),
             log=SimpleNamespace(producers=self.state),
         )
         self._end = 0

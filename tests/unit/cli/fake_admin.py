@@ -125,7 +125,7 @@ class FakeAdmin:
             "delete.records.when.drained": "false",
             "cleanup.policy": "delete",
             "retention.ms": "604800000",
-            "ordered.delivery.legacy.consumers": "accept",
+            "ordered.delivery.stock.consumers": "accept",
             "ordered.delivery.retention.waits": "false",
             "ordered.delivery.retention.waits.max.ms": "86400000",
         }

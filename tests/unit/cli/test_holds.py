@@ -12,7 +12,7 @@ from anabranch.client.admin.types import HeldBy, PartitionHold
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_admin import SHRUNK, FakeAdmin
 
-HOLD = {"ordered.delivery.legacy.consumers": "hold"}
+HOLD = {"ordered.delivery.stock.consumers": "withhold"}
 SLOW = HeldBy("slow", 5, 0, 40, 20, 12_400, is_let_go=False)
 MUTE = HeldBy("mute", 5, 0, -1, -1, 300_000, is_let_go=True)
 

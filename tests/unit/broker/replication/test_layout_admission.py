@@ -9,7 +9,7 @@ from anabranch.broker.replication.layout_admission import (
     UNKNOWN,
     DeliveryRules,
     LayoutRefusedError,
-    LegacyProducers,
+    StockProducerRule,
     produce_admission,
 )
 from anabranch.ordered_resize.layout import Layout
@@ -160,7 +160,7 @@ def test_hole_29_the_refusal_names_the_client_config_to_change() -> None:
 
 def test_hole_29_reject_refuses_a_well_placed_key_and_accept_takes_a_misplaced_one() -> None:
     misrouted = keyed(key_of(5))
-    reject, accept = (DeliveryRules(True, legacy) for legacy in (LegacyProducers.REJECT, LegacyProducers.ACCEPT))
+    reject, accept = (DeliveryRules(True, rule) for rule in (StockProducerRule.REJECT, StockProducerRule.ACCEPT))
     assert refusal(1, GROWN, None, reject, keyed(key_of(1))) is ErrorCode.POLICY_VIOLATION
     assert refusal(1, NEVER_RESIZED, None, reject, misrouted) is ErrorCode.NONE
     assert refusal(1, GROWN, None, accept, misrouted) is ErrorCode.NONE
