@@ -25,7 +25,7 @@ from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.broker.topic_holds import CoordinatorAnswer, Limits, TopicHold
 from anabranch.ordered_resize.facts import Lineage
-from anabranch.ordered_resize.hold import Reader
+from anabranch.ordered_resize.progress import Reader
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from anabranch.protocol.generated.offset_for_leader_epoch import (
@@ -189,9 +189,16 @@ class ConsumerHolds:
             partition.stock_cap = decision.caps[index]
             if partition.stock_cap.at(now) > before:
                 partition.notify()
-        for group, _, q, f in decision.let_go:
-            self._metrics.holds_let_go.add(name, group)
-            logger.warning("hold.let_go", topic=name, group=group, partition=q, leader_epoch=f, after_s=max_hold_s)
+        for wait in decision.let_go:
+            self._metrics.holds_let_go.add(name, wait.group)
+            logger.warning(
+                "hold.let_go",
+                topic=name,
+                group=wait.group,
+                partition=wait.on,
+                leader_epoch=wait.epoch,
+                after_s=max_hold_s,
+            )
         for index in decision.coordinators_let_go:
             self._metrics.holds_let_go.add(name, "")
             logger.warning("hold.let_go", topic=name, coordinator=f"{OFFSETS_TOPIC}-{index}", after_s=max_hold_s)

@@ -7,9 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from anabranch.broker.replication.stock_cap import StockCap
+from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.facts import Facts, Lineage
-from anabranch.ordered_resize.hold import ANY_GROUP, Obstacle, Patience, Reader, Requirements
-from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET
+from anabranch.ordered_resize.hold import Patience, Requirements
+from anabranch.ordered_resize.progress import ANY_GROUP, Reader, ReadProgress
+from anabranch.protocol.sentinels import NO_EPOCH
 
 
 class CoordinatorAnswer(NamedTuple):
@@ -32,19 +34,15 @@ class Decision(NamedTuple):
     """The limit up to which each partition is served, and the waits that end because they lasted too long."""
 
     caps: dict[int, StockCap]
-    let_go: list[Obstacle]
+    let_go: list[Wait]
     coordinators_let_go: list[int]
     """Partitions of the offsets topic whose coordinators do not answer. Holds do not wait for their groups."""
 
 
 class HoldWait(NamedTuple):
-    """A group that one partition waits for, as DescribeHolds shows it; a number that is not known is -1."""
+    """A wait of one partition for a group, as DescribeHolds shows it."""
 
-    group: str
-    on: int
-    epoch: int
-    end_offset: int
-    position: int
+    wait: Wait
     waited_s: float
     is_let_go: bool
 
@@ -59,10 +57,10 @@ class TopicHold:
         """For each partition, the leader epoch in which its ends were answered. A later leader may have lower ends."""
         self.answers: dict[int, CoordinatorAnswer] = {}
         """The coordinators' answers by broker."""
-        self.waits: list[Obstacle] = []
-        """The pairs of partition and epoch that the led partitions name, and that groups have not processed yet."""
+        self.waits: list[Wait] = []
+        """The waits for groups that have not processed what the led partitions name."""
         self._requirements: tuple[tuple[int, tuple[int, ...]], Requirements] | None = None
-        self._groups = Patience[Obstacle]()
+        self._groups = Patience[tuple[str, int, int, int]]()
         self._coordinators = Patience[int]()
 
     # ------------------------------------------------------------ questions
@@ -103,14 +101,14 @@ class TopicHold:
         """Whether the led partitions wait for no group, not even for a future group."""
         if any(p not in self.facts.lineages for p in led):
             return False
-        return not self.requirements(led).obstacles(self.facts, [ANY_GROUP])
+        return not self.requirements(led).waits(ReadProgress(self.facts, [ANY_GROUP]))
 
     # ------------------------------------------------------------ decisions
 
     def decide(self, led: Collection[int], offsets_partitions: int, now: float, limits: Limits) -> Decision:
         """Decide the limit up to which each led partition is served until the next decision."""
         requirements = self.requirements(led)
-        of_any_group = requirements.obstacles(self.facts, [ANY_GROUP])
+        of_any_group = requirements.waits(ReadProgress(self.facts, [ANY_GROUP]))
         at_least = requirements.caps(self.facts, of_any_group)
         self.answers = {b: answer for b, answer in self.answers.items() if _is_fresh(answer, now, limits)}
         asked_at: dict[int, float] = {}
@@ -121,33 +119,28 @@ class TopicHold:
         silent = [k for k in range(offsets_partitions) if k not in asked_at]
         coordinators_let_go = self._coordinators.look(silent, now, limits.max_hold_s)
         readers = [reader for answer in self.answers.values() for reader in answer.readers]
-        self.waits = requirements.obstacles(self.facts, readers)
-        let_go = self._groups.look(self.waits, now, limits.max_hold_s)
-        waits = [wait for wait in self.waits if wait not in self._groups.released]
+        self.waits = requirements.waits(ReadProgress(self.facts, readers))
+        by_key = {wait.key: wait for wait in self.waits}
+        let_go = [by_key[key] for key in self._groups.look(by_key, now, limits.max_hold_s)]
+        waits = [wait for wait in self.waits if wait.key not in self._groups.released]
         if set(silent) - self._coordinators.released:
             waits += of_any_group
         caps = requirements.caps(self.facts, waits)
         fresh_until = min(asked_at.values(), default=now) + limits.lease_s
         return Decision({p: StockCap(caps[p], fresh_until, at_least[p]) for p in caps}, let_go, coordinators_let_go)
 
-    def since(self, obstacle: Obstacle) -> float:
-        """The time when the wait for one of ``waits`` began."""
-        return self._groups.since(obstacle)
+    def since(self, wait: Wait) -> float:
+        """The time when one of ``waits`` began."""
+        return self._groups.since(wait.key)
 
     def waits_of(self, p: int, now: float) -> list[HoldWait]:
         """The waits of one partition, for all partitions and epochs that it names, sorted by awaited partition."""
-        readers = [reader for answer in self.answers.values() for reader in answer.readers]
-        found = []
-        epochs = Requirements(self.facts, [p]).epochs
-        for wait in (wait for wait in self.waits if wait.epoch in epochs.get(wait.partition, ())):
-            group, life, q, f = wait
-            same = [reader for reader in readers if (reader.group, reader.life) == (group, life)]
-            positions = [reader.positions.get(q, NO_OFFSET) for reader in same]
-            end_offset = self.facts.ends.get(q, {}).get(f, NO_OFFSET)
-            is_let_go = wait in self._groups.released
-            position = max(positions, default=NO_OFFSET)
-            found.append(HoldWait(group, q, f, end_offset, position, now - self.since(wait), is_let_go))
-        return sorted(found, key=lambda wait: (wait.on, wait.epoch, wait.group))
+        named = Requirements(self.facts, [p]).pairs
+        found = [wait for wait in self.waits if (wait.on, wait.epoch) in named]
+        return [
+            HoldWait(wait, now - self.since(wait), wait.key in self._groups.released)
+            for wait in sorted(found, key=lambda wait: (wait.on, wait.epoch, wait.group))
+        ]
 
 
 def _is_fresh(answer: CoordinatorAnswer, now: float, limits: Limits) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from anabranch.ordered_resize.resize import Phase, losers_are_done, phases
 from anabranch.ordered_resize.snapshot import Snapshot
@@ -12,21 +12,38 @@ from anabranch.protocol.plurals import one_or_many
 from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.zk_schemas.topic import TopicZnode
 
+ITS_COMMITS: Final = "its commits"
+ITS_FLUSH: Final = "its flush callback"
+ITS_REBALANCE: Final = "the end of its rebalance"
+SOME_READER: Final = "a group that reads the topic"
+
 
 class Wait(NamedTuple):
-    """One wait of a partition. An unknown number is -1, an unknown owner None."""
+    """A wait until a group has processed a partition. An unknown number is -1, an unknown owner None."""
 
-    partition: int
-    from_epoch: int
+    partition: int = -1
+    """The partition that waits; -1 if several may wait, or if retention or a removal waits."""
+    from_epoch: int = -1
     """The partition's batches of this and later leader epochs wait."""
-    on: int
+    on: int = -1
     """The partition that has to be processed first."""
-    epoch: int
+    epoch: int = -1
     """The partition ``on`` has to be processed up to the end of this leader epoch."""
     offset: int = NO_OFFSET
     """The end of ``epoch``."""
     position: int = NO_OFFSET
     owner: str | None = None
+    group: str = ""
+    """The group; empty if it is the reader's own group, or if the wait is not for a group."""
+    life: int = 0
+    """Distinguishes the group from a deleted group of the same name."""
+    why: str = ""
+    """The awaited event in words, where it is not the position alone."""
+
+    @property
+    def key(self) -> tuple[str, int, int, int]:
+        """What stays the same while the group makes progress."""
+        return self.group, self.life, self.on, self.epoch
 
     def __str__(self) -> str:
         end = f"offset {self.offset}" if self.offset >= 0 else f"the end of epoch {self.epoch}, not known yet"

@@ -2,63 +2,38 @@
 
 A stock consumer has no gate. So the leader serves such a consumer no batch of a leader epoch above the cap. An entry of
 the lineage counts once it is satisfied for every group that reads the topic. The cap is just below the first entry that
-does not count. A group's position comes from the last answer of its coordinator. Each answer replaces the coordinator's
-previous answer, and a group that the new answer does not name is forgotten.
+does not count. ``progress`` decides which groups are waited for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
-from typing import Final, Generic, NamedTuple, TypeVar
+from collections.abc import Collection, Hashable, Iterable
+from typing import Generic, TypeVar
 
 from anabranch.ordered_resize import lineage
+from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.facts import Facts, is_over
+from anabranch.ordered_resize.progress import Pair, ReadProgress
 
 K = TypeVar("K", bound=Hashable)
-
-
-class Reader(NamedTuple):
-    """A group that reads the topic, from its coordinator's answer."""
-
-    group: str
-    life: int = 0
-    """Distinguishes the group from a deleted group of the same name."""
-    positions: Mapping[int, int] = {}
-    """The group's position by partition. A group without a position reads the partition's log from its start."""
-    reporting: frozenset[int] = frozenset()
-    """Partitions whose owner reports positions. The log start of these partitions does not count as a position."""
-
-
-ANY_GROUP: Final = Reader("")
-"""A group without any position. If an entry is satisfied for it, then for every group, even a future one."""
-
-
-class Obstacle(NamedTuple):
-    """A group that has not processed ``partition`` up to the end of ``epoch``. Another partition waits for this."""
-
-    group: str
-    life: int
-    partition: int
-    epoch: int
 
 
 class Requirements:
     """For given lineages: the pairs for which partitions wait in any of their entries, directly or indirectly.
 
-    A *pair* is a partition and a leader epoch; the partition has to be processed up to the end of that epoch. Removed
-    partitions are in no pair.
+    Removed partitions are in no pair.
     """
 
     __slots__ = ("_named_by", "epochs", "partitions")
 
     def __init__(self, known: Facts, partitions: Iterable[int]) -> None:
         self.partitions = tuple(partitions)
-        self._named_by: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._named_by: dict[Pair, list[tuple[int, int]]] = {}
         """By pair, the partitions that name the pair and the epochs of their entries."""
         self.epochs: dict[int, list[int]] = {}
         """By partition, the leader epochs of its pairs."""
         followed: dict[int, int] = {}
-        todo = [(p, lineage.EVERY_EPOCH) for p in self.partitions]
+        todo = [Pair(p, lineage.EVERY_EPOCH) for p in self.partitions]
         while todo:
             q, up_to = todo.pop()
             above, own = followed.get(q, lineage.BELOW_EVERY_EPOCH), known.lineages.get(q)
@@ -66,7 +41,7 @@ class Requirements:
                 continue
             followed[q] = up_to
             for entry in lineage.behind(own, above, up_to):
-                for pair in entry.losers.items():
+                for pair in map(Pair._make, entry.losers.items()):
                     if is_over(known, *pair):
                         continue
                     if pair not in self._named_by:
@@ -75,46 +50,34 @@ class Requirements:
                         todo.append(pair)
                     self._named_by[pair].append((q, entry.epoch))
 
-    def obstacles(self, known: Facts, readers: Iterable[Reader]) -> list[Obstacle]:
-        """The pairs that each group has not processed. ``known`` has ends and log starts, and is not changed."""
-        found = []
-        for reader in readers:
-            facts = _facts_of(known, reader)
-            found += [
-                Obstacle(reader.group, reader.life, q, f)
-                for q, f in self._named_by
-                if not lineage.is_satisfied(facts, q, f)
-            ]
-        return found
+    @property
+    def pairs(self) -> Collection[Pair]:
+        return self._named_by.keys()
 
-    def caps(self, known: Facts, obstacles: Iterable[Obstacle]) -> dict[int, int]:
-        """By partition, the highest leader epoch that is served while these obstacles exist; -1: none.
+    def waits(self, progress: ReadProgress) -> list[Wait]:
+        """The waits for groups that are not done with a pair."""
+        return [wait for pair in self._named_by for wait in progress.waits(pair)]
+
+    def caps(self, known: Facts, waits: Iterable[Wait]) -> dict[int, int]:
+        """By partition, the highest leader epoch that is served during these waits; -1: none.
 
         Batches of epochs above the lineage's ``as_of`` are served to no reader.
         """
         lowest: dict[int, int] = {}
-        missing = {(o.partition, o.epoch) for o in obstacles}
+        missing = {Pair(wait.on, wait.epoch) for wait in waits}
         todo = list(missing)
         while todo:
             for p, epoch in self._named_by[todo.pop()]:
                 if epoch >= lowest.get(p, lineage.EVERY_EPOCH):
                     continue
                 lowest[p] = epoch
-                waiting = {(p, f) for f in self.epochs.get(p, ()) if f >= epoch} - missing
+                waiting = {Pair(p, f) for f in self.epochs.get(p, ()) if f >= epoch} - missing
                 missing |= waiting
                 todo += waiting
         return {
             p: lowest[p] - 1 if p in lowest else known.lineages[p].as_of if p in known.lineages else -1
             for p in self.partitions
         }
-
-
-def _facts_of(known: Facts, reader: Reader) -> Facts:
-    facts = Facts()
-    facts.lineages, facts.ends, facts.log_starts = known.lineages, known.ends, known.log_starts
-    facts.positions = dict(reader.positions)
-    facts.unowned = set(known.log_starts) - reader.reporting
-    return facts
 
 
 class Patience(Generic[K]):

@@ -48,11 +48,11 @@ def _describe(ctx: RequestContext, name: str, index: int) -> DescribeHoldsRespon
                 group_id=wait.group,
                 from_partition=wait.on,
                 leader_epoch=wait.epoch,
-                end_offset=wait.end_offset,
+                end_offset=wait.offset,
                 position=wait.position,
-                waited_ms=int(wait.waited_s * 1000),
-                is_let_go=wait.is_let_go,
+                waited_ms=int(waited_s * 1000),
+                is_let_go=is_let_go,
             )
-            for wait in waits
+            for wait, waited_s, is_let_go in waits
         ],
     )

@@ -6,7 +6,7 @@ A scenario returns its fault. With ``accept``, or with a rule switched off, the 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 
 import pytest
@@ -17,9 +17,10 @@ from anabranch.broker.coordinator import readers
 from anabranch.broker.coordinator.counted import Creation
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.ordered_resize import lineage
-from anabranch.ordered_resize.facts import Facts
-from anabranch.ordered_resize.hold import Obstacle, Reader, Requirements
+from anabranch.ordered_resize.explain import Wait
+from anabranch.ordered_resize.hold import Requirements
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
+from anabranch.ordered_resize.progress import Reader, ReadProgress
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.sim_scheduler import run_deterministic
 from tests.sim.group_scenarios import CHILD, GroupScene
@@ -145,12 +146,13 @@ def no_commit_holds_no_group(patch: Patch) -> None:
 
 
 def the_first_group_opens(patch: Patch) -> None:
-    original = Requirements.obstacles
+    original = Requirements.waits
 
-    def obstacles(requirements: Requirements, known: Facts, found: Sequence[Reader]) -> list[Obstacle]:
-        return min((original(requirements, known, [reader]) for reader in found), key=len, default=[])
+    def waits(requirements: Requirements, progress: ReadProgress) -> list[Wait]:
+        alone = (ReadProgress(progress.facts, [reader]) for reader in progress.readers)
+        return min((original(requirements, of_one) for of_one in alone), key=len, default=[])
 
-    patch.setattr(Requirements, "obstacles", obstacles)
+    patch.setattr(Requirements, "waits", waits)
 
 
 def entries_of_the_partition_alone(patch: Patch) -> None:

@@ -6,11 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.ordered_resize.facts import Facts
-from anabranch.ordered_resize.hold import ANY_GROUP, Obstacle, Patience, Reader, Requirements
+from anabranch.ordered_resize.hold import Patience, Requirements
+from anabranch.ordered_resize.progress import ANY_GROUP, Reader, ReadProgress
 from tests.property.ordered_resize.test_lineage_naive import Naive, read
 from tests.support.resize.resize_histories import History, histories
 
 Data = st.DataObject
+Key = tuple[str, int, int, int]
+"""The key of a wait."""
 
 
 class Groups(Naive):
@@ -22,7 +25,7 @@ class Groups(Naive):
     def __init__(self) -> None:
         super().__init__()
         self.readers: list[Reader] = []
-        self.released: set[Obstacle] = set()
+        self.released: set[Key] = set()
 
     def is_past(self, reader: Reader, q: int, f: int) -> bool:
         reached = reader.positions.get(q, 0)
@@ -35,7 +38,7 @@ class Groups(Naive):
             return False
         entries = self.lineage[q][1] if q in self.lineage else []
         is_known = q in self.lineage and self.lineage[q][0] >= f
-        if Obstacle(*reader[:2], q, f) not in self.released and not (is_known and self.is_past(reader, q, f)):
+        if (reader.group, reader.life, q, f) not in self.released and not (is_known and self.is_past(reader, q, f)):
             return True
         return any(self.holds(reader, r, g) for e, losers in entries if e <= f for r, g in losers.items())
 
@@ -80,10 +83,10 @@ def test_batches_are_served_as_by_the_plain_recursion(taken: list[History], data
     numbers = sorted(set().union(*(history.parts for history in taken)))
     naive.readers = drawn_readers(data, numbers)
     requirements = Requirements(facts, numbers)
-    waits = requirements.obstacles(facts, naive.readers)
-    for released in (set[Obstacle](), {o for o in waits if data.draw(st.booleans())}, set(waits)):
+    waits = {wait.key: wait for wait in requirements.waits(ReadProgress(facts, naive.readers))}
+    for released in (set[Key](), {key for key in waits if data.draw(st.booleans())}, set(waits)):
         naive.released = released
-        found = requirements.caps(facts, set(waits) - released)
+        found = requirements.caps(facts, [wait for key, wait in waits.items() if key not in released])
         for p in numbers:
             for b in range(naive.lineage.get(p, (0,))[0] + 2):
                 assert (b <= found[p]) == naive.serves(p, b), (p, b)
@@ -91,8 +94,8 @@ def test_batches_are_served_as_by_the_plain_recursion(taken: list[History], data
 
 @settings(max_examples=100)
 @given(histories(), st.data())
-def test_without_obstacles_every_batch_is_served(taken: list[History], data: Data) -> None:
-    """A partition is held only if it has an obstacle. All lineages and ends are known here."""
+def test_without_waits_every_batch_is_served(taken: list[History], data: Data) -> None:
+    """A partition is held only if it waits for a group. All lineages and ends are known here."""
     naive, facts = drawn([taken[-1]], data)
     numbers = sorted(taken[-1].parts)
     for p in range(16):
@@ -102,9 +105,10 @@ def test_without_obstacles_every_batch_is_served(taken: list[History], data: Dat
     readers = drawn_readers(data, numbers)
     as_of = {p: taken[-1].parts[p].epoch for p in numbers}
     requirements = Requirements(facts, numbers)
-    waits = requirements.obstacles(facts, readers)
+    progress = ReadProgress(facts, readers)
+    waits = requirements.waits(progress)
     held = {p for p, cap in requirements.caps(facts, waits).items() if cap < as_of[p]}
-    assert held == {p for p in numbers if Requirements(facts, [p]).obstacles(facts, readers)}
+    assert held == {p for p in numbers if Requirements(facts, [p]).waits(progress)}
     assert requirements.caps(facts, []) == as_of
 
 
@@ -115,8 +119,8 @@ def test_the_cap_for_any_group_is_at_most_the_cap_for_the_known_groups(taken: li
     numbers = sorted(set().union(*(history.parts for history in taken)))
     readers = [reader._replace(reporting=frozenset()) for reader in drawn_readers(data, numbers)]
     requirements = Requirements(facts, numbers)
-    to_any_group = requirements.caps(facts, requirements.obstacles(facts, [ANY_GROUP]))
-    found = requirements.caps(facts, requirements.obstacles(facts, readers))
+    to_any_group = requirements.caps(facts, requirements.waits(ReadProgress(facts, [ANY_GROUP])))
+    found = requirements.caps(facts, requirements.waits(ReadProgress(facts, readers)))
     assert all(to_any_group[p] <= found[p] for p in numbers)
 
 

@@ -7,7 +7,7 @@ import math
 from anabranch.broker.replication.stock_cap import NOTHING, StockCap
 from anabranch.broker.topic_holds import CoordinatorAnswer, Decision, Limits, TopicHold
 from anabranch.ordered_resize.facts import Lineage
-from anabranch.ordered_resize.hold import Obstacle, Reader
+from anabranch.ordered_resize.progress import Reader
 from anabranch.zk_schemas.partition_state import LineageEntry as Entry
 
 LIMITS = Limits(lease_s=3.0, max_hold_s=60.0)
@@ -90,7 +90,7 @@ def test_a_group_is_released_after_max_hold_while_a_later_group_is_still_awaited
     answered(topic, 30, BEHIND, other)
     assert not decided(topic, 30).let_go
     answered(topic, 60, BEHIND, other)
-    assert decided(topic, 60).let_go == [Obstacle("g", 1, 0, 0)]
+    assert [wait.key for wait in decided(topic, 60).let_go] == [("g", 1, 0, 0)]
     assert cap(topic, 60) == -1 and not decided(topic, 60).let_go, "a release is reported once"
     answered(topic, 61, BEHIND, other._replace(positions={0: 100}))
     assert cap(topic, 61) == 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from anabranch.ordered_resize.facts import Facts, Lineage
-from anabranch.ordered_resize.hold import ANY_GROUP, Obstacle, Patience, Reader, Requirements
+from anabranch.ordered_resize.hold import Patience, Requirements
+from anabranch.ordered_resize.progress import ANY_GROUP, Reader, ReadProgress
 from anabranch.zk_schemas.partition_state import LineageEntry as Entry
 
 
@@ -26,9 +27,10 @@ def chain() -> Facts:
     return facts
 
 
-def cap(facts: Facts, partition: int, *readers: Reader, released: tuple[Obstacle, ...] = ()) -> int:
+def cap(facts: Facts, partition: int, *readers: Reader, released: tuple[str, int, int, int] | None = None) -> int:
     requirements = Requirements(facts, [partition])
-    return requirements.caps(facts, set(requirements.obstacles(facts, readers)) - set(released))[partition]
+    waits = requirements.waits(ReadProgress(facts, readers))
+    return requirements.caps(facts, [wait for wait in waits if wait.key != released])[partition]
 
 
 def test_every_group_is_waited_for() -> None:
@@ -77,15 +79,18 @@ def test_with_unknown_groups_a_topic_is_held_at_the_lowest_entry_that_is_not_ove
 def test_max_hold_releases_one_group_from_one_epoch_only() -> None:
     facts = chain()
     mute, slow = Reader("mute", 1), Reader("slow", 1, {0: 50})
-    found = Requirements(facts, [1]).obstacles(facts, [mute, slow])
-    assert found == [Obstacle("mute", 1, 0, 0), Obstacle("slow", 1, 0, 0)]
-    assert cap(facts, 1, mute, slow, released=(Obstacle("mute", 1, 0, 0),)) == -1
-    assert cap(facts, 1, mute, released=(Obstacle("mute", 1, 0, 0),)) == 1
-    assert cap(facts, 3, mute, released=(Obstacle("mute", 1, 1, 0),)) == -1, "partition 0 is still to be processed"
+    found = Requirements(facts, [1]).waits(ReadProgress(facts, [mute, slow]))
+    assert [(*wait.key, wait.position, wait.offset) for wait in found] == [
+        ("mute", 1, 0, 0, -1, 100),
+        ("slow", 1, 0, 0, 50, 100),
+    ]
+    assert cap(facts, 1, mute, slow, released=("mute", 1, 0, 0)) == -1
+    assert cap(facts, 1, mute, released=("mute", 1, 0, 0)) == 1
+    assert cap(facts, 3, mute, released=("mute", 1, 1, 0)) == -1, "partition 0 is still to be processed"
 
 
 def test_a_recreated_group_is_not_released_with_the_earlier_one() -> None:
-    assert cap(chain(), 1, Reader("g", 2), released=(Obstacle("g", 1, 0, 0),)) == -1
+    assert cap(chain(), 1, Reader("g", 2), released=("g", 1, 0, 0)) == -1
 
 
 def test_the_time_limit_of_a_wait_begins_again_after_the_wait_has_ended() -> None:
