@@ -89,7 +89,7 @@ class BlockingClient(Generic[T]):
         self.close()
 
     def close(self, *, timeout_ms: float | None = None) -> None:
-        """Finish and disconnect. A client that never started does not start any more. Does nothing if it is closed.
+        """Finish and disconnect; does nothing if the client is not started, or closed already.
 
         A producer waits until its records are acknowledged or have failed, a consumer commits (with
         ``enable_auto_commit``) and leaves its group. After ``timeout_ms`` unfinished work is given up: records fail,
@@ -119,10 +119,10 @@ class BlockingClient(Generic[T]):
         if self._loop is not None and (self._loop.is_current or self._loop.is_served):
             raise IllegalStateError("a callback cannot close its client, which waits for the callback")
         with self._changing:
-            loop, closed = self._loop, self._closed
-            self._closed = True
-            if loop is None or closed:
+            loop = self._loop
+            if loop is None or self._closed:
                 return
+            self._closed = True
             self._on_closing()
             try:
                 loop.call(close)

@@ -243,15 +243,6 @@ def test_a_client_starts_when_it_is_first_used_but_not_by_metrics(broker: FakeBr
     admin.close()
 
 
-def test_a_client_that_is_closed_before_its_first_use_does_not_start(broker: FakeBroker) -> None:
-    consumer = Consumer("t", bootstrap_servers=broker.address)
-    consumer.close()
-    for call in (consumer.start, consumer.getone):
-        with pytest.raises(ClientClosedError, match="this Consumer is closed"):
-            call()
-    consumer.close()
-
-
 def test_a_slow_reader_gets_few_records_at_once() -> None:
     assert next_size(1, 0.0001, 500) == 8
     assert next_size(8, 0.0001, 500) == 64
