@@ -11,7 +11,7 @@ import functools
 import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -200,8 +200,12 @@ class LoopThread:
             raise IllegalStateError("a callback runs in the client's own thread, so it cannot wait for the client")
         call = Call(function, on_lost)
         self._calls.add(call)
-        self.call_soon(functools.partial(self._start_call, call))
+        self.call_soon(functools.partial(self._start_task, self._carry_out, call))
         return call
+
+    def run_task(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run an async function until the loop ends. Its error ends the loop, so that no call waits for it."""
+        self.call_soon(functools.partial(self._start_task, function))
 
     def wait(self, call: Call, timeout_s: float = -1) -> bool:
         """Wait until the call is over, at most ``timeout_s``; cancel it if a signal interrupts the wait."""
@@ -229,9 +233,9 @@ class LoopThread:
         """Return when the thread has ended, or after ``timeout_s``."""
         self._thread.join(timeout_s)
 
-    def _start_call(self, call: Call) -> None:
+    def _start_task(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         if not self._stopping.is_set():
-            self._tasks.start_soon(self._carry_out, call)
+            self._tasks.start_soon(function, *args)
 
     async def _carry_out(self, call: Call) -> None:
         self._calls.discard(call)

@@ -89,10 +89,9 @@ class RecordHandle:
         if self._error is None:
             self._taken().add_done_callback(lambda _: callback(self))
             return
-        try:
-            callback(self)
-        except Exception:
-            _log.exception("a callback for the outcome of a record raised an error")
+        callbacks = self._producer._client._accumulator.callbacks
+        callbacks.add(functools.partial(callback, self))
+        callbacks.run()
 
     def _taken(self) -> AsyncRecordHandle:
         """The handle that the loop has for the record, as soon as the loop has taken the record."""
@@ -138,7 +137,8 @@ class Producer(BlockingClient[AsyncProducer]):
     The end of ``with`` waits until all records are acknowledged or have failed. After an exception, also Ctrl-C, it
     does not wait, and unacknowledged records fail: catch ``KeyboardInterrupt`` inside the block.
 
-    Serializers run in the thread that sends. The records of one thread keep their order. When the program ends without
+    Serializers run in the thread that sends. The records of one thread keep their order. A record that waits for room
+    or for its partition delays the records behind it, at most ``max_block_ms``. When the program ends without
     ``close``, the producer sends its records, for at most ``delivery_timeout_ms``.
     """
 
@@ -247,7 +247,8 @@ class Producer(BlockingClient[AsyncProducer]):
 
     def _on_start(self, loop: LoopThread) -> None:
         loop.call(self._made_progress)
-        loop.begin(self._take_for_ever)
+        self._client._accumulator.callbacks.contained = BaseException  # the caller is no thread of the program
+        loop.run_task(self._take_for_ever)
 
     async def _take_for_ever(self) -> None:
         while True:

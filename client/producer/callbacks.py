@@ -17,6 +17,8 @@ class Callbacks:
 
     def __init__(self) -> None:
         self._due: deque[Callable[[], object]] = deque()
+        self.contained: type[BaseException] = Exception
+        """What a callback may raise without an effect on the caller of ``run``."""
 
     def add(self, callback: Callable[[], object]) -> None:
         self._due.append(callback)
@@ -27,5 +29,5 @@ class Callbacks:
             callback = self._due.popleft()
             try:
                 callback()
-            except Exception:
+            except self.contained:
                 _log.exception("a callback for the outcome of a record raised an error")

@@ -73,7 +73,7 @@ def test_each_way_to_end_a_client_ends_its_thread_too(run_program: Program, kind
 WAITS = {
     "iterate": "for record in consumer: pass",
     "getone": "consumer.getone()",
-    "getmany": "consumer.getmany(timeout_ms=60_000)",
+    "getmany": "consumer.getmany(timeout_ms=600_000)",
     "batches": "next(consumer.batches())",
     "result": "producer.send('t', b'v').result()",
     "flush": "producer.send('t', b'v'); producer.flush()",
@@ -86,15 +86,16 @@ WAITS = {
 def test_ctrl_c_ends_each_wait_at_once_and_the_client_can_be_closed(
     broker: FakeBroker, run_program: Program, waits: str
 ) -> None:
-    """The program would wait for a minute. It is interrupted as soon as its main thread waits for the loop."""
+    """The program would wait for ten minutes, longer than it may run. It is interrupted once its main thread waits."""
     if waits in ("flush", "close", "result"):
         broker.faults[T] = deque([Fault(SILENCE)] * 9)
     done = run_program(f"""
-        import os, signal, sys, threading, time
+        import os, signal, sys, threading
         from anabranch import TopicPartition
         from anabranch.sync import Consumer, Producer
 
-        producer = Producer(bootstrap_servers=BOOTSTRAP, linger_ms=60_000)
+        limits = dict.fromkeys(["linger_ms", "request_timeout_ms", "max_block_ms"], 600_000)
+        producer = Producer(bootstrap_servers=BOOTSTRAP, delivery_timeout_ms=1_200_000, **limits)
         consumer = Consumer(bootstrap_servers=BOOTSTRAP, group_id=None)
         consumer.assign([TopicPartition("t", 0)])
         producer.start()
@@ -102,17 +103,15 @@ def test_ctrl_c_ends_each_wait_at_once_and_the_client_can_be_closed(
 
         def interrupt() -> None:
             while "finished" not in (sys._current_frames()[main].f_code.co_name):
-                time.sleep(0.01)  # polls: the condition of the loop
+                threading.Event().wait(0.001)  # polls: the condition of the loop
             os.kill(os.getpid(), signal.SIGINT)
 
         threading.Thread(target=interrupt).start()
-        began = time.monotonic()
         try:
             {WAITS[waits]}
         except KeyboardInterrupt:
             print("interrupted")
         consumer.close()
         producer.close(timeout_ms=10)
-        assert time.monotonic() - began < 30
     """)
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")

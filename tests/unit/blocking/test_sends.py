@@ -22,6 +22,7 @@ from anabranch import (
     TopicPartition,
 )
 from anabranch.blocking import client as client_module
+from anabranch.blocking import producer as producer_module
 from anabranch.blocking.loop_thread import Call, LoopThread
 from anabranch.blocking.producer import _size
 from anabranch.client.producer.accumulator import Accumulator
@@ -30,6 +31,11 @@ from tests.unit.client.fake_broker import SILENCE, FakeBroker, Fault
 
 T = TopicPartition("t", 0)
 DEADLINE_S = 20.0
+
+
+def block_briefly(producer: Producer) -> None:
+    """Let a started producer wait only 50 ms for metadata or room."""
+    object.__setattr__(producer.config, "max_block_ms", 50)
 
 
 def numbers(count: int) -> list[bytes]:
@@ -77,8 +83,9 @@ def test_a_bad_argument_and_a_serializer_that_raises_are_errors_of_the_call(brok
 
 
 def test_a_topic_or_partition_that_does_not_exist_is_an_error_of_the_call(broker: FakeBroker) -> None:
-    with Producer(bootstrap_servers=broker.address, max_block_ms=1_000) as producer:
+    with Producer(bootstrap_servers=broker.address) as producer:
         producer.send_and_wait("t", b"v")
+        block_briefly(producer)
         with pytest.raises(KafkaError, match="there is no partition 7"):
             producer.send("t", b"v", partition=7)
         with pytest.raises(KafkaTimeoutError):
@@ -88,8 +95,9 @@ def test_a_topic_or_partition_that_does_not_exist_is_an_error_of_the_call(broker
 
 def test_a_full_buffer_stops_the_sending_thread(broker: FakeBroker) -> None:
     broker.faults[T] = deque([Fault(SILENCE)] * 99)
-    settings: Any = {"buffer_memory": 40_000, "max_block_ms": 3_000, "linger_ms": 0, "request_timeout_ms": 60_000}
-    producer = Producer(bootstrap_servers=broker.address, **settings)
+    producer = Producer(bootstrap_servers=broker.address, buffer_memory=40_000, request_timeout_ms=60_000)
+    producer.partitions_for("t")
+    block_briefly(producer)
     sent: list[RecordHandle] = []
     with pytest.raises(BufferExhaustedError):
         sent.extend(producer.send("t", bytes(1_000)) for _ in range(1_000))
@@ -140,17 +148,18 @@ def test_a_handle_can_be_asked_after_the_producer_is_closed(broker: FakeBroker) 
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_calls_are_refused_when_a_callback_ends_the_thread_of_the_client(broker: FakeBroker, backend: str) -> None:
+def test_calls_are_refused_when_an_error_ends_the_thread_of_the_client(broker: FakeBroker, backend: str) -> None:
     producer: Any = Producer(bootstrap_servers=broker.address, backend=backend)
-    thread = producer.start()._loop
+    producer.send_and_wait("t", b"v")
+    thread = producer._loop
     waiting: list[Call] = []
 
-    def end(*_: object) -> None:
+    def end() -> None:
         waiting.append(Call(lambda: None))
         thread._calls.add(waiting[0])  # as a call of another thread at this moment
         raise SystemExit(3)
 
-    producer.send("t", b"v", on_delivery=end)
+    thread.call_soon(end)
     thread.join(DEADLINE_S)
     assert waiting[0].finished(DEADLINE_S)
     for call in (waiting[0].result, producer.flush, lambda: producer.send("t", b"v"), producer.close):
@@ -158,6 +167,42 @@ def test_calls_are_refused_when_a_callback_ends_the_thread_of_the_client(broker:
             call()
     client_module._end_all()  # as at the end of the program
     producer.close()
+
+
+def test_calls_are_refused_when_the_task_that_takes_records_ends(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def size(*_: object) -> int:
+        if threading.current_thread() is threading.main_thread():
+            return 100
+        raise RuntimeError("a fault of the client")
+
+    monkeypatch.setattr(producer_module, "estimate_record_bytes", size)
+    producer: Any = Producer(bootstrap_servers=broker.address)
+    producer.send("t", b"v", headers={"name": b"v"})
+    producer._loop.join(DEADLINE_S)
+    for call in (producer.flush, lambda: producer.send("t", b"v"), producer.close):
+        with pytest.raises(ClientClosedError, match="a fault of the client"):
+            call()
+    client_module._end_all()  # as at the end of the program
+
+
+def leave(*_: object) -> None:
+    raise SystemExit(3)
+
+
+LOGGED = ["a callback for the outcome of a record raised an error"]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_callback_that_ends_the_program_is_logged_and_stops_nothing(
+    broker: FakeBroker, backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Producer(bootstrap_servers=broker.address, backend=backend) as producer:
+        producer.send("t", b"v", on_delivery=leave)
+        producer.flush()
+        assert caplog.messages == LOGGED
+        assert producer.send_and_wait("t", b"v").offset == 1
 
 
 def test_a_signal_handler_may_wait_for_the_client_in_the_middle_of_a_send(broker: FakeBroker) -> None:
@@ -219,6 +264,22 @@ def test_records_that_find_no_room_wait_together(broker: FakeBroker, monkeypatch
     assert seen == [handles[-1]]
     producer.close(timeout_ms=1)
     assert all(handle.done() for handle in handles)
+
+
+def test_a_callback_of_a_record_without_room_that_ends_the_program_is_logged_and_stops_nothing(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = Producer(bootstrap_servers=broker.address)
+    producer.send_and_wait("t", b"v")
+    block_briefly(producer)
+    with monkeypatch.context() as patch:
+        patch.setattr(Accumulator, "has_room", lambda _self, _size, queued_bytes=None: queued_bytes is not None)
+        late = producer.send("t", b"v", on_delivery=leave)
+        assert isinstance(late.exception(timeout=DEADLINE_S), BufferExhaustedError)
+        late.add_done_callback(leave)
+        assert caplog.messages == LOGGED * 2
+    assert producer.send_and_wait("t", b"v").offset == 1
+    producer.close()
 
 
 @pytest.mark.parametrize("how", ["close", "error"])
