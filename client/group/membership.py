@@ -690,11 +690,10 @@ class GroupMembership:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], scope: anyio.CancelScope
     ) -> None:
         try:
-            with scope:
+            with scope, contextlib.suppress(KafkaError, ClientClosedError):  # the next commit has newer offsets
                 if self._starts_settled is not None:
                     await self._starts_settled.wait()
-                await self._commit(offsets)
-        except (KafkaError, ClientClosedError):
-            pass  # the next commit has newer offsets
+                if not scope.cancel_called:  # a newer commit may be sent already, and this one is sent without a pause
+                    await self._commit(offsets)
         finally:
             self._background_commit = None

@@ -37,6 +37,24 @@ def test_a_background_commit_never_overwrites_a_later_commit(run: Run) -> None:
     run(check)
 
 
+def test_a_background_commit_that_has_not_begun_sends_nothing_after_a_later_commit(run: Run) -> None:
+    async def check() -> None:
+        link = ScriptedLink([T0])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link, enable_auto_commit=True, auto_commit_interval_ms=0)
+            await member.poll_until(lambda: member.held == {T0})
+            await anyio.wait_all_tasks_blocked()
+            link.committed.clear()
+            member.subscription.state(T0).seek(4)
+            await member.coordinator.poll()  # its commit is a task that has not run yet
+            member.subscription.state(T0).seek(25)
+            await member.coordinator.commit(member.coordinator.consumed())
+            await anyio.wait_all_tasks_blocked()
+            assert link.committed == [{T0: 25}]
+
+    run(check)
+
+
 def test_commit_news_skips_offsets_that_this_member_has_committed(run: Run) -> None:
     """The offset is committed again after a commit of another offset, and after a commit without a response."""
 
