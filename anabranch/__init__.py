@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from anabranch.client import (
         AppendedRecord,
         BlockedPartition,
+        Cluster,
         ClusterDescription,
         ConfigEntry,
         ConfigError,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         RecordMetadata,
         Records,
         TopicDescription,
+        TopicListing,
         UpgradeType,
         WaitsFor,
     )
@@ -71,6 +73,7 @@ __all__ = [
     "BufferExhaustedError",
     "ClientClosedError",
     "ClientFailedError",
+    "Cluster",
     "ClusterDescription",
     "CommitFailedError",
     "ConfigEntry",
@@ -108,6 +111,7 @@ __all__ = [
     "RefusedWithBatchError",
     "RetriableError",
     "TopicDescription",
+    "TopicListing",
     "TopicPartition",
     "UnassignedParentError",
     "UpgradeType",

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
         NewTopic,
         PartitionReassignment,
         TopicDescription,
+        TopicListing,
     )
+    from anabranch.client.cluster import Cluster
     from anabranch.client.consumer.consumer import Consumer
     from anabranch.client.group.coordinator_link import OffsetAndMetadata
     from anabranch.client.net.offsets import OffsetAndTimestamp
@@ -38,6 +40,7 @@ __all__ = [
     "Admin",
     "AppendedRecord",
     "BlockedPartition",
+    "Cluster",
     "ClusterDescription",
     "ConfigEntry",
     "ConfigError",
@@ -60,6 +63,7 @@ __all__ = [
     "RecordMetadata",
     "Records",
     "TopicDescription",
+    "TopicListing",
     "UpgradeType",
     "WaitsFor",
 ]
@@ -78,7 +82,9 @@ _MODULES = {
         "NewTopic",
         "PartitionReassignment",
         "TopicDescription",
+        "TopicListing",
     ),
+    "cluster": ("Cluster",),
     "config": ("ConfigError",),
     "consumer.consumer": ("Consumer",),
     "group.coordinator_link": ("OffsetAndMetadata",),

@@ -40,6 +40,8 @@ class CreatedTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicListing:
+    """A topic in the list of all topics."""
+
     name: str
     topic_id: uuid.UUID
     internal: bool

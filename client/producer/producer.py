@@ -352,6 +352,8 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
 
         The records stay together and in the partition, whatever their keys: the caller is responsible for the order of
         the keys, as with ``send(partition=)``. Only a broker's limit or a resize splits the batch. Waits as ``send``.
+        In a compacted topic keys that a resize moved get no tombstone in their previous partition, as they do with
+        ``send``. So their older values stay there, and use space.
         """
         self._ensure_open()
         batch.check_size(self._config.max_request_size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -54,6 +55,12 @@ def test_every_exported_name_exists_and_an_unknown_one_raises() -> None:
         assert ours is theirs or (name in {"Admin", "Consumer", "Producer"} and issubclass(ours, theirs))
     with pytest.raises(AttributeError, match="no attribute 'Producr'"):
         client.Producr
+
+
+def test_the_types_that_list_topics_returns_are_exported() -> None:
+    for kind in (anabranch.Producer, anabranch.Consumer):
+        assert get_type_hints(kind.list_topics)["return"] is anabranch.Cluster
+    assert get_type_hints(anabranch.Admin.list_topics)["return"] == list[anabranch.TopicListing]
 
 
 def test_modules_of_the_user_do_not_hide_those_of_the_package(tmp_path: Path) -> None:
