@@ -49,7 +49,7 @@ from anabranch.controller.outcome import Outcome
 from anabranch.controller.request_batch import BrokerRequest, RequestBatch
 from anabranch.controller.resize import draining, expiry
 from anabranch.controller.resize.groups import BrokerLink
-from anabranch.controller.resize.waits import DrainWait, changed_waits
+from anabranch.controller.resize.waits import DrainWait, Round, changed_waits
 from anabranch.controller.senders import Senders
 from anabranch.controller.store import ControllerMovedError, GuardedStore, ImageStaleError
 from anabranch.protocol.types import TopicPartition
@@ -225,10 +225,10 @@ class ActiveController:
         while True:
             await trio.sleep(self._config.partition_drain_check_interval_ms / 1000)
             if any(view.marked(topic) for topic in self.image.topics.values()):
-                found: dict[TopicPartition, DrainWait] = {}
+                found = Round({}, set())
                 with self._background.guard("partition-drain", passes=ControllerMovedError):
                     found = await draining.drain(lambda: self._context, link, holders)
-                for wait in changed_waits(self.waits, found):
+                for wait in changed_waits(self.waits, found.waits):
                     logger.info("resize.waits", **wait)
                 self._note_waits(draining.waits_after(self.image, self.waits, found))
                 self._events.put(DrainsDue())

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import trio
 
-from anabranch.controller.image import Hold, LiveBroker
+from anabranch.controller.image import Hold, Leftover, LiveBroker
 from anabranch.controller.request_batch import BrokerRequest
 from anabranch.protocol.types import TopicPartition
 
@@ -121,6 +121,21 @@ class DrainsDue:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionProcessed:
+    """Every group has processed a marked partition. ``of`` is the partition that was asked about."""
+
+    of: Leftover
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasBehind:
+    """Brokers whose replicas are not in sync kept a leader from deleting the records of a marked partition in time."""
+
+    of: Leftover
+    brokers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class HoldsFound:
     """Holds on retention by time are to be sent to leaders."""
 
@@ -179,6 +194,8 @@ Mark: TypeAlias = (
     | ResizesDue
     | QuestionsDue
     | DrainsDue
+    | PartitionProcessed
+    | ReplicasBehind
     | HoldsFound
     | AutoscaleDue
     | ReadAgainDue

@@ -77,6 +77,20 @@ class Ending:
     """The highest log end of the deleted replicas."""
 
 
+class Leftover(NamedTuple):
+    """A marked partition with records, or without records but perhaps not processed by all groups.
+
+    A leader of a later epoch must not delete the records: in the later epoch, a grow may already count the partition
+    again. An answer about another ``end_offset``, leader epoch or incarnation does not count.
+    """
+
+    tp: TopicPartition
+    leader: int
+    leader_epoch: int
+    incarnation: int
+    end_offset: int
+
+
 class Hold(NamedTuple):
     """A partition's records from ``offset`` on are held for ``group``; ``group`` is empty if unknown."""
 

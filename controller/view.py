@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Container, Mapping, Sequence
 
-from anabranch.controller.image import ClusterImage, PartitionImage, TopicImage
+from anabranch.controller.image import ClusterImage, Leftover, PartitionImage, TopicImage
 from anabranch.ordered_resize import resize
 from anabranch.ordered_resize.explain import request_effect, resize_waits
 from anabranch.ordered_resize.layout import Layout
@@ -117,6 +117,18 @@ def drainable(topic: TopicImage, partitions: Container[int] | None = None) -> li
         and (partitions is None or p in partitions)
         and resize.phase_of(snapshot, p) is Phase.DRAINING
     ]
+
+
+def leftover(topic: TopicImage, index: int) -> Leftover | None:
+    """A marked partition as its present leader reported it; None without a report."""
+    partition = topic.partitions.get(index)
+    if partition is None or partition.state is None or partition.ending is None:
+        return None
+    state, ending = partition.state, partition.ending
+    if ending.leader_epoch != state.leader_epoch:
+        return None
+    tp = TopicPartition(topic.name, index)
+    return Leftover(tp, state.leader, state.leader_epoch, partition.incarnation, ending.end_offset)
 
 
 def is_empty(topic: TopicImage, partition: int) -> bool:

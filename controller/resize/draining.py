@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
 from anabranch.controller import view
 from anabranch.controller.context import Context
-from anabranch.controller.events import ResizesDue
-from anabranch.controller.image import ClusterImage, OffsetQuestion, TopicImage
+from anabranch.controller.events import PartitionProcessed, ReplicasBehind
+from anabranch.controller.image import ClusterImage, Leftover, OffsetQuestion, TopicImage
 from anabranch.controller.resize import owners
 from anabranch.controller.resize.groups import (
     BrokerLink,
@@ -29,7 +28,7 @@ from anabranch.controller.resize.groups import (
     read_groups,
     unprocessed,
 )
-from anabranch.controller.resize.waits import DrainWait
+from anabranch.controller.resize.waits import DrainWait, Round
 from anabranch.controller.topic_config import topic_values
 from anabranch.ordered_resize.explain import listed, named
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted
@@ -37,38 +36,21 @@ from anabranch.ordered_resize.resize import is_stored
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from anabranch.protocol.plurals import one_or_many
-from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
 logger = structlog.get_logger(__name__)
 _REPLICAS_ANSWER_WITHIN_MS = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class Leftover:
-    """A marked partition with records. A leader of a later epoch must not delete these records.
-
-    In the later epoch, a grow may already count the partition again.
-    """
-
-    tp: TopicPartition
-    leader: int
-    leader_epoch: int
-    incarnation: int
-    end_offset: int
-
-
 def leftovers(topic: TopicImage, partitions: Container[int] | None = None) -> list[Leftover]:
     """Draining partitions that still have records; ``partitions`` limits them."""
     found = []
     for index in view.drainable(topic, partitions):
-        partition = topic.partitions[index]
-        state, ending = partition.state, partition.ending
-        if state is None or ending is None or ending.leader_epoch != state.leader_epoch:
+        left, ending = view.leftover(topic, index), topic.partitions[index].ending
+        if left is None or ending is None:
             continue
         if OffsetQuestion.START not in ending.asked and 0 <= ending.log_start_offset < ending.end_offset:
-            tp = TopicPartition(topic.name, index)
-            found.append(Leftover(tp, state.leader, state.leader_epoch, partition.incarnation, ending.end_offset))
+            found.append(left)
     return found
 
 
@@ -92,7 +74,7 @@ def standing(image: ClusterImage, topic: TopicImage) -> dict[int, DrainWait]:
 
 
 def waits_after(
-    image: ClusterImage, before: Mapping[TopicPartition, DrainWait], found: Mapping[TopicPartition, DrainWait]
+    image: ClusterImage, before: Mapping[TopicPartition, DrainWait], found: Round
 ) -> dict[TopicPartition, DrainWait]:
     """The waits of marked partitions after a round: the waits ``found`` in it, and the waits ``before`` that may go on.
 
@@ -102,9 +84,9 @@ def waits_after(
     lasting = {
         tp: wait
         for tp, wait in before.items()
-        if tp in marked and not view.is_processed(image.topics[tp.topic], tp.partition)
+        if tp in marked - found.processed and not view.is_processed(image.topics[tp.topic], tp.partition)
     }
-    return lasting | {tp: wait for tp, wait in found.items() if tp in marked}
+    return lasting | {tp: wait for tp, wait in found.waits.items() if tp in marked}
 
 
 class Holders:
@@ -159,14 +141,14 @@ class Holders:
         return wait
 
 
-async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holders) -> dict[TopicPartition, DrainWait]:
-    """Run one round: delete records that every group has read. Returns the waits of the other partitions.
+async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holders) -> Round:
+    """Run one round: delete records that every group has read. The results are reported to the queue, too.
 
     Questions take time, so ``current`` gives the context after each question. Meanwhile a partition may be removed,
     moved or created again, and another controller may be in office. An error about one partition does not stop the
     other partitions. Raises ``ControllerMovedError``.
     """
-    waits = await owners.confirm(current, link)
+    waits, processed = await owners.confirm(current, link)
     standing_waits, left = _left(current())
     waits |= standing_waits
     held = await holders.still_hold(link, current().image, left)
@@ -176,27 +158,30 @@ async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holde
     try:
         groups = (await read_groups(link, lambda: current().image, topics)).require_all() if left else []
     except UnknownGroupsError as error:
-        return waits | {leftover.tp: _not_learnt(error) for leftover in left}
+        return Round(waits | {leftover.tp: _not_learnt(error) for leftover in left}, processed)
     for leftover in left:
         try:
             wait = await holders.read_by_all(link, current().image, groups, leftover)
             if wait is None:
-                wait = await _delete(current, link, leftover)
+                wait = await _delete(current, link, leftover, processed)
         except (OSError, KafkaError, UnknownGroupsError) as error:
             wait = _not_learnt(error)
         if wait is not None:
             waits[leftover.tp] = wait
-    return waits
+    return Round(waits, processed)
 
 
 def _not_learnt(error: Exception) -> DrainWait:
     return DrainWait(f"the groups' positions: {error}")
 
 
-async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Leftover) -> DrainWait | None:
+async def _delete(
+    current: Callable[[], Context], link: BrokerLink, leftover: Leftover, processed: set[TopicPartition]
+) -> DrainWait | None:
     """Delete the records, if nothing has changed since the questions. Returns the wait for a broker that refuses.
 
-    Raises ``ControllerMovedError``, ``OSError``, ``KafkaError``.
+    If the records are deleted, the partition is added to ``processed``. Raises ``ControllerMovedError``, ``OSError``,
+    ``KafkaError``.
     """
     await current().store.confirm_office()
     image = current().image
@@ -210,20 +195,17 @@ async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Le
         or leftover not in leftovers(topic, [leftover.tp.partition])
     ):
         return None
-    ending = topic.partitions[leftover.tp.partition].ending
     answer = (await link.ask(leader, (_deletion(leftover), None)))[0]
     error = answer.topics[0].partitions[0].error_code
     if error == ErrorCode.REQUEST_TIMED_OUT and (behind := _behind(image, topic, leftover.tp.partition)):
-        if ending is not None:
-            ending.behind, ending.log_start_offset = behind, NO_OFFSET  # the leader may be empty: it is asked again
-            current().events.put(ResizesDue())
+        current().events.put(ReplicasBehind(leftover, behind))
         return DrainWait(
             f"{named('broker', behind)} to delete {one_or_many(len(behind), 'its', 'their')} records: not in sync"
         )
     if error != ErrorCode.NONE:
         return DrainWait(f"broker {leader.id} to delete its records: {ErrorCode.of(error).name}")
-    if ending is not None:
-        ending.is_processed, ending.behind = True, ()  # every group is done with the partition
+    processed.add(leftover.tp)
+    current().events.put(PartitionProcessed(leftover))
     topic_name, partition = leftover.tp
     logger.info("resize.drained", topic=topic_name, partitions=partition, end=leftover.end_offset)
     return None

@@ -13,8 +13,8 @@ import structlog
 
 from anabranch.controller import view
 from anabranch.controller.context import Context
-from anabranch.controller.events import BrokerAnswered, ResizesDue
-from anabranch.controller.image import Ending, OffsetQuestion, TopicImage
+from anabranch.controller.events import BrokerAnswered, PartitionProcessed, ReplicasBehind, ResizesDue
+from anabranch.controller.image import Ending, Leftover, OffsetQuestion, TopicImage
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.list_offsets import ListOffsetsRequest
 from anabranch.protocol.sentinels import NO_OFFSET
@@ -94,6 +94,27 @@ def on_offsets_answered(context: Context, event: BrokerAnswered) -> None:
             else:
                 ending.log_start_offset = found.offset
             context.events.put(ResizesDue())
+
+
+def on_partition_processed(context: Context, event: PartitionProcessed) -> None:
+    """Note that every group is done with a partition, if nothing has changed since the groups were asked."""
+    if (ending := _ending_of(context, event.of)) is not None:
+        ending.is_processed, ending.behind = True, ()
+
+
+def on_replicas_behind(context: Context, event: ReplicasBehind) -> None:
+    """Note the brokers that delay a deletion of records, and ask the leader again: it may be empty."""
+    if (ending := _ending_of(context, event.of)) is not None:
+        ending.behind, ending.log_start_offset = event.brokers, NO_OFFSET
+        context.events.put(ResizesDue())
+
+
+def _ending_of(context: Context, of: Leftover) -> Ending | None:
+    """The reports of the leader that was asked; None if the partition has changed since."""
+    topic = context.image.topics.get(of.tp.topic)
+    if topic is None or view.leftover(topic, of.tp.partition) != of:
+        return None
+    return topic.partitions[of.tp.partition].ending
 
 
 def _answer(ending: Ending, question: OffsetQuestion) -> int:

@@ -9,59 +9,50 @@ members nor for a group whose members do not keep order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from anabranch.controller import view
 from anabranch.controller.context import Context
-from anabranch.controller.image import ClusterImage, Ending, TopicImage
+from anabranch.controller.events import PartitionProcessed
+from anabranch.controller.image import ClusterImage, Leftover, TopicImage
 from anabranch.controller.resize.groups import BrokerLink, Group, UnknownGroupsError, ask_position, read_groups
-from anabranch.controller.resize.waits import DrainWait
+from anabranch.controller.resize.waits import DrainWait, Round
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.types import TopicPartition
 
 
-class _Emptied(NamedTuple):
-    """A marked partition without records. Perhaps the owners have not processed all of it."""
-
-    tp: TopicPartition
-    incarnation: int
-    end_offset: int
-    ending: Ending
-
-
-async def confirm(current: Callable[[], Context], link: BrokerLink) -> dict[TopicPartition, DrainWait]:
-    """Ask the groups about emptied partitions. Returns the waits of the partitions that are not processed.
+async def confirm(current: Callable[[], Context], link: BrokerLink) -> Round:
+    """Ask the groups about emptied partitions. A partition that all groups have processed is reported to the queue.
 
     Facts that are not available are asked for again in the next round.
     """
+    waits, processed = dict[TopicPartition, DrainWait](), set[TopicPartition]()
     found = [emptied for topic in current().image.topics.values() for emptied in _emptied(topic)]
     if not found:
-        return {}
+        return Round(waits, processed)
     groups = await read_groups(link, lambda: current().image, {emptied.tp.topic for emptied in found})
-    waits: dict[TopicPartition, DrainWait] = {}
     for emptied in found:
         try:
             wait = await _wait(link, current().image, groups.require_all(), emptied)
         except (OSError, KafkaError, UnknownGroupsError) as error:
             wait = DrainWait(f"the groups' positions: {error}")
         if wait is None:
-            emptied.ending.is_processed = True
+            processed.add(emptied.tp)
+            current().events.put(PartitionProcessed(emptied))
         else:
             waits[emptied.tp] = wait
-    return waits
+    return Round(waits, processed)
 
 
-def _emptied(topic: TopicImage) -> list[_Emptied]:
+def _emptied(topic: TopicImage) -> list[Leftover]:
     found = []
     for index in view.drainable(topic):
-        partition = topic.partitions[index]
-        if partition.ending is not None and view.is_empty(topic, index) and not view.is_processed(topic, index):
-            tp = TopicPartition(topic.name, index)
-            found.append(_Emptied(tp, partition.incarnation, partition.ending.end_offset, partition.ending))
+        emptied = view.leftover(topic, index)
+        if emptied is not None and view.is_empty(topic, index) and not view.is_processed(topic, index):
+            found.append(emptied)
     return found
 
 
-async def _wait(link: BrokerLink, image: ClusterImage, groups: Sequence[Group], emptied: _Emptied) -> DrainWait | None:
+async def _wait(link: BrokerLink, image: ClusterImage, groups: Sequence[Group], emptied: Leftover) -> DrainWait | None:
     tp, end = emptied.tp, emptied.end_offset
     for group in groups:
         committed = group.committed(tp, emptied.incarnation)

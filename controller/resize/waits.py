@@ -22,6 +22,14 @@ class DrainWait(NamedTuple):
     end_offset: int = NO_OFFSET
 
 
+class Round(NamedTuple):
+    """The results of one round of questions about marked partitions."""
+
+    waits: dict[TopicPartition, DrainWait]
+    processed: set[TopicPartition]
+    """The partitions that every group has processed."""
+
+
 def changed_waits(
     before: Mapping[TopicPartition, DrainWait], now: Mapping[TopicPartition, DrainWait]
 ) -> list[dict[str, str]]:

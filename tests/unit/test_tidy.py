@@ -191,6 +191,17 @@ def test_no_handler_of_the_controller_awaits() -> None:
     assert {path for path in awaiting if not path.startswith("controller/reads/")} == AWAITING
 
 
+def test_tasks_beside_the_queue_of_the_controller_change_no_object() -> None:
+    """They report to the queue by events: an object of the image may be an old one when an answer comes."""
+    assigned = [
+        f"{name}.py:{node.lineno} {ast.unparse(node)}"
+        for name in ("draining", "expiry", "owners")
+        for node in ast.walk(ast.parse((ROOT / "controller" / "resize" / f"{name}.py").read_text()))
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and ast.unparse(node.value) != "self"
+    ]
+    assert assigned == []
+
+
 def test_every_package_has_a_readme_and_is_typed() -> None:
     missing = [
         f"{package}/{name}"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from anabranch.controller.image import ClusterImage, Ending
-from anabranch.controller.resize import draining
-from anabranch.controller.resize.waits import DrainWait, changed_waits
+from anabranch.controller.events import PartitionProcessed, ReplicasBehind
+from anabranch.controller.image import ClusterImage, Ending, Leftover
+from anabranch.controller.resize import draining, ends
+from anabranch.controller.resize.waits import DrainWait, Round, changed_waits
 from anabranch.ordered_resize import resize
+from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
+from tests.support.controller.decisions import context_of
 from tests.support.controller.topic_images import image_of, resized
 from tests.support.resize.resized_topic import Topic
 
@@ -76,10 +81,46 @@ def test_a_partition_that_every_group_has_processed_waits_for_none(
 ) -> None:
     """The partition may stay for a while, because the highest marked partition is removed first."""
     topic = image_of(resized(4, 6, 4))
+    image = ClusterImage(1000, 1, topics={"t": topic})
+    for index in (4, 5):
+        topic.partitions[index].ending = Ending(1, end_offset=40)
+    reported = {TopicPartition("t", index) for index in processed}
+    before = {T3: COMMIT, T4: COMMIT, T5: COMMIT, U1: COMMIT}
+    assert draining.waits_after(image, before, Round(found, reported)) == after, "before the queue has the event"
     for index in (4, 5):
         topic.partitions[index].ending = Ending(1, end_offset=40, is_processed=index in processed)
-    image = ClusterImage(1000, 1, topics={"t": topic})
-    assert draining.waits_after(image, {T3: COMMIT, T4: COMMIT, T5: COMMIT, U1: COMMIT}, found) == after
+    assert draining.waits_after(image, before, Round(found, set())) == after
+
+
+OF = Leftover(T4, leader=1, leader_epoch=1, incarnation=9, end_offset=40)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        OF._replace(end_offset=41),
+        OF._replace(leader_epoch=0),
+        OF._replace(incarnation=8),
+        OF._replace(leader=2),
+        OF._replace(tp=U1),
+    ],
+    ids=["other-end", "former-leader-epoch", "former-incarnation", "other-leader", "deleted-topic"],
+)
+def test_a_report_about_a_partition_that_has_changed_since_does_not_count(of: Leftover) -> None:
+    topic = image_of(resized(4, 6, 4))
+    state = topic.state(4)
+    assert state is not None
+    topic.partitions[4].state = state.replace(leader=1)
+    topic.partitions[4].ending = ending = Ending(1, end_offset=40, log_start_offset=7)
+    context = context_of(ClusterImage(1000, 1, topics={"t": topic}))
+    before = dataclasses.replace(ending)
+    ends.on_partition_processed(context, PartitionProcessed(of))
+    ends.on_replicas_behind(context, ReplicasBehind(of, (3,)))
+    assert ending == before
+    ends.on_replicas_behind(context, ReplicasBehind(OF, (3,)))
+    assert (ending.behind, ending.log_start_offset) == ((3,), NO_OFFSET), "the leader is asked again"
+    ends.on_partition_processed(context, PartitionProcessed(OF))
+    assert (ending.behind, ending.is_processed) == ((), True)
 
 
 def test_explaining_a_merge_of_twice_as_many_partitions_takes_twice_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
