@@ -117,13 +117,14 @@ class ClientSession:
         return before is not None and before[:2] == (topic_id, layout_version) and now - before[2] < IN_FLIGHT_S
 
     def is_furthest(self, key: TopicPartition, batch: RecordBatch) -> bool:
-        """Note a batch of an idempotent producer; False if a later batch arrived before: this one is a repetition."""
+        """Whether no later batch of the same idempotent producer was noted. Otherwise this one is a repetition."""
+        epoch, sequence = self._furthest.get((key, batch.producer_id), (NO_EPOCH, NO_SEQUENCE))
+        return epoch != batch.producer_epoch or not 0 < sequence - batch.base_sequence < HALF_OF_ALL_SEQUENCES
+
+    def note_furthest(self, key: TopicPartition, batch: RecordBatch) -> None:
+        """Note a batch of an idempotent producer for which ``is_furthest`` holds."""
         named = (key, batch.producer_id)
-        epoch, sequence = self._furthest.get(named, (NO_EPOCH, NO_SEQUENCE))
-        if epoch == batch.producer_epoch and 0 < sequence - batch.base_sequence < HALF_OF_ALL_SEQUENCES:
-            return False
         _remember(self._furthest, named, (batch.producer_epoch, batch.base_sequence), self._max_retried)
-        return True
 
 
 K = TypeVar("K")

@@ -31,12 +31,12 @@ class Awaited(ABC):
     def __init__(self, partition: Partition, answer: PartitionProduceResponse, sent: SentBatch | None = None) -> None:
         self.partition = partition
         self.answer = answer
-        """The answer; valid once ``is_done`` is true."""
+        """The answer; valid once ``settle`` has returned True."""
         self._sent = sent
 
     @abstractmethod
-    def is_done(self) -> bool:
-        """Whether the answer is final."""
+    def settle(self) -> bool:
+        """Settle the answer if that is possible now. Returns whether it is final."""
 
     def refuse(self, code: ErrorCode) -> bool:
         """Answer with an error that makes the producer repeat the batch; always True."""
@@ -90,7 +90,7 @@ class AwaitedAppend(Awaited):
         super().__init__(partition, answer, sent)
         self._appended = Appended(partition, end_offset, all_in_sync=all_in_sync)
 
-    def is_done(self) -> bool:
+    def settle(self) -> bool:
         code = self._appended.outcome()
         if code is None:
             return False
@@ -110,15 +110,15 @@ class AwaitedInTerm(Awaited):
         super().__init__(partition, answer, sent)
         self._term = partition.term
 
-    def is_done(self) -> bool:
+    def settle(self) -> bool:
         partition = self.partition
         if not partition.leads_in(self._term):
             return self.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return self.has_answer() or (partition.failed and self.refuse(ErrorCode.KAFKA_STORAGE_ERROR))
+        return self.settle_in_term() or (partition.failed and self.refuse(ErrorCode.KAFKA_STORAGE_ERROR))
 
     @abstractmethod
-    def has_answer(self) -> bool:
-        """Whether the answer is final; called only while this broker leads the partition in the same term."""
+    def settle_in_term(self) -> bool:
+        """Like ``settle``; called only while this broker leads the partition in the same term."""
 
 
 class AwaitedRefusal(AwaitedInTerm):
@@ -134,7 +134,7 @@ class AwaitedRefusal(AwaitedInTerm):
         if self._sent is not None:
             self._sent.to_be_repeated()
 
-    def has_answer(self) -> bool:
+    def settle_in_term(self) -> bool:
         if self.partition.is_followed:
             if self._sent is not None:
                 self._sent.refused(ErrorCode.of(self.answer.error_code))
@@ -169,7 +169,7 @@ class AwaitedTurn(AwaitedInTerm):
 
     def take_turn(self) -> None:
         """Append the batch, unless it was answered already, for instance after a change of the leader."""
-        if self._append is not None and not self.is_done():
+        if self._append is not None and not self.settle():
             self._appended = self._append()
             self._free()
 
@@ -187,12 +187,12 @@ class AwaitedTurn(AwaitedInTerm):
         self._memory.hold(-self._held_bytes)
         self._held_bytes = 0
 
-    def has_answer(self) -> bool:
+    def settle_in_term(self) -> bool:
         appended = self._appended
         if appended is None:
             return self._append is None
         if isinstance(appended, Awaited):
-            if not appended.is_done():
+            if not appended.settle():
                 return False
             appended = appended.answer
         self.answer = appended
@@ -244,14 +244,14 @@ class DelayedProduce(DelayedOperation):
         self._purgatory.changed(self)
 
     def try_complete(self) -> None:
-        left = [awaited for awaited in self._waiting if not awaited.is_done()]
+        left = [awaited for awaited in self._waiting if not awaited.settle()]
         self._watch_only(left)
         if not left:
             self._complete()
 
     def expire(self) -> None:
         for awaited in self._waiting:
-            if not awaited.is_done():
+            if not awaited.settle():
                 awaited.refuse(ErrorCode.REQUEST_TIMED_OUT)
         self._watch_only([])
         self._complete()

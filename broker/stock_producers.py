@@ -180,6 +180,8 @@ class StockProducers:
                 is_last = not _is_awaited(session, key)
             else:
                 is_last = session.is_furthest(key, batch)
+                if is_last:
+                    session.note_furthest(key, batch)
                 _check_sequence(session, partition, batch, topic_id, version, now)
             is_moving = session.waits_for_leaders and _is_moving(batch, key.partition, *counts)
             if is_moving:

@@ -58,7 +58,7 @@ async def stand(zk: ZkStore, znode: ControllerZnode) -> Office | None:
         return None
     except ZkConnectionError:
         await wait_connected(zk)
-        if not await is_mine(zk):
+        if not await find_mine(zk):
             return None
         found_epoch, found_version = await _current_epoch(zk)
         return Office(found_epoch, found_version)
@@ -67,7 +67,7 @@ async def stand(zk: ZkStore, znode: ControllerZnode) -> Office | None:
 
 async def wait_for_vacancy(zk: ZkStore) -> None:
     """Return when there is no ``/controller``. Raises ``ControllerMovedError`` when the session is lost."""
-    await _wait_until(zk, _is_vacant)
+    await _wait_until(zk, _find_vacant)
 
 
 async def wait_until_deposed(zk: ZkStore) -> None:
@@ -77,12 +77,12 @@ async def wait_until_deposed(zk: ZkStore) -> None:
     """
 
     async def deposed(zk: ZkStore, watch: Watch) -> bool:
-        return await _is_vacant(zk, watch) or not await is_mine(zk)
+        return await _find_vacant(zk, watch) or not await find_mine(zk)
 
     await _wait_until(zk, deposed)
 
 
-async def _is_vacant(zk: ZkStore, watch: Watch) -> bool:
+async def _find_vacant(zk: ZkStore, watch: Watch) -> bool:
     return await zk.exists(paths.CONTROLLER, watch) is None
 
 
@@ -120,7 +120,7 @@ class _Signal:
         await self._event.wait()
 
 
-async def is_mine(zk: ZkStore) -> bool:
+async def find_mine(zk: ZkStore) -> bool:
     """Whether ``/controller`` belongs to this session."""
     found = await zk.exists(paths.CONTROLLER)
     return found is not None and found.ephemeral_owner == zk.session_id

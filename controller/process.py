@@ -10,7 +10,7 @@ import trio
 from anabranch.controller import features, view
 from anabranch.controller.active import ActiveController
 from anabranch.controller.config import ControllerConfig
-from anabranch.controller.controller_election import ensure_paths, is_mine, stand, wait_for_vacancy
+from anabranch.controller.controller_election import ensure_paths, find_mine, stand, wait_for_vacancy
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.registration import Registration
@@ -138,7 +138,7 @@ class _Process:
     async def _term(self, zk: ZkStore, left_because: str) -> None:
         """Wait until no controller is in office, stand for election, and stay in office until replaced."""
         config = self._config
-        if await is_mine(zk):
+        if await find_mine(zk):
             self.left_because = left_because
             logger.error("controller.left_office", controller_id=config.controller_id, reason=left_because)
         try:

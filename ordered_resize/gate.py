@@ -99,7 +99,7 @@ class Gate:
     __slots__ = ("_held", "facts")
 
     def __init__(self) -> None:
-        self.facts = Facts(self._note_caps)
+        self.facts = Facts(self._settle_all)
         self._held: dict[int, _Held] = {}
 
     # ------------------------------------------------------------ events
@@ -130,6 +130,7 @@ class Gate:
 
     def look(self, partition: int, epoch: int) -> GateState:
         """The state of a next batch of this leader epoch. Raises ``IllegalTransitionError``."""
+        self.settle(partition)
         held = self._held[partition]
         state = self._judge(partition, held, epoch)
         if state is not held.state and (held.state, state) not in MOVES:
@@ -150,19 +151,25 @@ class Gate:
     def cap(self, partition: int) -> int:
         """The highest leader epoch whose batches may be delivered, if no load is due; -1: none."""
         held = self._held[partition]
-        if held.cap_version != self.facts.version:
-            held.cap = lineage.cap(self.facts, partition)
-            held.cap_version = self.facts.version
-            held.lowest = min(held.lowest, held.cap)
-            if held.cap < held.loaded.cap:  # a position was lowered: the loaded state may change again
-                held.loaded = held.loaded._replace(cap=held.cap)
-                held.revoke = True
-        return held.cap
+        return held.cap if held.cap_version == self.facts.version else lineage.cap(self.facts, partition)
 
-    def _note_caps(self) -> None:
+    def settle(self, partition: int) -> None:
+        """Note what the facts mean for the partition: epochs are passed, or a lowered position makes a load stale."""
+        held = self._held[partition]
+        if held.cap_version == self.facts.version:
+            return
+        lineage.pass_satisfied(self.facts, partition)
+        held.cap = lineage.cap(self.facts, partition)
+        held.cap_version = self.facts.version
+        held.lowest = min(held.lowest, held.cap)
+        if held.cap < held.loaded.cap:  # a position was lowered: the loaded state may change again
+            held.loaded = held.loaded._replace(cap=held.cap)
+            held.revoke = True
+
+    def _settle_all(self) -> None:
         """Note lowered caps at once. A load becomes stale even if the cap rises again before the next ``look``."""
         for partition in self._held:
-            self.cap(partition)
+            self.settle(partition)
 
     def limit(self, partition: int) -> int:
         """The highest leader epoch whose batches are OPEN according to ``look``; ``BELOW_EVERY_EPOCH``: none."""
@@ -174,13 +181,14 @@ class Gate:
     def load_called(self, partition: int) -> Loaded:
         """The epochs that a load called now covers. The caller passes them to ``load_returned``."""
         known = self.facts.lineages[partition]
+        self.settle(partition)
         held = self._held[partition]
-        held.lowest = self.cap(partition)
+        held.lowest = held.cap
         return Loaded(held.lowest, known.floor)
 
     def load_returned(self, partition: int, called: Loaded) -> None:
         """Note that a load covers the epochs satisfied at its call, unless they were revoked since."""
-        self.cap(partition)
+        self.settle(partition)
         held = self._held[partition]
         held.loaded = Loaded(min(called.cap, held.lowest), called.floor)
 
@@ -188,7 +196,7 @@ class Gate:
         """Partitions that wait again after a load. The user's revoke callback is due once for each."""
         found = []
         for partition, held in self._held.items():
-            self.cap(partition)
+            self.settle(partition)
             if held.revoke:
                 held.revoke = False
                 found.append(partition)

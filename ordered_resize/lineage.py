@@ -85,16 +85,24 @@ def is_satisfied(facts: Facts, q: int, f: int) -> bool:
 
 
 def cap(facts: Facts, partition: int) -> int:
-    """The highest leader epoch whose batches may be delivered; -1: none. Epochs found satisfied stay passed."""
+    """The highest leader epoch whose batches may be delivered; -1: none."""
     known = facts.lineages.get(partition)
     if known is None:
         return -1
-    for entry in known.entries:
-        needed = required(facts, entry.losers)
-        if not all(is_satisfied(facts, q, f) for q, f in needed.items()):
-            return entry.epoch - 1
-        facts.pass_all(needed)
-    return known.as_of
+    return next((entry.epoch - 1 for entry in known.entries if not _may_pass(facts, entry)), known.as_of)
+
+
+def pass_satisfied(facts: Facts, partition: int) -> None:
+    """Note the epochs that are satisfied for the partition. They stay passed when the positions are forgotten."""
+    known = facts.lineages.get(partition)
+    for entry in known.entries if known is not None else ():
+        if not _may_pass(facts, entry):
+            return
+        facts.pass_all(required(facts, entry.losers))
+
+
+def _may_pass(facts: Facts, entry: LineageEntry) -> bool:
+    return all(is_satisfied(facts, q, f) for q, f in required(facts, entry.losers).items())
 
 
 def may_deliver(facts: Facts, partition: int, epoch: int) -> bool:

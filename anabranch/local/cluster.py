@@ -108,7 +108,7 @@ class LocalCluster:
         """Return when every broker responds and lists all brokers. Raises ``CommandError`` at the deadline."""
         with trio.move_on_after(READY_DEADLINE_S):
             for plan in self.brokers:
-                while not await self._knows_all(plan):
+                while not await self._ask_for_all(plan):
                     await trio.sleep(CHECK_EVERY_S)
             return
         children = self.supervisor.children.values()
@@ -116,7 +116,7 @@ class LocalCluster:
         reports = "; ".join(f"{child.name}: {child.last_lines(3) or 'no output'}" for child in down)
         raise CommandError(f"the cluster was not ready within {READY_DEADLINE_S:g} s: {reports}")
 
-    async def _knows_all(self, plan: ProcessPlan) -> bool:
+    async def _ask_for_all(self, plan: ProcessPlan) -> bool:
         with trio.move_on_after(CHECK_TIMEOUT_S):
             try:
                 async with Channel.open(RealNetwork(), HOST, plan.port, client_id="anabranch-up") as channel:

@@ -117,6 +117,8 @@ def _facts(view: View, start: Mapping[int, int]) -> Facts:
         facts.on_lineage(p, None, lineage.EVERY_EPOCH)
     for p, at in start.items():
         facts.on_position(p, at)
+    for p in start:
+        lineage.pass_satisfied(facts, p)
     return facts
 
 

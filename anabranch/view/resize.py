@@ -53,7 +53,7 @@ LOSS_FLAG = "--delete-latest-values-when-drained"
 async def check_resize(admin: Admin, name: str, count: int, changes: Mapping[str, str | None]) -> None:
     """Raise ``CommandError`` when the resize is refused, unless the reason is a config that ``changes`` sets."""
     refused, _ = await _judgement(admin, name, count)
-    if refused is not None and not await _is_of_configs(admin, name, count, refused, changes):
+    if refused is not None and not await _depends_on(admin, name, count, refused, changes):
         raise CommandError(refused)
 
 
@@ -80,7 +80,7 @@ async def _values(admin: Admin, name: str, changes: Mapping[str, str | None]) ->
     return {key: TOPIC_CONFIGS[key].default for key in _DRAINS} | TOPIC_CONFIGS.parse_given(known)
 
 
-async def _is_of_configs(admin: Admin, name: str, count: int, refused: str, changes: Mapping[str, str | None]) -> bool:
+async def _depends_on(admin: Admin, name: str, count: int, refused: str, changes: Mapping[str, str | None]) -> bool:
     if DRAIN_KEY not in refused or _DRAINS.isdisjoint(changes):
         return False
     return count < (await admin.describe_topics([name]))[name].partition_count

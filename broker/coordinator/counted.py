@@ -31,16 +31,17 @@ class Counted:
     unwritten: dict[str, dict[TopicPartition, Creation]] = field(default_factory=dict)
     """For each group, the partitions in which its beginning (the partition's first offset) is not committed yet."""
 
-    def note_asked(self, topic: str, now_ms: int) -> None:
-        """Note that a leader sent TopicReaders for a topic."""
+    def note_asked(self, topic: str, now_ms: int, since_ms: int) -> None:
+        """Note that a leader sent TopicReaders for a topic. Requests from before ``since_ms`` are forgotten."""
+        while self._asked and next(iter(self._asked.values())) < since_ms:
+            self._asked.popitem(last=False)
         self._asked[topic] = now_ms
         self._asked.move_to_end(topic)
 
     def was_asked(self, topic: str, since_ms: int) -> bool:
-        """Whether a leader has asked for a topic at ``since_ms`` or later. Earlier requests are forgotten."""
-        while self._asked and next(iter(self._asked.values())) < since_ms:
-            self._asked.popitem(last=False)
-        return topic in self._asked
+        """Whether a leader has asked for a topic at ``since_ms`` or later."""
+        asked_ms = self._asked.get(topic)
+        return asked_ms is not None and asked_ms >= since_ms
 
     def forget(self, group_id: str) -> None:
         """Forget a deleted group: a later group of the same name is a different group."""

@@ -11,7 +11,7 @@ from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID
 from anabranch.broker.coordinator.outcome import Turn
-from anabranch.broker.coordinator.position_answers import end_generation, on_poll_deadlines, will_poll
+from anabranch.broker.coordinator.position_answers import end_generation, note_polling, on_poll_deadlines
 from anabranch.broker.coordinator.rebalance import (
     on_rebalance_deadline,
     on_sync_deadline,
@@ -45,7 +45,7 @@ def _heartbeat(turn: Turn, request: HeartbeatRequest) -> ErrorCode:
     group, member = found
     group.keep_alive(member, turn.now.monotonic_ms)
     if request.polls_positions and not member.polls_positions:
-        will_poll(group, member)
+        note_polling(group, member)
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
 
 

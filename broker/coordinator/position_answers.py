@@ -168,7 +168,7 @@ def end_generation(turn: Turn, group: Group, error: ErrorCode) -> None:
 # ---------------------------------------------------------------- other changes of positions
 
 
-def will_poll(group: Group, member: Member) -> None:
+def note_polling(group: Group, member: Member) -> None:
     """Note that the member polls for positions. A coordinator that took over does not know its earlier polls."""
     member.polls_positions = True
     without_poll = group.positions.without_poll

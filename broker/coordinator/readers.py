@@ -48,8 +48,7 @@ LOOK_AGAIN_MS = 50
 def readers_of(turn: Turn, topic: str, partitions: Collection[int], topics: Topics) -> list[TopicReadersResponseGroup]:
     """The groups that read the topic, with their positions. Owners that report are asked for their positions."""
     now_ms, counted = turn.now.monotonic_ms, turn.shard.counted
-    counted.was_asked(topic, now_ms - _lease_ms(turn))  # forgets the topics that no leader asks for any more
-    counted.note_asked(topic, now_ms)
+    counted.note_asked(topic, now_ms, now_ms - _lease_ms(turn))
     return [_group_of(turn, group, topic, partitions, topics) for group in counted_groups(turn, topic)]
 
 
@@ -137,8 +136,15 @@ def _commit(shard: Shard, group: Group, tp: TopicPartition, topics: Topics) -> i
 # ---------------------------------------------------------------- where members begin
 
 
+def count_group(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTopics], topics: Topics) -> None:
+    """Count the group as a reader of these topics from now on, if it does not count yet."""
+    for topic in asked:
+        if topics.holds(topic.name):
+            turn.shard.counted.since.setdefault(group_id, {}).setdefault(topic.name, turn.now.monotonic_ms)
+
+
 def begins_at_ms(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTopics], topics: Topics) -> int:
-    """Count the group for these topics; returns the time (monotonic ms) from which OffsetFetch may be answered.
+    """The time (monotonic ms) from which OffsetFetch may be answered to a counted group.
 
     A leader that has not asked this coordinator about a topic yet will count the group when it asks. But in a resized
     topic such a leader may still use an answer of the previous coordinator, so the fetch waits in any case.
@@ -147,7 +153,7 @@ def begins_at_ms(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTo
     at_ms = now_ms
     for topic in asked:
         if topics.holds(topic.name):
-            since_ms = counted.since.setdefault(group_id, {}).setdefault(topic.name, now_ms)
+            since_ms = counted.since[group_id][topic.name]
             if counted.was_asked(topic.name, now_ms - _lease_ms(turn)) or topics.is_resized(topic.name):
                 at_ms = max(at_ms, since_ms + _lease_ms(turn))
     return at_ms

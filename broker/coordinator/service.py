@@ -383,7 +383,9 @@ class GroupCoordinator:
 
         The answer waits, because after an error some libraries give up within a second.
         """
-        begins_at_ms = readers.begins_at_ms(loaded.turn(), group_id, topics, self._topics)
+        turn = loaded.turn()
+        readers.count_group(turn, group_id, topics, self._topics)
+        begins_at_ms = readers.begins_at_ms(turn, group_id, topics, self._topics)
         give_up_ms = begins_at_ms + readers.KNOWN_WITHIN_MS
 
         def look(error: ErrorCode) -> None:

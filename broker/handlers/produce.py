@@ -136,7 +136,7 @@ def _append(
             return _hold(ctx, partition, layout, records, acks, error, response)
         if acks == ACKS_ALL and (isinstance(error, LayoutRefusedError) or not error.code.retriable):
             refusal = AwaitedRefusal(partition, response, sent)
-            if refusal.is_done():
+            if refusal.settle():
                 return refusal.answer
             refusal.park()
             return refusal
@@ -158,7 +158,7 @@ def _append(
             sent.acknowledged(partition.log.producers, result.last_offset)
     else:
         append = AwaitedAppend(partition, result.last_offset + 1, response, sent, all_in_sync=acks == ACKS_ALL)
-        part = append.answer if append.is_done() else append
+        part = append.answer if append.settle() else append
     order = ctx.session.retry_orders.get(key)
     if order is not None and (held := order.pop_next()) is not None:
         held.take_turn()

@@ -51,10 +51,10 @@ class KeyOffsets:
         if batch.count > RECORDS_AT_ONCE or batch.may_be_large:
             yield from batch.read_in_steps(RECORDS_AT_ONCE)
         if batch.is_control:
-            transactions.marker_is_needed(batch)
+            transactions.take_marker(batch)
             records = []
         else:
-            records = [] if transactions.drops_data(batch) else batch.records()
+            records = [] if transactions.take_data(batch) else batch.records()
         if len(self._offsets) and len(self._offsets) + len(records) > self._capacity:
             return False
         for index, record in enumerate(records, 1):
@@ -90,16 +90,16 @@ class CleanedTransactions:
         self._seen_data: set[int] = set()
         self._kept: list[AbortedTxn] = []
 
-    def drops_data(self, batch: RecordBatch) -> bool:
-        """Whether a data batch belongs to an aborted transaction."""
+    def take_data(self, batch: RecordBatch) -> bool:
+        """Note a data batch. Returns whether it belongs to an aborted transaction."""
         self._begin_aborted(batch)
         if not batch.is_transactional:
             return False
         self._seen_data.add(batch.producer_id)
         return batch.producer_id in self._ongoing_aborted
 
-    def marker_is_needed(self, batch: RecordBatch) -> bool:
-        """Whether this run found data of the transaction that a marker ends."""
+    def take_marker(self, batch: RecordBatch) -> bool:
+        """Note a marker. Returns whether this run found data of the transaction that the marker ends."""
         self._begin_aborted(batch)
         record = batch.control_record()
         if record is None:
@@ -147,12 +147,12 @@ class RetainRules:
         horizon_passed = batch.has_delete_horizon and self.now_ms > batch.base_timestamp
         new_horizon: int | None = None
         if batch.is_control:
-            needed = transactions.marker_is_needed(batch)
+            needed = transactions.take_marker(batch)
             kept = [] if not needed and horizon_passed else batch.records()
             changed = len(kept) != batch.count
             sets_horizon = bool(kept) and not needed and not batch.has_delete_horizon
         else:
-            aborted = transactions.drops_data(batch)
+            aborted = transactions.take_data(batch)
             may_hide_others = batch.partition_leader_epoch >= self.first_kept_epoch
             records = [] if aborted else batch.records()
             kept = []

@@ -71,7 +71,7 @@ class FullDirectories:
         for path, (directory, look_at) in list(self._full.items()):
             if look_at > now:
                 continue
-            if self._has_room(directory):
+            if self._try_to_write(directory):
                 del self._full[path]
                 self._last_room[path] = now, self._last_room[path][1]
                 logger.info("log_dir.has_room", path=path)
@@ -79,8 +79,8 @@ class FullDirectories:
             else:
                 self._full[path] = directory, now + CHECK_S
 
-    def _has_room(self, directory: LogDirectory) -> bool:
-        """Whether enough bytes are free, and a file can be written (the number of free bytes ignores quotas)."""
+    def _try_to_write(self, directory: LogDirectory) -> bool:
+        """Write a file: the number of free bytes ignores quotas. False if this fails, or too few bytes are free."""
         total, free = directory.usage()
         if 0 <= free < min(self._min_free_bytes, total // 20):
             return False

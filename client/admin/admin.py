@@ -264,7 +264,7 @@ class Admin(Client[AdminConfig]):
                 advice.update((result.name, result.error_message) for result in with_advice)
                 results = response.results
                 if is_repeated and not validate_only:
-                    results = [result for result in results if not await self._is_carried_out(result, counts)]
+                    results = [result for result in results if not await self._check_carried_out(result, counts)]
                 error = codec.first_error(results)
                 if error is not None:
                     raise error
@@ -346,8 +346,8 @@ class Admin(Client[AdminConfig]):
 
         return await self._retry("UpdateFeatures", once, unless_answered="" if validate_only else _STILL)
 
-    async def _is_carried_out(self, result: CreatePartitionsTopicResult, counts: Mapping[str, int]) -> bool:
-        """Whether a count was refused because the topic already has this count."""
+    async def _check_carried_out(self, result: CreatePartitionsTopicResult, counts: Mapping[str, int]) -> bool:
+        """Find out whether a count was refused because the topic already has this count."""
         if result.error_code != ErrorCode.INVALID_PARTITIONS:
             return False
         return (await self.describe_topics([result.name]))[result.name].partition_count == counts[result.name]

@@ -197,14 +197,14 @@ class LogReader(Client[ConsumerConfig]):
                 error = failed
                 if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
                     raise OffsetOutOfRangeError({tp: offset}) from None
-                if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and await self.is_removed(tp, leader_epoch):
+                if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and await self.find_removed(tp, leader_epoch):
                     raise
                 if not (error.code.retriable or error.code.refreshes_metadata or error.code in _TRIED_AGAIN):
                     raise
             await self._pause(attempt, deadline, f"fetch of {tp} from offset {offset}", error)
 
-    async def is_removed(self, tp: TopicPartition, leader_epoch: int) -> bool:
-        """Whether a broker knows that the partition with this leader epoch was removed."""
+    async def find_removed(self, tp: TopicPartition, leader_epoch: int) -> bool:
+        """Find out whether the partition with this leader epoch was removed, as far as a broker knows."""
         try:
             await self._metadata.refresh()
             answer = (await self.lineages([tp])).get(tp)

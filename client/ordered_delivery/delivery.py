@@ -258,6 +258,7 @@ class OrderedDelivery:
         if self._gates.version == self._version:
             return
         self._version = self._gates.version
+        self._gates.settle()
         for tp, state in partitions.items():
             state.max_leader_epoch = self._gates.limit(tp)
             if state.has_held_back:

@@ -238,7 +238,7 @@ class PositionExchange:
             try:
                 number = await self._poll(generation, GROUP, 0)
             except KafkaError as error:
-                if not self._is_member_error(error, generation) and not self._wants:
+                if not self._react_to(error, generation) and not self._wants:
                     return  # this member waits for nothing, and no other member can wait for this one
                 await self._pause(generation, attempt)
                 if generation == self._generation:
@@ -260,7 +260,7 @@ class PositionExchange:
                 try:
                     await self._poll(generation, POSITIONS, max_wait_ms)
                 except KafkaError as error:
-                    if not self._is_member_error(error, generation):
+                    if not self._react_to(error, generation):
                         self._news.set()
                         break
                     await self._pause(generation, 1)
@@ -270,8 +270,8 @@ class PositionExchange:
                 except ClientClosedError:
                     return
 
-    def _is_member_error(self, error: KafkaError, generation: int) -> bool:
-        """Let the member react to a poll's error. Returns False for UNSUPPORTED_VERSION, which needs no reaction.
+    def _react_to(self, error: KafkaError, generation: int) -> bool:
+        """Let the member react to a poll's error. Returns False for UNSUPPORTED_VERSION, to which it need not react.
 
         UNSUPPORTED_VERSION means that the coordinator's release does not know resizes, or that ``group_coordinator`` is
         below level 2 (KIP-584). A member that waits for positions polls until the level is raised again.

@@ -168,6 +168,8 @@ class TopicGates:
         topic = self._topics.get(tp.topic)
         if topic is None or self.position(tp) == position:
             return
+        if position < 0:
+            self.settle()  # epochs that are satisfied stay passed
         self.version += 1
         topic.gate.facts.on_position(tp.partition, position)
 
@@ -190,9 +192,16 @@ class TopicGates:
 
     def on_new_generation(self) -> None:
         """Forget the members' positions and owners, because those of the new generation are not known yet."""
+        self.settle()  # epochs that are satisfied stay passed
         self.version += 1
         for topic in self._topics.values():
             topic.gate.facts.on_new_generation()
+
+    def settle(self) -> None:
+        """See ``Gate.settle``, for every held partition."""
+        for topic in self._topics.values():
+            for partition in topic.gate.held:
+                topic.gate.settle(partition)
 
     def load_called(self, tp: TopicPartition) -> Loaded:
         """See ``Gate.load_called``."""

@@ -196,7 +196,7 @@ class MovedKeys:
         for name in dict.fromkeys(tp.topic for tp in [*self._sent, *self._new_partitions]):
             topic = self._accumulator.topics[name]
             if self._is_old(self._compacted.get(name, (False, float("-inf")))[1]):
-                compacted = await self._is_compacted(name)
+                compacted = await self._read_compacted(name)
                 self._compacted[name] = (compacted, self._env.clock.monotonic())
                 topic.watches_keys = compacted
                 if not compacted:
@@ -214,7 +214,7 @@ class MovedKeys:
         for tp in [tp for tp in self._new_partitions if tp.topic == name]:
             del self._new_partitions[tp]
 
-    async def _is_compacted(self, name: str) -> bool:
+    async def _read_compacted(self, name: str) -> bool:
         resource = DescribeConfigsResource(
             resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=["cleanup.policy"]
         )

@@ -132,7 +132,7 @@ class Sender:
             wait_ms = 0.0  # the replacement continues after other tasks have run
         ready: dict[int, list[PartitionQueue]] = {}
         for queue in accumulator.queues.values():
-            if not queue.waiting or not self._has_producer_id(queue):
+            if not queue.waiting or not self._adopt_producer_id(queue):
                 continue
             sendable, later_ms = accumulator.sendable(queue, now_ms, memory_short=self.memory_short)
             if not sendable:
@@ -162,8 +162,8 @@ class Sender:
             return f": no producer id yet ({self._init_failure or 'InitProducerId has no response'})"
         return ": still in the buffer"
 
-    def _has_producer_id(self, queue: PartitionQueue) -> bool:
-        """Whether batches of ``queue`` may get sequences. Starts a new id or epoch if needed."""
+    def _adopt_producer_id(self, queue: PartitionQueue) -> bool:
+        """Give ``queue`` the present producer id, or start a new one. False while batches may get no sequences."""
         if not self.accumulator.idempotent:
             return True
         if queue.topic.next is not None:

@@ -61,17 +61,23 @@ def decide(
     return Next.OVER if announcement.asked_at - last >= QUIET_S else Next.ASK
 
 
-def is_over(context: Context, topic: TopicImage) -> bool:
-    """Advance the announcement of a split. Returns whether the first bump may be written."""
+def is_over(topic: TopicImage) -> bool:
+    """Whether no split is announced any more, so that the first bump may be written."""
+    return topic.announcement is None
+
+
+def advance(context: Context, topic: TopicImage) -> None:
+    """Begin, continue or end the announcement of a split."""
     count, grace_s = view.announced_count(topic), context.config.stock_producer_grace_ms / 1000
     if count < 0 or grace_s <= 0:
         topic.announcement = None  # nothing is announced, for example after the split was cancelled
-        return True
+        return
     now = context.clock.monotonic()
     announcement = topic.announcement
     if announcement is None or announcement.count != count:
         topic.announcement = Announcement(count, now, now)
-        return _ask(context, topic)
+        _ask(context, topic)
+        return
     lately = now - context.config.stock_producer_window_ms / 1000
     reports = [report for report in topic.stock_reports.values() if report.written_at >= lately]
     due = decide(announcement, now, grace_s, stock_producers.have_reported(context, topic), reports)
@@ -79,17 +85,16 @@ def is_over(context: Context, topic: TopicImage) -> bool:
         logger.warning("resize.stock_producers_late", topic=topic.name)
     if due in (Next.OVER, Next.LATE):
         topic.announcement = None
-        return True
+        return
     if due is Next.REFRESH:
         announcement.refreshes, announcement.begun_at = True, now
     if due in (Next.REFRESH, Next.ASK):
         announcement.asked_at = now
-        return _ask(context, topic)
-    context.events.soon(steadily=True)
-    return False
+        _ask(context, topic)
+    else:
+        context.events.soon(steadily=True)
 
 
-def _ask(context: Context, topic: TopicImage) -> bool:
+def _ask(context: Context, topic: TopicImage) -> None:
     stock_producers.ask(context, topic)
     context.events.soon(steadily=True)
-    return False

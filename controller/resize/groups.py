@@ -191,7 +191,7 @@ async def _read(link: BrokerLink, broker: LiveBroker, names: list[str]) -> list[
     for answered in fetched.groups:
         group = groups[answered.group_id]
         if answered.error_code != ErrorCode.NONE:
-            _is_unknown(group, f"its coordinator to report its offsets: {ErrorCode.of(answered.error_code).name}")
+            _note_unknown(group, f"its coordinator to report its offsets: {ErrorCode.of(answered.error_code).name}")
         else:
             group.offsets = _offsets(answered)
     return [groups[name] for name in names]
@@ -200,7 +200,7 @@ async def _read(link: BrokerLink, broker: LiveBroker, names: list[str]) -> list[
 def _take_members(group: Group, answer: Any) -> None:
     """Store the members' topics from DescribeGroups. A group that is not stable has no topics there."""
     if answer.error_code != ErrorCode.NONE:
-        _is_unknown(group, f"its coordinator to report its members: {ErrorCode.of(answer.error_code).name}")
+        _note_unknown(group, f"its coordinator to report its members: {ErrorCode.of(answer.error_code).name}")
     elif answer.group_state not in (_STABLE, _EMPTY):
         group.is_settled, group.is_dead = False, answer.group_state == _DEAD
         if answer.protocol_type in (CONSUMER_PROTOCOL_TYPE, ""):
@@ -209,7 +209,7 @@ def _take_members(group: Group, answer: Any) -> None:
         group.topics, group.unknown = _topics(answer.members)
 
 
-def _is_unknown(group: Group, until: str) -> None:
+def _note_unknown(group: Group, until: str) -> None:
     group.is_settled, group.is_refused = False, True
     group.unknown = group.unknown or until
 

@@ -59,7 +59,8 @@ def _advance(context: Context, topic: TopicImage, at_most: int) -> Decisions[int
     """Write the due steps of one topic. Returns the number of changed partitions."""
     removal.stop(context, topic)
     ends.ask(context, topic)
-    if not announcing.is_over(context, topic):
+    announcing.advance(context, topic)
+    if not announcing.is_over(topic):
         return 0
     snapshot = view.snapshot_of(context.image, topic, new_topic_id(context.rng), context.clock.now_ms())
     due = decide(topic, snapshot, at_most)

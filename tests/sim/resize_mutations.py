@@ -191,7 +191,7 @@ def answer_an_epochs_end_before_all_have_followed(patch: Patch) -> None:
 
 
 def refuse_before_all_have_followed(patch: Patch) -> None:
-    patch.setattr(AwaitedRefusal, "has_answer", lambda _self: True)
+    patch.setattr(AwaitedRefusal, "settle_in_term", lambda _self: True)
 
 
 def an_unknown_position_counts_as_the_end(patch: Patch) -> None:

@@ -204,12 +204,16 @@ def test_a_connection_remembers_a_bounded_number_of_topics_and_producers() -> No
     assert all(session.refresh(topic, topic_id, 1, now) for topic in topics)
     assert [session.refresh(topic, topic_id, 1, now) for topic in (*topics[1:], topics[0])] == [False] * 3 + [True]
 
-    def is_furthest(producer_id: int, sequence: int) -> bool:
-        batch = build_batch([(b"k", b"v", (), 0)], producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
-        return session.is_furthest(TopicPartition("t", 0), RecordBatch(batch))
+    tp = TopicPartition("t", 0)
 
-    assert all(is_furthest(producer_id, 5) for producer_id in (0, 1, 2, 0, 3)), "producer 1 has been silent for longest"
-    assert [is_furthest(producer_id, 4) for producer_id in (0, 2, 3, 1)] == [False] * 3 + [True]
+    def batch(producer_id: int, sequence: int) -> RecordBatch:
+        records = [(b"k", b"v", (), 0)]
+        return RecordBatch(build_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=sequence))
+
+    for producer_id in (0, 1, 2, 0, 3):
+        assert session.is_furthest(tp, batch(producer_id, 5)), "producer 1 has been silent for longest"
+        session.note_furthest(tp, batch(producer_id, 5))
+    assert [session.is_furthest(tp, batch(producer_id, 4)) for producer_id in (0, 2, 3, 1)] == [False] * 3 + [True]
 
 
 @pytest.mark.parametrize(("name", "renumbers"), [("librdkafka", True), ("", True), ("anabranch", False)])

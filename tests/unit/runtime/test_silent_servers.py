@@ -244,7 +244,7 @@ def test_a_silent_local_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: Any = SimpleNamespace(brokers=[])
     with silent_port() as (port, closed):
         plan: Any = SimpleNamespace(port=port)
-        assert not trio.run(local_cluster.LocalCluster._knows_all, asked, plan)
+        assert not trio.run(local_cluster.LocalCluster._ask_for_all, asked, plan)
         assert closed.wait(10)
 
 

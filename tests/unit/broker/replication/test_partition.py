@@ -303,15 +303,15 @@ def test_acks_all_waits_for_the_isr_when_it_shrinks_below_the_minimum_after_the_
     cluster = ReplicaCluster(min_insync_replicas=2)
     cluster.elect(1, 0, [1, 2])
     awaited, late = (_awaited(cluster, cluster.append(1, value, all_in_sync=True)) for value in (b"a", b"b"))
-    assert not awaited.is_done()
+    assert not awaited.settle()
     cluster.clock.seconds += LAG_S + 1
     cluster[1].partition.review_isr()
     cluster.commit_isr(1)
-    assert cluster[1].log.high_watermark == 2 and not awaited.is_done()
+    assert cluster[1].log.high_watermark == 2 and not awaited.settle()
     late.refuse(ErrorCode.REQUEST_TIMED_OUT)
     cluster.catch_up(1, 2)
     cluster.commit_isr(1)
-    assert awaited.is_done() and awaited.answer.error_code == ErrorCode.NONE
+    assert awaited.settle() and awaited.answer.error_code == ErrorCode.NONE
 
 
 def test_a_request_that_waits_for_the_isr_is_checked_when_fewer_replicas_are_required() -> None:
@@ -325,7 +325,7 @@ def test_a_request_that_waits_for_the_isr_is_checked_when_fewer_replicas_are_req
 
     class Waiting:
         def partition_changed(self, _key: TopicPartition) -> None:
-            done.append(awaited.is_done())
+            done.append(awaited.settle())
 
     cluster[1].partition.watchers[Waiting()] = None
     for replicas in (2, 1):
@@ -375,7 +375,7 @@ def test_a_leader_deposed_in_between_acknowledges_none_of_its_earlier_appends() 
     cluster.elect(1, 2, [1, 2, 3])
     cluster.catch_up(1, 2, 3)
     assert cluster[1].log.high_watermark == 1 and cluster[1].values() == [b"other"]
-    assert awaited.is_done() and awaited.answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert awaited.settle() and awaited.answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_leader_that_continues_in_a_new_epoch_acknowledges_earlier_appends() -> None:
@@ -384,7 +384,7 @@ def test_a_leader_that_continues_in_a_new_epoch_acknowledges_earlier_appends() -
     awaited = _awaited(cluster, cluster.append(1, b"a"))
     cluster.elect(1, 1, [1, 2])
     cluster.catch_up(1, 2)
-    assert awaited.is_done() and not awaited.answer.error_code
+    assert awaited.settle() and not awaited.answer.error_code
 
 
 def test_a_leader_that_missed_an_epoch_forgets_the_progress_of_its_followers() -> None:
@@ -422,14 +422,14 @@ def test_a_refusal_waits_until_no_in_sync_replica_can_have_the_batch() -> None:
     cluster = _deposed_with_a_batch()
     refused = _refused(cluster)
     cluster.catch_up(1, 2)
-    assert not refused.is_done(), "replica 3 has the batch"
+    assert not refused.settle(), "replica 3 has the batch"
     cluster.elect(1, 1, [1, 2, 3], deliver=[3])
     cluster.append(1, b"more")
     cluster.fetch(3, 1)
     assert cluster[3].values() == [], "replica 3 truncated the batch"
-    assert not refused.is_done()
+    assert not refused.settle()
     cluster.fetch(3, 1)
-    assert refused.is_done() and refused.answer.error_code == ErrorCode.INVALID_PARTITION_METADATA
+    assert refused.settle() and refused.answer.error_code == ErrorCode.INVALID_PARTITION_METADATA
     assert cluster[1].log.high_watermark == 0, "the refusal does not wait until the replicas have all of the log"
 
 
@@ -437,7 +437,7 @@ def test_a_waiting_refusal_of_a_deposed_leader_becomes_not_leader() -> None:
     cluster = _deposed_with_a_batch()
     refused = _refused(cluster)
     cluster.elect(3, 2, [1, 2, 3])
-    assert refused.is_done() and refused.answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert refused.settle() and refused.answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_later_batches_of_the_producer_are_refused_while_a_refusal_waits() -> None:
@@ -454,13 +454,13 @@ def test_later_batches_of_the_producer_are_refused_while_a_refusal_waits() -> No
 
     sent = SentBatch.read(awaited, ProducerConnection(), cluster.clock, leader.key, memoryview(number(0)))
     refused = AwaitedRefusal(leader, PartitionProduceResponse(error_code=ErrorCode.POLICY_VIOLATION), sent)
-    assert not refused.is_done()
+    assert not refused.settle()
     refused.park()
     with pytest.raises(KafkaError):
         check(1)
     cluster.elect(1, 1, [1, 2, 3], deliver=[3])
     cluster.catch_up(1, 2, 3)
-    assert refused.is_done()
+    assert refused.settle()
     with pytest.raises(KafkaError):
         check(2)
     check(1)
@@ -473,7 +473,7 @@ def test_a_leader_that_continues_in_a_new_epoch_refuses_at_once() -> None:
     cluster.append(1, b"a")
     cluster.catch_up(1, 2, 3)
     cluster.elect(1, 1, [1, 2, 3])
-    assert _refused(cluster).is_done()
+    assert _refused(cluster).settle()
 
 
 def test_with_flush_on_ack_the_leader_counts_only_records_on_its_disk() -> None:
@@ -483,10 +483,10 @@ def test_with_flush_on_ack_the_leader_counts_only_records_on_its_disk() -> None:
     assert cluster[1].services.to_flush == [cluster[1].partition]
     one, every = _awaited(cluster, offset, all_in_sync=False), _awaited(cluster, offset)
     cluster.catch_up(1, 2)
-    assert cluster[1].log.high_watermark == 0 and not one.is_done() and not every.is_done()
+    assert cluster[1].log.high_watermark == 0 and not one.settle() and not every.settle()
     trio.run(cluster[1].log.flush)
     cluster[1].partition.flushed()
-    assert cluster[1].log.high_watermark == 1 and one.is_done() and every.is_done()
+    assert cluster[1].log.high_watermark == 1 and one.settle() and every.settle()
 
 
 def test_a_new_leader_syncs_records_that_are_not_on_its_disk_yet() -> None:
@@ -507,7 +507,7 @@ def test_a_log_that_cannot_be_synced_acknowledges_nothing() -> None:
     cluster[1].log.is_broken = True
     cluster[1].partition.fail()
     assert cluster[1].services.storage_failures == 1
-    assert awaited.is_done() and awaited.answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert awaited.settle() and awaited.answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     with pytest.raises(KafkaError) as refused:
         cluster.append(1, b"b")
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
