@@ -56,6 +56,7 @@ class BrokerConfig:
             max_elements=values["request.max.elements"],
             max_admin_elements=values["admin.request.max.elements"],
             max_controller_elements=values["controller.request.max.elements"],
+            max_decoded_bytes=values["decoded.requests.max.bytes"],
         )
 
     @classmethod

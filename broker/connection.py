@@ -19,9 +19,8 @@ from anabranch.broker.client_session import ClientSession
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.dispatch import Dispatcher
 from anabranch.broker.joined_answer import EncodedAnswer, Sink
-from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.broker.node import Node
-from anabranch.broker.request_context import CloseConnectionError, RequestContext
+from anabranch.broker.request_context import Answer, CloseConnectionError, RequestContext
 from anabranch.protocol.addresses import host_of
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.framing import (
@@ -41,7 +40,8 @@ from anabranch.protocol.named_items import has_one_item
 from anabranch.protocol.own_tags import withholder
 from anabranch.protocol.primitives import DecodeError, EncodeError
 from anabranch.runtime.env import Part, Stream
-from anabranch.runtime.pauses import free, read_request, with_pauses, write_response
+from anabranch.runtime.memory_budget import MemoryBudget
+from anabranch.runtime.pauses import free, with_pauses, write_response
 from anabranch.runtime.turns import PIECE, turns
 
 logger = structlog.get_logger(__name__)
@@ -52,6 +52,8 @@ _COST_PER_BYTE = 32
 """The cost of decoding and handling a byte of a small request, whose parts may be tiny, in bytes that are moved."""
 _PARKING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_POSITION})
 """APIs whose requests may wait for other members. The connection reads no further request before the answer."""
+_KEEP_NOTHING = _PARKING | {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.DELETE_RECORDS}
+"""APIs whose clients choose how long the answer may wait. What waits does not need the decoded request."""
 
 
 class _Slot:
@@ -67,6 +69,7 @@ class _Slot:
         "client_id",
         "correlation_id",
         "counted_bytes",
+        "decoded_bytes",
         "filled",
         "handled",
         "has_many_items",
@@ -92,6 +95,8 @@ class _Slot:
         self.awaited: Deferred[Any] | None = None
         self.counted_bytes = 0
         """The bytes of the encoded response that count in ``queued.max.request.bytes``."""
+        self.decoded_bytes = 0
+        """The memory of the decoded request, while the answer still needs it (``DecodedRequests``)."""
         self._may_have_many = ctx.api_key != ApiKey.PRODUCE or ctx.request_bytes > LARGE_FRAME_BYTES
         self.has_many_items = False
         """Whether the writer task encodes the response, in steps."""
@@ -117,17 +122,18 @@ class Connection:
         "_answer_bytes",
         "_budget",
         "_closed_because",
+        "_decoded",
         "_dispatcher",
         "_frames",
         "_held_bytes",
         "_is_over",
-        "_limits",
         "_metrics",
         "_most_answer_bytes",
         "_node",
         "_nursery",
         "_progress",
         "_sending",
+        "_served_bytes",
         "_session",
         "_slots",
         "_stream",
@@ -150,12 +156,14 @@ class Connection:
         self.listener = listener
         self._stream = stream
         values = node.config.values
-        self._limits = node.config.request_limits
-        self._frames = ServerConnection(self._limits, pool)
+        self._decoded = node.decoded_requests
+        self._frames = ServerConnection(self._decoded.limits, pool)
         self._turns = turns()
         self._session = ClientSession(values["max.retried.partitions.per.connection"])
         self._held_bytes = 0
         self._answer_bytes = 0
+        self._served_bytes = 0
+        """The memory of the decoded request that is served."""
         self._is_over = False
         """Whether nothing counts any more: slices of a large request may be answered after the connection."""
         self._most_answer_bytes = values["socket.response.max.bytes"]
@@ -187,15 +195,27 @@ class Connection:
             self._settle_budget(0)
             self._count_answer(-self._answer_bytes)
             self._is_over = True
+            self._free_served()
             self._abandon()
 
     def _abandon(self) -> None:
-        """End what only this connection's client waited for: fetch sessions, and fetches that are not answered."""
+        """End what only this connection's client waited for: fetch sessions, and answers that may be left out."""
         self._node.fetch_sessions.connection_ended(self._session.fetch_sessions)
         for slot in self._slots:
             if slot.awaited is not None and slot.awaited.on_abandoned is not None:
                 slot.awaited.on_abandoned()
+                self._free_decoded(slot)
         self._slots.clear()
+
+    def _free_served(self) -> None:
+        if self._served_bytes:
+            self._decoded.free(self._served_bytes)
+            self._served_bytes = 0
+
+    def _free_decoded(self, slot: _Slot) -> None:
+        if slot.decoded_bytes:
+            self._decoded.free(slot.decoded_bytes)
+            slot.decoded_bytes = 0
 
     def close(self, because: str) -> None:
         """Close at once. If it is called again, the first reason stays."""
@@ -205,7 +225,12 @@ class Connection:
             self._progress.set()
 
     def overdue(self, now: float, max_idle_s: float) -> str | None:
-        """The reason to close the connection (idle, an incomplete frame, or responses that are not read), or None."""
+        """The reason to close the connection (idle, an incomplete frame, or responses that are not read), or None.
+
+        While requests wait for their answers, perhaps no task reads, so this notices that the client is gone.
+        """
+        if self._slots and self._stream.has_ended():
+            return "closed by the client"
         if self.frame_since is not None and not self._slots and now - self.frame_since > max_idle_s:
             return "a request did not arrive whole within connections.max.idle.ms"
         if now - self.last_active <= max_idle_s:
@@ -259,17 +284,23 @@ class Connection:
                 shared.left -= cost
             else:
                 await shared.pause(cost)
-            request = await read_request(frame, self._limits)
+            request = await self._decoded.read(frame, self._stream.has_ended)
             served += 1
             unyielded_bytes += request.size
             if served % _REQUESTS_PER_YIELD == 0 or unyielded_bytes > LARGE_FRAME_BYTES:
                 unyielded_bytes = 0
                 await trio.lowlevel.checkpoint()
-            await self._serve(request, now)
-            if request.large_arrays is not None:
-                large_arrays = request.large_arrays
-                del request
+            self._served_bytes = request.decoded_bytes
+            is_answered_alone = await self._serve(request, now)
+            large_arrays = request.large_arrays
+            del request
+            if large_arrays is not None:
                 await free(large_arrays)
+            self._free_served()
+            if is_answered_alone:
+                await self._wait_until(lambda: not self._slots)
+            elif len(self._slots) >= MAX_SLOTS:
+                await self._wait_until(lambda: len(self._slots) < MAX_SLOTS)
         if not frames.has_partial:
             self.frame_since = None
         elif served or self.frame_since is None:
@@ -285,7 +316,8 @@ class Connection:
             self._budget.hold(delta_bytes)
             self._answer_bytes += delta_bytes
 
-    async def _serve(self, request: Request, arrived: float) -> None:
+    async def _serve(self, request: Request, arrived: float) -> bool:
+        """Apply a request. Returns whether it has to be answered before the next one is read."""
         header = request.header
         ctx = RequestContext(
             self._node,
@@ -307,36 +339,40 @@ class Connection:
             ctx.api_version = 0
             answer: Any = self._dispatcher.unsupported_api_versions(ctx, ApiVersionsRequest())
         else:
-            if header.api_key == ApiKey.PRODUCE and (large := await with_pauses(large_batches.find(request.body))):
-                ctx.large_batches = await large_batches.read(self._node.replicas, clock, self._session, large)
-            if not has_one_item(header.api_key, request.body):
-                await large_requests.leave_each_once(ctx, request.body)
-            if request.size < large_requests.LEAST_BYTES:
-                answer = self._dispatcher.handle(ctx, request.body)
-            else:
-                answer = await large_requests.serve(self._dispatcher.handle, ctx, request.body, self._sink(ctx))
+            answer = await self._handle(ctx, request.body)
         handled = clock.monotonic()
         if answer is None:
             self._note_answered(ctx, arrived, ctx.begun, handled, handled, handled)
-        elif isinstance(answer, Deferred):
-            await self._enqueue_deferred(ctx, answer, handled)
-        else:
-            slot = self._enqueue(ctx, handled)
-            self._metrics.note_response(slot.api_key, answer)
-            slot.fill(answer, handled)
-            self._ready()
-            if slot.rest or slot.has_many_items:
-                await self._wait_until(lambda: not self._slots)
-            await self._wait_for_slot()
+            return False
+        slot = self._enqueue(ctx, handled)
+        if isinstance(answer, Deferred):
+            if ctx.api_key not in _KEEP_NOTHING:
+                slot.decoded_bytes, self._served_bytes = self._served_bytes, 0
+            self._fill_later(slot, answer)
+            return ctx.api_key in _PARKING
+        self._metrics.note_response(slot.api_key, answer)
+        slot.fill(answer, handled)
+        self._ready()
+        return bool(slot.rest) or slot.has_many_items
+
+    async def _handle(self, ctx: RequestContext, body: Any) -> Answer:
+        node = self._node
+        if ctx.api_key == ApiKey.PRODUCE and (large := await with_pauses(large_batches.find(body))):
+            ctx.large_batches = await large_batches.read(node.replicas, node.env.clock, self._session, large)
+        if not has_one_item(ctx.api_key, body):
+            await large_requests.leave_each_once(ctx, body)
+        if ctx.request_bytes < large_requests.LEAST_BYTES:
+            return self._dispatcher.handle(ctx, body)
+        return await large_requests.serve(self._dispatcher.handle, ctx, body, self._sink(ctx), self._stream.has_ended)
 
     # ------------------------------------------------------------ answers
 
-    async def _enqueue_deferred(self, ctx: RequestContext, answer: Deferred[Any], handled: float) -> None:
-        slot = self._enqueue(ctx, handled)
+    def _fill_later(self, slot: _Slot, answer: Deferred[Any]) -> None:
         slot.awaited = answer
 
         def fill(response: Any) -> None:
             slot.awaited = None  # the answer refers to the slot: no cycle may keep the response in memory
+            self._free_decoded(slot)
             if not isinstance(response, EncodedAnswer):
                 self._metrics.note_response(slot.api_key, response)
             slot.fill(response, self._node.env.clock.monotonic())
@@ -344,10 +380,6 @@ class Connection:
                 self._ready()
 
         answer.then(fill)
-        if ctx.api_key in _PARKING:
-            await self._wait_until(lambda: not self._slots)
-        else:
-            await self._wait_for_slot()
 
     def _enqueue(self, ctx: RequestContext, handled: float) -> _Slot:
         slot = _Slot(ctx, handled)
@@ -389,10 +421,6 @@ class Connection:
         self._metrics.requests.answered(of.api_key, of.api_version, of.is_follower, *times)
         if request_log.is_on():
             request_log.answered(of, self._stream.peer, *times)
-
-    async def _wait_for_slot(self) -> None:
-        if len(self._slots) >= MAX_SLOTS:
-            await self._wait_until(lambda: len(self._slots) < MAX_SLOTS)
 
     async def _wait_until(self, condition: Any) -> None:
         while not condition() and self._closed_because is None:

@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 from anabranch.broker.awaited_batches import SentBatch
 from anabranch.broker.deferred import Deferred
-from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.broker.replication.appended import Appended
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
@@ -21,6 +20,7 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.memory_budget import MemoryBudget
 
 
 class Awaited(ABC):

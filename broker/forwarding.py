@@ -1,7 +1,8 @@
 """Forwards the requests that the active controller decides, in the same API and version.
 
 NOT_CONTROLLER is retried here. The response waits until this broker shows the change, so that the client's next request
-finds it. The request's timeout and ``MAX_WAIT_S`` limit the wait.
+finds it. The request's timeout and ``MAX_WAIT_S`` limit the wait. If the client's connection ends, this broker stops
+waiting. The controller then decides all the same what it has received.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def forward(
         await (wait or node.wait_for_metadata)(lambda: visible(response), max(left_s, 0.0))
         return response
 
-    return node.later(work, failed)
+    return node.later(work, failed, may_stop=True)
 
 
 def refused_resources(request: Any, error: KafkaError, result: Callable[..., T]) -> list[T]:

@@ -31,7 +31,10 @@ class Cut(NamedTuple):
     answered: tuple[str, ...]
     at_once: int = 64
     in_turn: bool = False
-    """Whether each slice is answered before the next slice starts, so that few responses are there at a time."""
+    """Whether each slice is answered before the next slice starts, so that few responses are there at a time.
+
+    Such requests change nothing that a client asked for, so they may end between two slices.
+    """
 
 
 _PARTITIONS = Cut(("topics", "partitions"), ("topics", "partitions"))
@@ -174,9 +177,17 @@ async def _leave_members(ctx: RequestContext, request: SyncGroupRequest) -> None
 
 
 async def serve(
-    handle: Callable[[RequestContext, Any], Answer], ctx: RequestContext, request: Any, sink: Sink
+    handle: Callable[[RequestContext, Any], Answer],
+    ctx: RequestContext,
+    request: Any,
+    sink: Sink,
+    has_ended: Callable[[], bool],
 ) -> Answer:
-    """Apply a request slice by slice. ``CloseConnectionError`` is raised only after every slice was applied."""
+    """Apply a request slice by slice. ``CloseConnectionError`` is raised only after every slice was applied.
+
+    Raises ``ConnectionAbortedError`` between two slices that only read, if the client has closed the connection. Slices
+    that change something are all applied.
+    """
     found = cut_of(ctx.api_key, request)
     if found is None:
         return handle(ctx, request)
@@ -195,8 +206,11 @@ async def serve(
                 joining.expect(index, part, answer)
         except CloseConnectionError as error:
             failure = failure or error
-        if joining.error is not None and found.in_turn:
-            break
+        if found.in_turn:
+            if joining.error is not None:
+                break
+            if has_ended():
+                raise ConnectionAbortedError("closed by the client while its request was served")
         await pause()
     if failure is not None:
         try:

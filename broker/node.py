@@ -20,7 +20,6 @@ from anabranch.broker.layout_refusals import LayoutRefusals
 from anabranch.broker.lineage_reader import LineageReader
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
 from anabranch.broker.log_dir_failure import LogDirFailures
-from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.metrics import BrokerMetrics
 from anabranch.broker.older_zookeeper import OlderZooKeeper
@@ -53,7 +52,9 @@ from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
+from anabranch.runtime.decoded_requests import DecodedRequests
 from anabranch.runtime.env import Env, ZkConnectionError, ZkError, ZkSessionExpiredError, ZkStore
+from anabranch.runtime.memory_budget import MemoryBudget
 from anabranch.runtime.metrics import Gauge
 
 R = TypeVar("R")
@@ -97,13 +98,13 @@ class Node:
         self.background.show_in(self.metrics)
         self.layout_refusals = LayoutRefusals(env.clock, self.metrics)
         self.timestamp_refusals = TimestampRefusals(env.clock)
-        self.request_memory = MemoryBudget(config.values["queued.max.request.bytes"])
-        self.stock_producers = StockProducers(
-            env.clock, config.values["ordered.delivery.stock.producers.silence.ms"] / 1000
-        )
+        self.decoded_requests = DecodedRequests(config.request_limits)
+        values = config.values
+        self.request_memory = MemoryBudget(values["queued.max.request.bytes"])
+        self.stock_producers = StockProducers(env.clock, values["ordered.delivery.stock.producers.silence.ms"] / 1000)
         self.purgatory = Purgatory(env.clock, self.background)
         self.logs = LogManager(self._log_manager_config(), env, self.background)
-        silence_s = config.values["controller.silence.ms"] / 1000
+        silence_s = values["controller.silence.ms"] / 1000
         self.controller = ControllerClient(env, zk, f"broker-{config.broker_id}", silence_s)
         self.controller.on_moved = dynamic.read_all_again
         self.registered_controllers = RegisteredControllers(zk)
@@ -248,23 +249,33 @@ class Node:
 
     # ------------------------------------------------------------ for handlers
 
-    def later(self, work: Callable[[], Awaitable[R]], failed: Callable[[KafkaError], R]) -> Deferred[R]:
-        """Run ``work`` in a task. The answer is the result of ``work``, or ``failed(error)``."""
+    def later(
+        self, work: Callable[[], Awaitable[R]], failed: Callable[[KafkaError], R], *, may_stop: bool = False
+    ) -> Deferred[R]:
+        """Run ``work`` in a task. The answer is the result of ``work``, or ``failed(error)``.
+
+        ``may_stop``: the work ends without an answer when the client's connection ends. It may end at any point where
+        it waits, so it changes nothing in this broker.
+        """
         answer: Deferred[R] = Deferred()
+        scope = trio.CancelScope()
+        if may_stop:
+            answer.on_abandoned = scope.cancel
 
         async def run() -> None:
-            try:
-                result = await work()
-            except KafkaError as error:
-                result = failed(error)
-            except (ZkConnectionError, ZkSessionExpiredError) as error:
-                result = failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)))  # clients repeat it
-            except (ZkError, OSError) as error:
-                result = failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
-            except Exception as error:
-                logger.exception("request.failed_later")
-                result = failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"))
-            answer.fill(result)
+            with scope:
+                try:
+                    result = await work()
+                except KafkaError as error:
+                    result = failed(error)
+                except (ZkConnectionError, ZkSessionExpiredError) as error:
+                    result = failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)))  # clients repeat it
+                except (ZkError, OSError) as error:
+                    result = failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+                except Exception as error:
+                    logger.exception("request.failed_later")
+                    result = failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"))
+                answer.fill(result)
 
         self.nursery.start_soon(run)
         return answer

@@ -154,10 +154,18 @@ class ActiveController:
             self._events.put(call)
         return call
 
+    async def decision(self, call: AdminCall) -> None:
+        """Return once a request is decided. If this is cancelled, the request is given up, unless it has begun."""
+        try:
+            await call.decided.wait()
+        finally:
+            self._undecided.pop(call, None)
+            if not call.decided.is_set():
+                call.give_up()
+
     async def answer(self, call: AdminCall) -> Any:
         """The response to a request, once the request is decided and carried out, or has timed out."""
-        await call.decided.wait()
-        self._undecided.pop(call, None)
+        await self.decision(call)
         if call.outcome is None:
             return not_controller(call.api_key, call.body)
         outcome: Outcome = call.outcome

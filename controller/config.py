@@ -88,6 +88,7 @@ class ControllerConfig:
                 max_admin_bytes=values["admin.request.max.bytes"],
                 max_elements=values["request.max.elements"],
                 max_admin_elements=values["admin.request.max.elements"],
+                max_decoded_bytes=values["decoded.requests.max.bytes"],
                 bulk_apis=frozenset(),
             ),
             socket_response_max_bytes=values["socket.response.max.bytes"],

@@ -171,7 +171,14 @@ class AdminCall:
     decided: trio.Event = field(default_factory=trio.Event)
     outcome: Any = None
     slices: Any = None
-    """The request in slices (``admin/slices.py``); None before the first decision."""
+    """The request in slices (``admin/slices.py``); None before the first decision and after the last one."""
+    is_given_up: bool = False
+    """Whether nobody waits for the answer any more. A request whose first slice is decided is decided to its end."""
+
+    def give_up(self) -> None:
+        """Note that nobody waits for the answer, and drop the request if nothing is decided yet."""
+        if self.slices is None:
+            self.is_given_up, self.body = True, None
 
 
 Mark: TypeAlias = (

@@ -18,15 +18,24 @@ from anabranch.controller.admin import own_loggers
 from anabranch.controller.admin.dispatch import HANDLERS, api_versions
 from anabranch.controller.admin.error_responses import not_controller
 from anabranch.controller.config import ControllerConfig
+from anabranch.controller.events import AdminCall
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.framing import HEALTH_CHECK, BufferPool, Request, ServerConnection, TooLargeError
+from anabranch.protocol.framing import (
+    HEALTH_CHECK,
+    BufferPool,
+    Request,
+    RequestHeader,
+    ServerConnection,
+    TooLargeError,
+)
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.primitives import DecodeError
 from anabranch.runtime.accepting import accept_connections
 from anabranch.runtime.background import Background
+from anabranch.runtime.decoded_requests import DecodedRequests
 from anabranch.runtime.env import Listener, Stream
-from anabranch.runtime.pauses import read_request, write_response
+from anabranch.runtime.pauses import write_response
 from anabranch.runtime.turns import turns
 
 logger = structlog.get_logger(__name__)
@@ -39,17 +48,24 @@ Active = Callable[[], ActiveController | None]
 async def serve(listener: Listener, active: Active, config: ControllerConfig, background: Background) -> None:
     """Accept connections until cancelled. ``active`` returns this controller if it is in office, else None."""
     pool = BufferPool()
+    decoded = DecodedRequests(config.request_limits)
     async with trio.open_nursery() as nursery:
 
         def take(stream: Stream) -> None:
-            nursery.start_soon(_Connection(stream, active, config, background, pool).run)
+            nursery.start_soon(_Connection(stream, active, config, background, pool, decoded).run)
 
         await accept_connections("controller.listener", listener, background, take)
 
 
 class _Connection:
     def __init__(
-        self, stream: Stream, active: Active, config: ControllerConfig, background: Background, pool: BufferPool
+        self,
+        stream: Stream,
+        active: Active,
+        config: ControllerConfig,
+        background: Background,
+        pool: BufferPool,
+        decoded: DecodedRequests,
     ) -> None:
         self._background = background
         self._stream = stream
@@ -57,9 +73,11 @@ class _Connection:
         self._controller_id = config.controller_id
         self._supported = config.supported_features
         self._max_idle_s = config.connections_max_idle_ms / 1000 if config.connections_max_idle_ms >= 0 else math.inf
-        self._limits = config.request_limits
-        self._frames = ServerConnection(self._limits, pool)
+        self._decoded = decoded
+        self._frames = ServerConnection(decoded.limits, pool)
         self._most_answer_bytes = config.socket_response_max_bytes
+        self._undecided_bytes = 0
+        """The memory of the decoded request that was read last, until it is in the controller's queue."""
         self._slots = trio.Semaphore(MAX_UNANSWERED)
         self._sending = trio.Lock()
 
@@ -74,6 +92,15 @@ class _Connection:
         finally:
             self._stream.close()
             self._frames.close()
+            self._free(self._take_undecided())
+
+    def _take_undecided(self) -> int:
+        taken, self._undecided_bytes = self._undecided_bytes, 0
+        return taken
+
+    def _free(self, decoded_bytes: int) -> None:
+        if decoded_bytes:
+            self._decoded.free(decoded_bytes)
 
     async def _read(self, nursery: trio.Nursery) -> None:
         try:
@@ -85,20 +112,24 @@ class _Connection:
                     return
                 self._frames.received(received)
                 while (frame := self._frames.next_frame()) is not None:
-                    request = await read_request(frame, self._limits)
+                    request = await self._decoded.read(frame, self._stream.has_ended)
+                    self._undecided_bytes = request.decoded_bytes
                     await self._slots.acquire()
                     self._accept(request, nursery)
+                    self._free(self._take_undecided())
+                    del request
         except OSError:
             return
         except ValueError as error:  # FrameError, DecodeError
             logger.warning("connection.rejected", client=self._stream.peer, reason=str(error))
 
     async def _receive(self) -> int:
+        moved = 0
         if self._frames.idle:
             await self._stream.wait_readable()
         elif moved := self._frames.moves():
             await turns().take(moved)
-        return await self._stream.receive_into(self._frames.buffer())
+        return await self._stream.receive_into(self._frames.buffer(moved))
 
     def _accept(self, request: Request, nursery: trio.Nursery) -> None:
         key, version = request.header.api_key, request.header.api_version
@@ -109,25 +140,29 @@ class _Connection:
             asked = cast(ApiVersionsRequest, request.body)
             if not request.unsupported and asked.client_software_name == HEALTH_CHECK:
                 answer.background_failures = self._background.describe()
-            nursery.start_soon(self._send, request, 0 if request.unsupported else version, answer)
+            nursery.start_soon(self._send, request.header, 0 if request.unsupported else version, answer)
             return
         of_process = own_loggers.answer(self._controller_id, request.body)
         if of_process is not None:
-            nursery.start_soon(self._send, request, version, of_process)
+            nursery.start_soon(self._send, request.header, version, of_process)
             return
         if key not in HANDLERS:
             raise DecodeError(f"{ApiKey(key).name} is not served by a controller")
         active = self._active()
         if active is None:
-            nursery.start_soon(self._send, request, version, not_controller(key, request.body))
+            nursery.start_soon(self._send, request.header, version, not_controller(key, request.body))
             return
-        nursery.start_soon(self._answer, request, active, active.submit(key, request.body, version))
+        call = active.submit(key, request.body, version)
+        nursery.start_soon(self._answer, request.header, active, call, self._take_undecided())
 
-    async def _answer(self, request: Request, active: ActiveController, call: Any) -> None:
-        await self._send(request, request.header.api_version, await active.answer(call))
+    async def _answer(self, header: RequestHeader, active: ActiveController, call: AdminCall, decoded: int) -> None:
+        try:
+            await active.decision(call)
+        finally:
+            self._free(decoded)
+        await self._send(header, header.api_version, await active.answer(call))
 
-    async def _send(self, request: Request, version: int, response: Any) -> None:
-        header = request.header
+    async def _send(self, header: RequestHeader, version: int, response: Any) -> None:
         try:
             async with self._sending:
                 parts = await write_response(

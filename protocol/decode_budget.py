@@ -63,6 +63,11 @@ class DecodeBudget:
         self.large_arrays: list[list[Any]] = []
         """The arrays with many items. Freeing one of them at once may hold the loop: see ``free_in_steps``."""
 
+    @property
+    def used_memory(self) -> int:
+        """The bytes of objects that were made."""
+        return self._max_memory - self.memory
+
     def new_array(self, path: str, count: int, item_bytes: int) -> list[Any]:
         """An empty list for ``count`` items, each of which costs ``item_bytes`` or more. Raises BudgetError."""
         self.elements -= count

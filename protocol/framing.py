@@ -271,7 +271,7 @@ class Request(NamedTuple):
 
     ``unsupported`` is set for an ApiVersions request of a version that is not implemented. Its ``body`` is then an
     empty request, and the response is version 0 with UNSUPPORTED_VERSION (KIP-511). ``large_arrays`` are the body's
-    arrays with many items, for ``free_in_steps``.
+    arrays with many items, for ``free_in_steps``. ``decoded_bytes``: the memory of the objects of a large request.
     """
 
     header: RequestHeader
@@ -279,6 +279,7 @@ class Request(NamedTuple):
     size: int
     unsupported: bool = False
     large_arrays: list[list[Any]] | None = None
+    decoded_bytes: int = 0
 
 
 def decode_request(frame: memoryview) -> Request:
@@ -299,7 +300,7 @@ def decode_request_in_steps(frame: memoryview, limits: RequestLimits = DEFAULT_L
         return Request(header, cls(), len(frame), unsupported=True)
     budget = limits.budget(header.api_key, len(frame))
     body, _ = yield from steps.decode_prefix(cls, frame[pos:], header.api_version, budget)
-    return Request(header, body, len(frame), large_arrays=budget.large_arrays or None)
+    return Request(header, body, len(frame), large_arrays=budget.large_arrays or None, decoded_bytes=budget.used_memory)
 
 
 def _request_header(frame: memoryview) -> tuple[RequestHeader, int, bool]:

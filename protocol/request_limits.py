@@ -56,6 +56,8 @@ class RequestLimits(NamedTuple):
     """``admin.request.max.elements``: the same for ``ADMIN_APIS``, whose requests the controller decides one by one."""
     max_controller_elements: int = 10_000_000
     """``controller.request.max.elements``: the same for ``CONTROLLER_APIS``."""
+    max_decoded_bytes: int = 64 * MIB
+    """``decoded.requests.max.bytes``: the objects of all large requests that are decoded or served; -1: no limit."""
     bulk_apis: frozenset[ApiKey] = CONTROLLER_APIS | {ApiKey.PRODUCE}
     """The APIs that ``max_bytes`` is for. A controller serves none of them."""
 

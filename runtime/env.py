@@ -187,6 +187,10 @@ class Stream(Protocol):
         """Receive at least one byte into ``buffer``; 0 at the end of the stream."""
         ...
 
+    def has_ended(self) -> bool:
+        """Whether the other side has closed the stream, or it is broken, and no byte is left to receive."""
+        ...
+
     async def send(self, parts: Sequence[Part]) -> None:
         """Send all parts in order. A part is a buffer or a ``FileRange``, which is sent without a copy if possible."""
         ...

@@ -135,6 +135,14 @@ class SocketStream(_Socket):
                 await self._yield_now_and_then()
                 return received
 
+    def has_ended(self) -> bool:
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return True
+
     async def send(self, parts: Sequence[Part]) -> None:
         left = _not_empty(parts)
         await self._turns.take(TRANSFER)

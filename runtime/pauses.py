@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeVar, cast
 
 from anabranch.protocol.decode_budget import free_in_steps
@@ -10,10 +10,7 @@ from anabranch.protocol.framing import (
     LARGE_FRAME_BYTES,
     MANY_ITEMS,
     MAX_ANSWER_BYTES,
-    Request,
     RequestHeader,
-    decode_request,
-    decode_request_in_steps,
     decode_response,
     decode_response_in_steps,
     encode_request,
@@ -22,7 +19,6 @@ from anabranch.protocol.framing import (
     encode_response_in_steps,
 )
 from anabranch.protocol.message import Message, has_more_items
-from anabranch.protocol.request_limits import DEFAULT_LIMITS, RequestLimits
 from anabranch.protocol.types import Part
 from anabranch.runtime.turns import pause
 
@@ -32,10 +28,12 @@ STEPS_AT_ONCE = 256
 """The number of steps between two pauses: a step of the codecs takes a few microseconds."""
 
 
-async def with_pauses(steps: Generator[bool | None, None, T]) -> T:
+async def with_pauses(
+    steps: Generator[bool | None, None, T], before_first: Callable[[], Awaitable[None]] | None = None
+) -> T:
     """The return value of ``steps``; other tasks run after every ``STEPS_AT_ONCE`` steps, and after a long one.
 
-    Each of these pieces takes a turn.
+    Each of these pieces takes a turn. ``before_first`` is called at the first pause, if there is one.
     """
     count = 0
     while True:
@@ -45,14 +43,10 @@ async def with_pauses(steps: Generator[bool | None, None, T]) -> T:
             return cast(T, stop.value)
         count += 1
         if is_long or count % STEPS_AT_ONCE == 0:
+            if before_first is not None:
+                await before_first()
+                before_first = None
             await pause()
-
-
-async def read_request(frame: memoryview, limits: RequestLimits = DEFAULT_LIMITS) -> Request:
-    """``decode_request``, with pauses and within the limits where the frame is large."""
-    if len(frame) < LARGE_FRAME_BYTES:
-        return decode_request(frame)
-    return await with_pauses(decode_request_in_steps(frame, limits))
 
 
 async def free(arrays: list[list[Any]]) -> None:

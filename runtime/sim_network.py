@@ -123,6 +123,11 @@ class _Pipe:
         self._segments.clear()
         self.wake()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the next event is the end or a reset."""
+        return self.reset or (self.ended_at is not None and not self._segments)
+
     def next_event(self) -> float:
         """The time from which there is something to read: bytes, the end or a reset; infinite when there is nothing."""
         if self._fabric.is_cut(self.source, self.target):
@@ -184,6 +189,9 @@ class SimStream:
     async def receive_into(self, buffer: memoryview) -> int:
         await self.wait_readable()
         return self._incoming.read_into(buffer)
+
+    def has_ended(self) -> bool:
+        return self._closed or (self._incoming.has_ended and self._incoming.next_event() <= trio.current_time())
 
     async def send(self, parts: Sequence[Part]) -> None:
         await trio.lowlevel.checkpoint()

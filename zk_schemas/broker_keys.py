@@ -220,6 +220,14 @@ _NETWORK_KEYS = [
         doc="the most elements of a request of the controller, which may name every partition",
     ),
     ConfigKey(
+        "decoded.requests.max.bytes",
+        LONG,
+        64 << 20,
+        UNLIMITED,
+        doc="a request of many parts waits, before it is decoded, while the decoded requests of all connections take "
+        "this much memory; one request of any size may exceed it; -1: no limit",
+    ),
+    ConfigKey(
         "socket.response.max.bytes",
         INT,
         64 << 20,

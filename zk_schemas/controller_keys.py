@@ -22,6 +22,7 @@ SHARED_KEYS = (
     "admin.request.max.bytes",
     "request.max.elements",
     "admin.request.max.elements",
+    "decoded.requests.max.bytes",
     "socket.response.max.bytes",
     "socket.keepalive.timeout.ms",
     "connections.max.idle.ms",

@@ -101,7 +101,7 @@ def handle(ctx: RequestContext, request: DescribeConfigsRequest) -> Answer:
     def failed(error: KafkaError) -> DescribeConfigsResponse:
         return DescribeConfigsResponse(results=[_result(resource, [], error) for resource in request.resources])
 
-    return ctx.node.later(describe, failed)
+    return ctx.node.later(describe, failed, may_stop=True)
 
 
 def _result(

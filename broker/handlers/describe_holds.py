@@ -26,7 +26,7 @@ def handle(ctx: RequestContext, request: DescribeHoldsRequest) -> Answer:
                 await pause()  # the waits of one partition take milliseconds after many resizes
         return response
 
-    return ctx.node.later(describe, lambda error: DescribeHoldsResponse())
+    return ctx.node.later(describe, lambda error: DescribeHoldsResponse(), may_stop=True)
 
 
 def _describe(ctx: RequestContext, name: str, index: int) -> DescribeHoldsResponsePartition:

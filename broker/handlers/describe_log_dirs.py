@@ -32,6 +32,7 @@ def handle(ctx: RequestContext, request: DescribeLogDirsRequest) -> Answer:
     return ctx.node.later(
         lambda: in_slices(work, TimeSlice(ctx.node.env.clock)),
         lambda error: DescribeLogDirsResponse(error_code=error.code),
+        may_stop=True,
     )
 
 

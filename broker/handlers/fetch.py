@@ -12,6 +12,7 @@ Skipped: preferred read replicas (KIP-392; always -1), topic ids (version 13).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 from anabranch.broker.deferred import Deferred
@@ -110,10 +111,13 @@ def _answer_later(
     """
     target = read.target
     target.is_read = True
+    added = [request] if ctx.request_bytes > _LARGE_BYTES else []
+    request = copy.copy(request)
+    request.topics, request.forgotten_topics_data = [], []  # what waits needs the partitions of ``target`` only
 
     async def run() -> FetchResponse:
         try:
-            if ctx.request_bytes > _LARGE_BYTES and not await _add_in_steps(ctx, request, target):
+            if added and not await _add_in_steps(ctx, added.pop(), target):
                 return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             if cold is not None:
                 await cold.warm()

@@ -78,7 +78,7 @@ def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Answer:
                 searches[key] = _as_kafka_error(error)
         return _respond(ctx, request, searches)
 
-    return ctx.node.later(finish, lambda error: _refusal(request, error))
+    return ctx.node.later(finish, lambda error: _refusal(request, error), may_stop=True)
 
 
 def _respond(ctx: RequestContext, request: ListOffsetsRequest, searches: Searches) -> ListOffsetsResponse:

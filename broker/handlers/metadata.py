@@ -47,14 +47,18 @@ def handle(ctx: RequestContext, request: MetadataRequest) -> Answer:
         topics = ctx.node.metadata.topics
         if sum(len(info.partitions) for info in topics.values()) <= PARTITIONS_AT_ONCE:
             return _response(ctx, request, [at_once(_known(ctx, name)) for name in sorted(topics)])
-        return ctx.node.later(lambda: _everything(ctx, request), lambda _error: _response(ctx, request, []))
+        return ctx.node.later(
+            lambda: _everything(ctx, request), lambda _error: _response(ctx, request, []), may_stop=True
+        )
     missing = _missing(ctx, asked)
     may_create = ctx.api_version < _FIRST_FLAG_VERSION or request.allow_auto_topic_creation
     if missing and may_create and ctx.node.config.values["auto.create.topics.enable"]:
         return _after_creation(ctx, request, asked, missing)
     if sum(_partition_count(ctx, topic) for topic in asked) <= PARTITIONS_AT_ONCE:
         return _response(ctx, request, [at_once(_topic(ctx, topic, {})) for topic in asked])
-    return ctx.node.later(lambda: _named(ctx, request, asked, {}), lambda _error: _response(ctx, request, []))
+    return ctx.node.later(
+        lambda: _named(ctx, request, asked, {}), lambda _error: _response(ctx, request, []), may_stop=True
+    )
 
 
 async def _named(
@@ -92,7 +96,7 @@ def _once_known(ctx: RequestContext, request: MetadataRequest) -> Answer:
             return await _everything(ctx, request)
         return await _named(ctx, request, request.topics, {})
 
-    return ctx.node.later(wait, lambda _error: _response(ctx, request, []))
+    return ctx.node.later(wait, lambda _error: _response(ctx, request, []), may_stop=True)
 
 
 def _missing(ctx: RequestContext, asked: list[MetadataRequestTopic]) -> list[str]:
@@ -112,7 +116,7 @@ def _after_creation(
         errors = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
         return _response(ctx, request, [at_once(_topic(ctx, topic, errors)) for topic in asked])
 
-    return ctx.node.later(create, failed)
+    return ctx.node.later(create, failed, may_stop=True)
 
 
 def _partition_count(ctx: RequestContext, asked: MetadataRequestTopic) -> int:

@@ -61,6 +61,8 @@ HANDLERS: dict[int, Handler] = {
 
 def on_call(context: Context, call: AdminCall, facts: Facts | Exception) -> Decisions[None]:
     """Decide one slice of a request. An error becomes the response to the slice, and the controller continues."""
+    if call.is_given_up:
+        return
     if call.slices is None:
         call.slices = Slices(call.api_key, call.body, context.image)
     some = call.slices.next
@@ -86,6 +88,7 @@ def on_call(context: Context, call: AdminCall, facts: Facts | Exception) -> Deci
     if call.outcome is None:
         context.events.put(call)
     else:
+        call.body = call.slices = None  # the response may have to wait, but does not need them
         call.decided.set()
 
 

@@ -39,7 +39,7 @@ from anabranch.protocol.generated.stop_replica import (
     StopReplicaRequest,
     StopReplicaTopicState,
 )
-from anabranch.runtime import pauses
+from anabranch.runtime import decoded_requests, pauses
 from anabranch.runtime.channel import Channel
 from tests.support.broker.broker_harness import DEADLINE_S, one_broker
 from tests.support.broker.loop_probe import LoopProbe
@@ -58,6 +58,7 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "PARTITIONS_AT_ONCE", FEW)
     monkeypatch.setattr(pauses, "STEPS_AT_ONCE", FEW)
     monkeypatch.setattr(pauses, "LARGE_FRAME_BYTES", 128)
+    monkeypatch.setattr(decoded_requests, "LARGE_FRAME_BYTES", 128)
     monkeypatch.setattr(pauses, "MANY_ITEMS", FEW)
     monkeypatch.setattr("anabranch.broker.connection.MANY_ITEMS", FEW)
     monkeypatch.setattr(TimeSlice, "due", lambda work: True)

@@ -24,7 +24,7 @@ from anabranch.broker.dispatch import HANDLERS
 from anabranch.controller.admin.dispatch import HANDLERS as CONTROLLER_HANDLERS
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.generated import metadata as a_generated_module
-from anabranch.runtime import pauses
+from anabranch.runtime import decoded_requests, pauses
 from anabranch.runtime.env import Stream
 from tests.support.broker.broker_harness import DEADLINE_S, frame, one_broker
 from tests.support.broker.executed_lines import ExecutedLines
@@ -69,6 +69,7 @@ def with_arrays(keys: Collection[int]) -> list[ApiKey]:
 def in_steps_without_collections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every request is decoded in steps, as those of 32 KiB are: fewer items then show what many items cost."""
     monkeypatch.setattr(pauses, "LARGE_FRAME_BYTES", 1_024)
+    monkeypatch.setattr(decoded_requests, "LARGE_FRAME_BYTES", 1_024)
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -131,6 +132,29 @@ async def broker_with_a_topic(directory: Path) -> AsyncIterator[Connect]:
         await broker.create_topic("ab", 3)
         await broker.create_topic("__consumer_offsets", 1)
         yield lambda: broker.env.network.connect(broker.host, broker.port)
+
+
+@pytest.mark.parametrize("key", with_arrays(HANDLERS.keys()), ids=lambda key: key.name)
+async def test_nothing_is_kept_of_a_request_whose_client_is_gone(key: ApiKey, tmp_path: Path) -> None:
+    """There is no controller, so requests that are forwarded to it would wait for ``request.timeout.ms``."""
+    async with broker_with_a_topic(tmp_path) as connect:
+        for dense in arrays_of(key):
+            hostile = dense._replace(filling=DISTINCT)
+            await send_and_close(connect, hostile.request(count=2))
+            alive = messages_alive().total()
+            await send_and_close(connect, hostile.request(count=MANY))
+            left = messages_alive()
+            assert left.total() <= alive + MOST_OBJECTS, f"{hostile}: {left.most_common(3)}"
+
+
+async def send_and_close(connect: Connect, request: bytes) -> None:
+    """Send a request, and close the connection when the request is served, or waits."""
+    stream = await connect()
+    with trio.fail_after(DEADLINE_S):
+        await stream.send([frame(request)])
+        await trio.testing.wait_all_tasks_blocked()
+        stream.close()
+        await trio.testing.wait_all_tasks_blocked()
 
 
 @pytest.mark.parametrize(

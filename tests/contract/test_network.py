@@ -251,6 +251,24 @@ def test_wait_readable_returns_for_data_and_at_the_end_of_the_stream(network_fix
     network_fixture.run(scenario)
 
 
+def test_a_stream_has_ended_when_the_peer_closed_it_and_all_bytes_are_received(network_fixture: NetworkFixture) -> None:
+    async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
+        client, server = await connected(network)
+        assert not server.has_ended()
+        await client.send([b"x"])
+        client.close()
+        await server.wait_readable()
+        assert not server.has_ended()
+        assert await receive_exactly(server, 1) == b"x"
+        await server.wait_readable()
+        assert server.has_ended()
+        assert await server.receive_into(memoryview(bytearray(1))) == 0
+        server.close()
+        assert server.has_ended()
+
+    network_fixture.run(scenario)
+
+
 def test_closing_wakes_the_tasks_that_wait_on_the_stream(network_fixture: NetworkFixture) -> None:
     async def scenario(network_fixture: NetworkFixture, network: Network) -> None:
         client, server = await connected(network)

@@ -14,13 +14,14 @@ from anabranch.broker.connection import Connection
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.dispatch import HANDLERS
 from anabranch.broker.forwarding import forward
-from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.broker.metrics import BrokerMetrics
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.framing import BufferPool, RequestHeader, encode_request, encode_response
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
 from anabranch.protocol.request_limits import ADMIN_APIS, RequestLimits
+from anabranch.runtime.decoded_requests import DecodedRequests
 from anabranch.runtime.env import Part
+from anabranch.runtime.memory_budget import MemoryBudget
 from anabranch.runtime.sim_clock import SimClock
 
 REQUESTS = 30
@@ -49,6 +50,9 @@ class Narrow:
         del self._incoming[:count]
         buffer[: len(data)] = data
         return len(data)
+
+    def has_ended(self) -> bool:
+        return False
 
     def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
         data = b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]
@@ -113,7 +117,8 @@ async def serve(seed: int, passes: int) -> tuple[bytes, int]:
     dispatcher: Any = Answers(rng)
     values = {"max.retried.partitions.per.connection": 10, "socket.response.max.bytes": 1 << 20}
     node: Any = SimpleNamespace(
-        config=SimpleNamespace(values=values, request_limits=RequestLimits()),
+        config=SimpleNamespace(values=values),
+        decoded_requests=DecodedRequests(RequestLimits()),
         metrics=BrokerMetrics(),
         fetch_sessions=SimpleNamespace(connection_ended=lambda owner: None),
         env=SimpleNamespace(clock=SimClock()),

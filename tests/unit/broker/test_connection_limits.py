@@ -10,15 +10,18 @@ import structlog.testing
 import trio
 
 from anabranch.broker import connection as connection_module
+from anabranch.broker import large_requests
 from anabranch.broker.connection import Connection
 from anabranch.broker.deferred import Deferred
-from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.request_context import CloseConnectionError
 from anabranch.protocol.framing import LARGE_FRAME_BYTES, BufferPool, RequestHeader, encode_request
 from anabranch.protocol.generated.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from anabranch.protocol.generated.heartbeat import HeartbeatResponse
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from anabranch.protocol.request_limits import RequestLimits
+from anabranch.runtime.decoded_requests import DecodedRequests
+from anabranch.runtime.memory_budget import MemoryBudget
 from anabranch.runtime.sim_clock import SimClock
 from tests.support.broker.loop_probe import LoopProbe
 
@@ -42,6 +45,9 @@ class Whole:
         buffer[:count] = self._data[:count]
         self._data = self._data[count:]
         return count
+
+    def has_ended(self) -> bool:
+        return False
 
     def send_now(self, parts: object) -> tuple[()]:
         return ()
@@ -98,16 +104,19 @@ async def serve(data: bytes, limits: RequestLimits = RequestLimits()) -> Handler
     return handler
 
 
-async def serve_with(dispatcher: Any, data: bytes, limits: RequestLimits, budget: MemoryBudget) -> None:
+async def serve_with(dispatcher: Any, data: bytes, limits: RequestLimits, budget: MemoryBudget) -> DecodedRequests:
     stream: Any = Whole(data)
     values = {"max.retried.partitions.per.connection": 10, "socket.response.max.bytes": 1 << 20}
+    decoded = DecodedRequests(limits)
     node: Any = SimpleNamespace(
-        config=SimpleNamespace(values=values, request_limits=limits),
+        config=SimpleNamespace(values=values),
+        decoded_requests=decoded,
         metrics=BrokerMetrics(),
         fetch_sessions=SimpleNamespace(connection_ended=lambda owner: None),
         env=SimpleNamespace(clock=SimClock()),
     )
     await Connection(node, dispatcher, budget, "PLAINTEXT", stream, BufferPool()).run()
+    return decoded
 
 
 async def test_others_run_after_32_kib_of_requests_that_came_together() -> None:
@@ -143,3 +152,44 @@ async def test_slices_that_are_answered_after_the_connection_hold_no_memory() ->
     await serve_with(dispatcher, framed(2, groups), RequestLimits(), budget)
     assert dispatcher.answer() > 1
     assert budget.held_bytes == 0
+
+
+class LateAsAWhole(Late):
+    """Answers later, and needs the decoded request until then."""
+
+    def __init__(self, may_stop: bool) -> None:
+        super().__init__()
+        self._may_stop = may_stop
+        self.stopped = 0
+
+    def handle(self, ctx: Any, body: DeleteGroupsRequest) -> Deferred[Any]:
+        answer = super().handle(ctx, body)
+        if self._may_stop:
+            answer.on_abandoned = self._stop
+        return answer
+
+    def _stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.mark.parametrize("may_stop", [True, False])
+async def test_a_decoded_request_counts_until_its_work_ends(may_stop: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_requests, "CUTS", {})
+    dispatcher = LateAsAWhole(may_stop)
+    groups = DeleteGroupsRequest(groups_names=[f"group-{number}" for number in range(5_000)])
+    decoded = await serve_with(dispatcher, framed(2, groups), RequestLimits(), MemoryBudget(-1))
+    assert dispatcher.stopped == may_stop
+    assert (decoded.held_bytes == 0) == may_stop, "the connection has ended"
+    dispatcher.answer()
+    assert decoded.held_bytes == 0
+
+
+class Refusing:
+    def handle(self, _ctx: Any, _body: Any) -> None:
+        raise CloseConnectionError("refused")
+
+
+@pytest.mark.parametrize("dispatcher", [Handler(), Refusing()])
+async def test_a_served_request_does_not_count(dispatcher: Any) -> None:
+    decoded = await serve_with(dispatcher, join(5_000), RequestLimits(), MemoryBudget(-1))
+    assert decoded.held_bytes == 0

@@ -145,9 +145,16 @@ class Kept:
         self.noted += 1
 
 
-async def serve(handle: Any, key: int, version: int, request: Any, kept: Kept | None = None) -> Any:
+async def serve(
+    handle: Any,
+    key: int,
+    version: int,
+    request: Any,
+    kept: Kept | None = None,
+    has_ended: Callable[[], bool] = lambda: False,
+) -> Any:
     context: Any = Context(key, version)
-    answer = await large_requests.serve(handle, context, request, (kept or Kept()).sink)
+    answer = await large_requests.serve(handle, context, request, (kept or Kept()).sink, has_ended)
     if isinstance(answer, Deferred):
         with trio.fail_after(5):
             return await answer.value()
@@ -219,7 +226,7 @@ async def test_answers_that_arrive_in_any_order_are_joined_in_order(key: int, fo
         return answer
 
     context: Any = Context(key, version)
-    answer = await large_requests.serve(handle, context, request, kept.sink)
+    answer = await large_requests.serve(handle, context, request, kept.sink, lambda: False)
     assert isinstance(answer, Deferred)
     for deferred, response in reversed(parked):
         if not deferred.filled:
@@ -280,6 +287,28 @@ def lineages(incarnations: Iterator[int]) -> Callable[[Any, Any], Any]:
         return response
 
     return handle
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("key", "version"), [(ApiKey.LIST_OFFSETS, 5), (ApiKey.PRODUCE, 7), (ApiKey.DELETE_RECORDS, 2)]
+)
+async def test_only_slices_that_read_end_with_their_connection(key: ApiKey, version: int) -> None:
+    applied, found = 0, CUTS[key][0]
+
+    def handle(_ctx: Any, part: Any) -> Any:
+        nonlocal applied
+        applied += 1
+        return echo(key, found, version, part)
+
+    request = request_of(key, found, version, [30, 30])
+    if found.in_turn:
+        with pytest.raises(ConnectionAbortedError):
+            await serve(handle, key, version, request, has_ended=lambda: applied == 2)
+        assert applied == 2
+    else:
+        await serve(handle, key, version, request, has_ended=lambda: applied == 2)
+        assert applied > 2
 
 
 @pytest.mark.trio

@@ -12,11 +12,11 @@ import trio.testing
 
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.dispatch import Dispatcher
-from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.broker.metrics import BrokerMetrics
 from anabranch.broker.server import Server
-from anabranch.protocol.request_limits import RequestLimits
 from anabranch.runtime.background import Background
+from anabranch.runtime.decoded_requests import DecodedRequests
+from anabranch.runtime.memory_budget import MemoryBudget
 
 pytestmark = pytest.mark.trio
 LIMIT = 2
@@ -60,13 +60,13 @@ def fake_node(values: dict[str, int], listeners: Mapping[str, FakeListener]) -> 
 
     config = BrokerConfig.from_given({"broker.id": "1", "zookeeper.connect": "zk:2181", "log.dirs": "/none"})
     return SimpleNamespace(
+        decoded_requests=DecodedRequests(),
         request_memory=MemoryBudget(-1),
         metrics=BrokerMetrics(),
         fetch_sessions=SimpleNamespace(connection_ended=lambda owner: None),
         config=SimpleNamespace(
             values=config.values,
             inter_broker_listener="INTERNAL",
-            request_limits=RequestLimits(),
             listeners=[SimpleNamespace(name=name, host=name, port=0) for name in listeners],
         ),
         dynamic=SimpleNamespace(values=values),

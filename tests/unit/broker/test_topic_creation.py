@@ -110,13 +110,14 @@ async def test_a_metadata_request_waits_once_for_all_topics_that_it_creates(
         config=SimpleNamespace(values={"auto.create.topics.enable": True}),
         env=SimpleNamespace(clock=clock),
         topic_creator=creator(silent, nursery),
-        later=lambda work, _failed: later(nursery, work),
+        later=lambda work, _failed, may_stop: later(nursery, work),
     )
     names = [f"orders-{number}" for number in range(1_000)]
     request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
     ctx: Any = RequestContext(node, "PLAINTEXT", "host", "client", request.API_KEY, 9, 1, ClientSession(1))
     ctx.begun = clock.monotonic()
-    answer: Any = await large_requests.serve(handle, ctx, request, Sink(1 << 20, lambda delta: None, lambda part: None))
+    sink = Sink(1 << 20, lambda delta: None, lambda part: None)
+    answer: Any = await large_requests.serve(handle, ctx, request, sink, lambda: False)
     assert (await answer.value()).error is None
     assert len(silent.asked) == len(names)
     assert clock.monotonic() - ctx.begun <= MAX_WAIT_S

@@ -8,11 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.controller.store import ControllerMovedError
 from anabranch.runtime.accepting import accept_connections
 from anabranch.runtime.background import LONGEST_PAUSE_S, Background
 from anabranch.runtime.env import Stream
+from anabranch.runtime.memory_budget import MemoryBudget
 from anabranch.runtime.metrics import Metrics
 from anabranch.runtime.wake_ups import WakeUps
 from tests.support.log.log_fixture import ManualClock

@@ -1,7 +1,4 @@
-"""Limits the memory that the requests of all connections take together (``queued.max.request.bytes``).
-
-It counts the requests that are being received or handled, and the batches that wait for their turn (``retry_order``).
-"""
+"""Limits the memory that the requests of all connections take together."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from anabranch.runtime.wake_ups import WakeUps
 
 
 class MemoryBudget:
-    """The bytes in use. The limit is soft: a connection may exceed it by its next buffer, or by a batch that waits."""
+    """The bytes in use. The limit is soft: what is taken while there is room may exceed it."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
