@@ -35,6 +35,7 @@ from anabranch.protocol.framing import (
 )
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.generated.fetch import FetchRequest
+from anabranch.protocol.generated.produce import ProduceRequest
 from anabranch.protocol.message import Message, has_more_items
 from anabranch.protocol.named_items import has_one_item
 from anabranch.protocol.own_tags import withholder
@@ -50,6 +51,10 @@ MAX_SLOTS = 8
 _REQUESTS_PER_YIELD = 8
 _COST_PER_BYTE = 32
 """The cost of decoding and handling a byte of a small request, whose parts may be tiny, in bytes that are moved."""
+_COST_PER_PART = 32 * 1024
+"""The cost of handling a topic or a partition of a Produce request. The bytes of its records are not decoded."""
+_MOST_PARTS = PIECE // _COST_PER_PART
+_PRODUCE = ApiKey.PRODUCE.to_bytes(2, "big")
 _PARKING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_POSITION})
 """APIs whose requests may wait for other members. The connection reads no further request before the answer."""
 _KEEP_NOTHING = _PARKING | {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.DELETE_RECORDS}
@@ -113,6 +118,17 @@ class _Slot:
         if self.withhold is not None:
             self.withhold(response)
         self.has_many_items = self._may_have_many and has_more_items(response, MANY_ITEMS)
+
+
+def cost_of_parts(size: int, body: ProduceRequest) -> int:
+    """The cost of decoding and handling the parts of a Produce request of ``size`` bytes, without its records."""
+    parts = len(body.topic_data)
+    for topic in body.topic_data:
+        parts += len(topic.partition_data)
+        if parts >= _MOST_PARTS:
+            return PIECE
+        size -= sum(len(data.records or b"") for data in topic.partition_data)
+    return min(PIECE, _COST_PER_PART * parts + _COST_PER_BYTE * size)
 
 
 class Connection:
@@ -279,12 +295,15 @@ class Connection:
             frame = frames.next_frame()
             if frame is None:
                 break
-            cost = min(PIECE, _COST_PER_BYTE * len(frame))
+            is_produce = frame[:2] == _PRODUCE
+            cost = min(PIECE, len(frame) if is_produce else _COST_PER_BYTE * len(frame))
             if shared.left > 0:
                 shared.left -= cost
             else:
                 await shared.pause(cost)
             request = await self._decoded.read(frame, self._stream.has_ended)
+            if is_produce:
+                shared.left -= cost_of_parts(request.size, cast(ProduceRequest, request.body))
             served += 1
             unyielded_bytes += request.size
             if served % _REQUESTS_PER_YIELD == 0 or unyielded_bytes > LARGE_FRAME_BYTES:

@@ -302,11 +302,12 @@ class Channel:
         frames = self._frames
         try:
             while not self.closed:
+                moved = 0
                 if frames.idle:
                     await self._stream.wait_readable()
                 elif moved := frames.moves():
                     await turns().take(moved)
-                received = await self._stream.receive_into(frames.buffer())
+                received = await self._stream.receive_into(frames.buffer(moved))
                 if received == 0:
                     self.close("the other side closed it")
                     return

@@ -11,7 +11,7 @@ import trio
 
 from anabranch.broker import connection as connection_module
 from anabranch.broker import large_requests
-from anabranch.broker.connection import Connection
+from anabranch.broker.connection import Connection, cost_of_parts
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.metrics import BrokerMetrics
 from anabranch.broker.request_context import CloseConnectionError
@@ -19,10 +19,12 @@ from anabranch.protocol.framing import LARGE_FRAME_BYTES, BufferPool, RequestHea
 from anabranch.protocol.generated.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from anabranch.protocol.generated.heartbeat import HeartbeatResponse
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.protocol.request_limits import RequestLimits
 from anabranch.runtime.decoded_requests import DecodedRequests
 from anabranch.runtime.memory_budget import MemoryBudget
 from anabranch.runtime.sim_clock import SimClock
+from anabranch.runtime.turns import PIECE
 from tests.support.broker.loop_probe import LoopProbe
 
 pytestmark = pytest.mark.trio
@@ -193,3 +195,27 @@ class Refusing:
 async def test_a_served_request_does_not_count(dispatcher: Any) -> None:
     decoded = await serve_with(dispatcher, join(5_000), RequestLimits(), MemoryBudget(-1))
     assert decoded.held_bytes == 0
+
+
+def produce(topics: int, partitions: int, record_bytes: int) -> ProduceRequest:
+    data = [PartitionProduceData(index=index, records=bytes(record_bytes)) for index in range(partitions)]
+    return ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=data)] * topics)
+
+
+@pytest.mark.parametrize(
+    ("body", "least", "most"),
+    [
+        pytest.param(produce(1, 1, 1_000_000), 0, PIECE // 8, id="the bytes of records do not count"),
+        pytest.param(produce(1, 1, 10), 0, PIECE // 8, id="one small batch"),
+        pytest.param(produce(1, 40, 10), PIECE, PIECE, id="many partitions"),
+        pytest.param(produce(3_000, 0, 0), PIECE, PIECE, id="many empty topics"),
+        pytest.param(produce(20, 1, 10), PIECE, PIECE, id="topics and partitions together"),
+    ],
+)
+async def test_the_cost_of_a_produce_depends_on_its_parts(body: ProduceRequest, least: int, most: int) -> None:
+    assert least <= cost_of_parts(len(framed(9, body)), body) <= most
+
+
+async def test_bytes_of_a_produce_that_belong_to_no_part_count() -> None:
+    """Tagged fields that the broker does not know are skipped one by one."""
+    assert cost_of_parts(LARGE_FRAME_BYTES, produce(1, 1, 10)) == PIECE
