@@ -13,13 +13,10 @@ from anabranch.cli.group_view import FIELDS, print_group
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag, Natural, Offset, TsvFlag
 from anabranch.cli.output import print_json, print_rows, print_tsv
 from anabranch.command_error import CommandError, UsageError
-from anabranch.view.group_lag import add_lag_seconds
-from anabranch.view.groups import describe_groups, wait_sentences
+from anabranch.view.group_lag import with_lag_seconds
+from anabranch.view.groups import describe_groups
 from anabranch.view.resets import Reset, Where, apply_reset, plan_reset
 from anabranch.view.times import milliseconds
-from anabranch.view.topics import (
-    consumer_hold_lines,
-)
 
 app = App(name="groups", help="List, describe, reset, delete consumer groups.")
 
@@ -56,25 +53,25 @@ def describe(
     if not groups:
         raise UsageError("name a group: anabranch groups describe GROUP")
     described, absent = with_admin(bootstrap_server, lambda admin: describe_groups(admin, list(groups)))
-    add_lag_seconds(bootstrap_server, described)
+    described = with_lag_seconds(bootstrap_server, described)
     status = report_some(absent_group(group) for group in absent)
     if json_:
         print_json(described)
         return status
     if tsv:
-        rows = [[group["group"], *(row[name] for name in FIELDS)] for group in described for row in group["partitions"]]
-        print_tsv(["group", *FIELDS], rows)
+        rows = [(group.group, row) for group in described for row in group.partitions]
+        print_tsv(["group", *FIELDS], [[name, *(getattr(row, field) for field in FIELDS)] for name, row in rows])
         return status
     for group in described:
         print_group(group)
-        if group["held_consumers"]:
+        if group.held_consumers:
             print("partitions held for stock consumers because of this group:")
-            for row in group["held_consumers"]:
-                print(f"  {row['topic']}: {consumer_hold_lines([row])[0]}")
-        if group["waits"]:
+            for hold in group.held_consumers:
+                print(f"  {hold.topic}: {hold.sentence}")
+        if group.waits:
             print("partitions that wait for others across a resize:")
-            for line in wait_sentences(group["waits"]):
-                print(f"  {line}")
+            for wait in group.waits:
+                print(f"  {wait.sentence}")
     return status
 
 
@@ -137,7 +134,7 @@ def reset_offsets(
 
     rows = with_admin(bootstrap_server, work)
     print_rows(
-        [{"topic": r.topic, "partition": r.partition, "from": r.old, "to": r.new} for r in rows],
+        rows,
         ["topic", "partition", "from", "to"],
         as_json=json_,
         as_tsv=tsv,

@@ -6,16 +6,27 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 _BOLD, _PLAIN = "\033[1m", "\033[0m"
+Record: TypeAlias = tuple[Any, ...]
+"""A named tuple."""
 TOTAL = "total"
 RED, YELLOW = "\033[31m", "\033[33m"
 
 
+def plain(value: Any) -> Any:
+    """The value as JSON has it: a record is an object of its fields. ``from_`` is written ``from``."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name.rstrip("_"): plain(field) for name, field in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {name: plain(field) for name, field in value.items()}
+    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
-    print(json.dumps(value, indent=2, default=str))
+    print(json.dumps(plain(value), indent=2, default=str))
 
 
 def cell(value: Any) -> Any:
@@ -62,14 +73,20 @@ def _are_numbers(values: list[Any]) -> bool:
 
 
 def print_rows(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool, as_tsv: bool, none: str = ""
+    rows: Sequence[Record | Mapping[str, Any]],
+    columns: Sequence[str],
+    *,
+    as_json: bool,
+    as_tsv: bool,
+    none: str = "",
 ) -> None:
-    """Print rows in the format that the user chose. ``none`` is printed instead of an empty table."""
+    """Print records in the format that the user chose. ``none`` is printed instead of an empty table."""
+    cells = [[row[column] for column in columns] for row in plain(rows)]
     if as_json:
         print_json(rows)
     elif as_tsv:
-        print_tsv(columns, [[row[column] for column in columns] for row in rows])
+        print_tsv(columns, cells)
     elif rows or not none:
-        print_table(columns, [[row[column] for column in columns] for row in rows])
+        print_table(columns, cells)
     else:
         print(none)

@@ -12,7 +12,7 @@ from anabranch.ordered_resize.explain import named
 from anabranch.protocol.plurals import counted
 from anabranch.view.moves import split_tree
 from anabranch.view.retained import held_line
-from anabranch.view.topics import IN_USE, MARKED, consumer_hold_lines
+from anabranch.view.topics import IN_USE, MARKED
 
 SUMMED_UP_FROM = 200
 """A topic with this many partitions is shown as sums, unless every partition is requested."""
@@ -38,8 +38,8 @@ def print_topic(topic: Mapping[str, Any], *, every_partition: bool = True) -> No
             print(line)
     for held in topic.get("held", ()):
         print(held_line(held))
-    for line in consumer_hold_lines(topic.get("held_consumers") or []):
-        print(line)
+    for hold in topic.get("held_consumers") or []:
+        print(hold.sentence)
     if topic.get("resize") is not None:
         print(f"resize: {topic['resize']}")
     if topic.get("autoscale") is not None:

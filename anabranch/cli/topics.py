@@ -30,7 +30,7 @@ from anabranch.cli.options import (
     NewTopicCount,
     TsvFlag,
 )
-from anabranch.cli.output import print_json, print_rows, print_tsv
+from anabranch.cli.output import plain, print_json, print_rows, print_tsv
 from anabranch.cli.resize_plan import print_plan
 from anabranch.cli.topic_view import FIELDS, print_topic
 from anabranch.client.admin.types import CreatedTopic
@@ -179,7 +179,7 @@ def describe(
 
     described, absent = with_admin(bootstrap_server, work)
     if json_:
-        print_json(described)
+        print_json([_topic_json(topic) for topic in described])
     elif tsv:
         rows = [[topic["name"], *(row[name] for name in FIELDS)] for topic in described for row in topic["partitions"]]
         print_tsv(["topic", *FIELDS], rows)
@@ -187,6 +187,14 @@ def describe(
         for topic in described:
             print_topic(topic, every_partition=every_partition)
     return report_some(absent_topic(name) for name in absent)
+
+
+def _topic_json(topic: Any) -> dict[str, Any]:
+    """The topic as JSON; what is in the topic does not name it again."""
+    found: dict[str, Any] = plain(topic)
+    for hold in found["held_consumers"]:
+        del hold["topic"]
+    return found
 
 
 @app.command

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from anabranch.console.behind import REBALANCES
+from anabranch.console.watched import REBALANCES, Owner
+from anabranch.view.groups import DescribedGroup
 
 MOST_GROUPS = 2_000
 """The largest number of groups whose owners are kept."""
-
-
-class Owner(NamedTuple):
-    name: str
-    """The client id; the member id if the client id is empty."""
-    host: str
 
 
 class Assignment(NamedTuple):
@@ -28,47 +23,22 @@ class LastOwners:
     def __init__(self) -> None:
         self._seen: dict[str, Assignment] = {}
 
-    def note(self, group: dict[str, Any], now_ms: int) -> None:
-        """Keep the owners in the data of ``Watch.group``. During a rebalance, add the earlier owners to the data.
-
-        ``was`` of a row is the earlier owner, or None. ``owners_seen_ms`` is the time of the earlier assignment, or
-        None. A partition without a commit is in the data only while it is assigned. If such a partition had an owner, a
-        row is added for it.
-        """
-        rows, name = group["partitions"], group["group"]
-        before = None
-        if group["state"] in REBALANCES:
-            before = self._seen.get(name)
-        else:
-            self._seen.pop(name, None)  # the newest groups are at the end
-            owners = {
-                (row["topic"], row["partition"]): Owner(row["client_id"] or row["member"], row["host"])
-                for row in rows
-                if row["member"]
-            }
-            self._seen[name] = Assignment(now_ms, owners)
-            while len(self._seen) > MOST_GROUPS:
-                del self._seen[next(iter(self._seen))]
-        owned = {} if before is None else before.owners
-        listed = {(row["topic"], row["partition"]) for row in rows}
-        rows += [_row(*place) for place in sorted(owned.keys() - listed)]
-        for row in rows:
-            row["was"] = owned.get((row["topic"], row["partition"]))
-        group["owners_seen_ms"] = None if before is None else before.seen_ms
+    def note(self, group: DescribedGroup, now_ms: int) -> Assignment | None:
+        """Keep the owners of the group. During a rebalance, return the assignment before it, if it was seen."""
+        if group.state in REBALANCES:
+            return self._seen.get(group.group)
+        self._seen.pop(group.group, None)  # the newest groups are at the end
+        owners = {
+            (row.topic, row.partition): Owner(row.client_id or row.member, host_of(row.host))
+            for row in group.partitions
+            if row.member
+        }
+        self._seen[group.group] = Assignment(now_ms, owners)
+        while len(self._seen) > MOST_GROUPS:
+            del self._seen[next(iter(self._seen))]
+        return None
 
 
-def _row(topic: str, partition: int) -> dict[str, Any]:
-    """The row of a partition without a commit and without an owner."""
-    empty = dict.fromkeys(
-        (
-            "committed_offset",
-            "high_watermark",
-            "lag",
-            "member",
-            "client_id",
-            "log_start_offset",
-            "expired",
-            "uncommitted",
-        )
-    )
-    return {"topic": topic, "partition": partition, "host": "", **empty}
+def host_of(host: str | None) -> str:
+    """The host of a member: Kafka writes hosts with a slash."""
+    return (host or "").removeprefix("/")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from anabranch import ConfigEntry, KafkaError, LogDirDescription, TopicDescription
 from anabranch.client.admin.types import ALL_BROKERS
 from anabranch.command_error import UsageError
-from anabranch.console.behind import REBALANCES, reasons, summary, verdict
+from anabranch.console.behind import reasons, summary, verdict
 from anabranch.console.charts import Chart, chart_of
 from anabranch.console.furthest import Behind, furthest_behind
 from anabranch.console.history import History, Plot
@@ -43,10 +43,10 @@ from anabranch.console.tables import (
 )
 from anabranch.console.waits import graph_of
 from anabranch.console.watch import MOST_RATED, RANKED_S, NotThereError, Seen, Watch, by_broker
+from anabranch.console.watched import REBALANCES
 from anabranch.protocol.addresses import join_address
 from anabranch.protocol.plurals import counted
 from anabranch.view.configs import source_name
-from anabranch.view.groups import left_of_wait, wait_sentences
 from anabranch.view.unread import lag_of, uncommitted_text
 
 FAR_BEHIND, MOST_BEHIND = 1_000, 5
@@ -295,19 +295,15 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         raise NotThereError(f"group {path['group']} does not exist")
     seen = await watch.group(path["group"])
     found = seen.value
-    rows = sorted(
-        found["partitions"], key=lambda row: (-(row["lag"] or row["at_most"] or 0), row["topic"], row["partition"])
-    )
+    rows = sorted(found.partitions, key=lambda row: (-(row.lag or row.at_most or 0), row.topic, row.partition))
     order = order_of(query, OF_READ_PARTITIONS)
     paged = page_of(in_order(rows, order, OF_READ_PARTITIONS), query)
-    blocked = {(wait["topic"], wait["partition"]) for wait in found["waits"] if wait["blocked"]}
+    blocked = {(wait.topic, wait.partition) for wait in found.waits if wait.blocked}
     totals = summary(found)
     former = {
-        (row["topic"], row["partition"]): f"was {row['was'].name}"
-        for row in rows
-        if row["was"] is not None and row["member"] is None
+        (row.topic, row.partition): f"was {row.was.name}" for row in rows if row.was is not None and row.member is None
     }
-    is_rebalance = found["state"] in REBALANCES
+    is_rebalance = found.state in REBALANCES
     values = {
         **paged.values,
         "group": found,
@@ -316,19 +312,16 @@ async def group(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
         "blocked": blocked,
         "nobody": "unknown until the rebalance ends" if is_rebalance else "nobody reads it",
         "former": former,
-        "uncommitted": uncommitted_text(found["uncommitted"].values(), "'To read'"),
+        "uncommitted": uncommitted_text(found.uncommitted.values(), "'To read'"),
         "reasons": reasons(found),
         "summary": totals,
         "verdict": verdict(totals, seen.error),
-        "charts": _charts(("Records to read", watch.history.lag(path["group"], {row["topic"] for row in rows})))
+        "charts": _charts(("Records to read", watch.history.lag(path["group"], {row.topic for row in rows})))
         if watch.history is not None
         else [],
-        "waits": [
-            (wait, left_of_wait(wait), sentence)
-            for wait, sentence in zip(found["waits"][:ROWS], wait_sentences(found["waits"][:ROWS]), strict=True)
-        ],
-        "wait_count": len(found["waits"]),
-        "graph": graph_of(found["waits"], ROWS, "the group rebalances" if is_rebalance else "nobody reads it", former),
+        "waits": found.waits[:ROWS],
+        "wait_count": len(found.waits),
+        "graph": graph_of(found.waits, ROWS, "the group rebalances" if is_rebalance else "nobody reads it", former),
         **_freshness(seen),
     }
     return Rendered("group", values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anabranch.console.sorting import Columns
+from anabranch.console.watched import WatchedPartition
 
 OF_BROKERS: Columns[Any] = {
     "broker": lambda row: row["id"],
@@ -46,15 +47,15 @@ OF_GROUPS: Columns[Any] = {
     "lag": lambda row: row["lag"],
     "topics": lambda row: ", ".join(row["topics"]),
 }
-OF_READ_PARTITIONS: Columns[Any] = {
-    "topic": lambda row: row["topic"],
-    "partition": lambda row: row["partition"],
-    "committed": lambda row: row["committed_offset"],
-    "end": lambda row: row["high_watermark"],
-    "lag": lambda row: row["lag"] if row["at_most"] is None else row["at_most"],
-    "behind": lambda row: row["lag_s"],
-    "rate": lambda row: row["read_rate"],
-    "member": lambda row: row["client_id"] or (row["was"] and row["was"].name),
+OF_READ_PARTITIONS: Columns[WatchedPartition] = {
+    "topic": lambda row: row.topic,
+    "partition": lambda row: row.partition,
+    "committed": lambda row: row.committed_offset,
+    "end": lambda row: row.high_watermark,
+    "lag": lambda row: row.lag if row.at_most is None else row.at_most,
+    "behind": lambda row: row.lag_s,
+    "rate": lambda row: row.read_rate,
+    "member": lambda row: row.client_id or (row.was and row.was.name),
 }
 OF_CONFIGS: Columns[Any] = {
     "key": lambda row: row["entry"].name,

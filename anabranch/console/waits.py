@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from anabranch.protocol.plurals import counted
-from anabranch.view.groups import left_of_wait
+from anabranch.view.groups import GroupWait
 
 BOX_W, BOX_H, GAP_X, GAP_Y, EDGE_PX = 140, 44, 70, 14, 8
 """Two columns fit on a page of 390 px."""
@@ -62,7 +62,7 @@ class Graph(NamedTuple):
 
 
 def graph_of(
-    waits: Sequence[Mapping[str, Any]],
+    waits: Sequence[GroupWait],
     most: int,
     nobody: str = "nobody reads it",
     former: Mapping[Place, str] = MappingProxyType({}),
@@ -71,7 +71,7 @@ def graph_of(
 
     ``nobody``: the text for a partition without a reader; ``former``: the texts for partitions that lost their reader.
     """
-    wait_of = {((w["topic"], w["partition"]), (w["topic"], w["waits_for"])): w for w in waits[:most]}
+    wait_of = {((w.topic, w.partition), (w.topic, w.waits_for)): w for w in waits[:most]}
     drawn, closing = _without_cycles(wait_of)
     drawn = _without_shortcuts(drawn)
     columns = _columns({place for edge in wait_of for place in edge}, drawn)
@@ -95,16 +95,16 @@ def graph_of(
 # ------------------------------------------------------------ edges
 
 
-def _without_cycles(wait_of: Mapping[Edge, Mapping[str, Any]]) -> tuple[list[Edge], list[Edge]]:
+def _without_cycles(wait_of: Mapping[Edge, GroupWait]) -> tuple[list[Edge], list[Edge]]:
     """The waits as (acyclic waits, waits that would close a cycle).
 
     Waits are added in this order: waits that block a partition, other waits, waits for records that are held back too.
     """
-    waits_from = {waiting: wait["from_epoch"] for (waiting, _), wait in wait_of.items()}
+    waits_from = {waiting: wait.from_epoch for (waiting, _), wait in wait_of.items()}
 
     def rank(edge: Edge) -> tuple[bool, bool]:
         wait, on = wait_of[edge], edge[1]
-        return on in waits_from and wait["epoch"] >= waits_from[on], not wait["blocked"]
+        return on in waits_from and wait.epoch >= waits_from[on], not wait.blocked
 
     kept: list[Edge] = []
     closing = []
@@ -211,10 +211,10 @@ def _ports(
 # ------------------------------------------------------------ content
 
 
-def _notes(place: Place, wait_of: Mapping[Edge, Mapping[str, Any]], closing: Collection[Edge]) -> list[str]:
+def _notes(place: Place, wait_of: Mapping[Edge, GroupWait], closing: Collection[Edge]) -> list[str]:
     found = []
     if (own := wait_of.get((place, place))) is not None:
-        left = left_of_wait(own)
+        left = own.left
         found.append(_cut("own records first" if left is None else f"own {_short(left)} first"))
     if later := [str(on[1]) for waiting, on in closing if waiting == place != on]:
         found.append(_cut(f"then waits for {', '.join(later)}"))
@@ -226,20 +226,20 @@ def _box(
     at: tuple[int, int],
     height: int,
     notes: list[str],
-    wait_of: Mapping[Edge, Mapping[str, Any]],
+    wait_of: Mapping[Edge, GroupWait],
     nobody: str,
 ) -> Box:
     topic, partition = place
     of_reader = next((w for (_, on), w in wait_of.items() if on == place), None)
-    reader = "" if of_reader is None else of_reader["client_id"] or of_reader["member"] or nobody
+    reader = "" if of_reader is None else of_reader.client_id or of_reader.member or nobody
     title = f"{topic} partition {partition}" + (f", read by {reader}" if reader else "")
-    waits = any(waiting == place and wait["blocked"] for (waiting, _), wait in wait_of.items())
-    blocks = any(on == place and wait["blocked"] for (_, on), wait in wait_of.items())
+    waits = any(waiting == place and wait.blocked for (waiting, _), wait in wait_of.items())
+    blocks = any(on == place and wait.blocked for (_, on), wait in wait_of.items())
     name = _cut(topic, MOST_NAME)
     return Box(name, partition, *at, height, _cut(reader), waits, blocks, notes, title)
 
 
-def _arrow(points: Sequence[tuple[int, int]], wait: Mapping[str, Any]) -> Arrow:
+def _arrow(points: Sequence[tuple[int, int]], wait: GroupWait) -> Arrow:
     """An arrow through ``points``. At each point between its ends, the arrow runs straight for the width of a box."""
     (x0, y0), *others = points
     path, x, y = f"M{x0} {y0}", x0, y0
@@ -248,11 +248,11 @@ def _arrow(points: Sequence[tuple[int, int]], wait: Mapping[str, Any]) -> Arrow:
         middle = (x + x1) // 2
         path += f" C{middle} {y} {middle} {y1} {x1 - 2 * is_last} {y1}" + ("" if is_last else f"h{BOX_W}")
         x, y = x1 + BOX_W, y1
-    left = left_of_wait(wait)
+    left = wait.left
     records = "the records" if left is None else counted(left, "record", form=",")
-    title = f"partition {wait['partition']} waits for {records} of partition {wait['waits_for']}"
+    title = f"partition {wait.partition} waits for {records} of partition {wait.waits_for}"
     # The text is beside the arrow's start, because several arrows may end at the same place.
-    return Arrow(path, x0 + 6, y0 - 4, "" if left is None else _short(left), bool(wait["blocked"]), title)
+    return Arrow(path, x0 + 6, y0 - 4, "" if left is None else _short(left), wait.blocked, title)
 
 
 def _short(number: int) -> str:

@@ -27,12 +27,13 @@ from anabranch import (
 )
 from anabranch.client.consumer.log_reader import LogReader
 from anabranch.console.history import STEP_S, History, Snapshot, sampled
-from anabranch.console.owners import LastOwners
+from anabranch.console.owners import LastOwners, host_of
 from anabranch.console.rates import READ_LEAST_S, READ_WINDOW_S, Hottest, Samples, hottest
 from anabranch.console.schemas import Registry
 from anabranch.console.tree import At, Gain, Tree, columns_of, draw, gains_of, times_of
+from anabranch.console.watched import Owner, WatchedGroup, WatchedPartition
 from anabranch.view.group_lag import first_readable, timestamp_at
-from anabranch.view.groups import describe_groups
+from anabranch.view.groups import GroupPartition, describe_groups
 from anabranch.view.topics import describe_topics, existing, is_resized, known_offsets, lineages
 from anabranch.view.unread import lag_of, total_lag
 
@@ -475,46 +476,81 @@ class Watch:
                 worst[topic] = max(worst.get(topic, (-1, "")), (lag, group))
         return worst
 
-    async def group(self, group_id: str) -> Seen[dict[str, Any]]:
-        """The description of a group, as of ``anabranch groups describe --json``, with rates and lags in seconds.
+    async def group(self, group_id: str) -> Seen[WatchedGroup]:
+        """A group with rates and lags in seconds. Raises ``NotThereError``.
 
-        ``uncommitted`` has the records in each partition of its topics without a commit; None where they are unknown.
-        ``at_most`` of a row is this number, None for a partition with a commit. ``was`` and ``owners_seen_ms``: see
-        ``LastOwners``.
+        Brokers name no owners during a rebalance. A partition without a commit is described only while it is assigned,
+        so a row is added for one that had an owner before the rebalance.
         """
 
-        async def ask() -> dict[str, Any]:
+        async def ask() -> WatchedGroup:
             described, _ = await describe_groups(self.admin, [group_id])
             if not described:
                 raise NotThereError(f"group {group_id} does not exist")
             found = described[0]
-            for row in found["partitions"] + found["awaited_members"]:
-                row["host"] = (row["host"] or "").removeprefix("/")  # Kafka writes hosts with a slash
-            self._owners.note(found, int(time.time() * 1000))
-            found["uncommitted"] = await self._uncommitted(found["partitions"])
-            now = time.monotonic()
-            for row in found["partitions"]:
-                tp = TopicPartition(row["topic"], row["partition"])
-                row["at_most"] = found["uncommitted"].get(tp)
-                if row["high_watermark"] is not None:
-                    self._samples.setdefault(tp, Samples()).add(now, row["high_watermark"])
-                if row["committed_offset"] is not None:
-                    self._read.setdefault((group_id, tp), Samples(READ_WINDOW_S, READ_LEAST_S)).add(
-                        now, row["committed_offset"]
-                    )
-                row["written_rate"] = self.partition_rate(*tp)
-                read = self._read.get((group_id, tp))
-                row["read_rate"] = read.rate if read is not None else None
-            await self._add_seconds(found["partitions"])
-            return found
+            before = self._owners.note(found, int(time.time() * 1000))
+            owned = {} if before is None else before.owners
+            listed = {(row.topic, row.partition) for row in found.partitions}
+            rows = [*found.partitions, *(GroupPartition(*place) for place in sorted(owned.keys() - listed))]
+            uncommitted = await self._uncommitted(rows)
+            self._note_offsets(group_id, rows)
+            ages = await self._lag_seconds(rows)
+            return WatchedGroup(
+                found.group,
+                found.state,
+                found.members,
+                [member._replace(host=host_of(member.host)) for member in found.awaited_members],
+                [self._watched(group_id, row, uncommitted, ages, owned) for row in rows],
+                found.waits,
+                uncommitted,
+                None if before is None else before.seen_ms,
+            )
 
         return await self.cached(("group", group_id), ask)
 
-    async def _uncommitted(self, rows: Iterable[Mapping[str, Any]]) -> dict[TopicPartition, int | None]:
+    def _note_offsets(self, group_id: str, rows: Iterable[GroupPartition]) -> None:
+        """Add the ends and the commits to the samples."""
+        now = time.monotonic()
+        for row in rows:
+            tp = TopicPartition(row.topic, row.partition)
+            if row.high_watermark is not None:
+                self._samples.setdefault(tp, Samples()).add(now, row.high_watermark)
+            if row.committed_offset is not None:
+                read = self._read.setdefault((group_id, tp), Samples(READ_WINDOW_S, READ_LEAST_S))
+                read.add(now, row.committed_offset)
+
+    def _watched(
+        self,
+        group_id: str,
+        row: GroupPartition,
+        uncommitted: Mapping[TopicPartition, int | None],
+        ages: Mapping[TopicPartition, float],
+        owned: Mapping[tuple[str, int], Owner],
+    ) -> WatchedPartition:
+        tp = TopicPartition(row.topic, row.partition)
+        read = self._read.get((group_id, tp))
+        return WatchedPartition(
+            topic=row.topic,
+            partition=row.partition,
+            committed_offset=row.committed_offset,
+            high_watermark=row.high_watermark,
+            lag=row.lag,
+            lag_s=ages.get(tp),
+            at_most=uncommitted.get(tp),
+            expired=row.expired,
+            member=row.member,
+            client_id=row.client_id,
+            host=host_of(row.host),
+            written_rate=self.partition_rate(*tp),
+            read_rate=read.rate if read is not None else None,
+            was=owned.get((row.topic, row.partition)),
+        )
+
+    async def _uncommitted(self, rows: Iterable[GroupPartition]) -> dict[TopicPartition, int | None]:
         """The records in each partition without a commit, in the topics of ``rows``. None where they are unknown."""
         known = (await self.topics()).value
-        committed = {(row["topic"], row["partition"]) for row in rows if row["committed_offset"] is not None}
-        topics = {row["topic"] for row in rows}
+        committed = {(row.topic, row.partition) for row in rows if row.committed_offset is not None}
+        topics = {row.topic for row in rows}
         infos = {TopicPartition(name, p.partition): p for name in topics & known.keys() for p in known[name].partitions}
         found = sorted(infos.keys() - committed)
         led = [tp for tp in found if infos[tp].leader >= 0]
@@ -522,25 +558,26 @@ class Watch:
         ends = await known_offsets(self.admin, list(starts), "latest")  # not again from a silent leader
         return {tp: max(0, ends[tp] - starts[tp]) if tp in ends else None for tp in found}
 
-    async def _add_seconds(self, rows: list[dict[str, Any]]) -> None:
-        """Set ``lag_s`` in every row: the age of the first readable record that is not committed; None when unknown."""
+    async def _lag_seconds(self, rows: Iterable[GroupPartition]) -> dict[TopicPartition, float]:
+        """The age of the first readable record that is not committed, by partition. Unknown ages are left out."""
+        ages = {TopicPartition(row.topic, row.partition): 0.0 for row in rows if row.lag == 0}
         limiter = anyio.CapacityLimiter(ASKED_AT_ONCE)
 
-        async def one(row: dict[str, Any]) -> None:
-            tp, offset = TopicPartition(row["topic"], row["partition"]), first_readable(row)
+        async def one(row: GroupPartition) -> None:
+            tp, offset = TopicPartition(row.topic, row.partition), first_readable(row)
             async with limiter:
                 if (tp, offset) not in self._unread:
                     with anyio.move_on_after(2):
                         self._unread[tp, offset] = await timestamp_at(self.reader, tp, offset)
             at_ms = self._unread.get((tp, offset))
-            row["lag_s"] = None if at_ms is None else max(0.0, time.time() - at_ms / 1000)
+            if at_ms is not None:
+                ages[tp] = max(0.0, time.time() - at_ms / 1000)
 
-        behind = [row for row in rows if row["lag"]]
-        for row in rows:
-            row["lag_s"] = 0.0 if row["lag"] == 0 else None
+        behind = [row for row in rows if row.lag]
         async with anyio.create_task_group() as tasks:
-            for row in sorted(behind, key=lambda row: -row["lag"])[:FIRST_UNREAD]:
+            for row in sorted(behind, key=lambda row: -(row.lag or 0))[:FIRST_UNREAD]:
                 tasks.start_soon(one, row)
+        return ages
 
     async def existing_topic(self, name: str) -> TopicDescription:
         """The topic, from the list of all topics: a request by name might create it. Raises ``NotThereError``."""

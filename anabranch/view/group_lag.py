@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import anyio
 
 from anabranch import KafkaError, TopicPartition
 from anabranch.client.consumer.log_reader import LogReader
 from anabranch.runtime.real_anyio import client_env
+from anabranch.view.groups import DescribedGroup, GroupPartition
 
 ANSWER_WITHIN_S = 3.0
 AT_ONCE = 32
@@ -51,20 +51,20 @@ async def first_timestamps(bootstrap: str, offsets: Mapping[TopicPartition, int]
     return found
 
 
-def first_readable(row: Mapping[str, Any]) -> int:
+def first_readable(row: GroupPartition) -> int:
     """The offset of the first record after the group's commit that can still be read, in a row with a lag."""
-    first: int = max(row["committed_offset"], row["log_start_offset"])
-    return first
+    return max(row.committed_offset or 0, row.log_start_offset or 0)
 
 
-def add_lag_seconds(bootstrap: str, groups: Iterable[Mapping[str, Any]]) -> None:
-    """Set ``lag_seconds`` in every row: the age of the first readable record after the commit; None when unknown."""
-    for group in groups:
-        rows = {TopicPartition(row["topic"], row["partition"]): row for row in group["partitions"]}
-        behind = {tp: first_readable(row) for tp, row in rows.items() if row["lag"]}
-        stamps = anyio.run(first_timestamps, bootstrap, behind) if behind else {}
-        now_ms = time.time() * 1000
-        for tp, row in rows.items():
-            row["lag_seconds"] = 0.0 if row["lag"] == 0 else None
-            if tp in stamps and stamps[tp] >= 0:
-                row["lag_seconds"] = round(max(0.0, (now_ms - stamps[tp]) / 1000), 3)
+def with_lag_seconds(bootstrap: str, groups: Iterable[DescribedGroup]) -> list[DescribedGroup]:
+    """The groups with ``lag_seconds`` in every row."""
+    return [group._replace(partitions=_aged(bootstrap, group.partitions)) for group in groups]
+
+
+def _aged(bootstrap: str, rows: Iterable[GroupPartition]) -> list[GroupPartition]:
+    of = {TopicPartition(row.topic, row.partition): row for row in rows}
+    behind = {tp: first_readable(row) for tp, row in of.items() if row.lag}
+    stamps = anyio.run(first_timestamps, bootstrap, behind) if behind else {}
+    now_ms = time.time() * 1000
+    ages = {tp: round(max(0.0, (now_ms - stamp) / 1000), 3) for tp, stamp in stamps.items() if stamp >= 0}
+    return [row._replace(lag_seconds=ages.get(tp, 0.0 if row.lag == 0 else None)) for tp, row in of.items()]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from anabranch import Admin, ErrorCode, KafkaError, TopicDescription, TopicPartition
 from anabranch.client.admin.types import MemberDescription
@@ -17,7 +17,8 @@ from anabranch.view.retained import MAX_KEY, WAITS_KEY, waits
 from anabranch.view.topics import (
     ANSWER_WITHIN_MS,
     HOLD_KEY,
-    consumer_hold_rows,
+    ConsumerHold,
+    consumer_holds,
     is_resized,
     known_offsets,
     lineages,
@@ -32,9 +33,95 @@ Controllers warn by ``retention.warning.ms``, which has the same default.
 """
 
 
-async def describe_groups(admin: Admin, group_ids: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The groups that exist, and the names of those that do not."""
-    described: list[dict[str, Any]] = []
+class GroupPartition(NamedTuple):
+    """A partition that a group reads. Offsets and numbers of records are None where they are not known."""
+
+    topic: str
+    partition: int
+    committed_offset: int | None = None
+    high_watermark: int | None = None
+    lag: int | None = None
+    """The readable records after the commit; None without a commit."""
+    member: str | None = None
+    client_id: str | None = None
+    host: str | None = None
+    log_start_offset: int | None = None
+    expired: int | None = None
+    """The records after the commit that were removed."""
+    uncommitted: int | None = None
+    """The readable records of a partition without a commit."""
+    lag_seconds: float | None = None
+    """The age of the first readable record after the commit."""
+
+
+class AwaitedMember(NamedTuple):
+    """A member that has not joined a rebalance again."""
+
+    member: str
+    client_id: str
+    host: str
+    awaited_ms: int
+    wait_left_ms: int | None
+
+
+class GroupWait(NamedTuple):
+    """``partition`` waits until the group has processed the records of ``waits_for`` up to the end of ``epoch``."""
+
+    topic: str
+    partition: int
+    from_epoch: int
+    waits_for: int
+    epoch: int
+    position: int | None
+    committed: int | None
+    until: int | None
+    """The end offset of ``epoch``, exclusive."""
+    member: str | None
+    client_id: str | None
+    blocked: bool
+    """Whether the partition cannot deliver any record before the wait is over."""
+    expiring: bool
+    """Whether retention removes awaited records within ``EXPIRING_WITHIN_MS``."""
+
+    @property
+    def left(self) -> int | None:
+        """The records that the group has to process before the wait is over; None while that is unknown.
+
+        A member reports its position only now and then, so its commit may be ahead of the reported position.
+        """
+        known = [offset for offset in (self.position, self.committed) if offset is not None]
+        return None if self.until is None or not known else max(0, self.until - max(known))
+
+    @property
+    def sentence(self) -> str:
+        """The wait in words."""
+        until, position, committed = (
+            NO_OFFSET if offset is None else offset for offset in (self.until, self.position, self.committed)
+        )
+        wait = Wait(self.partition, self.from_epoch, self.waits_for, self.epoch, until, position, self.member)
+        states = [name for name, is_so in (("blocked", self.blocked), ("expiring", self.expiring)) if is_so]
+        ahead = f" ({committed} committed)" if committed > position else ""
+        return f"{self.topic}: {wait}{ahead}" + (f" ({', '.join(states)})" if states else "")
+
+
+class DescribedGroup(NamedTuple):
+    """A group. ``members`` is their number, ``assignor`` the name of the protocol that they chose."""
+
+    group: str
+    state: str
+    assignor: str
+    coordinator: int
+    members: int
+    awaited_members: list[AwaitedMember]
+    partitions: list[GroupPartition]
+    held_consumers: list[ConsumerHold]
+    """The partitions in which leaders hold stock consumers, perhaps of other groups, until this group has read."""
+    waits: list[GroupWait]
+
+
+async def describe_groups(admin: Admin, group_ids: list[str]) -> tuple[list[DescribedGroup], list[str]]:
+    """The groups that exist, and the names of those that do not. Lags in seconds are left unknown."""
+    described: list[DescribedGroup] = []
     absent = []
     for group_id, group in (await admin.describe_groups(group_ids)).items():
         committed = await admin.list_group_offsets(group_id)
@@ -58,54 +145,49 @@ async def describe_groups(admin: Admin, group_ids: list[str]) -> tuple[list[dict
                 continue
             member = owners.get(tp)
             rows.append(
-                {
-                    "topic": tp.topic,
-                    "partition": tp.partition,
-                    "committed_offset": offset,
-                    "high_watermark": end,
-                    "lag": left.lag,
-                    "member": member.member_id if member else None,
-                    "client_id": member.client_id if member else None,
-                    "host": member.host if member else None,
-                    "log_start_offset": start,
-                    "expired": left.expired,
-                    "uncommitted": left.uncommitted,
-                }
+                GroupPartition(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    committed_offset=offset,
+                    high_watermark=end,
+                    lag=left.lag,
+                    member=member.member_id if member else None,
+                    client_id=member.client_id if member else None,
+                    host=member.host if member else None,
+                    log_start_offset=start,
+                    expired=left.expired,
+                    uncommitted=left.uncommitted,
+                )
             )
         held = await _holds(admin, group_id, topics)
+        waits_of_group = [
+            wait
+            for name, topic in sorted(topics.items())
+            for wait in await _waits(
+                admin,
+                group_id,
+                topic,
+                owners,
+                _of_topic(name, committed),
+                {hold.partition for hold in held if hold.topic == name},
+            )
+        ]
         described.append(
-            {
-                "group": group_id,
-                "state": group.state,
-                "assignor": group.protocol,
-                "coordinator": group.coordinator.id,
-                "members": len(group.members),
-                "awaited_members": [
-                    {
-                        "member": member.member_id,
-                        "client_id": member.client_id,
-                        "host": member.host,
-                        "awaited_ms": member.awaited_ms,
-                        "wait_left_ms": member.wait_left_ms,
-                    }
-                    for member in group.members
-                    if member.awaited_ms is not None
+            DescribedGroup(
+                group=group_id,
+                state=group.state,
+                assignor=group.protocol,
+                coordinator=group.coordinator.id,
+                members=len(group.members),
+                awaited_members=[
+                    AwaitedMember(m.member_id, m.client_id, m.host, m.awaited_ms, m.wait_left_ms)
+                    for m in group.members
+                    if m.awaited_ms is not None
                 ],
-                "partitions": rows,
-                "held_consumers": held,
-                "waits": [
-                    row
-                    for name, topic in sorted(topics.items())
-                    for row in await _waits(
-                        admin,
-                        group_id,
-                        topic,
-                        owners,
-                        _of_topic(name, committed),
-                        {row["partition"] for row in held if row["topic"] == name},
-                    )
-                ],
-            }
+                partitions=rows,
+                held_consumers=held,
+                waits=waits_of_group,
+            )
         )
     return described, absent
 
@@ -123,7 +205,7 @@ async def _offsets(
     return await known_offsets(admin, [tp for tp in partitions if tp in led], spec)
 
 
-async def _holds(admin: Admin, group_id: str, topics: Mapping[str, TopicDescription]) -> list[dict[str, Any]]:
+async def _holds(admin: Admin, group_id: str, topics: Mapping[str, TopicDescription]) -> list[ConsumerHold]:
     """The partitions in which leaders hold stock consumers until this group has read.
 
     The held consumers may belong to other groups.
@@ -131,31 +213,11 @@ async def _holds(admin: Admin, group_id: str, topics: Mapping[str, TopicDescript
     resized = [name for name, topic in sorted(topics.items()) if is_resized(topic)]
     configs = await admin.describe_configs(topics=resized, keys=[HOLD_KEY]) if resized else {}
     return [
-        {"topic": name, **row}
+        hold
         for name in resized
-        for row in await consumer_hold_rows(admin, topics[name], configs[name])
-        if row["group"] == group_id
+        for hold in await consumer_holds(admin, topics[name], configs[name])
+        if hold.group == group_id
     ]
-
-
-def wait_sentences(rows: list[dict[str, Any]]) -> Iterator[str]:
-    for row in rows:
-        until, position, committed = (
-            -1 if row[name] is None else row[name] for name in ("until", "position", "committed")
-        )
-        numbers = (row["partition"], row["from_epoch"], row["waits_for"], row["epoch"], until, position)
-        state = ", ".join(name for name in ("blocked", "expiring") if row[name])
-        ahead = f" ({committed} committed)" if committed > position else ""
-        yield f"{row['topic']}: {Wait(*numbers, row['member'])}{ahead}" + (f" ({state})" if state else "")
-
-
-def left_of_wait(row: Mapping[str, Any]) -> int | None:
-    """The records that the group has to process before the wait is over; None while the end or position is unknown.
-
-    A member reports its position only now and then, so its commit may be ahead of the reported position.
-    """
-    known = [row[name] for name in ("position", "committed") if row[name] is not None]
-    return None if row["until"] is None or not known else max(0, row["until"] - max(known))
 
 
 async def _waits(
@@ -165,7 +227,7 @@ async def _waits(
     owners: Mapping[TopicPartition, MemberDescription],
     committed: Mapping[int, int],
     held: Collection[int],
-) -> list[dict[str, Any]]:
+) -> list[GroupWait]:
     """The waits between partitions of one topic; empty when the topic was never resized.
 
     ``committed``: the group's offsets, by partition. ``held``: partitions in which leaders hold stock consumers.
@@ -184,20 +246,20 @@ async def _waits(
         on = TopicPartition(name, wait.on)
         position, member = max(wait.position, committed.get(wait.on, 0), starts.get(on, 0)), owners.get(on)
         rows.append(
-            {
-                "topic": name,
-                "partition": wait.partition,
-                "from_epoch": wait.from_epoch,
-                "waits_for": wait.on,
-                "epoch": wait.epoch,
-                "position": wait.position if wait.position >= 0 else None,
-                "committed": committed.get(wait.on),
-                "until": wait.offset if wait.offset >= 0 else None,
-                "member": wait.owner,
-                "client_id": member.client_id if member else None,
-                "blocked": is_blocked,
-                "expiring": position < min(kept_from.get(wait.on, 0), wait.offset if wait.offset > 0 else sys.maxsize),
-            }
+            GroupWait(
+                topic=name,
+                partition=wait.partition,
+                from_epoch=wait.from_epoch,
+                waits_for=wait.on,
+                epoch=wait.epoch,
+                position=wait.position if wait.position >= 0 else None,
+                committed=committed.get(wait.on),
+                until=wait.offset if wait.offset >= 0 else None,
+                member=wait.owner,
+                client_id=member.client_id if member else None,
+                blocked=is_blocked,
+                expiring=position < min(kept_from.get(wait.on, 0), wait.offset if wait.offset > 0 else sys.maxsize),
+            )
         )
     return rows
 

@@ -10,12 +10,12 @@ from anabranch.command_error import CommandError
 
 
 class Reset(NamedTuple):
-    """The new committed offset of one partition; ``old`` is None when there was none."""
+    """The new committed offset of one partition, ``to``; ``from_`` is None when there was none."""
 
     topic: str
     partition: int
-    old: int | None
-    new: int
+    from_: int | None
+    to: int
 
 
 class Where(NamedTuple):
@@ -65,7 +65,7 @@ async def plan_reset(
 async def apply_reset(admin: Admin, group: str, rows: Iterable[Reset]) -> None:
     """Set the offsets. Raises ``CommandError`` while the group has members."""
     try:
-        await admin.alter_group_offsets(group, {TopicPartition(row.topic, row.partition): row.new for row in rows})
+        await admin.alter_group_offsets(group, {TopicPartition(row.topic, row.partition): row.to for row in rows})
     except KafkaError as error:
         if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from anabranch import Admin, ConfigEntry, ErrorCode, KafkaError, TopicDescription, TopicPartition
 from anabranch.client.admin.types import ConfigSource, PartitionLineage
@@ -24,6 +24,38 @@ Committed = Mapping[str, Mapping[int, int]]
 """Committed offsets by group and partition, of the groups that read a topic."""
 
 
+class ConsumerHold(NamedTuple):
+    """A partition in which stock consumers wait, or have waited, for a group to process partition ``on``.
+
+    They get no records from ``from_epoch`` on. Unknown numbers are -1.
+    """
+
+    topic: str
+    partition: int
+    from_epoch: int
+    is_held: bool
+    group: str
+    on: int
+    epoch: int
+    end_offset: int
+    position: int
+    waited_ms: int
+    is_let_go: bool
+    """Whether the leader no longer waits for the group."""
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"partition {self.partition} from epoch {self.from_epoch} "
+            + ("is held for stock consumers: " if self.is_held else "was held: ")
+            + f"group {self.group} must first process partition {self.on} until "
+            + (f"offset {self.end_offset}" if self.end_offset >= 0 else f"the end of epoch {self.epoch}")
+            + (f" (at offset {self.position}" if self.position >= 0 else " (without a commit")
+            + f", for {self.waited_ms // 1000} s"
+            + (", no longer awaited)" if self.is_let_go else ")")
+        )
+
+
 async def describe_topics(admin: Admin, names: list[str]) -> list[dict[str, Any]]:
     """The descriptions of the topics ``names``, or of all topics, as JSON values."""
     wanted = names or [listing.name for listing in await admin.list_topics()]
@@ -39,15 +71,15 @@ async def describe_topics(admin: Admin, names: list[str]) -> list[dict[str, Any]
         row = topic_row(topic, configs[name], await offsets(admin, topic), known, committed)
         row["autoscale"] = await autoscale_row(admin, topic, configs[name]) if is_on(configs[name]) else None
         row["held"] = await held_rows(admin, topic) if waits(configs[name]) else []
-        row["held_consumers"] = await consumer_hold_rows(admin, topic, configs[name])
+        row["held_consumers"] = await consumer_holds(admin, topic, configs[name])
         row["resize"] = await unfinished_resize(admin, topic) if names or is_resized(topic) else None
         rows.append(row)
     return rows
 
 
-async def consumer_hold_rows(
+async def consumer_holds(
     admin: Admin, topic: TopicDescription, configs: Mapping[str, ConfigEntry]
-) -> list[dict[str, Any]]:
+) -> list[ConsumerHold]:
     """Each wait of stock consumers for a group, by partition; empty if the topic withholds nothing."""
     key = configs.get(HOLD_KEY)
     if key is None or key.value != "withhold" or not is_resized(topic):
@@ -57,7 +89,7 @@ async def consumer_hold_rows(
     except KafkaError:  # a broker is older or a leader is not available; the rest can still be shown
         return []
     return [
-        {"partition": p, "from_epoch": hold.served_epoch + 1, "is_held": hold.is_held, **wait._asdict()}
+        ConsumerHold(topic.name, p, hold.served_epoch + 1, hold.is_held, *wait)
         for p, hold in sorted(holds.items())
         for wait in hold.waits
     ]
@@ -216,17 +248,3 @@ def _known(value: int) -> int | None:
 def _overrides(entries: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
     """The configs that are set for the topic itself."""
     return {e.name: e.value for e in entries.values() if e.source == ConfigSource.DYNAMIC_TOPIC_CONFIG}
-
-
-def consumer_hold_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each group and partition: stock consumers wait, or have waited, for the group."""
-    return [
-        f"partition {row['partition']} from epoch {row['from_epoch']} "
-        + ("is held for stock consumers: " if row["is_held"] else "was held: ")
-        + f"group {row['group']} must first process partition {row['on']} until "
-        + (f"offset {row['end_offset']}" if row["end_offset"] >= 0 else f"the end of epoch {row['epoch']}")
-        + (f" (at offset {row['position']}" if row["position"] >= 0 else " (without a commit")
-        + f", for {row['waited_ms'] // 1000} s"
-        + (", no longer awaited)" if row["is_let_go"] else ")")
-        for row in rows
-    ]

@@ -188,3 +188,9 @@ async def test_pages_follow_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_module, "MOST_RANKED", 0)
     shown = await page("/groups")
     assert "too many partitions to compare" in shown and listed(shown)[0] == "g-000 1,000"
+
+
+async def test_the_preview_of_a_reset_shows_the_offsets_before_and_after_it() -> None:
+    admin = Groups(ends=dict.fromkeys(range(4), (5, 60)), groups={"g": {0: 50}})
+    page = await served(admin)("/change/reset?group=g&topic=t&to=earliest&partitions=0,1")
+    assert (cells(page, "from"), cells(page, "to")) == (["50", "-"], ["5", "5"])

@@ -9,18 +9,17 @@ import pytest
 
 from anabranch.console.app import _templates
 from anabranch.console.waits import BOX_W, EDGE_PX, MOST_NAME, MOST_TEXT, Graph, graph_of
+from anabranch.view.groups import GroupWait
 
 PHONE_PX, PADDING_PX = 390, 12
 
 
-def wait(partition: int, on: int, *, topic: str = "t", member: str = "m", left: int = 5, **values: Any) -> Any:
-    return {
-        "topic": topic, "partition": partition, "waits_for": on, "blocked": True, "client_id": member,
-        "member": member, "until": 10 + left, "position": 10, "committed": None, "from_epoch": 2, "epoch": 1, **values,
-    }  # fmt: skip
+def wait(partition: int, on: int, *, topic: str = "t", member: str = "m", left: int = 5, **values: Any) -> GroupWait:
+    found = GroupWait(topic, partition, 2, on, 1, 10, None, 10 + left, member, member, blocked=True, expiring=False)
+    return found._replace(**values)
 
 
-def after_two_resizes() -> list[Any]:
+def after_two_resizes() -> list[GroupWait]:
     """The waits of a group that has read nothing since 2 -> 4 -> 2 -> 4. Partition 2 has records of the first grow."""
     return [
         wait(0, 0, epoch=0, blocked=False, left=1_828),
@@ -144,5 +143,5 @@ def test_the_picture_has_the_texts_of_its_boxes() -> None:
 
 
 def test_an_unknown_end_has_no_number() -> None:
-    unknown = wait(4, 0) | {"until": None}
+    unknown = wait(4, 0)._replace(until=None)
     assert graph_of([unknown], 50).arrows[0].text == ""

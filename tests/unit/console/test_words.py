@@ -17,6 +17,8 @@ from anabranch.console.changes import plan_of_reset
 from anabranch.console.problems import NAMED, find_problems
 from anabranch.console.query import BadQueryError, Query
 from anabranch.console.rates import KEPT_S, Samples, hottest, outlook
+from anabranch.console.watched import WatchedGroup, WatchedPartition
+from anabranch.view.groups import AwaitedMember, GroupWait
 from anabranch.view.unread import uncommitted_text
 
 
@@ -116,55 +118,35 @@ def test_each_problem_comes_with_advice() -> None:
     assert all(problem.todo for problem in found)
 
 
-def row(partition: int, **values: Any) -> dict[str, Any]:
-    return {
-        "topic": "t",
-        "partition": partition,
-        "committed_offset": 50,
-        "high_watermark": 100,
-        "lag": 50,
-        "lag_s": 5.0,
-        "expired": 0,
-        "member": "m-1",
-        "client_id": "app-1",
-        "host": "10.0.0.1",
-        "written_rate": 10.0,
-        "read_rate": 20.0,
-        **values,
-    }
+def row(partition: int, **values: Any) -> WatchedPartition:
+    found = WatchedPartition(
+        topic="t",
+        partition=partition,
+        committed_offset=50,
+        high_watermark=100,
+        lag=50,
+        lag_s=5.0,
+        expired=0,
+        member="m-1",
+        client_id="app-1",
+        host="10.0.0.1",
+        written_rate=10.0,
+        read_rate=20.0,
+    )
+    return found._replace(**values)
 
 
-def wait(partition: int, on: int, **values: Any) -> dict[str, Any]:
-    return {
-        "topic": "t",
-        "partition": partition,
-        "waits_for": on,
-        "from_epoch": 2,
-        "epoch": 1,
-        "position": 50,
-        "committed": 45,
-        "until": 90,
-        "member": "m-1",
-        "client_id": "app-1",
-        "blocked": True,
-        "expiring": False,
-        **values,
-    }
+def wait(partition: int, on: int, **values: Any) -> GroupWait:
+    found = GroupWait("t", partition, 2, on, 1, 50, 45, 90, "m-1", "app-1", blocked=True, expiring=False)
+    return found._replace(**values)
 
 
-def group(rows: list[dict[str, Any]], waits: list[dict[str, Any]] | None = None, **values: Any) -> dict[str, Any]:
-    found = {"group": "g", "state": "Stable", "members": 1, "awaited_members": [], "uncommitted": {}}
-    return found | {"partitions": rows, "waits": waits or [], **values}
+def group(rows: list[WatchedPartition], waits: list[GroupWait] | None = None, **values: Any) -> WatchedGroup:
+    return WatchedGroup("g", "Stable", 1, [], rows, waits or [], {})._replace(**values)
 
 
-def awaited(name: str, awaited_ms: int = 45_000, wait_left_ms: int | None = 255_000) -> dict[str, Any]:
-    return {
-        "member": f"{name}-6a1",
-        "client_id": name,
-        "host": "10.0.0.1",
-        "awaited_ms": awaited_ms,
-        "wait_left_ms": wait_left_ms,
-    }
+def awaited(name: str, awaited_ms: int = 45_000, wait_left_ms: int | None = 255_000) -> AwaitedMember:
+    return AwaitedMember(f"{name}-6a1", name, "10.0.0.1", awaited_ms, wait_left_ms)
 
 
 def test_no_reason_is_given_for_a_group_that_catches_up() -> None:
@@ -313,8 +295,8 @@ def test_more_partitions_are_advised_only_where_there_are_too_few() -> None:
 
 def test_a_summary_adds_up_the_lags_and_takes_the_longest_time() -> None:
     found = summary(group([row(0), row(1, lag=7, lag_s=70.0), row(2, lag=None, lag_s=None)], [wait(1, 0)]))
-    assert (found["lag"], found["lag_s"], found["waiting"], found["is_measured"]) == (57, 70.0, 1, True)
-    assert not summary(group([row(0, read_rate=None)]))["is_measured"]
+    assert (found.lag, found.lag_s, found.waiting, found.is_measured) == (57, 70.0, 1, True)
+    assert not summary(group([row(0, read_rate=None)])).is_measured
 
 
 @pytest.mark.parametrize(
