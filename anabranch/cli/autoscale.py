@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from cyclopts import Parameter, Token
 
 from anabranch import Admin
 from anabranch.cli.options import INT32
-from anabranch.view.autoscale import is_on
+from anabranch.view.autoscale import Autoscaling, is_on
 from anabranch.zk_schemas.topic_keys import AUTOSCALE_KEY
 
 AUTO: Literal["auto"] = "auto"
@@ -40,7 +40,7 @@ async def stop_choosing(admin: Admin, topic: str, changes: dict[str, str | None]
     return True
 
 
-def autoscale_lines(row: Mapping[str, Any]) -> list[str]:
-    measured = f"autoscale: {row['bytes_per_second']:.0f} bytes/s in {row['measured_ms'] / 1000:.1f} s: {row['why']}"
-    lines = [measured, "the count stays" if row["next_count"] is None else f"next count: {row['next_count']}"]
-    return lines + [f"waits for {wait}" for wait in row["waits"]]
+def autoscale_lines(row: Autoscaling) -> list[str]:
+    measured = f"autoscale: {row.bytes_per_second:.0f} bytes/s in {row.measured_ms / 1000:.1f} s: {row.why}"
+    lines = [measured, "the count stays" if row.next_count is None else f"next count: {row.next_count}"]
+    return lines + [f"waits for {wait}" for wait in row.waits]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
 
@@ -10,68 +10,37 @@ from anabranch import Admin, TopicPartition
 from anabranch.cli.admin import absent_topic, existing_topics, with_admin
 from anabranch.cli.errors import report_some
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural, Offset, TsvFlag
-from anabranch.cli.output import RED, coloured, print_json, print_rows
+from anabranch.cli.output import RED, coloured, print_json, print_rows, print_table
 from anabranch.command_error import CommandError, UsageError
 from anabranch.protocol.plurals import counted
 from anabranch.view.amounts import size
-from anabranch.view.cluster import all_topics, unhealthy
+from anabranch.view.cluster import LogDirUse, broker_counts, cluster_counts, log_dir_uses
 from anabranch.view.times import milliseconds
 
 
 def cluster(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
     """Show the numbers of brokers, topics and partitions, and of partitions without a leader or under-replicated."""
 
-    async def work(admin: Admin) -> dict[str, Any]:
-        described, topics = await admin.describe_cluster(), await all_topics(admin)
-        bad, standby = unhealthy(topics), described.standby_controllers
-        return {
-            "cluster_id": described.cluster_id,
-            "controller": described.active_controller_id if described.active_controller_id >= 0 else None,
-            "standby_controllers": None if standby is None else [one.id for one in standby],
-            "brokers": [node.id for node in described.nodes],
-            "topics": len(topics),
-            "partitions": sum(len(topic.partitions) for topic in topics),
-            "without_leader": sum(row["leader"] is None for row in bad),
-            "under_replicated": sum(len(row["isr"]) < len(row["replicas"]) for row in bad),
-        }
-
-    found = with_admin(bootstrap_server, work)
+    found = with_admin(bootstrap_server, cluster_counts)
     if json_:
         print_json(found)
         return 0
-    controllers = f"controller {'none' if found['controller'] is None else found['controller']}"
-    if found["standby_controllers"] is not None:
-        controllers += f", standby {', '.join(map(str, found['standby_controllers'])) or 'none'}"
-    print(f"cluster {found['cluster_id']}, {controllers}")
-    print(f"{counted(len(found['brokers']), 'broker')}: {', '.join(map(str, found['brokers']))}")
-    print(f"{counted(found['topics'], 'topic')} with {counted(found['partitions'], 'partition')}")
-    for name, words in (("without_leader", "without a leader"), ("under_replicated", "under-replicated")):
-        print(coloured(f"{counted(found[name], 'partition')} {words}", RED if found[name] else ""))
+    controllers = f"controller {'none' if found.controller is None else found.controller}"
+    if found.standby_controllers is not None:
+        controllers += f", standby {', '.join(map(str, found.standby_controllers)) or 'none'}"
+    print(f"cluster {found.cluster_id}, {controllers}")
+    print(f"{counted(len(found.brokers), 'broker')}: {', '.join(map(str, found.brokers))}")
+    print(f"{counted(found.topics, 'topic')} with {counted(found.partitions, 'partition')}")
+    for count, words in ((found.without_leader, "without a leader"), (found.under_replicated, "under-replicated")):
+        print(coloured(f"{counted(count, 'partition')} {words}", RED if count else ""))
     return 0
 
 
 def brokers(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False, tsv: TsvFlag = False) -> int:
     """List the brokers with their addresses, and the number of partitions that each leads and has."""
 
-    async def work(admin: Admin) -> list[dict[str, Any]]:
-        described, topics = await admin.describe_cluster(), await all_topics(admin)
-        infos = [info for topic in topics for info in topic.partitions]
-        return [
-            {
-                "broker": node.id,
-                "host": node.host,
-                "port": node.port,
-                "rack": node.rack,
-                "is_controller": not described.reports_controller and node.id == described.controller_id,
-                "leaders": sum(info.leader == node.id for info in infos),
-                "replicas": sum(node.id in info.replicas for info in infos),
-                "in_sync": sum(node.id in info.isr for info in infos),
-            }
-            for node in described.nodes
-        ]
-
     columns = ["broker", "host", "port", "rack", "leaders", "replicas", "in_sync"]
-    print_rows(with_admin(bootstrap_server, work), columns, as_json=json_, as_tsv=tsv)
+    print_rows(with_admin(bootstrap_server, broker_counts), columns, as_json=json_, as_tsv=tsv)
     return 0
 
 
@@ -86,29 +55,9 @@ def log_dirs(
         Only the replicas of these topics.
     """
 
-    async def work(admin: Admin) -> tuple[list[dict[str, Any]], list[str]]:
+    async def work(admin: Admin) -> tuple[list[LogDirUse], list[str]]:
         known, absent = await existing_topics(admin, topics)
-        if absent and not known:
-            return [], absent
-        chosen = None
-        if known:
-            described = await admin.describe_topics(known)
-            chosen = [TopicPartition(name, p.partition) for name, topic in described.items() for p in topic.partitions]
-        found = await admin.describe_log_dirs(partitions=chosen)
-        rows = [
-            {
-                "broker": broker,
-                "directory": directory.path,
-                "replicas": len(directory.partitions),
-                "size_bytes": sum(replica.size_bytes for replica in directory.partitions.values()),
-                "total_bytes": directory.total_bytes,
-                "usable_bytes": directory.usable_bytes,
-                "error": None if directory.error is None else directory.error.code.name,
-            }
-            for broker, directories in sorted(found.items())
-            for directory in directories
-        ]
-        return rows, absent
+        return [] if absent and not known else await log_dir_uses(admin, known), absent
 
     rows, absent = with_admin(bootstrap_server, work)
     columns = ["broker", "directory", "replicas", "size_bytes", "total_bytes", "usable_bytes", "error"]
@@ -117,13 +66,24 @@ def log_dirs(
     elif json_ or tsv:
         print_rows(rows, columns, as_json=json_, as_tsv=tsv)
     else:
-        shown = [{**row, "size": size(row["size_bytes"]), "free": _size_or_none(row["usable_bytes"])} for row in rows]
-        print_rows(shown, ["broker", "directory", "replicas", "size", "free", "error"], as_json=False, as_tsv=False)
+        print_table(
+            ["broker", "directory", "replicas", "size", "free", "error"],
+            [
+                [row.broker, row.directory, row.replicas, size(row.size_bytes), size(row.usable_bytes), row.error]
+                for row in rows
+            ],
+        )
     return report_some(absent_topic(name) for name in absent)
 
 
-def _size_or_none(size_bytes: int | None) -> str | None:
-    return None if size_bytes is None else size(size_bytes)
+class DeletedRecords(NamedTuple):
+    """The records of a partition that are deleted: those from ``from_`` until before ``to``."""
+
+    topic: str
+    partition: int
+    from_: int
+    to: int
+    records: int
 
 
 def delete_records(
@@ -162,7 +122,7 @@ def delete_records(
         raise UsageError("--before-offset needs exactly one --partition")
     time_ms = None if before_timestamp is None else milliseconds("--before-timestamp", before_timestamp)
 
-    async def work(admin: Admin) -> list[dict[str, Any]]:
+    async def work(admin: Admin) -> list[DeletedRecords]:
         existing = [info.partition for info in (await admin.describe_topics([topic]))[topic].partitions]
         if absent := sorted(set(partition or ()) - set(existing)):
             raise CommandError(f"topic {topic} has partitions {existing[0]} to {existing[-1]}, not {absent[0]}")
@@ -181,19 +141,13 @@ def delete_records(
         if not dry_run:
             target |= await admin.delete_records({tp: at for tp, at in target.items() if at > first[tp].offset})
         return [
-            {
-                "topic": topic,
-                "partition": tp.partition,
-                "from": first[tp].offset,
-                "to": target[tp],
-                "records": target[tp] - first[tp].offset,
-            }
+            DeletedRecords(topic, tp.partition, first[tp].offset, target[tp], target[tp] - first[tp].offset)
             for tp in tps
         ]
 
     rows = with_admin(bootstrap_server, work)
     print_rows(rows, ["partition", "from", "to", "records"], as_json=json_, as_tsv=tsv)
     if not (json_ or tsv):
-        deleted = counted(sum(row["records"] for row in rows), "offset")
+        deleted = counted(sum(row.records for row in rows), "offset")
         print(f"{'would delete' if dry_run else 'deleted'} {deleted} of {topic}")
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from cyclopts import App, Parameter
 
@@ -21,12 +21,18 @@ from anabranch.view.times import milliseconds
 app = App(name="groups", help="List, describe, reset, delete consumer groups.")
 
 
+class ListedGroup(NamedTuple):
+    group: str
+    protocol_type: str
+    state: str
+
+
 @app.command(name="list")
 def list_(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False, tsv: TsvFlag = False) -> int:
     """List groups and their states."""
     groups = with_admin(bootstrap_server, lambda admin: admin.list_groups())
     print_rows(
-        [{"group": g.group_id, "protocol_type": g.protocol_type, "state": g.state} for g in groups],
+        [ListedGroup(g.group_id, g.protocol_type, g.state) for g in groups],
         ["group", "protocol_type", "state"],
         as_json=json_,
         as_tsv=tsv,

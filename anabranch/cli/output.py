@@ -73,7 +73,7 @@ def _are_numbers(values: list[Any]) -> bool:
 
 
 def print_rows(
-    rows: Sequence[Record | Mapping[str, Any]],
+    rows: Sequence[Record],
     columns: Sequence[str],
     *,
     as_json: bool,

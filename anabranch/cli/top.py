@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import anyio
 from rich.console import Console, Group, RenderableType
@@ -13,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from anabranch import Admin, KafkaError, TopicPartition
+from anabranch import Admin
 from anabranch.cli.admin import API_TIMEOUT_MS
 from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural
@@ -21,29 +20,13 @@ from anabranch.cli.output import print_json
 from anabranch.command_error import UsageError
 from anabranch.protocol.plurals import counted
 from anabranch.runtime.interrupts import Interrupts
+from anabranch.view.activity import GroupActivity, TopicActivity, group_activity, take_sample, topic_activity
 from anabranch.view.amounts import duration
-from anabranch.view.cluster import all_topics
-from anabranch.view.topics import known_offsets, marked_partitions
-from anabranch.view.unread import total_lag
 
-Show: TypeAlias = Callable[[list[dict[str, Any]], list[dict[str, Any]]], None]
+Show: TypeAlias = Callable[[list[TopicActivity], list[GroupActivity]], None]
 """A function that shows the rows of the topics and of the groups."""
 SHOWN = 20
 """The largest number of topics, and of groups, that are shown, the busiest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """The state of the cluster at one time."""
-
-    at_s: float
-    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    unhealthy: Mapping[str, int] = field(default_factory=dict)
-    """Partitions without a leader or with replicas out of sync, by topic."""
-    marked: Mapping[str, int] = field(default_factory=dict)
-    committed: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
-    states: Mapping[str, str] = field(default_factory=dict)
-    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 SHORTEST_INTERVAL_MS = 100
@@ -115,75 +98,9 @@ async def _run(bootstrap: str, interval_s: float, max_rounds: int | None, show: 
             while max_rounds is None or rounds < max_rounds:
                 await anyio.sleep(interval_s)
                 now = await take_sample(admin)
-                show(topic_rows(before, now), group_rows(before, now))
+                show(topic_activity(before, now), group_activity(before, now))
                 before, rounds = now, rounds + 1
     return interrupts.status
-
-
-async def take_sample(admin: Admin) -> Sample:
-    topics = [topic for topic in await all_topics(admin) if not topic.internal]
-    led = [TopicPartition(t.name, info.partition) for t in topics for info in t.partitions if info.leader >= 0]
-    starts = await known_offsets(admin, led, "earliest")
-    ends = await known_offsets(admin, list(starts), "latest")
-    groups = await admin.list_groups()
-    committed: dict[str, dict[TopicPartition, int]] = {}
-    for group in groups:
-        try:
-            offsets = await admin.list_group_offsets(group.group_id)
-        except KafkaError:  # the group's coordinator moves; the next round has the group again
-            continue
-        committed[group.group_id] = {tp: at.offset for tp, at in offsets.items()}
-    return Sample(
-        anyio.current_time(),
-        ends,
-        {t.name: sum(i.leader < 0 or len(i.isr) < len(i.replicas) for i in t.partitions) for t in topics},
-        {t.name: len(marked_partitions(t)) for t in topics},
-        committed,
-        {group.group_id: group.state for group in groups},
-        starts,
-    )
-
-
-def topic_rows(before: Sample, now: Sample) -> list[dict[str, Any]]:
-    """The topics in descending order of their write rates. In a new partition all records count."""
-    seconds = max(now.at_s - before.at_s, 0.001)
-    rows = []
-    for name, bad in now.unhealthy.items():
-        ends = {tp: end for tp, end in now.ends.items() if tp.topic == name}
-        is_new = not any(tp.topic == name for tp in before.ends)
-        written = 0 if is_new else sum(max(0, end - before.ends.get(tp, 0)) for tp, end in ends.items())
-        rows.append(
-            {
-                "topic": name,
-                "partitions": len(ends),
-                "records_per_second": round(written / seconds, 1),
-                "unhealthy": bad,
-                "marked": now.marked.get(name, 0),
-            }
-        )
-    return sorted(rows, key=lambda row: (-row["records_per_second"], row["topic"]))
-
-
-def group_rows(before: Sample, now: Sample) -> list[dict[str, Any]]:
-    """The groups in descending order of their lags. ``seconds_left`` is None for a group whose lag does not shrink."""
-    seconds = max(now.at_s - before.at_s, 0.001)
-    rows = []
-    for group, committed in now.committed.items():
-        lag = total_lag(committed, now.starts, now.ends)
-        known = before.committed.get(group, {})
-        read = sum(max(0, offset - known[tp]) for tp, offset in committed.items() if tp in known)
-        lag_before = total_lag(known, before.starts, before.ends)
-        gained = (lag_before - lag) / seconds
-        rows.append(
-            {
-                "group": group,
-                "state": now.states.get(group, ""),
-                "lag": lag,
-                "records_per_second": round(read / seconds, 1),
-                "seconds_left": 0.0 if lag == 0 else round(lag / gained, 1) if gained > 0 else None,
-            }
-        )
-    return sorted(rows, key=lambda row: (-row["lag"], row["group"]))
 
 
 def rows_for(lines: int) -> int:
@@ -191,19 +108,17 @@ def rows_for(lines: int) -> int:
     return max(1, min(SHOWN, (lines - 3) // 2))
 
 
-def view(topics: Sequence[Mapping[str, Any]], groups: Sequence[Mapping[str, Any]], shown: int = SHOWN) -> Group:
+def view(topics: Sequence[TopicActivity], groups: Sequence[GroupActivity], shown: int = SHOWN) -> Group:
     """Both tables of at most ``shown`` rows, and a line with the number of hidden rows."""
     first = _table("topic", "partitions", "records/s", "unhealthy", "marked")
     for row in topics[:shown]:
-        bad = Text(str(row["unhealthy"]), style="red" if row["unhealthy"] else "")
-        first.add_row(
-            Text(row["topic"]), str(row["partitions"]), f"{row['records_per_second']:,.1f}", bad, str(row["marked"])
-        )
+        bad = Text(str(row.unhealthy), style="red" if row.unhealthy else "")
+        first.add_row(Text(row.topic), str(row.partitions), f"{row.records_per_second:,.1f}", bad, str(row.marked))
     second = _table("group", "state", "lag", "records/s", "caught up in")
-    for row in groups[:shown]:
-        lag = Text(f"{row['lag']:,}", style="yellow" if row["lag"] else "")
-        left = "never at this rate" if row["seconds_left"] is None else duration(row["seconds_left"])
-        second.add_row(Text(row["group"]), row["state"], lag, f"{row['records_per_second']:,.1f}", left)
+    for group in groups[:shown]:
+        lag = Text(f"{group.lag:,}", style="yellow" if group.lag else "")
+        left = "never at this rate" if group.seconds_left is None else duration(group.seconds_left)
+        second.add_row(Text(group.group), group.state, lag, f"{group.records_per_second:,.1f}", left)
     hidden = f"{counted(max(0, len(topics) - shown), 'topic')} and {counted(max(0, len(groups) - shown), 'group')} more"
     return Group(first, second, *([Text(hidden)] if max(len(topics), len(groups)) > shown else []))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from cyclopts import App, Parameter
 
@@ -37,8 +37,8 @@ from anabranch.client.admin.types import CreatedTopic
 from anabranch.command_error import UsageError
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY
 from anabranch.protocol.plurals import counted
-from anabranch.view.autoscale import autoscale_row
-from anabranch.view.cluster import all_topics, unhealthy
+from anabranch.view.autoscale import Autoscaling, autoscaling
+from anabranch.view.cluster import UnhealthyPartition, all_topics, unhealthy
 from anabranch.view.resize import (
     LOSS_FLAG,
     begin_resize,
@@ -49,7 +49,7 @@ from anabranch.view.resize import (
     wait_until_drained,
     wait_until_resized,
 )
-from anabranch.view.topics import describe_topics
+from anabranch.view.topics import DescribedTopic, describe_topics
 from anabranch.zk_schemas.topic_keys import AUTOSCALE_KEY
 from anabranch.zk_schemas.znode import format_id
 
@@ -133,7 +133,7 @@ def list_(
     """
     if under_replicated:
         rows = with_admin(bootstrap_server, _under_replicated)
-        rows = [row for row in rows if not (exclude_internal and row["topic"].startswith("__"))]
+        rows = [row for row in rows if not (exclude_internal and row.topic.startswith("__"))]
         columns = ["topic", "partition", "leader", "replicas", "isr"]
         print_rows(rows, columns, as_json=json_, as_tsv=tsv, none="every replica is in sync")
         return 0
@@ -146,7 +146,7 @@ def list_(
     return 0
 
 
-async def _under_replicated(admin: Admin) -> list[dict[str, Any]]:
+async def _under_replicated(admin: Admin) -> list[UnhealthyPartition]:
     return unhealthy(await all_topics(admin))
 
 
@@ -173,7 +173,7 @@ def describe(
         A line for each partition also where a topic has 200 or more.
     """
 
-    async def work(admin: Admin) -> tuple[list[dict[str, Any]], list[str]]:
+    async def work(admin: Admin) -> tuple[list[DescribedTopic], list[str]]:
         known, absent = await existing_topics(admin, topics)
         return await describe_topics(admin, known) if known or not topics else [], absent
 
@@ -181,15 +181,15 @@ def describe(
     if json_:
         print_json([_topic_json(topic) for topic in described])
     elif tsv:
-        rows = [[topic["name"], *(row[name] for name in FIELDS)] for topic in described for row in topic["partitions"]]
-        print_tsv(["topic", *FIELDS], rows)
+        rows = [(topic.name, row) for topic in described for row in topic.partitions]
+        print_tsv(["topic", *FIELDS], [[name, *(getattr(row, field) for field in FIELDS)] for name, row in rows])
     else:
         for topic in described:
             print_topic(topic, every_partition=every_partition)
     return report_some(absent_topic(name) for name in absent)
 
 
-def _topic_json(topic: Any) -> dict[str, Any]:
+def _topic_json(topic: DescribedTopic) -> dict[str, Any]:
     """The topic as JSON; what is in the topic does not name it again."""
     found: dict[str, Any] = plain(topic)
     for hold in found["held_consumers"]:
@@ -344,11 +344,11 @@ async def _alter(
 def _alter_auto(
     bootstrap_server: str, topic: str, changes: Mapping[str, str | None], *, dry_run: bool, as_json: bool
 ) -> int:
-    async def work(admin: Admin) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    async def work(admin: Admin) -> tuple[Autoscaling, dict[str, Any] | None]:
         await admin.incremental_alter_configs(topics={topic: changes}, validate_only=dry_run)
         described = (await admin.describe_topics([topic]))[topic]
-        row = await autoscale_row(admin, described, (await admin.describe_configs(topics=[topic]))[topic], changes)
-        count = row["next_count"] if dry_run else None
+        row = await autoscaling(admin, described, (await admin.describe_configs(topics=[topic]))[topic], changes)
+        count = row.next_count if dry_run else None
         return row, None if count is None else await plan_resize(admin, topic, count, changes)
 
     row, plan = with_admin(bootstrap_server, work)
@@ -510,15 +510,19 @@ async def _reassignments(
     return await admin.list_partition_reassignments(await _partitions(admin, [topic], only))
 
 
+class MovingPartition(NamedTuple):
+    topic: str
+    partition: int
+    replicas: list[int]
+    adding: list[int]
+    removing: list[int]
+
+
 def _print_reassignments(moving: Mapping[TopicPartition, PartitionReassignment], *, as_json: bool) -> None:
     rows = [
-        {
-            "topic": tp.topic,
-            "partition": tp.partition,
-            "replicas": list(move.replicas),
-            "adding": list(move.adding_replicas),
-            "removing": list(move.removing_replicas),
-        }
+        MovingPartition(
+            tp.topic, tp.partition, list(move.replicas), list(move.adding_replicas), list(move.removing_replicas)
+        )
         for tp, move in sorted(moving.items())
     ]
     columns = ["topic", "partition", "replicas", "adding", "removing"]

@@ -214,8 +214,8 @@ async def topic(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
     described = await watch.existing_topic(path["topic"])
     seen = await watch.topic(described.name)
     partitions = [
-        {**row, "rate": watch.partition_rate(described.name, row["partition"]), "hottest": None}
-        for row in seen.value["partitions"]
+        {**row._asdict(), "rate": watch.partition_rate(described.name, row.partition), "hottest": None}
+        for row in seen.value.partitions
     ]
     order = order_of(query, OF_PARTITIONS, () if len(partitions) <= ROWS else ("hottest",))
     if order.column == "hottest":

@@ -34,7 +34,7 @@ from anabranch.console.tree import At, Gain, Tree, columns_of, draw, gains_of, t
 from anabranch.console.watched import Owner, WatchedGroup, WatchedPartition
 from anabranch.view.group_lag import first_readable, timestamp_at
 from anabranch.view.groups import GroupPartition, describe_groups
-from anabranch.view.topics import describe_topics, existing, is_resized, known_offsets, lineages
+from anabranch.view.topics import DescribedTopic, describe_topics, existing, is_resized, known_offsets, lineages
 from anabranch.view.unread import lag_of, total_lag
 
 T = TypeVar("T")
@@ -284,17 +284,15 @@ class Watch:
 
     # ------------------------------------------------------------ one topic
 
-    async def topic(self, name: str) -> Seen[dict[str, Any]]:
-        """The description of a topic, as of ``anabranch topics describe --json``."""
-
-        async def ask() -> dict[str, Any]:
-            (row,) = await describe_topics(self.admin, [name])
+    async def topic(self, name: str) -> Seen[DescribedTopic]:
+        async def ask() -> DescribedTopic:
+            (topic,) = await describe_topics(self.admin, [name])
             now = time.monotonic()
-            for one in row["partitions"]:
-                if one["high_watermark"] is not None:
-                    tp = TopicPartition(name, one["partition"])
-                    self._samples.setdefault(tp, Samples()).add(now, one["high_watermark"])
-            return row
+            for row in topic.partitions:
+                if row.high_watermark is not None:
+                    tp = TopicPartition(name, row.partition)
+                    self._samples.setdefault(tp, Samples()).add(now, row.high_watermark)
+            return topic
 
         return await self.cached(("topic", name), ask)
 

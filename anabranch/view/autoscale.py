@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple
 
 from anabranch import Admin, ConfigEntry, TopicDescription
 from anabranch.ordered_resize.autoscale import Policy, decide
@@ -15,12 +15,26 @@ def is_on(configs: Mapping[str, ConfigEntry]) -> bool:
     return entry is not None and entry.value == "true"
 
 
-async def autoscale_row(
+class Autoscaling(NamedTuple):
+    """The measured writes of a topic, and the decision on its partition count."""
+
+    measured_ms: int
+    bytes_per_second: float
+    bytes_per_second_of_partition: float
+    target_bytes_per_second: int
+    next_count: int | None
+    """The count that the controller wants; None if the count stays."""
+    why: str
+    waits: list[str]
+    """The reasons why the resize waits."""
+
+
+async def autoscaling(
     admin: Admin,
     topic: TopicDescription,
     configs: Mapping[str, ConfigEntry],
     changes: Mapping[str, str | None] | None = None,
-) -> dict[str, Any]:
+) -> Autoscaling:
     """Return the measurements, the count that autoscaling wants with ``changes`` applied, and why its resize waits."""
     set_to = {name: entry.value for name, entry in configs.items() if name in TOPIC_CONFIGS} | dict(changes or {})
     given = {name: value for name, value in set_to.items() if value is not None}
@@ -29,12 +43,12 @@ async def autoscale_row(
     count = topic.partition_count
     initial = topic.initial_partition_count if topic.initial_partition_count > 0 else count
     decision = decide(policy, initial, count, measured)
-    return {
-        "measured_ms": measured.elapsed_ms,
-        "bytes_per_second": measured.bytes_per_second,
-        "bytes_per_second_of_partition": measured.bytes_per_second / count,
-        "target_bytes_per_second": policy.target_bytes_per_second,
-        "next_count": decision.wanted,
-        "why": decision.why,
-        "waits": list(decision.waits),
-    }
+    return Autoscaling(
+        measured_ms=measured.elapsed_ms,
+        bytes_per_second=measured.bytes_per_second,
+        bytes_per_second_of_partition=measured.bytes_per_second / count,
+        target_bytes_per_second=policy.target_bytes_per_second,
+        next_count=decision.wanted,
+        why=decision.why,
+        waits=list(decision.waits),
+    )

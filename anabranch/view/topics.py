@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from anabranch import Admin, ConfigEntry, ErrorCode, KafkaError, TopicDescription, TopicPartition
 from anabranch.client.admin.types import ConfigSource, PartitionLineage
 from anabranch.client.cluster import PartitionInfo
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.lineage import Merge, has_keys, last_merges, leader_epochs_after_creation, split_epoch
-from anabranch.view.autoscale import autoscale_row, is_on
-from anabranch.view.retained import held_rows, waits
+from anabranch.view.autoscale import Autoscaling, autoscaling, is_on
+from anabranch.view.retained import RetainedRecords, retained_records, waits
 from anabranch.zk_schemas.znode import format_id
 
 ANSWER_WITHIN_MS = 3_000
@@ -56,25 +56,87 @@ class ConsumerHold(NamedTuple):
         )
 
 
-async def describe_topics(admin: Admin, names: list[str]) -> list[dict[str, Any]]:
-    """The descriptions of the topics ``names``, or of all topics, as JSON values."""
+class DescribedPartition(NamedTuple):
+    """A partition of a topic. Offsets, epochs and times are None where they are not known or do not apply."""
+
+    partition: int
+    state: str
+    """``IN_USE``, ``MARKED`` or ``NEW``."""
+    leader: int | None
+    leader_epoch: int
+    replicas: list[int]
+    isr: list[int]
+    log_start_offset: int | None
+    high_watermark: int | None
+    created_from: int | None
+    """The partition that it was split from."""
+    leader_epoch_after_creation: int | None
+    split_ms: int | None
+    merged_into: int | None
+    leader_epoch_before_deletion: int | None
+    merged_ms: int | None
+    lineage: list[tuple[int, dict[int, int]]]
+    """By leader epoch of this partition, the partitions that lost keys to it, each with its own epoch."""
+    records_left: int | None
+    """The records of a marked partition."""
+    to_drain: dict[str, int | None]
+    """By group, the offsets of a marked partition that the group has yet to read."""
+
+
+class DescribedTopic(NamedTuple):
+    """A topic. The counts and the layout version are -1 where a broker of another project reports none."""
+
+    name: str
+    topic_id: str
+    internal: bool
+    initial_partition_count: int
+    undeleted_partition_count: int
+    layout_version: int
+    ordered_delivery: bool
+    configs: dict[str, str | None]
+    """The configs that are set for the topic itself."""
+    partitions: list[DescribedPartition]
+    autoscale: Autoscaling | None
+    held: list[RetainedRecords]
+    held_consumers: list[ConsumerHold]
+    resize: str | None
+    """Why resizes of the topic wait, or why it is frozen."""
+
+
+async def describe_topics(admin: Admin, names: list[str]) -> list[DescribedTopic]:
+    """The topics ``names``, or all topics."""
     wanted = names or [listing.name for listing in await admin.list_topics()]
     described = await admin.describe_topics(wanted)
     configs = await admin.describe_configs(topics=wanted)
-    rows = []
+    found = []
     for name in wanted:
         topic = described[name]
         known = {}
         if is_resized(topic):
             known = existing(await lineages(admin, name, (p.partition for p in topic.partitions)))
         committed = await committed_offsets(admin, name) if marked_partitions(topic) else {}
-        row = topic_row(topic, configs[name], await offsets(admin, topic), known, committed)
-        row["autoscale"] = await autoscale_row(admin, topic, configs[name]) if is_on(configs[name]) else None
-        row["held"] = await held_rows(admin, topic) if waits(configs[name]) else []
-        row["held_consumers"] = await consumer_holds(admin, topic, configs[name])
-        row["resize"] = await unfinished_resize(admin, topic) if names or is_resized(topic) else None
-        rows.append(row)
-    return rows
+        ends, merges = await offsets(admin, topic), last_merges(known)
+        found.append(
+            DescribedTopic(
+                name=name,
+                topic_id=format_id(topic.topic_id),
+                internal=topic.internal,
+                initial_partition_count=topic.initial_partition_count,
+                undeleted_partition_count=topic.undeleted_partition_count,
+                layout_version=topic.layout_version,
+                ordered_delivery=topic.ordered_delivery,
+                configs=_overrides(configs[name]),
+                partitions=[
+                    _partition(topic, one, ends.get(one.partition), known, merges.get(one.partition), committed)
+                    for one in topic.partitions
+                ],
+                autoscale=await autoscaling(admin, topic, configs[name]) if is_on(configs[name]) else None,
+                held=await retained_records(admin, topic) if waits(configs[name]) else [],
+                held_consumers=await consumer_holds(admin, topic, configs[name]),
+                resize=await unfinished_resize(admin, topic) if names or is_resized(topic) else None,
+            )
+        )
+    return found
 
 
 async def consumer_holds(
@@ -168,38 +230,14 @@ async def _holds(admin: Admin, group: str, topic: str) -> bool:
     return False
 
 
-def topic_row(
-    topic: TopicDescription,
-    configs: Mapping[str, ConfigEntry],
-    ends: Mapping[int, tuple[int, int]],
-    known: Mapping[int, Lineage],
-    committed: Committed,
-) -> dict[str, Any]:
-    merges = last_merges(known)
-    return {
-        "name": topic.name,
-        "topic_id": format_id(topic.topic_id),
-        "internal": topic.internal,
-        "initial_partition_count": topic.initial_partition_count,
-        "undeleted_partition_count": topic.undeleted_partition_count,
-        "layout_version": topic.layout_version,
-        "ordered_delivery": topic.ordered_delivery,
-        "configs": _overrides(configs),
-        "partitions": [
-            _partition_row(topic, one, ends.get(one.partition), known, merges.get(one.partition), committed)
-            for one in topic.partitions
-        ],
-    }
-
-
-def _partition_row(
+def _partition(
     topic: TopicDescription,
     info: PartitionInfo,
     ends: tuple[int, int] | None,
     known: Mapping[int, Lineage],
     merge: Merge | None,
     committed: Committed,
-) -> dict[str, Any]:
+) -> DescribedPartition:
     p = info.partition
     lineage = known.get(p)
     is_marked = 0 <= topic.undeleted_partition_count <= p
@@ -211,27 +249,27 @@ def _partition_row(
         split = leader_epochs_after_creation(p, lineage.entries)
         split_ms = lineage.times_ms.get(split_epoch(p, lineage.entries))
     merged = merge if is_marked and not (lineage is not None and has_keys(lineage, merge)) else None
-    return {
-        "partition": p,
-        "state": state,
-        "leader": _known(info.leader),
-        "leader_epoch": info.leader_epoch,
-        "replicas": list(info.replicas),
-        "isr": list(info.isr),
-        "log_start_offset": start,
-        "high_watermark": end,
-        "created_from": next(iter(split), None),
-        "leader_epoch_after_creation": next(iter(split.values()), None),
-        "split_ms": split_ms,
-        "merged_into": merged.into if merged is not None else None,
-        "leader_epoch_before_deletion": merged.epoch - 1 if merged is not None else None,
-        "merged_ms": known[merged.into].times_ms.get(merged.epoch) if merged is not None else None,
-        "lineage": [[epoch, dict(losers)] for epoch, losers in lineage.entries] if lineage is not None else [],
-        "records_left": end - start if is_marked and start is not None and end is not None else None,
-        "to_drain": {group: remaining(end, start, of_topic.get(p)) for group, of_topic in committed.items()}
+    return DescribedPartition(
+        partition=p,
+        state=state,
+        leader=_known(info.leader),
+        leader_epoch=info.leader_epoch,
+        replicas=list(info.replicas),
+        isr=list(info.isr),
+        log_start_offset=start,
+        high_watermark=end,
+        created_from=next(iter(split), None),
+        leader_epoch_after_creation=next(iter(split.values()), None),
+        split_ms=split_ms,
+        merged_into=merged.into if merged is not None else None,
+        leader_epoch_before_deletion=merged.epoch - 1 if merged is not None else None,
+        merged_ms=known[merged.into].times_ms.get(merged.epoch) if merged is not None else None,
+        lineage=[(epoch, dict(losers)) for epoch, losers in lineage.entries] if lineage is not None else [],
+        records_left=end - start if is_marked and start is not None and end is not None else None,
+        to_drain={group: remaining(end, start, of_topic.get(p)) for group, of_topic in committed.items()}
         if is_marked
         else {},
-    }
+    )
 
 
 def remaining(end_offset: int | None, log_start_offset: int | None, committed: int | None) -> int | None:

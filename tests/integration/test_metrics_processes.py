@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import anyio
 import confluent_kafka
@@ -19,6 +18,7 @@ from anabranch.client.client_metrics import CONSUMER_GROUP, PRODUCER_GROUP
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.testing.processes import ProcessCluster, wait_for
+from anabranch.view.retained import RetainedRecords
 from anabranch.view.topics import describe_topics
 from tests.support.seen.metrics_page import PAGE, families, of_processes, page_rows
 
@@ -291,10 +291,9 @@ def test_records_that_retention_holds_for_a_group_are_shown(cluster: ProcessClus
             await admin.alter_group_offsets("behind", {TopicPartition(topic, 0): 1})
         await resize(cluster, topic, 2)
 
-    async def described() -> list[dict[str, Any]]:
+    async def described() -> list[RetainedRecords]:
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-            held: list[dict[str, Any]] = (await describe_topics(admin, [topic]))[0]["held"]
-            return held
+            return (await describe_topics(admin, [topic]))[0].held
 
     anyio.run(fill)
     wait_for(
@@ -304,8 +303,7 @@ def test_records_that_retention_holds_for_a_group_are_shown(cluster: ProcessClus
     )
     wait_for(
         lambda: (
-            [(row["partition"], row["end_offset"], row["group"]) for row in anyio.run(described)]
-            == [(0, len(KEYS), "behind")]
+            [(row.partition, row.end_offset, row.group) for row in anyio.run(described)] == [(0, len(KEYS), "behind")]
         ),
         DEADLINE_S,
         "topics describe shows it",

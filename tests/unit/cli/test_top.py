@@ -11,7 +11,8 @@ from rich.text import Text
 
 from anabranch import TopicPartition
 from anabranch.cli.logs import warnings_shown
-from anabranch.cli.top import SHOWN, Sample, Screen, group_rows, rows_for, topic_rows, view
+from anabranch.cli.top import SHOWN, Screen, rows_for, view
+from anabranch.view.activity import GroupActivity, Sample, TopicActivity, group_activity, topic_activity
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 BEFORE = Sample(
@@ -28,27 +29,24 @@ NOW = Sample(
 
 
 def test_write_rates_include_the_records_of_new_partitions_but_not_of_new_topics() -> None:
-    assert topic_rows(BEFORE, NOW) == [
-        {"topic": "a", "partitions": 2, "records_per_second": 20.0, "unhealthy": 1, "marked": 2},
-        {"topic": "b", "partitions": 1, "records_per_second": 0.0, "unhealthy": 0, "marked": 0},
+    assert topic_activity(BEFORE, NOW) == [
+        TopicActivity("a", 2, 20.0, 1, 2),
+        TopicActivity("b", 1, 0.0, 0, 0),
     ]
 
 
 def test_groups_are_shown_with_their_lag_and_the_time_to_catch_up() -> None:
-    assert group_rows(BEFORE, NOW) == [
-        {"group": "new", "state": "Stable", "lag": 110, "records_per_second": 0.0, "seconds_left": None},
-        {"group": "slow", "state": "Stable", "lag": 50, "records_per_second": 25.0, "seconds_left": 10.0},
-        {"group": "level", "state": "Empty", "lag": 0, "records_per_second": 5.0, "seconds_left": 0.0},
+    assert group_activity(BEFORE, NOW) == [
+        GroupActivity("new", "Stable", 110, 0.0, None),
+        GroupActivity("slow", "Stable", 50, 25.0, 10.0),
+        GroupActivity("level", "Empty", 0, 5.0, 0.0),
     ]
 
 
 def test_the_table_names_what_it_leaves_out_and_fits_a_terminal() -> None:
-    topics = [
-        {"topic": f"t{n}" + "x" * 200, "partitions": 1, "records_per_second": 1e9, "unhealthy": 0, "marked": 0}
-        for n in range(30)
-    ]
+    topics = [TopicActivity(f"t{n}" + "x" * 200, 1, 1e9, 0, 0) for n in range(30)]
     screen = io.StringIO()
-    Console(file=screen, width=80).print(view(topics, group_rows(BEFORE, NOW)))
+    Console(file=screen, width=80).print(view(topics, group_activity(BEFORE, NOW)))
     lines = screen.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[-1] == "10 topics and 0 groups more"
@@ -56,7 +54,7 @@ def test_the_table_names_what_it_leaves_out_and_fits_a_terminal() -> None:
 
 
 def test_long_names_are_cut_so_that_the_headings_of_numbers_fit() -> None:
-    topic = {"topic": "x" * 249, "partitions": 1, "records_per_second": 0.0, "unhealthy": 0, "marked": 0}
+    topic = TopicActivity("x" * 249, 1, 0.0, 0, 0)
     screen = io.StringIO()
     Console(file=screen, width=60).print(view([topic], []))
     heading, row = screen.getvalue().splitlines()[:2]
@@ -78,13 +76,8 @@ def test_a_warning_is_drawn_above_the_tables_until_there_are_new_ones(capsys: py
 
 
 def test_both_tables_have_room_on_a_small_screen() -> None:
-    topics = [
-        {"topic": f"t{n}", "partitions": 1, "records_per_second": 0.0, "unhealthy": 0, "marked": 0} for n in range(30)
-    ]
-    groups = [
-        {"group": f"g{n}", "state": "Empty", "lag": 0, "records_per_second": 0.0, "seconds_left": 0.0}
-        for n in range(30)
-    ]
+    topics = [TopicActivity(f"t{n}", 1, 0.0, 0, 0) for n in range(30)]
+    groups = [GroupActivity(f"g{n}", "Empty", 0, 0.0, 0.0) for n in range(30)]
     screen = io.StringIO()
     Console(file=screen, width=80).print(view(topics, groups, rows_for(24)))
     lines = screen.getvalue().splitlines()
