@@ -67,7 +67,7 @@ NAMED: Final[Mapping[int, tuple[Named, ...]]] = {
     ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS: (
         Named("topics", ("name", "topic_incarnation"), Named("partitions", ("partition_index", "incarnation"))),
     ),
-    ApiKey.TOPIC_READERS: (_BY_INDEX,),
+    ApiKey.TOPIC_READERS: (_BY_INDEX, _topics("questions", "partition_index"), Named("group_ids")),
     ApiKey.DESCRIBE_HOLDS: (_BY_INDEX,),
 }
 REFUSED: Final = frozenset({ApiKey.PRODUCE, ApiKey.LIST_OFFSETS})

@@ -228,7 +228,7 @@ def _positions(
             ConsumerGroupPositionResponsePartition(
                 partition_index=tp.partition,
                 incarnation=incarnation,
-                need_position=tp in positions.waiting or _may_be_wanted(group),
+                need_position=may_be_wanted(group, tp),
                 owner_reports=_owner_reports(turn.shard, group, tp),
                 **known_of(turn.shard, group, tp, incarnation)._asdict(),
             ),
@@ -243,8 +243,10 @@ def _owner_reports(shard: Shard, group: Group, tp: TopicPartition) -> int:
     return -1 if owner is None else int(group.members[owner].polls_positions)
 
 
-def _may_be_wanted(group: Group) -> bool:
-    """Whether a member whose waits are not known yet may wait for a partition."""
+def may_be_wanted(group: Group, tp: TopicPartition) -> bool:
+    """Whether a member waits for the partition, or a member whose waits are not known yet may wait for it."""
+    if tp in group.positions.waiting:
+        return True
     return bool(group.members) and (group.state is not GroupState.STABLE or group.positions.may_be_asked_for)
 
 

@@ -10,6 +10,8 @@ no commit there. Without this commit, ``auto.offset.reset=latest`` would skip re
 knew the partition. In a revived partition there is no such commit, because its groups have read the partition before.
 
 If all members of a group keep the order themselves, the group is not counted and nothing is committed for it.
+
+A controller asks for every group that may read a topic, with its commits and positions. Its question counts no group.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.offsets import CommitEnded, committed_now
 from anabranch.broker.coordinator.outcome import Turn
-from anabranch.broker.coordinator.position_answers import owner_of
-from anabranch.broker.coordinator.position_poll import ask_owners
+from anabranch.broker.coordinator.position_answers import known_of, owner_of
+from anabranch.broker.coordinator.position_poll import ask_owners, may_be_wanted
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequestTopics
+from anabranch.protocol.generated.topic_readers import TopicReadersRequestQuestion as Question
 from anabranch.protocol.generated.topic_readers import TopicReadersResponseGroup, TopicReadersResponsePartition
-from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP
+from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET, NO_TIMESTAMP
+from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, assigned_partitions, subscribed_topics
 from anabranch.protocol.types import TopicPartition
 
 MARGIN = 1.1
@@ -40,6 +44,7 @@ KNOWN_WITHIN_MS = 5_000
 """The longest time that a member's OffsetFetch waits until this broker knows a partition, or until the group's
 beginning in that partition is committed."""
 LOOK_AGAIN_MS = 50
+REBALANCE = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
 
 
 # ---------------------------------------------------------------- answers to leaders
@@ -127,10 +132,83 @@ def _report(group: Group, tp: TopicPartition, topics: Topics) -> int:
     return report.position if report is not None and is_current else NO_OFFSET
 
 
-def _commit(shard: Shard, group: Group, tp: TopicPartition, topics: Topics) -> int:
+def _commit(shard: Shard, group: Group, tp: TopicPartition, topics: Topics, incarnation: int = NO_INCARNATION) -> int:
+    """The committed offset; -1 without a commit, and if the commit is of another incarnation than the given one."""
     committed = shard.durable.offsets_of(group.group_id).get(tp)
     found = None if committed is None else committed_now(tp, committed, topics)
-    return NO_OFFSET if found is None else found.offset
+    if found is None or (incarnation >= 0 and found.incarnation not in (NO_INCARNATION, incarnation)):
+        return NO_OFFSET
+    return found.offset
+
+
+# ---------------------------------------------------------------- answers to the controller
+
+
+def every_reader(
+    turn: Turn, topic: str, questions: Collection[Question], group_ids: Collection[str], topics: Topics
+) -> list[TopicReadersResponseGroup]:
+    """Every group that reads the topic or may read it; ``group_ids`` limits them, unless it is empty."""
+    shard = turn.shard
+    groups = [shard.groups[name] for name in group_ids if name in shard.groups] if group_ids else shard.groups.values()
+    found = (_reader_of(turn, group, topic, questions, topics) for group in list(groups))
+    return [reader for reader in found if reader is not None]
+
+
+def _reader_of(
+    turn: Turn, group: Group, topic: str, questions: Collection[Question], topics: Topics
+) -> TopicReadersResponseGroup | None:
+    shard, is_settled = turn.shard, group.state in (GroupState.STABLE, GroupState.EMPTY)
+    has_committed = group.group_id in shard.durable.committers.get(topic, ())
+    is_subscribed, unreadable_member = _subscription(shard, group, topic)
+    is_reading = is_subscribed or has_committed or any(tp.topic == topic for tp in group.pending_commits)
+    in_rebalance = group.protocol_type == CONSUMER_PROTOCOL_TYPE and group.state in REBALANCE
+    if not (is_reading or unreadable_member or in_rebalance):
+        return None
+    partitions = []
+    for question in questions:
+        tp, incarnation = TopicPartition(topic, question.partition_index), question.incarnation
+        committed = _commit(shard, group, tp, topics, incarnation)
+        if question.ask_from >= 0 and max(committed, 0) >= question.ask_from:
+            ask_owners(turn, group, {tp: incarnation})
+        known = known_of(shard, group, tp, incarnation)
+        partitions.append(
+            TopicReadersResponsePartition(
+                partition_index=tp.partition,
+                position=known.position,
+                is_reported=is_subscribed and known.awaits_report,
+                committed_offset=committed,
+                need_position=may_be_wanted(group, tp),
+            )
+        )
+    return TopicReadersResponseGroup(
+        group_id=group.group_id,
+        is_reading=is_reading,
+        has_committed=has_committed,
+        is_settled=is_settled,
+        unreadable_member=unreadable_member,
+        partitions=partitions,
+    )
+
+
+def _subscription(shard: Shard, group: Group, topic: str) -> tuple[bool, str]:
+    """Whether a member of a stable group subscribes to the topic, and a member if this is not known because of it.
+
+    Some clients cut a subscription short. The part before the cut is read. If a subscription cannot be read at all, the
+    topics of the group's assignment count.
+    """
+    if group.state is not GroupState.STABLE or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return False, ""
+    if group.subscribed_topics is not None:
+        return topic in group.subscribed_topics, ""
+    generation, unreadable_member = shard.durable.generations[group.group_id], ""
+    named, assigned = set[str](), set[str]()
+    for member in group.members.values():
+        subscribed = subscribed_topics([member.metadata(group.protocol_name or "")])
+        named |= subscribed or set()
+        unreadable_member = member.member_id if subscribed is None else unreadable_member
+        assignment = generation.assignment_of(member.member_id, member.group_instance_id)
+        assigned |= {tp.topic for tp in assigned_partitions(assignment)}
+    return topic in named | assigned, "" if assigned else unreadable_member
 
 
 # ---------------------------------------------------------------- where members begin

@@ -61,7 +61,6 @@ from anabranch.protocol.generated.offset_fetch import (
 from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
 from anabranch.protocol.generated.topic_readers import (
     TopicReadersRequest,
-    TopicReadersRequestTopic,
     TopicReadersResponse,
     TopicReadersResponseCoordinator,
     TopicReadersResponseGroup,
@@ -453,12 +452,14 @@ class GroupCoordinator:
         """The groups that read topics, and the time since this broker was last known to coordinate them."""
         parts: list[Deferred[_Readers | None]] = []
         now_ms = self._now_ms()
+        is_of_controller = any(topic.questions for topic in request.topics)
         for index, loaded in self._leadership.loaded.items():
             token: Deferred[_Readers | None] = Deferred()
             parts.append(token)
-            answer = partial(self._answer_readers, token, index, loaded, request.topics)
+            answer = partial(self._answer_readers, token, index, loaded, request)
             if (
-                loaded.confirmed_ms is not None
+                not is_of_controller
+                and loaded.confirmed_ms is not None
                 and now_ms - loaded.confirmed_ms < self._config.stock_consumer_lease_ms // 4
             ):
                 answer(loaded.confirmed_ms, ErrorCode.NONE)
@@ -471,7 +472,7 @@ class GroupCoordinator:
         token: Deferred[_Readers | None],
         index: int,
         loaded: LoadedPartition,
-        asked: list[TopicReadersRequestTopic],
+        request: TopicReadersRequest,
         confirmed_ms: int,
         error: ErrorCode,
     ) -> None:
@@ -480,7 +481,12 @@ class GroupCoordinator:
             return
         loaded.confirmed_ms = max(confirmed_ms, loaded.confirmed_ms or confirmed_ms)
         turn = loaded.turn()
-        found = [readers.readers_of(turn, topic.name, topic.partition_indexes, self._topics) for topic in asked]
+        found = [
+            readers.every_reader(turn, topic.name, topic.questions, request.group_ids, self._topics)
+            if topic.questions
+            else readers.readers_of(turn, topic.name, topic.partition_indexes, self._topics)
+            for topic in request.topics
+        ]
         loaded.carry_out_of(turn, [group.group_id for groups in found for group in groups])
         token.fill(_Readers(index, self._now_ms() - confirmed_ms, found))
 

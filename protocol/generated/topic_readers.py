@@ -9,25 +9,53 @@ from anabranch.protocol.message import Decoder, Encoder, Message, Struct as Base
 from anabranch.protocol.primitives import (
     EMPTY,
     bad_length,
+    read_tags,
     read_uvarint,
     skip_tags,
+    whole,
     write_uvarint,
 )
 from anabranch.protocol.types import Part
 
 _pack_h = Struct(">h").pack
 _pack_iqB = Struct(">iqB").pack
-_pack_iqtB = Struct(">iq?B").pack
+_pack_iqqB = Struct(">iqqB").pack
+_pack_iqt = Struct(">iq?").pack
 _pack_q = Struct(">q").pack
+_pack_t = Struct(">?").pack
 _unpack_hB = Struct(">hB").unpack_from
 _unpack_iqB = Struct(">iqB").unpack_from
+_unpack_iqqB = Struct(">iqqB").unpack_from
 _unpack_iqtB = Struct(">iq?B").unpack_from
+_unpack_q = Struct(">q").unpack_from
 _unpack_qB = Struct(">qB").unpack_from
+_unpack_t = Struct(">?").unpack_from
+
+class TopicReadersRequestQuestion(Base):
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "partition_index",
+        "incarnation",
+        "ask_from",
+    )
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        *,
+        partition_index: int = 0,
+        incarnation: int = -1,
+        ask_from: int = -1,
+    ) -> None:
+        self.partition_index = partition_index
+        self.incarnation = incarnation
+        self.ask_from = ask_from
+
 
 class TopicReadersRequestTopic(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partition_indexes",
+        "questions",
     )
     __slots__ = FIELDS
 
@@ -36,9 +64,11 @@ class TopicReadersRequestTopic(Base):
         *,
         name: str = "",
         partition_indexes: list[int] = EMPTY,
+        questions: list[TopicReadersRequestQuestion] = EMPTY,
     ) -> None:
         self.name = name
         self.partition_indexes = [] if partition_indexes is EMPTY else partition_indexes
+        self.questions = [] if questions is EMPTY else questions
 
 
 class TopicReadersResponseCoordinator(Base):
@@ -63,6 +93,8 @@ class TopicReadersResponsePartition(Base):
         "partition_index",
         "position",
         "is_reported",
+        "committed_offset",
+        "need_position",
     )
     __slots__ = FIELDS
 
@@ -72,16 +104,24 @@ class TopicReadersResponsePartition(Base):
         partition_index: int = 0,
         position: int = -1,
         is_reported: bool = False,
+        committed_offset: int = -1,
+        need_position: bool = False,
     ) -> None:
         self.partition_index = partition_index
         self.position = position
         self.is_reported = is_reported
+        self.committed_offset = committed_offset
+        self.need_position = need_position
 
 
 class TopicReadersResponseGroup(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "group_id",
         "life",
+        "is_reading",
+        "has_committed",
+        "is_settled",
+        "unreadable_member",
         "partitions",
     )
     __slots__ = FIELDS
@@ -91,10 +131,18 @@ class TopicReadersResponseGroup(Base):
         *,
         group_id: str = "",
         life: int = 0,
+        is_reading: bool = False,
+        has_committed: bool = False,
+        is_settled: bool = False,
+        unreadable_member: str = "",
         partitions: list[TopicReadersResponsePartition] = EMPTY,
     ) -> None:
         self.group_id = group_id
         self.life = life
+        self.is_reading = is_reading
+        self.has_committed = has_committed
+        self.is_settled = is_settled
+        self.unreadable_member = unreadable_member
         self.partitions = [] if partitions is EMPTY else partitions
 
 
@@ -114,6 +162,149 @@ class TopicReadersResponseTopic(Base):
         self.name = name
         self.groups = [] if groups is EMPTY else groups
 
+
+def _decode_tag_topics_questions(data: memoryview) -> tuple[list[TopicReadersRequestQuestion], int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n < 0 or n * 21 > size - pos:
+        raise bad_length("questions", n, pos, size)
+    questions = []
+    questions_count = n
+    for _ in range(questions_count):
+        questions_partition_index, questions_incarnation, questions_ask_from, n = _unpack_iqqB(data, pos)
+        pos += 21
+        if n:
+            pos = skip_tags(data, pos, n)
+        questions.append(TopicReadersRequestQuestion(
+            partition_index=questions_partition_index,
+            incarnation=questions_incarnation,
+            ask_from=questions_ask_from,
+        ))
+    return questions, pos
+
+def _decode_tag_group_ids(data: memoryview) -> tuple[list[str], int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n < 0 or n > size - pos:
+        raise bad_length("group_ids", n, pos, size)
+    group_ids = []
+    group_ids_count = n
+    for _ in range(group_ids_count):
+        n = data[pos]
+        pos += 1
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("group_ids[]", n, pos, size)
+        group_ids_item = str(data[pos:end], "utf-8")
+        pos = end
+        group_ids.append(group_ids_item)
+    return group_ids, pos
+
+def _encode_tag_topics_questions(value: list[TopicReadersRequestQuestion], out: bytearray) -> None:
+    n = len(value) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    for questions_item in value:
+        out += _pack_iqqB(questions_item.partition_index, questions_item.incarnation, questions_item.ask_from, 0)
+
+def _encode_tag_group_ids(value: list[str], out: bytearray) -> None:
+    n = len(value) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    for group_ids_item in value:
+        raw = group_ids_item.encode()
+        n = len(raw) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        out += raw
+
+def _decode_tag_topics_groups_partitions_committed_offset(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    committed_offset, = _unpack_q(data, pos)
+    pos += 8
+    return committed_offset, pos
+
+def _decode_tag_topics_groups_partitions_need_position(data: memoryview) -> tuple[bool, int]:
+    pos = 0
+    need_position, = _unpack_t(data, pos)
+    pos += 1
+    return need_position, pos
+
+def _decode_tag_topics_groups_is_reading(data: memoryview) -> tuple[bool, int]:
+    pos = 0
+    is_reading, = _unpack_t(data, pos)
+    pos += 1
+    return is_reading, pos
+
+def _decode_tag_topics_groups_has_committed(data: memoryview) -> tuple[bool, int]:
+    pos = 0
+    has_committed, = _unpack_t(data, pos)
+    pos += 1
+    return has_committed, pos
+
+def _decode_tag_topics_groups_is_settled(data: memoryview) -> tuple[bool, int]:
+    pos = 0
+    is_settled, = _unpack_t(data, pos)
+    pos += 1
+    return is_settled, pos
+
+def _decode_tag_topics_groups_unreadable_member(data: memoryview) -> tuple[str, int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    end = pos + n
+    if n < 0 or end > size:
+        raise bad_length("unreadable_member", n, pos, size)
+    unreadable_member = str(data[pos:end], "utf-8")
+    pos = end
+    return unreadable_member, pos
+
+def _encode_tag_topics_groups_partitions_committed_offset(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
+
+def _encode_tag_topics_groups_partitions_need_position(value: bool, out: bytearray) -> None:
+    out += _pack_t(value)
+
+def _encode_tag_topics_groups_is_reading(value: bool, out: bytearray) -> None:
+    out += _pack_t(value)
+
+def _encode_tag_topics_groups_has_committed(value: bool, out: bytearray) -> None:
+    out += _pack_t(value)
+
+def _encode_tag_topics_groups_is_settled(value: bool, out: bytearray) -> None:
+    out += _pack_t(value)
+
+def _encode_tag_topics_groups_unreadable_member(value: str, out: bytearray) -> None:
+    raw = value.encode()
+    n = len(raw) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    out += raw
 
 def _decode_topic_readers_request_v0(data: memoryview) -> tuple[TopicReadersRequest, int]:
     size = len(data)
@@ -149,18 +340,28 @@ def _decode_topic_readers_request_v0(data: memoryview) -> tuple[TopicReadersRequ
         pos += n * 4
         n = data[pos]
         pos += 1
+        topics_questions: list[TopicReadersRequestQuestion] = EMPTY
         if n:
-            pos = skip_tags(data, pos, n)
+            tags, pos, _ = read_tags(data, pos, n, (10306,))
+            value = tags.get(10306)
+            if value is not None:
+                topics_questions = whole(_decode_tag_topics_questions(value), value, "topics[].questions")
         topics.append(TopicReadersRequestTopic(
             name=topics_name,
             partition_indexes=topics_partition_indexes,
+            questions=topics_questions,
         ))
     n = data[pos]
     pos += 1
+    group_ids: list[str] = EMPTY
     if n:
-        pos = skip_tags(data, pos, n)
+        tags, pos, _ = read_tags(data, pos, n, (10307,))
+        value = tags.get(10307)
+        if value is not None:
+            group_ids = whole(_decode_tag_group_ids(value), value, "group_ids")
     decoded = TopicReadersRequest(
         topics=topics,
+        group_ids=group_ids,
     )
     return decoded, pos
 
@@ -185,8 +386,24 @@ def _encode_topic_readers_request_v0(message: TopicReadersRequest, out: bytearra
         else:
             write_uvarint(out, n)
         out += pack(f">{len(topics_item.partition_indexes)}i", *topics_item.partition_indexes)
-        out.append(0)
-    out.append(0)
+        tag_count = (1 if bool(topics_item.questions) else 0)
+        out.append(tag_count)
+        if tag_count:
+            if bool(topics_item.questions):
+                tagged = bytearray()
+                _encode_tag_topics_questions(topics_item.questions, tagged)
+                write_uvarint(out, 10306)
+                write_uvarint(out, len(tagged))
+                out += tagged
+    tag_count = (1 if bool(message.group_ids) else 0)
+    out.append(tag_count)
+    if tag_count:
+        if bool(message.group_ids):
+            tagged = bytearray()
+            _encode_tag_group_ids(message.group_ids, tagged)
+            write_uvarint(out, 10307)
+            write_uvarint(out, len(tagged))
+            out += tagged
     parts.append(out)
 
 
@@ -263,20 +480,50 @@ def _decode_topic_readers_response_v0(data: memoryview) -> tuple[TopicReadersRes
             for _ in range(topics_groups_partitions_count):
                 topics_groups_partitions_partition_index, topics_groups_partitions_position, topics_groups_partitions_is_reported, n = _unpack_iqtB(data, pos)
                 pos += 14
+                topics_groups_partitions_committed_offset: int = -1
+                topics_groups_partitions_need_position: bool = False
                 if n:
-                    pos = skip_tags(data, pos, n)
+                    tags, pos, _ = read_tags(data, pos, n, (10312, 10313,))
+                    value = tags.get(10312)
+                    if value is not None:
+                        topics_groups_partitions_committed_offset = whole(_decode_tag_topics_groups_partitions_committed_offset(value), value, "topics[].groups[].partitions[].committed_offset")
+                    value = tags.get(10313)
+                    if value is not None:
+                        topics_groups_partitions_need_position = whole(_decode_tag_topics_groups_partitions_need_position(value), value, "topics[].groups[].partitions[].need_position")
                 topics_groups_partitions.append(TopicReadersResponsePartition(
                     partition_index=topics_groups_partitions_partition_index,
                     position=topics_groups_partitions_position,
                     is_reported=topics_groups_partitions_is_reported,
+                    committed_offset=topics_groups_partitions_committed_offset,
+                    need_position=topics_groups_partitions_need_position,
                 ))
             n = data[pos]
             pos += 1
+            topics_groups_is_reading: bool = False
+            topics_groups_has_committed: bool = False
+            topics_groups_is_settled: bool = False
+            topics_groups_unreadable_member: str = ""
             if n:
-                pos = skip_tags(data, pos, n)
+                tags, pos, _ = read_tags(data, pos, n, (10308, 10309, 10310, 10311,))
+                value = tags.get(10308)
+                if value is not None:
+                    topics_groups_is_reading = whole(_decode_tag_topics_groups_is_reading(value), value, "topics[].groups[].is_reading")
+                value = tags.get(10309)
+                if value is not None:
+                    topics_groups_has_committed = whole(_decode_tag_topics_groups_has_committed(value), value, "topics[].groups[].has_committed")
+                value = tags.get(10310)
+                if value is not None:
+                    topics_groups_is_settled = whole(_decode_tag_topics_groups_is_settled(value), value, "topics[].groups[].is_settled")
+                value = tags.get(10311)
+                if value is not None:
+                    topics_groups_unreadable_member = whole(_decode_tag_topics_groups_unreadable_member(value), value, "topics[].groups[].unreadable_member")
             topics_groups.append(TopicReadersResponseGroup(
                 group_id=topics_groups_group_id,
                 life=topics_groups_life,
+                is_reading=topics_groups_is_reading,
+                has_committed=topics_groups_has_committed,
+                is_settled=topics_groups_is_settled,
+                unreadable_member=topics_groups_unreadable_member,
                 partitions=topics_groups_partitions,
             ))
         n = data[pos]
@@ -341,8 +588,49 @@ def _encode_topic_readers_response_v0(message: TopicReadersResponse, out: bytear
             else:
                 write_uvarint(out, n)
             for topics_groups_partitions_item in topics_groups_item.partitions:
-                out += _pack_iqtB(topics_groups_partitions_item.partition_index, topics_groups_partitions_item.position, topics_groups_partitions_item.is_reported, 0)
-            out.append(0)
+                out += _pack_iqt(topics_groups_partitions_item.partition_index, topics_groups_partitions_item.position, topics_groups_partitions_item.is_reported)
+                tag_count = (1 if topics_groups_partitions_item.committed_offset != -1 else 0) + (1 if topics_groups_partitions_item.need_position else 0)
+                out.append(tag_count)
+                if tag_count:
+                    if topics_groups_partitions_item.committed_offset != -1:
+                        tagged = bytearray()
+                        _encode_tag_topics_groups_partitions_committed_offset(topics_groups_partitions_item.committed_offset, tagged)
+                        write_uvarint(out, 10312)
+                        write_uvarint(out, len(tagged))
+                        out += tagged
+                    if topics_groups_partitions_item.need_position:
+                        tagged = bytearray()
+                        _encode_tag_topics_groups_partitions_need_position(topics_groups_partitions_item.need_position, tagged)
+                        write_uvarint(out, 10313)
+                        write_uvarint(out, len(tagged))
+                        out += tagged
+            tag_count = (1 if topics_groups_item.is_reading else 0) + (1 if topics_groups_item.has_committed else 0) + (1 if topics_groups_item.is_settled else 0) + (1 if topics_groups_item.unreadable_member != "" else 0)
+            out.append(tag_count)
+            if tag_count:
+                if topics_groups_item.is_reading:
+                    tagged = bytearray()
+                    _encode_tag_topics_groups_is_reading(topics_groups_item.is_reading, tagged)
+                    write_uvarint(out, 10308)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
+                if topics_groups_item.has_committed:
+                    tagged = bytearray()
+                    _encode_tag_topics_groups_has_committed(topics_groups_item.has_committed, tagged)
+                    write_uvarint(out, 10309)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
+                if topics_groups_item.is_settled:
+                    tagged = bytearray()
+                    _encode_tag_topics_groups_is_settled(topics_groups_item.is_settled, tagged)
+                    write_uvarint(out, 10310)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
+                if topics_groups_item.unreadable_member != "":
+                    tagged = bytearray()
+                    _encode_tag_topics_groups_unreadable_member(topics_groups_item.unreadable_member, tagged)
+                    write_uvarint(out, 10311)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
         out.append(0)
     out.append(0)
     parts.append(out)
@@ -351,6 +639,7 @@ def _encode_topic_readers_response_v0(message: TopicReadersResponse, out: bytear
 class TopicReadersRequest(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "topics",
+        "group_ids",
     )
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 25302
@@ -366,8 +655,10 @@ class TopicReadersRequest(Message):
         self,
         *,
         topics: list[TopicReadersRequestTopic] = EMPTY,
+        group_ids: list[str] = EMPTY,
     ) -> None:
         self.topics = [] if topics is EMPTY else topics
+        self.group_ids = [] if group_ids is EMPTY else group_ids
 
 
 class TopicReadersResponse(Message):

@@ -1,0 +1,129 @@
+"""Answers to a controller: every group that may read a topic, with its commits and positions."""
+
+from __future__ import annotations
+
+import pytest
+from trio.testing import MockClock
+
+from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from anabranch.protocol.generated.topic_readers import (
+    TopicReadersRequest,
+    TopicReadersRequestQuestion,
+    TopicReadersRequestTopic,
+    TopicReadersResponseGroup,
+)
+from anabranch.protocol.types import TopicPartition
+from tests.unit.coordinator.calls import GROUP, commit, join, value
+from tests.unit.coordinator.conftest import Running
+from tests.unit.coordinator.driver import Context, assignment
+from tests.unit.coordinator.fakes import pass_time
+from tests.unit.coordinator.test_position_service import owner_of_t0, poll
+from tests.unit.coordinator.test_readers import begin, held, stock_member
+
+pytestmark = pytest.mark.trio
+
+
+def found(
+    running: Running, *, ask_from: int = -1, incarnation: int = -1, group_ids: tuple[str, ...] = ()
+) -> dict[str, TopicReadersResponseGroup]:
+    """Return the groups that may read topic t, by name, from an answer about partition 0."""
+    asked = TopicReadersRequestQuestion(partition_index=0, incarnation=incarnation, ask_from=ask_from)
+    request = TopicReadersRequest(
+        topics=[TopicReadersRequestTopic(name="t", questions=[asked])], group_ids=list(group_ids)
+    )
+    (topic,) = value(running.coordinator.topic_readers(request)).topics
+    return {group.group_id: group for group in topic.groups}
+
+
+def position(group: TopicReadersResponseGroup) -> tuple[int, int, bool, bool]:
+    """Return the commit, the position, and whether the position is reported and needed."""
+    (partition,) = group.partitions
+    return partition.committed_offset, partition.position, partition.is_reported, partition.need_position
+
+
+async def test_groups_that_committed_or_subscribe_read_the_topic(running: Running, autojump_clock: MockClock) -> None:
+    await running.loaded()
+    commit(running, 7, group="stored")
+    commit(running, 8, group="elsewhere", topic="other")
+    await stock_member(running, "t")
+    running.log.hold = True
+    commit(running, 9, group="on-its-way")
+    groups = found(running)
+    assert sorted(groups) == [GROUP, "on-its-way", "stored"]
+    assert all(group.is_reading and group.is_settled for group in groups.values())
+    assert {name for name, group in groups.items() if group.has_committed} == {"stored"}
+    assert position(groups["stored"])[0] == 7 and position(groups["on-its-way"])[0] == -1
+    assert sorted(found(running, group_ids=("stored", "nobody"))) == ["stored"]
+
+
+async def test_a_group_in_a_rebalance_may_read_any_topic(running: Running, autojump_clock: MockClock) -> None:
+    await running.loaded()
+    await stock_member(running, "other")
+    assert found(running) == {}
+    join(running)
+    (group,) = found(running).values()
+    assert (group.is_settled, group.is_reading, group.has_committed) == (False, False, False)
+
+
+@pytest.mark.parametrize(
+    ("assigned", "reads", "is_missing"),
+    [(b"", False, True), (assignment(("t", 0)), True, False), (assignment(("other", 0)), None, False)],
+    ids=["assigned nothing", "assigned the topic", "assigned another topic"],
+)
+async def test_the_assignment_counts_where_a_subscription_cannot_be_read(
+    running: Running, autojump_clock: MockClock, assigned: bytes, reads: bool | None, is_missing: bool
+) -> None:
+    await running.loaded()
+    joining = join(running)
+    await pass_time(3.001)
+    member_id = value(joining).member_id
+    assignments = [SyncGroupRequestAssignment(member_id=member_id, assignment=assigned)]
+    request = SyncGroupRequest(group_id=GROUP, generation_id=1, member_id=member_id, assignments=assignments)
+    running.coordinator.sync_group(Context(api_version=3), request)
+    groups = found(running)
+    if reads is None:
+        assert groups == {}
+    else:
+        assert groups[GROUP].is_reading is reads
+        assert groups[GROUP].unreadable_member == (member_id if is_missing else "")
+
+
+async def test_a_commit_of_another_incarnation_does_not_count(running: Running, autojump_clock: MockClock) -> None:
+    await running.loaded()
+    running.topics.incarnations[TopicPartition("t", 0)] = 5
+    commit(running, 7)
+    assert position(found(running, incarnation=5)[GROUP])[0] == 7
+    later = found(running, incarnation=6)[GROUP]
+    assert position(later)[0] == -1 and later.has_committed
+
+
+async def test_an_owner_is_asked_for_its_position_once_the_commit_is_far_enough(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    """An owner that is asked too early calls its flush callback for nothing."""
+    await running.loaded()
+    commit(running, 7)
+    member_id = await owner_of_t0(running)
+    poll(running, member_id, 1, wants=False)
+    assert position(found(running)[GROUP]) == (7, -1, True, False)
+    assert position(found(running, ask_from=8)[GROUP]) == (7, -1, True, False)
+    assert position(found(running, ask_from=7)[GROUP]) == (7, -1, True, True)
+    poll(running, member_id, 1, wants=False, position=6)
+    assert position(found(running, ask_from=7)[GROUP]) == (7, 6, True, True)
+
+
+async def test_each_answer_to_a_controller_has_its_own_proof_of_leadership(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    await running.loaded()
+    found(running)
+    found(running)
+    assert len(running.log.asked_to_confirm) == 2
+
+
+async def test_a_question_of_a_controller_delays_no_member(running: Running, autojump_clock: MockClock) -> None:
+    """Only a leader counts groups before it serves them."""
+    await held(running)
+    running.topics.resized = set()
+    found(running)
+    assert begin(running).filled
