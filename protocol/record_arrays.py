@@ -247,7 +247,8 @@ def headers(body: Bytes, columns: Columns) -> Headers:
     while left.size:
         if number == _ROUNDS:
             rests = zip(left.tolist(), at.tolist(), (columns.header_count[left] - number).tolist(), strict=True)
-            found += [_rest_of_headers(body, *rest) for rest in rests]
+            data = body.tobytes()
+            found += [_rest_of_headers(data, *rest) for rest in rests]
             break
         key_length, key_at, _ = _varints(body, at, 32)
         value_length, value_at, _ = _varints(body, key_at + key_length, 32)
@@ -260,18 +261,15 @@ def headers(body: Bytes, columns: Columns) -> Headers:
     return Headers(*(column[order] for column in together))
 
 
-def _rest_of_headers(body: Bytes, record: int, at: int, count: int) -> Headers:
-    """The last ``count`` headers of a record. They begin at this position."""
-    rows, pos = [], 0
-    data = body[at:].data
+def _rest_of_headers(data: bytes, record: int, pos: int, count: int) -> Headers:
+    """The last ``count`` headers of a record. They begin at ``pos``."""
+    rows = []
     for _ in range(count):
         key_length, key_at = read_varint(data, pos, 32)
         value_length, value_at = read_varint(data, key_at + key_length, 32)
         rows.append((record, key_at, key_length, value_at, value_length))
         pos = value_at + max(value_length, 0)
-    found = np.array(rows, np.int64)
-    found[:, (1, 3)] += at
-    return Headers(*found.T)
+    return Headers(*np.array(rows, np.int64).T)
 
 
 def having_header(body: Bytes, columns: Columns, name: str) -> Bools:

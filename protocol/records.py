@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator
+from typing import TypeAlias
 
 from fastcrc import crc32
 
@@ -48,8 +49,11 @@ from anabranch.protocol.compression import CompressionType, CorruptRecordError, 
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.sentinels import NO_PRODUCER_ID, NO_SEQUENCE
 
+Fields: TypeAlias = tuple[list[int], list[int], list[bytes | None], list[bytes | None], list[list[Header]]]
+"""Offsets, timestamps, keys, values and headers."""
 
-def read_varint(data: Buffer, pos: int, bits: int) -> tuple[int, int]:
+
+def read_varint(data: bytes, pos: int, bits: int) -> tuple[int, int]:
     """Read a zigzag number of at most ``bits`` bits. Returns it and the position after it. IndexError if data ends."""
     byte = data[pos]
     pos += 1
@@ -271,6 +275,17 @@ def _read_some(
     except IndexError:
         raise CorruptRecordError(f"record after byte {pos} runs past the end of the batch") from None
     return pos, headers
+
+
+def fields(records: list[Record]) -> Fields:
+    """The fields of ``records``, as one list for each field."""
+    return (
+        [record.offset for record in records],
+        [record.timestamp for record in records],
+        [record.key for record in records],
+        [record.value for record in records],
+        [record.headers for record in records],
+    )
 
 
 def _keyless(records: list[Record], first: int) -> list[int]:

@@ -11,13 +11,12 @@ from operator import length_hint
 from typing import Any, Self
 
 from anabranch.blocking.client import BlockingClient
-from anabranch.blocking.hand_over import next_size
+from anabranch.blocking.hand_over import PIECE, TARGET_S, HandOver, next_size
 from anabranch.blocking.loop_thread import Call, LoopThread
 from anabranch.blocking.methods import like
 from anabranch.client import ConsumerRecord, Records
 from anabranch.client.arguments import duration
 from anabranch.client.consumer.arguments import CONSUMER_RULES
-from anabranch.client.consumer.consumer import TakenRecords
 from anabranch.client.errors import (
     ClientClosedError,
     ClientFailedError,
@@ -67,8 +66,9 @@ class Consumer(BlockingClient[AsyncConsumer]):
     One thread at a time may use a consumer: a call raises ``IllegalStateError`` while another thread is in a call.
     ``wakeup``, ``close`` and ``metrics`` may be called by any thread.
 
-    The iteration takes records from the loop's thread in batches of at most ``max_poll_records``, and of fewer records
-    if the program is slow. Only the records that were returned count as read: a commit does not include the others.
+    The iteration takes many records from the loop's thread at once, and few if the program is slow: once the records
+    are 50 ms old, it looks for a rebalance after at most ``max_poll_records`` more. Only the records that were returned
+    count as read: a commit does not include the others.
     """
 
     _factory = AsyncConsumer
@@ -84,18 +84,11 @@ class Consumer(BlockingClient[AsyncConsumer]):
         """The thread that is in a call; 0 if there is none."""
         self._call: Call | None = None
         self._woken = False
-        self._taken: TakenRecords | None = None
+        self._handed: HandOver | None = None
         """The records that crossed last. The loop's thread sets it, so no signal comes between the two."""
-        self._decoded: list[ConsumerRecord] = []
-        """Those of them that are decoded."""
-        self._rest: Iterator[ConsumerRecord] = iter(self._decoded)
-        """Those that are decoded and not read yet. Once it is at its end, it yields nothing that is decoded later."""
-        self._failure: Exception | None = None
-        """The error of the first record that could not be decoded. It is raised after the records before."""
-        self._failed = 0
-        """1 after ``_failure`` was raised: the record counts as read."""
+        self._rest: Iterator[ConsumerRecord] = iter(())
+        """Those that are decoded and not read yet."""
         self._size = 1
-        self._taken_at = 0.0
 
     # ------------------------------------------------------------ threads
 
@@ -156,7 +149,8 @@ class Consumer(BlockingClient[AsyncConsumer]):
 
     def _on_fork(self) -> None:
         super()._on_fork()
-        list(self._rest)  # no record that the parent reads too is returned here
+        if self._handed is not None:
+            self._handed.end()  # no record that the parent reads too is returned here
 
     # ------------------------------------------------------------ records
 
@@ -198,7 +192,7 @@ class Consumer(BlockingClient[AsyncConsumer]):
             for record in self._rest:
                 return record
             self._take_more(timeout_ms)
-            if self._taken is None:
+            if self._handed is None:
                 return None
 
     def batches(self, *, max_records: int | None = None) -> Iterator[Records]:
@@ -213,44 +207,41 @@ class Consumer(BlockingClient[AsyncConsumer]):
             yield from found.values()
 
     def _take_more(self, timeout_ms: float | None = None) -> None:
-        """Let at least one record cross, or none if there is none for ``timeout_ms``, and decode what crossed."""
-        if self._failure is not None:
-            failure, self._failure, self._failed = self._failure, None, 1
-            raise failure
-        if self._taken is not None:
-            elapsed_s = time.monotonic() - self._taken_at
-            self._size = next_size(len(self._decoded), elapsed_s, self._client.config.max_poll_records)
+        """Decode more of the records that crossed. If there are none left, or after ``TARGET_S``, let others cross.
+
+        If no record crosses within ``timeout_ms``, ``_handed`` is None.
+        """
+        handed = self._handed
+        if handed is not None:
+            handed.raise_failure()
+            elapsed_s = time.monotonic() - handed.began_s
+            if elapsed_s < TARGET_S and not self._woken and self._decode_more(handed):
+                return
+            self._size = next_size(handed.decoded, elapsed_s)
         self._run(self._take_in_loop, self._size, timeout_ms)
-        taken, decoded = self._taken, self._decoded
-        if taken is None:
-            return
-        items: list[ConsumerRecord] = []
-        fault: Exception | None = None
-        try:
-            items.extend(taken.records)
-        except Exception as error:
-            fault = error
-        if self._taken is taken:
-            self._failure, self._taken_at = fault, time.monotonic()
-        decoded += items  # one step for all threads; without effect if another thread has put the records back
+        if self._handed is not None:
+            self._decode_more(self._handed)
+
+    def _decode_more(self, handed: HandOver) -> bool:
+        rest = handed.decode()
+        if rest is not None:
+            self._rest = rest
+        return rest is not None
 
     async def _take_in_loop(self, limit: int, timeout_ms: float | None) -> None:
         """Take records for the reader, who has read none of them yet. In the loop."""
         taken = await self._client._take_one(limit, timeout_ms)
-        self._failed, self._decoded = 0, []
-        self._rest, self._taken = iter(self._decoded), taken
+        size = min(PIECE, self._client.config.max_poll_records)
+        self._handed = None if taken is None else HandOver(taken, size, time.monotonic())
 
     def _give_back(self) -> None:
         """Put the unread records back, so that the position of the client is that of the reader. In the loop."""
-        taken, self._taken = self._taken, None
-        if taken is None:
+        handed, self._handed = self._handed, None
+        if handed is None:
             return
-        decoded = len(self._decoded)
-        unread = len(list(self._rest))  # one step for all threads, and the iterator is at its end now
-        read = max(0, decoded - unread) + self._failed
-        self._failure = None
-        if read < len(taken.records):
-            self._client._give_back(taken, read)
+        read = handed.end()
+        if read < len(handed.taken.records):
+            self._client._give_back(handed.taken, read)
             self._size = max(1, read)
 
     def _put_back(self, result: Any) -> None:

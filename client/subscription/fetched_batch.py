@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Final, Generic, NamedTuple, overload
 
 from anabranch.client.config import Deserializer
@@ -12,7 +14,7 @@ from anabranch.client.options import KeyOut, ValueOut
 from anabranch.protocol.batch_layout import Header
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.key_placement import MOVED_HEADER
-from anabranch.protocol.records import Record, RecordBatch
+from anabranch.protocol.records import Record, RecordBatch, fields
 from anabranch.protocol.types import Buffer, TopicPartition
 
 _MOVED = MOVED_HEADER.encode()
@@ -189,28 +191,24 @@ class Records(Sequence[ConsumerRecord[KeyOut, ValueOut]], Generic[KeyOut, ValueO
         return f"Records({self.partition}, {self._length} records)"
 
     def _decode(self) -> Iterator[ConsumerRecord[KeyOut, ValueOut]]:
-        topic, partition = self.partition
-        plain = self._deserializers.key is None and self._deserializers.value is None
-        make = tuple.__new__
-        for fetched, start, stop in self._spans:
-            epoch = fetched.leader_epoch
-            kind = fetched.batch.timestamp_type
-            records = fetched.decoded()
-            for record in records if stop - start == len(records) else records[start:stop]:
-                offset = record.offset
-                key, value = record.key, record.value
-                if not plain:
-                    key, value = self._deserialize(offset, key, value)
-                yield make(
-                    ConsumerRecord,
-                    (topic, partition, offset, epoch, record.timestamp, kind, key, value, record.headers),
-                )
+        """The records, each made without a step of the interpreter unless it has a deserializer."""
+        return itertools.chain.from_iterable(map(self._decode_span, self._spans))
 
-    def _deserialize(self, offset: int, key: bytes | None, value: bytes | None) -> tuple[Any, Any]:
+    def _decode_span(self, span: tuple[FetchedBatch, int, int]) -> Iterator[ConsumerRecord[KeyOut, ValueOut]]:
+        fetched, start, stop = span
+        offsets, timestamps, keys, values, headers = fields(fetched.decoded()[start:stop])
+        topic, partition = map(repeat, self.partition)
+        epoch, kind = repeat(fetched.leader_epoch), repeat(fetched.batch.timestamp_type)
+        key, value = self._deserializers.key, self._deserializers.value
+        shown = (
+            keys if key is None else map(self._deserialize, repeat(key), offsets, keys),
+            values if value is None else map(self._deserialize, repeat(value), offsets, values),
+        )
+        rows = zip(topic, partition, offsets, epoch, timestamps, kind, *shown, headers)  # stops with ``offsets``
+        return map(tuple.__new__, repeat(ConsumerRecord), rows)
+
+    def _deserialize(self, deserializer: Deserializer, offset: int, data: bytes | None) -> Any:
         try:
-            return (
-                self._deserializers.key(key) if self._deserializers.key is not None else key,
-                self._deserializers.value(value) if self._deserializers.value is not None else value,
-            )
+            return deserializer(data)
         except Exception as error:
             raise RecordDeserializationError(self.partition, offset, error) from error

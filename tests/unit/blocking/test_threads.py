@@ -244,8 +244,9 @@ def test_a_client_starts_when_it_is_first_used_but_not_by_metrics(broker: FakeBr
 
 
 def test_a_slow_reader_gets_few_records_at_once() -> None:
-    assert next_size(1, 0.0001, 500) == 8
-    assert next_size(8, 0.0001, 500) == 64
-    assert next_size(500, 0.01, 500) == 500
-    assert next_size(500, 0.5, 500) == 50
-    assert next_size(8, 8.0, 500) == 1
+    assert next_size(1, 0.0001) == 8
+    assert next_size(8, 0.0001) == 64
+    assert next_size(500, 0.01) == 2_500
+    assert next_size(9_000, 0.001) == 10_000
+    assert next_size(500, 0.5) == 50
+    assert next_size(8, 8.0) == 1

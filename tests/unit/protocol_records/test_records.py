@@ -115,6 +115,14 @@ def test_we_read_batches_of_kafka_python(codec: CompressionType) -> None:
 # ---------------------------------------------------------------- header view
 
 
+def test_the_fields_of_records_are_those_of_each_record() -> None:
+    read = RecordBatch(build_batch(RECORDS)).records()
+    assert list(zip(*r.fields(read), strict=True)) == [
+        (x.offset, x.timestamp, x.key, x.value, list(x.headers)) for x in read
+    ]
+    assert r.fields([]) == ([], [], [], [], [])
+
+
 def test_a_batch_reads_the_fields_of_its_header() -> None:
     raw = build_batch(
         RECORDS, base_offset=1000, leader_epoch=9, producer_id=5, producer_epoch=1, base_sequence=2**31 - 3
