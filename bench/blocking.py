@@ -4,7 +4,8 @@ Each run is a process of its own, and the clients take turns within a round, on 
 CPU time of the client's process. ``iterate`` reads records of 100 bytes one by one, ``send`` sends them one by one,
 ``send_many`` sends them in one call. kafka-python has no such call, so its ``send`` stands beside it. ``compiled`` is
 our client from a compiled wheel. The last column is the p99 of the delay with which a timer of 1 ms fires in another
-thread of the program. It is from further runs, because a timer costs CPU time too.
+thread of the program. It is from further runs, because a timer costs CPU time too. The line below the table has the
+same number of a program without a client, for the machine alone.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ PARTITIONS = 4
 LINGER_MS = 5
 DEADLINE_S = 600
 OURS, COMPILED, KAFKA_PYTHON, CONFLUENT = "ours", "compiled", "kafka-python", "confluent"
+NO_CLIENT = "no client"
+IDLE_S = 5
 CLIENTS = {
     "iterate": (OURS, COMPILED, KAFKA_PYTHON, CONFLUENT),
     "send": (OURS, COMPILED, KAFKA_PYTHON, CONFLUENT),
@@ -148,6 +151,12 @@ def send_confluent(bootstrap: str, count: int) -> Cost:
     return began.since()
 
 
+def idle(_bootstrap: str, seconds: int) -> Cost:
+    began = Cost.now()
+    time.sleep(seconds)
+    return began.since()
+
+
 RUNS: dict[tuple[str, str], Callable[[str, int], Cost]] = {
     ("iterate", OURS): iterate_ours,
     ("iterate", KAFKA_PYTHON): iterate_kafka_python,
@@ -157,6 +166,7 @@ RUNS: dict[tuple[str, str], Callable[[str, int], Cost]] = {
     ("send", CONFLUENT): send_confluent,
     ("send_many", OURS): send_many_ours,
     ("send_many", KAFKA_PYTHON): send_kafka_python,
+    ("idle", NO_CLIENT): idle,
 }
 
 
@@ -227,6 +237,7 @@ def measure(bootstrap: str, rounds: int, scale: float, only: list[str]) -> None:
                     with_timer = number == rounds
                     found = in_process([*arguments, *(["--timer"] if with_timer else [])], environment)
                     samples.setdefault((workload, client), []).append(found)
+    control = in_process(["--run", "idle", NO_CLIENT, bootstrap, str(IDLE_S), "--timer"], client_environment(None))
     loads = " ".join(f"{load:.1f}" for load in os.getloadavg())
     print(f"load of the machine: {loads}, {os.cpu_count()} processors")
     heads = ("workload", "client", "records/s", "of kafka-python", "CPU us per record", "timer p99 ms")
@@ -239,6 +250,7 @@ def measure(bootstrap: str, rounds: int, scale: float, only: list[str]) -> None:
         cpu_us = statistics.median(sample["cpu_us"] for sample in found[:-1])
         late = found[-1]["timer_p99_ms"]
         print(f"| {workload} | {client} | {rate:,.0f} | {ratio:.1f} | {cpu_us:.1f} | {late:.1f} |")
+    print(f"timer p99 without a client: {control['timer_p99_ms']:.1f} ms")
 
 
 def main() -> None:

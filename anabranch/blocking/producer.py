@@ -7,7 +7,7 @@ import functools
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import anyio
@@ -17,10 +17,10 @@ from anabranch.blocking.client import BlockingClient
 from anabranch.blocking.loop_thread import LoopThread
 from anabranch.blocking.methods import like
 from anabranch.client import RecordHandle as AsyncRecordHandle
-from anabranch.client import RecordMetadata, arguments
+from anabranch.client import RecordMetadata
 from anabranch.client.arguments import duration, function, optional
 from anabranch.client.errors import BufferExhaustedError, IllegalStateError, KafkaError, KafkaTimeoutError
-from anabranch.client.producer.producer import Headers, SentRecord
+from anabranch.client.producer.producer import Headers, SentRecord, batches_of, pairs, written
 from anabranch.client.producer.producer_batch import OnDelivery
 from anabranch.protocol.batch_builder import estimate_record_bytes
 from anabranch.real.producer import Producer as AsyncProducer
@@ -29,6 +29,8 @@ from anabranch.runtime.signal import Signal
 _log = logging.getLogger(__name__)
 _MOST_QUEUED = 1_000
 """So many records cross at once. A thread that queues more waits until the loop has taken them."""
+_MOST_BYTES = 1024 * 1024
+"""So many bytes of the records of one ``send_many`` cross at once, and one record more."""
 _RECORD_OVERHEAD_BYTES = 32
 """The bytes of a queued record in a batch, without key and value, are about so many at most."""
 _ANY_TIME = frozenset({"metrics", "_wait"})
@@ -218,24 +220,39 @@ class Producer(BlockingClient[AsyncProducer]):
         self, topic: str, records: Iterable[tuple[Any, Any]], *, partition: int | None = None
     ) -> list[RecordMetadata]:
         """Send (key, value) pairs and wait until every one is acknowledged. Returns their metadata in order."""
-        handles: list[RecordHandle] = []
-        for at, pair in enumerate(arguments.items("records", records, "an iterable of pairs of a key and a value")):
-            if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise arguments.refused(TypeError, f"records[{at}]", pair, "a pair of a key and a value")
-            handles.append(self.send(topic, pair[1], pair[0], partition))
-        if handles and not handles[-1].done():
-            with contextlib.suppress(KafkaError):
-                handles[-1].result()  # one wait, after which most records have an outcome
-        written: list[RecordMetadata] = []
-        failure: KafkaError | None = None
-        for handle in handles:
-            try:
-                written.append(handle.result())
-            except KafkaError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-        return written
+        if not isinstance(records, Sequence):  # a record may come long after the one before
+            sent = [self.send(topic, value, key, partition) for key, value in pairs(records)]
+            for handle in sent:
+                handle.exception()  # waits for the outcome
+            return written(sent)
+        handles: list[AsyncRecordHandle] = []
+        for group in self._groups(topic, records, partition):
+            handles += self._run(self._take_all, group)
+        self._run(self._client._settled, batches_of(handles))
+        return written(handles)
+
+    def _groups(self, topic: str, records: Sequence[Any], partition: int | None) -> Iterator[list[SentRecord]]:
+        """The records of ``send_many``, as many as should cross at once, also those before an error."""
+        if self._closed or self._loop is None:
+            self._running()
+        group: list[SentRecord] = []
+        size = 0
+        try:
+            for key, value in pairs(records):
+                record = self._client._record(topic, value, key, partition, None, None)
+                group.append(record)
+                size += record[-1]
+                if len(group) == _MOST_QUEUED or size >= _MOST_BYTES:
+                    yield group
+                    group, size = [], 0
+        except Exception:
+            yield group
+            raise
+        yield group
+
+    async def _take_all(self, group: list[SentRecord]) -> list[AsyncRecordHandle]:
+        """Append records to their batches. In the loop."""
+        return [await self._client._take(record) for record in group]
 
     def _cross(self, loop: LoopThread, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function in the loop, after the loop has taken the records that were sent before."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Unpack
 
 import anyio
@@ -175,7 +175,10 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         """
         if on_delivery is not None:
             arguments.function("on_delivery", on_delivery)
-        record = self._record(topic, value, key, partition, headers, timestamp_ms)
+        return await self._take(self._record(topic, value, key, partition, headers, timestamp_ms), on_delivery)
+
+    async def _take(self, record: SentRecord, on_delivery: OnDelivery | None = None) -> RecordHandle:
+        """Append a record to its batch. Waits for what is lacking for it, and lets the sender run when it should."""
         handle = self._append(*record)
         while handle is None:
             await self._until_it_fits(*record)
@@ -325,22 +328,17 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         The records share requests as far as their partitions allow. Once all records have an outcome, the first error
         is raised.
         """
-        handles: list[RecordHandle] = []
-        for at, pair in enumerate(arguments.items("records", records, "an iterable of pairs of a key and a value")):
-            if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise arguments.refused(TypeError, f"records[{at}]", pair, "a pair of a key and a value")
-            handles.append(await self.send(topic, pair[1], pair[0], partition))
+        handles = [
+            await self._take(self._record(topic, value, key, partition, None, None)) for key, value in pairs(records)
+        ]
+        await self._settled(batches_of(handles))
+        return written(handles)
+
+    async def _settled(self, batches: Iterable[ProducerBatch]) -> None:
+        """Wait until the outcome of each batch is known."""
         self._sender.wake()
-        written: list[RecordMetadata] = []
-        failure: KafkaError | None = None
-        for handle in handles:
-            try:
-                written.append(await handle)
-            except KafkaError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
-        return written
+        for batch in batches:
+            await _settled(batch)
 
     def create_batch(self) -> MessageBatch:
         """An empty batch for ``send_batch``, with the compression and ``batch_size`` of this producer."""
@@ -468,6 +466,24 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         self._ensure_open()
         limit_ms = self._config.max_block_ms if timeout is None else timeout * 1000
         return await self._metadata.describe(None if topic is None else [topic], limit_ms)
+
+
+def pairs(records: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """The (key, value) pairs of ``send_many``, each judged when it is its turn."""
+    for at, pair in enumerate(arguments.items("records", records, "an iterable of pairs of a key and a value")):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise arguments.refused(TypeError, f"records[{at}]", pair, "a pair of a key and a value")
+        yield pair[0], pair[1]
+
+
+def batches_of(handles: Iterable[RecordHandle]) -> list[ProducerBatch]:
+    """The batches that took the records."""
+    return list(dict.fromkeys(handle._batch for handle in handles))
+
+
+def written(handles: Iterable[Any]) -> list[RecordMetadata]:
+    """The places of records whose outcome is known. Raises the first error."""
+    return [handle.result() for handle in handles]
 
 
 def _header_pairs(headers: Any) -> Sequence[Header]:

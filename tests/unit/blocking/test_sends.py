@@ -6,6 +6,7 @@ import itertools
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 from unittest.mock import Mock
@@ -61,6 +62,50 @@ def test_send_many_returns_the_metadata_in_order(broker: FakeBroker) -> None:
     for value, metadata in zip(numbers(500), written, strict=True):
         log = broker.logs[metadata.topic_partition]
         assert log.values()[metadata.offset] == value
+
+
+@pytest.mark.parametrize("kind", [list, tuple, iter])
+def test_send_many_keeps_the_order_across_many_crossings(broker: FakeBroker, kind: Callable[[Any], Any]) -> None:
+    with Producer(bootstrap_servers=broker.address) as producer:
+        written = producer.send_many("t", kind([(None, value) for value in numbers(2_500)]), partition=0)
+    assert [metadata.offset for metadata in written] == list(range(2_500))
+    assert broker.logs[T].values() == numbers(2_500)
+
+
+def test_send_many_takes_a_bounded_number_of_bytes_at_once(broker: FakeBroker) -> None:
+    with Producer(bootstrap_servers=broker.address) as producer:
+        groups = producer._groups("t", [(None, bytes(300_000))] * 9, None)
+        assert [len(group) for group in groups] == [4, 4, 1]
+
+
+@pytest.mark.parametrize("kind", [list, iter])
+def test_send_many_sends_the_records_before_a_bad_pair(broker: FakeBroker, kind: Callable[[Any], Any]) -> None:
+    with Producer(bootstrap_servers=broker.address) as producer, pytest.raises(TypeError, match=r"records\[2\]"):
+        producer.send_many("t", kind([(None, b"0"), (None, b"1"), b"no pair"]), partition=0)
+    assert broker.logs[T].values() == numbers(2)
+
+
+@pytest.mark.parametrize("kind", [list, iter])
+def test_send_many_raises_the_first_error_once_every_record_has_an_outcome(
+    broker: FakeBroker, kind: Callable[[Any], Any]
+) -> None:
+    broker.faults[T] = deque([Fault(ErrorCode.INVALID_RECORD)])
+    with Producer(bootstrap_servers=broker.address, batch_size=1, max_in_flight_requests_per_connection=1) as producer:
+        with pytest.raises(KafkaError) as refused:
+            producer.send_many("t", kind([(None, value) for value in numbers(3)]), partition=0)
+        assert refused.value.code is ErrorCode.INVALID_RECORD
+        assert producer._client._accumulator.unresolved() == []
+    assert broker.logs[T].values() == numbers(3)[1:]
+
+
+def test_send_many_waits_also_for_records_that_are_written_after_the_last(broker: FakeBroker) -> None:
+    with Producer(bootstrap_servers=broker.address) as producer:
+        placed = {producer.send_and_wait("many", value, value).topic_partition: value for value in numbers(20)}
+        (first, key), (_, other), *_ = placed.items()
+        broker.faults[first] = deque([Fault(ErrorCode.NOT_LEADER_OR_FOLLOWER)])
+        written = producer.send_many("many", [(key, b"tried again"), (other, b"at once")])
+    assert written[0].topic_partition == first
+    assert broker.logs[first].values()[written[0].offset] == b"tried again"
 
 
 def test_a_bad_argument_and_a_serializer_that_raises_are_errors_of_the_call(broker: FakeBroker) -> None:
