@@ -55,6 +55,7 @@ from anabranch.controller.store import ControllerMovedError, GuardedStore, Image
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env, SessionState, ZkError
+from anabranch.runtime.turns import pause
 
 logger = structlog.get_logger(__name__)
 FIRST_LEADER_CHECK_S = 5
@@ -266,11 +267,17 @@ class ActiveController:
     async def _handle_events(self) -> None:
         await self._load()
         while True:
-            for event in await self._events.take_all():
-                await self._handle_urgent()
-                await self._handle(event)
+            await self._handle_all(await self._events.take_all())
             await self._handle_urgent()
             self._flush()
+
+    async def _handle_all(self, events: list[Event]) -> None:
+        """Handle events in order. Then nothing here refers to them: a request and its response may be large."""
+        for event in events:
+            await self._handle_urgent()
+            await self._handle(event)
+            if isinstance(event, AdminCall) and not event.decided.is_set():
+                await pause()  # a slice that writes nothing has waited for nothing
 
     async def _handle_urgent(self) -> None:
         """Handle urgent events, which may need elections, before all others. Send their requests at once."""

@@ -91,7 +91,7 @@ def decide(image: ClusterImage, topic: str, targets: Mapping[int, Sequence[int] 
         try:
             step = _first_step(image, tp, target)
         except KafkaError as error:
-            refused[tp] = error
+            refused[tp] = error.with_traceback(None)  # the traceback refers to this dict
             continue
         if step is not None:
             steps.append(step)

@@ -124,7 +124,7 @@ def decide(image: ClusterImage, demand: Demand, check_fits: Callable[[Sequence[Z
         if not demand.validate_only:
             effects = written
     except KafkaError as error:
-        effects = Effects(response=error)
+        effects = Effects(response=error.with_traceback(None))  # the traceback refers to these effects
     except ConfigError as error:
         effects = Effects(response=KafkaError(ErrorCode.INVALID_CONFIG, str(error)))
     return effects

@@ -1,4 +1,4 @@
-"""A broker serves any request in short pieces, keeps nothing of it, and answers each name once.
+"""Brokers and controllers serve any request in short pieces, keep nothing of it, and answer each name once.
 
 The requests are made from the field tables: for each API that is served and each array of its requests, at every level,
 in the last version that has the array (``test_decode_amplification`` decodes every version). One request has very many
@@ -21,6 +21,7 @@ import trio
 import trio.testing
 
 from anabranch.broker.dispatch import HANDLERS
+from anabranch.controller.admin import slices
 from anabranch.controller.admin.dispatch import HANDLERS as CONTROLLER_HANDLERS
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.generated import metadata as a_generated_module
@@ -28,6 +29,7 @@ from anabranch.runtime import decoded_requests, pauses
 from anabranch.runtime.env import Stream
 from tests.support.broker.broker_harness import DEADLINE_S, frame, one_broker
 from tests.support.broker.executed_lines import ExecutedLines
+from tests.support.controller.controller_cluster import ControllerCluster
 from tests.support.protocol.hostile_frames import NESTED, Dense, Filling, dense_messages
 
 pytestmark = pytest.mark.trio
@@ -43,8 +45,9 @@ MOST_OBJECTS = 100
 """Answers that a process keeps ready, such as that to ApiVersions."""
 REPEATED = Filling("repeated", b"ab", 0xFF, 1)
 DISTINCT = Filling("distinct", b"ab", 0xFF, 1, are_distinct=True)
-ANSWERED_IN_ORDER = {ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS}
-"""Their results have no names, but the order of the request."""
+ANSWERED_IN_ORDER = {ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS, ApiKey.ALTER_PARTITION_REASSIGNMENTS}
+"""The results of the first two have no names, but the order of the request. The third answers a repeated partition
+each time."""
 GENERATED = a_generated_module.__name__.rpartition(".")[0] + "."
 
 IN_ONE_PIECE = {ApiKey.TOPIC_READERS, ApiKey.ALTER_REPLICA_LOG_DIRS}
@@ -163,3 +166,18 @@ async def send_and_close(connect: Connect, request: bytes) -> None:
 async def test_a_broker_serves_very_many_items_in_short_pieces(key: ApiKey, tmp_path: Path) -> None:
     async with broker_with_a_topic(tmp_path) as connect:
         await check(connect, key)
+
+
+@pytest.mark.parametrize("key", with_arrays(CONTROLLER_HANDLERS.keys()), ids=lambda key: key.name)
+async def test_a_controller_serves_very_many_items_in_short_pieces(
+    key: ApiKey, nursery: trio.Nursery, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if found := slices._OF_PARTITIONS.get(key):
+        smaller = found._replace(at_once=FEW // 2, topics_at_once=min(FEW // 2, found.topics_at_once))
+        monkeypatch.setitem(slices._OF_PARTITIONS, key, smaller)
+    cluster = ControllerCluster(nursery)
+    await cluster.start_controller()
+    await cluster.start_broker(1)
+    await cluster.until(cluster.active)
+    network = cluster.fabric.node("client")
+    await check(lambda: network.connect("controller1000", 9090), key)

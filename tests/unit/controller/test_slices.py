@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.controller.admin.slices import ITEMS_AT_ONCE, Slices, joined, sliced
+from anabranch.controller.admin.slices import ITEMS_AT_ONCE, Joined, Slices, sliced
 from anabranch.controller.image import ClusterImage
 from anabranch.controller.leaders import ELECTED_AT_ONCE
 from anabranch.controller.outcome import Outcome
@@ -40,10 +40,17 @@ from anabranch.protocol.generated.elect_leaders import (
 IMAGE = ClusterImage(1000, 1)
 
 
+def joined(api_key: int, body: Any, outcomes: list[Outcome]) -> Outcome:
+    whole = Joined(api_key, body)
+    for outcome in outcomes:
+        whole.add(outcome)
+    return whole.outcome()
+
+
 @given(st.lists(st.integers(0, 60), max_size=200))
 def test_topics_are_asked_for_once_and_answered_in_order(numbers: list[int]) -> None:
     body = CreateTopicsRequest(topics=[CreatableTopic(name=f"t{number}") for number in numbers], timeout_ms=7)
-    parts = sliced(ApiKey.CREATE_TOPICS, body, IMAGE)
+    parts = list(sliced(ApiKey.CREATE_TOPICS, body, IMAGE))
     names = [[topic.name for topic in part.topics] for part in parts]
     asked = [topic.name for topic in body.topics]
     assert sorted(name for part in names for name in part) == sorted(asked)
@@ -67,7 +74,7 @@ def test_reassignments_are_answered_by_topic(counts: list[tuple[int, int]]) -> N
         for name, count in counts
     ]
     body = AlterPartitionReassignmentsRequest(topics=topics)
-    parts = sliced(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, IMAGE)
+    parts = list(sliced(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, IMAGE))
     assert all(sum(len(topic.partitions) for topic in part.topics) <= PARTITIONS_PER_WRITE for part in parts)
     whole = joined(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, [Outcome(reassigned(part)) for part in parts])
     expected: dict[str, list[int]] = {}
@@ -90,7 +97,7 @@ def test_reassignments_of_many_topics_are_cut_by_topics() -> None:
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 700)), max_size=5))
 def test_each_election_is_requested_in_exactly_one_slice(counts: list[tuple[int, int]]) -> None:
     named = [TopicPartitions(topic=f"t{name}", partitions=list(range(count))) for name, count in counts]
-    parts = sliced(ApiKey.ELECT_LEADERS, ElectLeadersRequest(topic_partitions=named, timeout_ms=7), IMAGE)
+    parts = list(sliced(ApiKey.ELECT_LEADERS, ElectLeadersRequest(topic_partitions=named, timeout_ms=7), IMAGE))
     asked = [(topic.topic, index) for part in parts for topic in part.topic_partitions for index in topic.partitions]
     assert sorted(asked) == sorted({(topic.topic, index) for topic in named for index in topic.partitions})
     assert all(sum(len(topic.partitions) for topic in part.topic_partitions) <= ELECTED_AT_ONCE for part in parts)
@@ -148,7 +155,7 @@ def test_a_request_that_is_small_or_names_nothing_is_one_slice() -> None:
     (part,) = sliced(ApiKey.ELECT_LEADERS, ElectLeadersRequest(topic_partitions=None), IMAGE)
     assert part.topic_partitions == [], "the image has no partitions"
     many = DeleteTopicsRequest(topic_names=[str(n) for n in range(40)])
-    assert len(sliced(ApiKey.DELETE_TOPICS, many, IMAGE)) == 3
+    assert len(list(sliced(ApiKey.DELETE_TOPICS, many, IMAGE))) == 3
 
 
 def test_the_outcome_is_complete_once_every_slice_is_decided() -> None:
