@@ -49,13 +49,11 @@ T = TypeVar("T")
 
 
 class Question(NamedTuple):
-    """A question about one partition, with the incarnations in the client's metadata; -1 for any."""
+    """A question about one partition, with the topic's incarnation in the client's metadata; -1 for any."""
 
     tp: TopicPartition
     topic_incarnation: int = NO_INCARNATION
-    """The czxid of the topic's znode; requests have it from version 1 on."""
-    incarnation: int = NO_INCARNATION
-    """The partition's incarnation; only requests of version 0 have it."""
+    """The czxid of the topic's znode."""
 
 
 class StoredLineage(NamedTuple):
@@ -65,7 +63,7 @@ class StoredLineage(NamedTuple):
     floor: int
     entries: list[Entry]
     is_complete: bool
-    """False before the partition has had a leader, and if the layout was stored without a lineage."""
+    """False before the partition has had a leader."""
 
 
 class KnownZnode(Generic[T]):
@@ -145,7 +143,7 @@ class LineageReader:
         """Bytes of the kept znodes that are read completely."""
 
     def answer(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:
-        """The answer of version 1. If it is None, call ``read`` and pass its result; a second None means: not known."""
+        """The answer. If it is None, call ``read`` and pass its result; a second None means: not known."""
         tp = question.tp
         if tp.topic not in self._metadata.topics:
             # Before the first UpdateMetadata, an unknown topic may still exist.
@@ -172,13 +170,6 @@ class LineageReader:
         if path in read and read[path].is_absent and over >= 0:
             return PartitionAnswer(partition_index=tp.partition, over=over, over_end_offset=over_end)
         return self._malformed(tp, path, read)
-
-    def answer_v0(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:
-        """The answer of version 0. None for a resized topic: this version has only one ancestor and one survivor."""
-        topic, info = self._current_topic(question, read), self._metadata.partition(question.tp)
-        if topic is None or topic.layout_version > 0 or info is None or info.incarnation < question.incarnation:
-            return None
-        return PartitionAnswer(partition_index=question.tp.partition, incarnation=info.incarnation)
 
     def topic_incarnation(self, name: str, read: Read = NOTHING_READ) -> int:
         """The czxid of a topic's znode, -1 where it is not known."""
@@ -273,7 +264,6 @@ class LineageReader:
 def _decode(path: str, data: bytes) -> StoredLineage:
     """Raises ``MalformedZnodeError``."""
     state = PartitionState.decode(path, data)
-    is_older = state.layout is not None and state.initial_partition_count is None
     entries = [
         Entry(
             epoch=epoch,
@@ -282,9 +272,9 @@ def _decode(path: str, data: bytes) -> StoredLineage:
         )
         for epoch, losers in state.lineage
     ]
-    return StoredLineage(state.leader_epoch, state.floor, entries, state.leader_epoch >= 0 and not is_older)
+    return StoredLineage(state.leader_epoch, state.floor, entries, state.leader_epoch >= 0)
 
 
 def refusal(tp: TopicPartition, code: ErrorCode, why: str | None = None) -> PartitionAnswer:
-    """The answer of either version with only an error."""
+    """The answer with only an error."""
     return PartitionAnswer(partition_index=tp.partition, error_code=code, error_message=why)

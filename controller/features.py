@@ -21,8 +21,6 @@ from anabranch.controller.feature_updates import for_new_cluster, with_risen_min
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.reads.brokers import LockedBrokers
 from anabranch.controller.reads.features import FoundFeatures
-from anabranch.controller.resize.conversion import is_old
-from anabranch.controller.store import ImageStaleError
 from anabranch.ordered_resize.explain import listed
 from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.runtime.env import CreateOp, SetOp, Znode
@@ -114,16 +112,9 @@ def decide_settled(image: ClusterImage, config: ControllerConfig, brokers: Locke
 
 
 def on_features_changed(context: Context, found: FoundFeatures) -> Decisions[None]:
-    """Process a change of ``/features``, perhaps a manual edit.
-
-    Raises ``ImageStaleError`` when partition states that an earlier release wrote can be converted now.
-    """
+    """Process a change of ``/features``, perhaps a manual edit."""
     _take(context, found.znode)
     yield from settle(context, found.brokers)
-    image = context.image
-    old = [topic.name for topic in image.topics.values() if any(map(is_old, topic.states()))]
-    if old and image.features.level(ORDERED_RESIZE) >= LINEAGE_LEVEL:
-        raise ImageStaleError(f"states of topics {listed(sorted(old))} that an earlier release wrote can be converted")
     context.events.put(BrokersChanged())  # refused brokers may support the levels now, and live ones may not
     context.events.put(ResizesDue())
 

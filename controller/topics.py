@@ -21,21 +21,18 @@ from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import ClusterImage, PartitionImage, TopicImage
 from anabranch.controller.partitions import lead_first
 from anabranch.controller.reads.topics import FoundChange, FoundTopic, FoundTopics
-from anabranch.controller.resize import conversion, goal
-from anabranch.controller.resize.conversion import Converted
+from anabranch.controller.resize import goal
 from anabranch.controller.states import PartitionStatus
 from anabranch.controller.store import MAX_OPERATIONS, ImageStaleError
 from anabranch.controller.topic_config import ORDERED_KEY, topic_values
 from anabranch.controller.topic_id import new_topic_id
 from anabranch.ordered_resize.consistency import as_served
-from anabranch.ordered_resize.explain import listed
 from anabranch.ordered_resize.judgement import Setting, Verdict, VerdictKind, judge_edit, judge_found, proven
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import SetOp, ZkError, Znode
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE
 from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from anabranch.zk_schemas.znode import NO_ID, MalformedZnodeError
@@ -193,15 +190,6 @@ def _load_topic(context: Context, found: FoundTopic) -> Decisions[list[_Loaded]]
     try:
         if malformed := _malformed_states(topic, found):
             yield Effects(watches=malformed)
-        result = _convertible(image, topic, snapshot)
-        if result is not None:
-            yield conversion.writing(found, result)
-            logger.info("topic.lineages_written", topic=name, partitions=listed(sorted(result.changed)))
-            yield from _load(context, [conversion.written(found, result)])
-            if name in image.topics:
-                for p in result.changed:
-                    context.batch.leader_and_isr(TopicPartition(name, p))
-            return []
         effects = yield from _settle(context, topic, snapshot)
     except ZkError as error:
         _leave_out(context, name, found.read.mzxid, error)
@@ -292,24 +280,10 @@ def _malformed_states(topic: TopicImage, found: FoundTopic) -> list[tuple[TopicP
     return [(TopicPartition(topic.name, p), znode.version) for p, znode in read if znode is not None]
 
 
-def _convertible(image: ClusterImage, topic: TopicImage, snapshot: Snapshot) -> Converted | None:
-    """The lineages for a topic that an earlier release resized.
-
-    None if the topic needs no conversion, or cannot be converted yet.
-    """
-    if topic.unreadable & topic.znode.partitions.keys() or image.features.level(ORDERED_RESIZE) < LINEAGE_LEVEL:
-        return None
-    if not any(map(conversion.is_old, snapshot.states.values())):
-        return None
-    return conversion.judged(snapshot)[0]
-
-
 def on_watched_state_changed(context: Context, event: WatchedStateChanged, found: Znode | None) -> Decisions[None]:
     """Handle the change of a watched state. Raises ``ImageStaleError`` unless this controller made the change."""
     yield from ()  # nothing is written
     partition, path = context.image.partition(event.tp), paths.partition_state(*event.tp)
-    if partition is not None and partition.state is None and found is None:
-        return  # this controller deleted the state when it converted the topic
     if partition is None or found is None or found.version != partition.epoch:
         raise ImageStaleError(f"{path} changed; it was malformed, or belonged to a frozen topic")
 
@@ -348,8 +322,6 @@ def decide_found(
     found, path = topic.znode, paths.topic(topic.name)
     is_edited = proven(snapshot).topic != snapshot.topic
     verdict = judge_found(snapshot, goal.setting_of(image, config, topic) if is_edited else Setting())
-    if any(map(conversion.is_old, snapshot.states.values())) and (why := conversion.held(snapshot)):
-        verdict = Verdict(VerdictKind.FREEZE, why=why)
     if verdict.outcome is VerdictKind.FREEZE:
         return Effects(topic.name, response=verdict)
     znode = (verdict.topic or found).replace(absent=frozenset())

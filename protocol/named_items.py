@@ -65,7 +65,7 @@ NAMED: Final[Mapping[int, tuple[Named, ...]]] = {
     ApiKey.OFFSET_DELETE: (_BY_NAME,),
     ApiKey.DESCRIBE_PRODUCERS: (_BY_INDEX,),
     ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS: (
-        Named("topics", ("name", "topic_incarnation"), Named("partitions", ("partition_index", "incarnation"))),
+        Named("topics", ("name", "topic_incarnation"), Named("partitions", ("partition_index",))),
     ),
     ApiKey.TOPIC_READERS: (_BY_INDEX, _topics("questions", "partition_index"), Named("group_ids")),
     ApiKey.DESCRIBE_HOLDS: (_BY_INDEX,),

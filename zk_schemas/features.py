@@ -16,7 +16,7 @@ from anabranch.zk_schemas.broker_registration import VersionRange
 from anabranch.zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_fields
 
 ORDERED_RESIZE = "ordered_resize"
-"""Level 1: brokers check partition layouts (KIP-253), and order is kept by barriers; this release does not resize then.
+"""Level 1: brokers check partition layouts (KIP-253); no topic is resized.
 Level 2: topics may be resized, and order is kept by the lineage of each partition."""
 LINEAGE_LEVEL = 2
 """From this level of ``ordered_resize`` on, state znodes have lineages."""

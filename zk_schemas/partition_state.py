@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from anabranch.protocol.sentinels import LEADER_DURING_DELETE, NO_LEADER, NO_OFFSET
+from anabranch.protocol.sentinels import LEADER_DURING_DELETE, NO_LEADER
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS, MalformedZnodeError, ZnodeReader, encode_fields
 
@@ -42,12 +42,11 @@ class PartitionState:
 
     ``leader`` is a broker id, ``NO_LEADER`` or ``LEADER_DURING_DELETE``. A partition with ``NO_LEADER`` and an empty
     ``isr`` was never led. ``layout`` None: the topic was never resized. ``initial_partition_count`` is the topic's
-    initial count, on which the layout is based. A state with a layout but without this count was written by a release
-    that resized by barriers. The two maps ``{ancestor: epoch}`` and ``sealed_offset`` (-1: none) of that release are
-    read for conversion. ``floor`` is the newest epoch of an entry from which losers were dropped; -1 if none were
-    dropped. ``lineage_times`` has the times at which entries were written, by the controller's clock, as {leader epoch:
-    ms since 1970}; entries of earlier releases have none. ``newer_log`` says which broker's log is newer than
-    ZooKeeper's data (ADR 60); until a user removes the field, the partition has no leader and the topic is frozen.
+    initial count, on which the layout is based. A state with a layout has this count. ``floor`` is the newest epoch of
+    an entry from which losers were dropped; -1 if none were dropped. ``lineage_times`` has the times at which entries
+    were written, by the controller's clock, as {leader epoch: ms since 1970}. ``newer_log`` says which broker's log is
+    newer than ZooKeeper's data (ADR 60); until a user removes the field, the partition has no leader and the topic is
+    frozen.
     """
 
     controller_epoch: int
@@ -55,9 +54,6 @@ class PartitionState:
     leader_epoch: int
     isr: list[int]
     layout: Layout | None = None
-    leader_epoch_after_creation: dict[int, int] = field(default_factory=dict)
-    leader_epoch_before_deletion: dict[int, int] = field(default_factory=dict)
-    sealed_offset: int = NO_OFFSET
     initial_partition_count: int | None = None
     before: Before | None = None
     lineage: tuple[LineageEntry, ...] = ()
@@ -78,6 +74,8 @@ class PartitionState:
             raise MalformedZnodeError(path, "", f"{len(data)} bytes are more than the {MAX_STATE_BYTES} of a znode")
         reader = ZnodeReader.parse(path, data)
         layout = _layout(reader.object("layout")) if reader.has("layout") else None
+        if layout is not None and not reader.has("initial_partition_count"):
+            reader.fail("initial_partition_count", "is missing in a state with a layout")
         leader_epoch = reader.integer("leader_epoch", low=-1, high=MAX_EPOCH)
         return cls(
             version=reader.integer("version", 1, low=1),
@@ -86,9 +84,6 @@ class PartitionState:
             leader_epoch=leader_epoch,
             isr=reader.integers("isr"),
             layout=layout,
-            leader_epoch_after_creation=reader.epochs("leaderEpochAfterCreation"),
-            leader_epoch_before_deletion=reader.epochs("leaderEpochBeforeDeletion"),
-            sealed_offset=reader.integer("sealed_offset", -1, low=-1, high=2**63 - 1),
             initial_partition_count=reader.optional_integer("initial_partition_count", low=1, high=MAX_PARTITIONS),
             before=_before(reader.object("before"), leader_epoch) if reader.has("before") else None,
             lineage=_lineage(reader, leader_epoch),
@@ -108,12 +103,6 @@ class PartitionState:
         }
         if self.layout is not None:
             fields["layout"] = self.layout._asdict()
-        if self.leader_epoch_after_creation:
-            fields["leaderEpochAfterCreation"] = self.leader_epoch_after_creation
-        if self.leader_epoch_before_deletion:
-            fields["leaderEpochBeforeDeletion"] = self.leader_epoch_before_deletion
-        if self.sealed_offset >= 0:
-            fields["sealed_offset"] = self.sealed_offset
         if self.initial_partition_count is not None:
             fields["initial_partition_count"] = self.initial_partition_count
         if self.before is not None:

@@ -34,7 +34,7 @@ class TopicZnode:
     ``enable.ordered.delivery`` that the first resize fixed when it began; None before that.
     ``previous_undeleted_partition_count`` is the count before the latest resize, finished or not; None if there was
     none. ``finished_layout_version`` is the layout version that every leader acknowledged last; None if there was no
-    resize, or if an earlier release carried it out. ``wanted`` is the queued count of the next resize. The controller
+    resize, or none that was recorded. ``wanted`` is the queued count of the next resize. The controller
     checks the relations between fields (initial <= undeleted <= partitions), because a manual edit may break them.
     """
 

@@ -1,8 +1,7 @@
 """PartitionLeaderEpochsForPartitions (25301): the partitions that had a partition's keys before (KIP-253).
 
 Each such partition is named with the last leader epoch in which it had the keys. Any broker answers, from ZooKeeper.
-The error is LEADER_NOT_AVAILABLE (5) if the broker knows less than the client requests, and in version 0 also for
-topics that were resized.
+The error is LEADER_NOT_AVAILABLE (5) if the broker knows less than the client requests.
 """
 
 from __future__ import annotations
@@ -15,18 +14,16 @@ from anabranch.protocol.generated.partition_leader_epochs_for_partitions import 
     PartitionLeaderEpochsForPartitionsResponse,
     PartitionLeaderEpochsForPartitionsResponseTopic,
 )
-from anabranch.protocol.sentinels import NO_INCARNATION
 from anabranch.protocol.types import TopicPartition
 
 
 def handle(ctx: RequestContext, request: PartitionLeaderEpochsForPartitionsRequest) -> Answer:
     lineages = ctx.node.lineages
-    answer = lineages.answer if ctx.api_version > 0 else lineages.answer_v0
     topics = [
         (
             topic.name,
             [
-                Question(TopicPartition(topic.name, asked.partition_index), topic.topic_incarnation, asked.incarnation)
+                Question(TopicPartition(topic.name, asked.partition_index), topic.topic_incarnation)
                 for asked in topic.partitions
             ],
         )
@@ -38,9 +35,9 @@ def handle(ctx: RequestContext, request: PartitionLeaderEpochsForPartitionsReque
             topics=[
                 PartitionLeaderEpochsForPartitionsResponseTopic(
                     name=name,
-                    topic_incarnation=lineages.topic_incarnation(name, read) if ctx.api_version > 0 else NO_INCARNATION,
+                    topic_incarnation=lineages.topic_incarnation(name, read),
                     partitions=[
-                        answer(question, read) or refusal(question.tp, ErrorCode.LEADER_NOT_AVAILABLE)
+                        lineages.answer(question, read) or refusal(question.tp, ErrorCode.LEADER_NOT_AVAILABLE)
                         for question in questions
                     ],
                 )
@@ -48,7 +45,7 @@ def handle(ctx: RequestContext, request: PartitionLeaderEpochsForPartitionsReque
             ]
         )
 
-    unread = [question for _, questions in topics for question in questions if answer(question) is None]
+    unread = [question for _, questions in topics for question in questions if lineages.answer(question) is None]
     if not unread:
         return respond(NOTHING_READ)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 
@@ -35,9 +35,6 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
 T = TypeVar("T")
-
-_LINEAGE_VERSION: Final = 1
-"""The first version of PartitionLeaderEpochsForPartitions (25301) that has lineages."""
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -276,7 +273,5 @@ async def ask_lineages(
             )
         topic.partitions.append(PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=partition))
     request = PartitionLeaderEpochsForPartitionsRequest(topics=list(topics.values()))
-    response: PartitionLeaderEpochsForPartitionsResponse = await connections.request(
-        metadata.any_node(), request, min_version=_LINEAGE_VERSION
-    )
+    response: PartitionLeaderEpochsForPartitionsResponse = await connections.request(metadata.any_node(), request)
     return response

@@ -9,7 +9,6 @@ from anabranch.protocol.message import Decoder, Encoder, Message, Struct as Base
 from anabranch.protocol.primitives import (
     EMPTY,
     bad_length,
-    not_in_version,
     read_tags,
     read_uvarint,
     skip_tags,
@@ -21,22 +20,17 @@ from anabranch.protocol.types import Part
 _pack_i = Struct(">i").pack
 _pack_iB = Struct(">iB").pack
 _pack_ihiii = Struct(">ihiii").pack
-_pack_ihqiiiiqB = Struct(">ihqiiiiqB").pack
 _pack_iiB = Struct(">iiB").pack
-_pack_iqB = Struct(">iqB").pack
 _pack_q = Struct(">q").pack
 _unpack_iB = Struct(">iB").unpack_from
 _unpack_ihiiiB = Struct(">ihiiiB").unpack_from
-_unpack_ihqiiiiqB = Struct(">ihqiiiiqB").unpack_from
 _unpack_iiB = Struct(">iiB").unpack_from
-_unpack_iqB = Struct(">iqB").unpack_from
 _unpack_q = Struct(">q").unpack_from
 _unpack_qB = Struct(">qB").unpack_from
 
 class PartitionLeaderEpochsForPartitionsRequestPartition(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
-        "incarnation",
     )
     __slots__ = FIELDS
 
@@ -44,10 +38,8 @@ class PartitionLeaderEpochsForPartitionsRequestPartition(Base):
         self,
         *,
         partition_index: int = 0,
-        incarnation: int = -1,
     ) -> None:
         self.partition_index = partition_index
-        self.incarnation = incarnation
 
 
 class PartitionLeaderEpochsForPartitionsRequestTopic(Base):
@@ -112,12 +104,6 @@ class PartitionLeaderEpochsForPartitionsResponsePartition(Base):
         "partition_index",
         "error_code",
         "error_message",
-        "incarnation",
-        "created_from",
-        "leader_epoch_after_creation",
-        "merged_into",
-        "leader_epoch_before_deletion",
-        "sealed_offset",
         "as_of",
         "over",
         "floor",
@@ -132,12 +118,6 @@ class PartitionLeaderEpochsForPartitionsResponsePartition(Base):
         partition_index: int = 0,
         error_code: int = 0,
         error_message: str | None = None,
-        incarnation: int = -1,
-        created_from: int = -1,
-        leader_epoch_after_creation: int = -1,
-        merged_into: int = -1,
-        leader_epoch_before_deletion: int = -1,
-        sealed_offset: int = -1,
         as_of: int = -1,
         over: int = -1,
         floor: int = -1,
@@ -147,12 +127,6 @@ class PartitionLeaderEpochsForPartitionsResponsePartition(Base):
         self.partition_index = partition_index
         self.error_code = error_code
         self.error_message = error_message
-        self.incarnation = incarnation
-        self.created_from = created_from
-        self.leader_epoch_after_creation = leader_epoch_after_creation
-        self.merged_into = merged_into
-        self.leader_epoch_before_deletion = leader_epoch_before_deletion
-        self.sealed_offset = sealed_offset
         self.as_of = as_of
         self.over = over
         self.floor = floor
@@ -225,93 +199,6 @@ def _encode_tag_topics_partitions_error_message(value: str | None, out: bytearra
 
 def _encode_tag_topics_partitions_over_end_offset(value: int, out: bytearray) -> None:
     out += _pack_q(value)
-
-def _decode_partition_leader_epochs_for_partitions_request_v0(data: memoryview) -> tuple[PartitionLeaderEpochsForPartitionsRequest, int]:
-    size = len(data)
-    pos = 0
-    n = data[pos]
-    pos += 1
-    if n > 127:
-        n, pos = read_uvarint(data, pos - 1)
-    n -= 1
-    if n < 0 or n * 3 > size - pos:
-        raise bad_length("topics", n, pos, size)
-    topics = []
-    topics_count = n
-    for _ in range(topics_count):
-        n = data[pos]
-        pos += 1
-        if n > 127:
-            n, pos = read_uvarint(data, pos - 1)
-        n -= 1
-        end = pos + n
-        if n < 0 or end > size:
-            raise bad_length("topics[].name", n, pos, size)
-        topics_name = str(data[pos:end], "utf-8")
-        pos = end
-        n = data[pos]
-        pos += 1
-        if n > 127:
-            n, pos = read_uvarint(data, pos - 1)
-        n -= 1
-        if n < 0 or n * 13 > size - pos:
-            raise bad_length("topics[].partitions", n, pos, size)
-        topics_partitions = []
-        topics_partitions_count = n
-        for _ in range(topics_partitions_count):
-            topics_partitions_partition_index, topics_partitions_incarnation, n = _unpack_iqB(data, pos)
-            pos += 13
-            if n:
-                pos = skip_tags(data, pos, n)
-            topics_partitions.append(PartitionLeaderEpochsForPartitionsRequestPartition(
-                partition_index=topics_partitions_partition_index,
-                incarnation=topics_partitions_incarnation,
-            ))
-        n = data[pos]
-        pos += 1
-        if n:
-            pos = skip_tags(data, pos, n)
-        topics.append(PartitionLeaderEpochsForPartitionsRequestTopic(
-            name=topics_name,
-            partitions=topics_partitions,
-        ))
-    n = data[pos]
-    pos += 1
-    if n:
-        pos = skip_tags(data, pos, n)
-    decoded = PartitionLeaderEpochsForPartitionsRequest(
-        topics=topics,
-    )
-    return decoded, pos
-
-
-def _encode_partition_leader_epochs_for_partitions_request_v0(message: PartitionLeaderEpochsForPartitionsRequest, out: bytearray, parts: list[Part]) -> None:
-    n = len(message.topics) + 1
-    if n < 128:
-        out.append(n)
-    else:
-        write_uvarint(out, n)
-    for topics_item in message.topics:
-        if topics_item.topic_incarnation != -1:
-            raise not_in_version("topics[].topic_incarnation")
-        raw = topics_item.name.encode()
-        n = len(raw) + 1
-        if n < 128:
-            out.append(n)
-        else:
-            write_uvarint(out, n)
-        out += raw
-        n = len(topics_item.partitions) + 1
-        if n < 128:
-            out.append(n)
-        else:
-            write_uvarint(out, n)
-        for topics_partitions_item in topics_item.partitions:
-            out += _pack_iqB(topics_partitions_item.partition_index, topics_partitions_item.incarnation, 0)
-        out.append(0)
-    out.append(0)
-    parts.append(out)
-
 
 def _decode_partition_leader_epochs_for_partitions_request_v1(data: memoryview) -> tuple[PartitionLeaderEpochsForPartitionsRequest, int]:
     size = len(data)
@@ -393,112 +280,7 @@ def _encode_partition_leader_epochs_for_partitions_request_v1(message: Partition
         else:
             write_uvarint(out, n)
         for topics_partitions_item in topics_item.partitions:
-            if topics_partitions_item.incarnation != -1:
-                raise not_in_version("topics[].partitions[].incarnation")
             out += _pack_iB(topics_partitions_item.partition_index, 0)
-        out.append(0)
-    out.append(0)
-    parts.append(out)
-
-
-def _decode_partition_leader_epochs_for_partitions_response_v0(data: memoryview) -> tuple[PartitionLeaderEpochsForPartitionsResponse, int]:
-    size = len(data)
-    pos = 0
-    throttle_time_ms, n = _unpack_iB(data, pos)
-    pos += 5
-    if n > 127:
-        n, pos = read_uvarint(data, pos - 1)
-    n -= 1
-    if n < 0 or n * 3 > size - pos:
-        raise bad_length("topics", n, pos, size)
-    topics = []
-    topics_count = n
-    for _ in range(topics_count):
-        n = data[pos]
-        pos += 1
-        if n > 127:
-            n, pos = read_uvarint(data, pos - 1)
-        n -= 1
-        end = pos + n
-        if n < 0 or end > size:
-            raise bad_length("topics[].name", n, pos, size)
-        topics_name = str(data[pos:end], "utf-8")
-        pos = end
-        n = data[pos]
-        pos += 1
-        if n > 127:
-            n, pos = read_uvarint(data, pos - 1)
-        n -= 1
-        if n < 0 or n * 39 > size - pos:
-            raise bad_length("topics[].partitions", n, pos, size)
-        topics_partitions = []
-        topics_partitions_count = n
-        for _ in range(topics_partitions_count):
-            topics_partitions_partition_index, topics_partitions_error_code, topics_partitions_incarnation, topics_partitions_created_from, topics_partitions_leader_epoch_after_creation, topics_partitions_merged_into, topics_partitions_leader_epoch_before_deletion, topics_partitions_sealed_offset, n = _unpack_ihqiiiiqB(data, pos)
-            pos += 39
-            if n:
-                pos = skip_tags(data, pos, n)
-            topics_partitions.append(PartitionLeaderEpochsForPartitionsResponsePartition(
-                partition_index=topics_partitions_partition_index,
-                error_code=topics_partitions_error_code,
-                incarnation=topics_partitions_incarnation,
-                created_from=topics_partitions_created_from,
-                leader_epoch_after_creation=topics_partitions_leader_epoch_after_creation,
-                merged_into=topics_partitions_merged_into,
-                leader_epoch_before_deletion=topics_partitions_leader_epoch_before_deletion,
-                sealed_offset=topics_partitions_sealed_offset,
-            ))
-        n = data[pos]
-        pos += 1
-        if n:
-            pos = skip_tags(data, pos, n)
-        topics.append(PartitionLeaderEpochsForPartitionsResponseTopic(
-            name=topics_name,
-            partitions=topics_partitions,
-        ))
-    n = data[pos]
-    pos += 1
-    if n:
-        pos = skip_tags(data, pos, n)
-    decoded = PartitionLeaderEpochsForPartitionsResponse(
-        throttle_time_ms=throttle_time_ms,
-        topics=topics,
-    )
-    return decoded, pos
-
-
-def _encode_partition_leader_epochs_for_partitions_response_v0(message: PartitionLeaderEpochsForPartitionsResponse, out: bytearray, parts: list[Part]) -> None:
-    out += _pack_i(message.throttle_time_ms)
-    n = len(message.topics) + 1
-    if n < 128:
-        out.append(n)
-    else:
-        write_uvarint(out, n)
-    for topics_item in message.topics:
-        if topics_item.topic_incarnation != -1:
-            raise not_in_version("topics[].topic_incarnation")
-        raw = topics_item.name.encode()
-        n = len(raw) + 1
-        if n < 128:
-            out.append(n)
-        else:
-            write_uvarint(out, n)
-        out += raw
-        n = len(topics_item.partitions) + 1
-        if n < 128:
-            out.append(n)
-        else:
-            write_uvarint(out, n)
-        for topics_partitions_item in topics_item.partitions:
-            if topics_partitions_item.as_of != -1:
-                raise not_in_version("topics[].partitions[].as_of")
-            if topics_partitions_item.over != -1:
-                raise not_in_version("topics[].partitions[].over")
-            if topics_partitions_item.floor != -1:
-                raise not_in_version("topics[].partitions[].floor")
-            if bool(topics_partitions_item.lineage):
-                raise not_in_version("topics[].partitions[].lineage")
-            out += _pack_ihqiiiiqB(topics_partitions_item.partition_index, topics_partitions_item.error_code, topics_partitions_item.incarnation, topics_partitions_item.created_from, topics_partitions_item.leader_epoch_after_creation, topics_partitions_item.merged_into, topics_partitions_item.leader_epoch_before_deletion, topics_partitions_item.sealed_offset, 0)
         out.append(0)
     out.append(0)
     parts.append(out)
@@ -642,18 +424,6 @@ def _encode_partition_leader_epochs_for_partitions_response_v1(message: Partitio
         else:
             write_uvarint(out, n)
         for topics_partitions_item in topics_item.partitions:
-            if topics_partitions_item.incarnation != -1:
-                raise not_in_version("topics[].partitions[].incarnation")
-            if topics_partitions_item.created_from != -1:
-                raise not_in_version("topics[].partitions[].created_from")
-            if topics_partitions_item.leader_epoch_after_creation != -1:
-                raise not_in_version("topics[].partitions[].leader_epoch_after_creation")
-            if topics_partitions_item.merged_into != -1:
-                raise not_in_version("topics[].partitions[].merged_into")
-            if topics_partitions_item.leader_epoch_before_deletion != -1:
-                raise not_in_version("topics[].partitions[].leader_epoch_before_deletion")
-            if topics_partitions_item.sealed_offset != -1:
-                raise not_in_version("topics[].partitions[].sealed_offset")
             out += _pack_ihiii(topics_partitions_item.partition_index, topics_partitions_item.error_code, topics_partitions_item.as_of, topics_partitions_item.over, topics_partitions_item.floor)
             n = len(topics_partitions_item.lineage) + 1
             if n < 128:
@@ -706,11 +476,9 @@ class PartitionLeaderEpochsForPartitionsRequest(Message):
     API_KEY: ClassVar[int] = 25301
     TABLE: ClassVar[str] = "partition_leader_epochs_for_partitions:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
-        0: _decode_partition_leader_epochs_for_partitions_request_v0,
         1: _decode_partition_leader_epochs_for_partitions_request_v1,
     }
     ENCODERS: ClassVar[dict[int, Encoder]] = {
-        0: _encode_partition_leader_epochs_for_partitions_request_v0,
         1: _encode_partition_leader_epochs_for_partitions_request_v1,
     }
 
@@ -731,11 +499,9 @@ class PartitionLeaderEpochsForPartitionsResponse(Message):
     API_KEY: ClassVar[int] = 25301
     TABLE: ClassVar[str] = "partition_leader_epochs_for_partitions:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {
-        0: _decode_partition_leader_epochs_for_partitions_response_v0,
         1: _decode_partition_leader_epochs_for_partitions_response_v1,
     }
     ENCODERS: ClassVar[dict[int, Encoder]] = {
-        0: _encode_partition_leader_epochs_for_partitions_response_v0,
         1: _encode_partition_leader_epochs_for_partitions_response_v1,
     }
 

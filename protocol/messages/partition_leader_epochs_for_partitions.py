@@ -3,18 +3,16 @@
 A lineage names the partitions that had a partition's keys before. Any broker responds, from one read of the znodes
 after a ``sync``.
 
-Version 1 returns the lineage. ``as_of`` is the partition's leader epoch, -1 where the partition does not exist.
-``over`` is the last leader epoch of the last removed incarnation of the partition number, -1 without such an
-incarnation. Tag 10297 is the log end of that incarnation, -1 from older brokers; a reader compares its position with
-this log end. ``floor`` and ``lineage`` are the partition's. Entries ascend by epoch; every entry up to ``as_of`` is in
-the response or below the floor. ``topic_incarnation`` distinguishes a topic from a deleted one of the same name. In a
-request, this field has the incarnation in the client's metadata, -1 for any. A broker that has read an older state than
-the client asks for responds with LEADER_NOT_AVAILABLE (5), never with an empty lineage. For a malformed znode the
-response is the same, and tag 10296 names the fault. Tag 10305 is the time when the controller wrote an entry, in ms
-since 1970; -1 if it is not known.
+``as_of`` is the partition's leader epoch, -1 where the partition does not exist. ``over`` is the last leader epoch of
+the last removed incarnation of the partition number, -1 without such an incarnation. Tag 10297 is the log end of that
+incarnation; a reader compares its position with this log end. ``floor`` and ``lineage`` are the partition's. Entries
+ascend by epoch; every entry up to ``as_of`` is in the response or below the floor. ``topic_incarnation`` distinguishes
+a topic from a deleted one of the same name. In a request, this field has the incarnation in the client's metadata, -1
+for any. A broker that has read an older state than the client asks for responds with LEADER_NOT_AVAILABLE (5), never
+with an empty lineage. For a malformed znode the response is the same, and tag 10296 names the fault. Tag 10305 is the
+time when the controller wrote an entry, in ms since 1970; -1 if it is not known.
 
-Version 0 is for consumers that know one ancestor and one survivor of a partition. This version serves topics that were
-never resized. For a resized topic the response is LEADER_NOT_AVAILABLE (5), which blocks the consumer.
+There is no version 0.
 """
 
 from anabranch.protocol.schema import field, message
@@ -22,23 +20,22 @@ from anabranch.protocol.schema import field, message
 REQUEST = message(
     "PartitionLeaderEpochsForPartitionsRequest",
     api_key=25301,
-    versions="0-1",
-    flexible="0+",
+    versions="1",
+    flexible="1+",
     fields=[
         field(
             "topics",
             "[]PartitionLeaderEpochsForPartitionsRequestTopic",
-            "0+",
+            "1+",
             fields=[
-                field("name", "string", "0+"),
+                field("name", "string", "1+"),
                 field("topic_incarnation", "int64", "1+", default=-1),
                 field(
                     "partitions",
                     "[]PartitionLeaderEpochsForPartitionsRequestPartition",
-                    "0+",
+                    "1+",
                     fields=[
-                        field("partition_index", "int32", "0+"),
-                        field("incarnation", "int64", "0", default=-1),
+                        field("partition_index", "int32", "1+"),
                     ],
                 ),
             ],
@@ -49,31 +46,25 @@ REQUEST = message(
 RESPONSE = message(
     "PartitionLeaderEpochsForPartitionsResponse",
     api_key=25301,
-    versions="0-1",
-    flexible="0+",
+    versions="1",
+    flexible="1+",
     fields=[
-        field("throttle_time_ms", "int32", "0+"),
+        field("throttle_time_ms", "int32", "1+"),
         field(
             "topics",
             "[]PartitionLeaderEpochsForPartitionsResponseTopic",
-            "0+",
+            "1+",
             fields=[
-                field("name", "string", "0+"),
+                field("name", "string", "1+"),
                 field("topic_incarnation", "int64", "1+", default=-1),
                 field(
                     "partitions",
                     "[]PartitionLeaderEpochsForPartitionsResponsePartition",
-                    "0+",
+                    "1+",
                     fields=[
-                        field("partition_index", "int32", "0+"),
-                        field("error_code", "int16", "0+"),
+                        field("partition_index", "int32", "1+"),
+                        field("error_code", "int16", "1+"),
                         field("error_message", "string", "1+", nullable="1+", default=None, ignorable=True, tag=10296),
-                        field("incarnation", "int64", "0", default=-1),
-                        field("created_from", "int32", "0", default=-1),
-                        field("leader_epoch_after_creation", "int32", "0", default=-1),
-                        field("merged_into", "int32", "0", default=-1),
-                        field("leader_epoch_before_deletion", "int32", "0", default=-1),
-                        field("sealed_offset", "int64", "0", default=-1),
                         field("as_of", "int32", "1+", default=-1),
                         field("over", "int32", "1+", default=-1),
                         field("floor", "int32", "1+", default=-1),

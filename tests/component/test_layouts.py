@@ -518,7 +518,7 @@ async def test_metadata_has_the_layout_of_a_topic_and_its_marked_partitions(
 # ---------------------------------------------------------------- PartitionLeaderEpochsForPartitions
 
 
-async def test_version_1_answers_the_lineage_and_version_0_only_for_a_topic_never_resized(
+async def test_a_broker_answers_the_lineage_of_what_it_has_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zk = FakeZk()
@@ -531,24 +531,20 @@ async def test_version_1_answers_the_lineage_and_version_0_only_for_a_topic_neve
         incarnation = (await controller.get(TopicZnode.path("t"))).czxid
         await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1), incarnation=100)
 
-        async def described(version: int, *partitions: int, of_topic: int = -1) -> LineageTopic:
+        async def described(*partitions: int, of_topic: int = -1) -> LineageTopic:
             asked = [PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=p) for p in partitions]
-            named = PartitionLeaderEpochsForPartitionsRequestTopic(name="t", partitions=asked)
-            if version > 0:
-                named.topic_incarnation = of_topic
+            named = PartitionLeaderEpochsForPartitionsRequestTopic(
+                name="t", topic_incarnation=of_topic, partitions=asked
+            )
             request = PartitionLeaderEpochsForPartitionsRequest(topics=[named])
-            found: LineageTopic = (await broker.harness.request(request, version)).topics[0]
+            found: LineageTopic = (await broker.harness.request(request)).topics[0]
             return found
 
-        answer = await described(1, 5, 6, 7, of_topic=incarnation)
+        answer = await described(5, 6, 7, of_topic=incarnation)
         assert answer.topic_incarnation == incarnation
         lineages = [(p.error_code, p.as_of, p.over, p.floor, len(p.lineage)) for p in answer.partitions]
         assert lineages == [(0, 2, -1, 0, 1), (0, -1, 4, -1, 0), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, 0)]
         (entry,) = answer.partitions[0].lineage
         assert (entry.epoch, {q.partition_index: q.leader_epoch for q in entry.losers}) == (1, {1: 0, 3: 2})
-        for late in (await described(1, 5, of_topic=incarnation + 1), await described(1, 4)):
+        for late in (await described(5, of_topic=incarnation + 1), await described(4)):
             assert late.partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
-        (old,) = (await described(0, 5)).partitions
-        assert (old.error_code, old.incarnation) == (ErrorCode.NONE, 105)
-        await controller.set(TopicZnode.path("t"), topic.replace(layout_version=1).encode())
-        assert (await described(0, 5)).partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE

@@ -67,7 +67,6 @@ def test_a_rule_that_another_one_covers_fails_together_with_it() -> None:
     assert [c.name for c in unshown] == [
         "off_positions_die",  # every report comes after a commit that outlives it
         "off_lineage_leaving_is_final",  # both ways to end the race of a removal and a grow are safe
-        "off_conversion_by_a_bump",  # no answer comes from a state that is not converted
     ]
 
 

@@ -92,10 +92,6 @@ class LineageFixture:
         known = self.lineages.answer(question)
         return known or self.lineages.answer(question, await self.lineages.read([question]))
 
-    async def ask_v0(self, tp: TopicPartition = T5, incarnation: int = -1) -> PartitionAnswer | None:
-        question = Question(tp, incarnation=incarnation)
-        return self.lineages.answer_v0(question, await self.lineages.read([question]))
-
 
 def resized(last_leader_epochs: dict[int, int] | None = None, count: int = 6, version: int = 3) -> TopicZnode:
     return TopicZnode.new(uuid.UUID(int=1), {p: [1] for p in range(count)}).replace(
@@ -283,12 +279,11 @@ async def test_a_lineage_whose_epochs_do_not_ascend_gets_leader_not_available() 
     assert answer is not None and answer.error_code == NOT_YET
 
 
-async def test_a_partition_with_a_later_layout_and_no_lineage_gets_no_answer() -> None:
-    """A partition without stored entries may wait: the controller writes the entries with the next leader epoch."""
+async def test_a_partition_with_a_layout_and_no_initial_count_gets_leader_not_available() -> None:
     lineage_fixture = LineageFixture()
-    older = PartitionState(1, 1, 2, [1], Layout(6, 1), leader_epoch_after_creation={1: 0})
-    await lineage_fixture.create(p5=older, p1=PartitionState(1, 1, 2, [1]))
-    assert await lineage_fixture.ask() is None
+    await lineage_fixture.create(p5=PartitionState(1, 1, 2, [1], Layout(6, 1)), p1=PartitionState(1, 1, 2, [1]))
+    answer = await lineage_fixture.ask()
+    assert answer is not None and answer.error_code == NOT_YET
     assert answer_of(await lineage_fixture.ask(T1)) == (2, -1, -1, []), "the partition still has the first layout"
 
 
@@ -302,17 +297,6 @@ async def test_the_cache_stays_within_its_limit_and_every_partition_is_answered(
     for number, question in enumerate(questions):
         assert answer_of(lineage_fixture.lineages.answer(question, read))[0] == number
         assert answer_of(await lineage_fixture.ask(question.tp))[0] == number
-
-
-async def test_version_0_is_answered_only_for_topics_that_were_never_resized() -> None:
-    """Consumers of version 0 know only one ancestor and one survivor of a partition."""
-    lineage_fixture = LineageFixture()
-    await lineage_fixture.create(resized(version=0), p1=PartitionState(1, 1, 0, [1]))
-    answer = await lineage_fixture.ask_v0(T1, 101)
-    assert answer is not None and (answer.error_code, answer.incarnation, answer.created_from) == (0, 101, -1)
-    assert await lineage_fixture.ask_v0(T1, 102) is None, "the metadata of this broker is behind"
-    await lineage_fixture.controller.set(TOPIC, resized(version=1).encode())
-    assert await lineage_fixture.ask_v0(T1, 101) is None
 
 
 @pytest.mark.parametrize("seed", range(20))

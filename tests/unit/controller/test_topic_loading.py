@@ -16,14 +16,11 @@ from anabranch.controller.image import ClusterImage
 from anabranch.controller.reads.topics import FoundChange, FoundTopic, FoundTopics
 from anabranch.controller.states import PartitionStatus
 from anabranch.controller.store import ImageStaleError
-from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
-from anabranch.runtime.env import DeleteOp, SetOp, ZkError, Znode
+from anabranch.runtime.env import SetOp, ZkError, Znode
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.features import ORDERED_RESIZE
 from anabranch.zk_schemas.partition_state import Layout, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
 from anabranch.zk_schemas.znode import MalformedZnodeError
-from tests.earlier_release import recorded
 from tests.support.controller.decisions import T0, T1, cluster, context_of, decided, state
 
 TOPIC_VERSION, STATE_VERSION, CZXID, MZXID = 4, 6, 11, 12
@@ -140,7 +137,7 @@ def test_a_completed_topic_has_the_version_of_the_write() -> None:
 def test_a_frozen_topic_is_served_and_its_states_are_watched() -> None:
     context = context_of(empty_cluster())
     topic = new_topic(2).replace(layout_version=1)
-    states = {0: state(1, [1]).replace(layout=Layout(9, 4)), 1: state(1, [1])}
+    states = {0: state(1, [1]).replace(layout=Layout(9, 4), initial_partition_count=2), 1: state(1, [1])}
     (effects,) = loaded(context, found(topic, states))
     assert effects == Effects(watches=[(T0, STATE_VERSION), (T1, STATE_VERSION)])
     assert context.image.topics["t"].frozen
@@ -186,73 +183,6 @@ def test_a_topic_that_zookeeper_refuses_to_show_does_not_stop_the_others() -> No
     decided(topics.on_topic_list_changed(context, read))
     assert (list(context.image.topics), context.image.complete) == (["t"], False)
     assert context.events.later == 1, "the cluster is read again later"
-
-
-# ---------------------------------------------------------------- resized by an earlier release
-
-
-def earlier(name: str) -> FoundTopic:
-    """A recorded topic of the earlier release. Its partitions 0 and 1 have leaders."""
-    return found(*recorded.topic(name))
-
-
-def test_lineages_are_written_before_a_topic_is_taken() -> None:
-    context = context_of(empty_cluster())
-    (conversion,) = loaded(context, earlier("draining"))
-    written = [[(op.path, op.version) for op in group if isinstance(op, SetOp)] for group in conversion.groups]
-    states = [(paths.partition_state("t", p), STATE_VERSION) for p in range(4)]
-    assert written == [[(paths.topic("t"), TOPIC_VERSION)], *([each] for each in states)]
-    topic = context.image.topics["t"]
-    assert (topic.version, topic.frozen) == (TOPIC_VERSION + 1, "")
-    assert [found.epoch for found in topic.partitions.values()] == [STATE_VERSION + 1] * 4
-    assert all(state.lineage for state in topic.states())
-    sent = [request for broker in context.batch.build().values() for request in broker]
-    orders = [topic for each in sent if isinstance(each, LeaderAndIsrRequest) for topic in each.topic_states]
-    marked = {state.partition_index for topic in orders for state in topic.partition_states}
-    assert marked == {0, 1, 2, 3}, "the replicas get the new leader epoch"
-
-
-def test_a_conversion_hides_no_restart_of_a_broker() -> None:
-    """The states keep the mzxid that was read. By this mzxid an election finds members that have restarted since."""
-    context = context_of(empty_cluster())
-    loaded(context, earlier("draining"))
-    assert {found.mzxid for found in context.image.topics["t"].partitions.values()} == {MZXID}
-
-
-def test_partitions_that_never_had_a_leader_are_removed_by_the_conversion() -> None:
-    context = context_of(empty_cluster())
-    effects = loaded(context, earlier("at-grow-losers"))
-    deleted = [op.path for group in effects[0].groups for op in group if isinstance(op, DeleteOp)]
-    assert deleted == [path for p in (2, 3) for path in (paths.partition_state("t", p), paths.partition("t", p))]
-    topic = context.image.topics["t"]
-    assert [topic.partitions[p].status for p in (2, 3)] == [PartitionStatus.NEW] * 2 and not topic.unreadable
-
-
-@pytest.mark.parametrize("level", [0, 1])
-def test_nothing_is_converted_before_the_level_is_finalized(level: int) -> None:
-    context = context_of(empty_cluster())
-    features = context.image.features
-    lineage = replace(features.features[ORDERED_RESIZE], max_version_level=level, min_version_level=min(level, 1))
-    context.image.features = replace(features, features={**features.features, ORDERED_RESIZE: lineage})
-    assert not any(effects.groups for effects in loaded(context, earlier("draining")))
-
-
-def test_nothing_is_converted_while_a_state_cannot_be_read() -> None:
-    context, topic = context_of(empty_cluster()), earlier("draining")
-    topic = replace(topic, states={**topic.states, 1: znode(BAD, STATE_VERSION)})
-    assert not any(effects.groups for effects in loaded(context, topic))
-
-
-def test_a_malformed_state_outside_of_the_assignment_does_not_stop_the_conversion() -> None:
-    context, topic = context_of(empty_cluster()), earlier("draining")
-    topic = replace(topic, present={*topic.present, "9"}, states={**topic.states, 9: znode(BAD, STATE_VERSION)})
-    assert any(effects.groups for effects in loaded(context, topic))
-
-
-def test_a_topic_whose_conversion_is_refused_is_left_out() -> None:
-    context = context_of(empty_cluster())
-    loaded(context, earlier("draining"), refuse=refuse_writes)
-    assert (context.image.topics, context.image.malformed) == ({}, {"t": MZXID})
 
 
 # ---------------------------------------------------------------- changes of one topic

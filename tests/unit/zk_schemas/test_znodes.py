@@ -44,7 +44,7 @@ EXAMPLES: list[Any] = [
         last_offsets={2: 40},
         adding_replicas={0: [2]},
     ),
-    PartitionState(4, 1, 2, [1, 2], Layout(6, 1), {0: -1}, {1: 5}, sealed_offset=40),
+    PartitionState(4, 1, 2, [1, 2], Layout(6, 1), initial_partition_count=4),
     PartitionState(1, LEADER_DURING_DELETE, -1, []),
     PartitionState(
         4,
@@ -52,6 +52,7 @@ EXAMPLES: list[Any] = [
         7,
         [1],
         Layout(4, 4),
+        initial_partition_count=4,
         before=Before(Layout(6, 3), 6),
         lineage=(LineageEntry(2, {5: 0}), LineageEntry(7, {4: 3, 5: 3})),
         lineage_times={7: 1_795_243_935_112},
@@ -244,8 +245,8 @@ BAD: list[tuple[Any, bytes, str]] = [
     ),
     (
         PartitionState,
-        b'{"controller_epoch":1,"leader":1,"leader_epoch":0,"isr":[],"leaderEpochAfterCreation":{"0":"x"}}',
-        "leaderEpochAfterCreation.0",
+        STATE + b'"layout":{"undeleted_partition_count":6,"layout_version":1}}',
+        "initial_partition_count",
     ),
     (BrokerRegistration, b'{"endpoints":[]}', "endpoints"),
     (BrokerRegistration, b'{"endpoints":["nowhere"]}', "endpoints"),
