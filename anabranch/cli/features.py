@@ -25,7 +25,6 @@ RELEASE = {name: levels.max_version for name, levels in SUPPORTED.items()}
 
 Flag: TypeAlias = Annotated[bool, Parameter(negative=())]
 Features: TypeAlias = Annotated[list[str] | None, Parameter(name="--feature", negative=(), consume_multiple=False)]
-Listed: TypeAlias = Annotated[str, Parameter(negative=())]
 Chosen: TypeAlias = Callable[[FeatureMetadata], list[plan.Change]]
 
 
@@ -147,53 +146,6 @@ def disable(
     )
 
 
-@app.command
-def update(
-    *,
-    upgrade: Listed = "",
-    downgrade: Listed = "",
-    delete: Listed = "",
-    force: Flag = False,
-    yes: Flag = False,
-    dry_run: Flag = False,
-    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
-    json_: JsonFlag = False,
-) -> int:
-    """Make several changes in one request; each feature has its own result.
-
-    Parameters
-    ----------
-    upgrade
-        FEATURE:LEVEL,... to add or to raise.
-    downgrade
-        FEATURE:LEVEL,... to lower.
-    delete
-        FEATURE,... whose finalized level is deleted.
-    force
-        Allow a downgrade with which resized topics lose something (unsafe downgrade).
-    yes
-        Do not ask for confirmation.
-    dry_run
-        Let the cluster check the request; change nothing.
-    """
-    raised, lowered = plan.parse_levels(_items(upgrade), ":"), plan.parse_levels(_items(downgrade), ":")
-    deleted = _items(delete)
-    named = [*raised, *lowered, *deleted]
-    if not named:
-        raise UsageError("name a feature: --upgrade FEATURE:LEVEL, --downgrade FEATURE:LEVEL or --delete FEATURE")
-    if twice := sorted({name for name in named if named.count(name) > 1}):
-        raise UsageError(f"feature {twice[0]} is named twice")
-
-    def chosen(known: FeatureMetadata) -> list[plan.Change]:
-        upgrades = plan.changes(known, raised)
-        for change in upgrades:
-            if change.is_downgrade:
-                raise UsageError(f"level {change.new} of {change.feature} is a downgrade: name it with --downgrade")
-        return [*upgrades, *plan.changes(known, lowered), *plan.changes(known, {}, deleted)]
-
-    return apply(bootstrap_server, chosen, "update", force=force, yes=yes, dry_run=dry_run, as_json=json_)
-
-
 def apply(
     bootstrap_server: str,
     chosen: Chosen,
@@ -243,10 +195,6 @@ def _chosen(features: list[str] | None, every: bool, of_release: Callable[..., l
         return lambda known: of_release(known, RELEASE)
     levels = plan.parse_levels(features or [], "=")
     return lambda known: plan.changes(known, levels)
-
-
-def _items(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def _confirmed(question: str) -> bool:

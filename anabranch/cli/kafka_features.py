@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from anabranch.cli import feature_changes as plan
 from anabranch.cli import features
+from anabranch.client.admin.types import FeatureMetadata
 from anabranch.command_error import UsageError
 from anabranch.runtime.properties_file import read_properties
 from anabranch.zk_schemas.config_def import ConfigError, parse_properties
@@ -62,14 +63,7 @@ def _run_command(given: argparse.Namespace) -> int:
     if given.command == "describe":
         return features.show(server)
     if given.command == "update":
-        return features.update(
-            upgrade=given.upgrade,
-            downgrade=given.downgrade,
-            delete=given.delete,
-            dry_run=given.try_only,
-            yes=True,
-            bootstrap_server=server,
-        )
+        return _update(given)
     if getattr(given, "metadata", None) is not None:
         raise UsageError(_METADATA)
     if not given.feature:
@@ -88,6 +82,30 @@ def _run_command(given: argparse.Namespace) -> int:
         yes=True,
         dry_run=given.try_only,
     )
+
+
+def _update(given: argparse.Namespace) -> int:
+    """Make several changes in one request; each feature has its own result."""
+    raised, lowered = (plan.parse_levels(_items(text), ":") for text in (given.upgrade, given.downgrade))
+    deleted = _items(given.delete)
+    named = [*raised, *lowered, *deleted]
+    if not named:
+        raise UsageError("name a feature: --upgrade FEATURE:LEVEL, --downgrade FEATURE:LEVEL or --delete FEATURE")
+    if twice := sorted({name for name in named if named.count(name) > 1}):
+        raise UsageError(f"feature {twice[0]} is named twice")
+
+    def chosen(known: FeatureMetadata) -> list[plan.Change]:
+        upgrades = plan.changes(known, raised)
+        for change in upgrades:
+            if change.is_downgrade:
+                raise UsageError(f"level {change.new} of {change.feature} is a downgrade: name it with --downgrade")
+        return [*upgrades, *plan.changes(known, lowered), *plan.changes(known, {}, deleted)]
+
+    return features.apply(given.bootstrap_server, chosen, "update", yes=True, dry_run=given.try_only)
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 def _lowered(entries: list[str]) -> tuple[dict[str, int], list[str]]:

@@ -64,8 +64,8 @@ def test_the_commands_of_the_upgrading_page_downgrade_and_upgrade_a_cluster(
     with KeyedLoad(deployment.bootstrap, TOPIC, GROUP) as load:
         load.wait_for_more("the group reads")
         done(deployment, "anabranch features disable --feature ordered_resize --yes")
-        both = "consumer_offsets_topic_schema:1,group_coordinator:1"
-        done(deployment, f"anabranch features update --downgrade {both} --yes")
+        both = "--feature consumer_offsets_topic_schema=1 --feature group_coordinator=1"
+        done(deployment, f"anabranch features downgrade {both} --yes")
         roll(deployment, override, load)
         assert finalized(deployment) == LEVELS_BEFORE
 

@@ -68,8 +68,8 @@ def test_the_json_of_every_command_is_valid(
     assert valid("configs describe", "topic", name)[0]["name"] == "retention.ms"
     valid("features describe")
     assert valid("features upgrade", "--all", "--dry-run")["changes"] == []
-    lower = ("--downgrade", f"{GROUP_COORDINATOR}:1", "--force", "--yes", "--dry-run")
-    blocked = valid("features update", *lower, status=1)
+    lower = ("--feature", f"{GROUP_COORDINATOR}=1", "--force", "--yes", "--dry-run")
+    blocked = valid("features downgrade", *lower, status=1)
     assert (blocked["changes"][0]["operation"], list(blocked["failed"])) == ("downgrade", [GROUP_COORDINATOR])
     refused = valid("features upgrade", "--feature", "nothing=1", "--dry-run", status=1)
     assert refused["failed"]["nothing"]["error"] == "INVALID_REQUEST"

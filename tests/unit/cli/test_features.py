@@ -143,10 +143,8 @@ def test_a_downgrade_is_confirmed_first(
         lambda: features.downgrade(feature=["groups=1"]),
         lambda: features.downgrade(all_=True),
         lambda: features.disable(feature=["groups"]),
-        lambda: features.update(upgrade="schema:1", downgrade="groups:1"),
-        lambda: features.update(delete="groups"),
     ],
-    ids=["downgrade", "downgrade --all", "disable", "update --downgrade", "update --delete"],
+    ids=["downgrade", "downgrade --all", "disable"],
 )
 def test_no_downgrade_or_deletion_happens_without_confirmation(
     admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch, command: Callable[[], int]
@@ -183,7 +181,7 @@ def test_an_update_is_one_request_and_its_lines_come_in_the_kips_order(
     A refusal shows on its line and in the exit status.
     """
     admin.refusals["schema"] = KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "broker 2 supports no level of it")
-    assert features.update(upgrade="schema:1", downgrade="groups:1", delete="gone", yes=True) == 1
+    assert kafka_tool("update --upgrade schema:1 --downgrade groups:1 --delete gone") == 1
     [(updates, validate_only)] = admin.asked
     assert not validate_only and set(updates) == {"schema", "groups", "gone"}
     lines = [line for line in capsys.readouterr().out.splitlines() if "Feature:" in line]
@@ -205,9 +203,6 @@ def test_an_update_is_one_request_and_its_lines_come_in_the_kips_order(
         (lambda: features.upgrade(feature=["groups=1"]), "use `features downgrade`"),
         (lambda: features.downgrade(feature=["nope=1"]), "there is no feature nope: `features describe` lists them"),
         (lambda: features.downgrade(feature=["groups=3"]), "use `features upgrade`"),
-        (lambda: features.update(upgrade="groups:1"), "--downgrade"),
-        (lambda: features.update(upgrade="groups:3", delete="groups"), "named twice"),
-        (lambda: features.update(), "name a feature"),
         (lambda: features.disable(), "name a feature"),
         (lambda: features.upgrade(), "--all"),
         (lambda: features.upgrade(feature=["groups=3"], all_=True), "--all"),
@@ -305,6 +300,7 @@ def test_features_are_not_described_by_a_controller_if_none_is_active(admin: Fak
         ("downgrade --feature groups=1 --feature groups=0", "named twice"),
         ("disable --feature groups --feature groups", "named twice"),
         ("update", "name a feature"),
+        ("update --upgrade groups:3 --delete groups", "named twice"),
         ("update --upgrade groups", "FEATURE:LEVEL"),
         ("--command-config /nonexistent describe", "/nonexistent.*No such file"),
     ],
@@ -313,6 +309,12 @@ def test_combinations_that_kafkas_tool_refuses_are_refused(admin: FakeAdmin, lin
     with pytest.raises(UsageError, match=problem):
         kafka_tool(line)
     assert (admin.asked, admin.described) == ([], [])
+
+
+def test_an_update_lowers_no_level_that_it_is_to_raise(admin: FakeAdmin) -> None:
+    with pytest.raises(UsageError, match="level 1 of groups is a downgrade: name it with --downgrade"):
+        kafka_tool("update --upgrade groups:1")
+    assert admin.asked == []
 
 
 @pytest.mark.parametrize("line", ["describe --dry-run", "upgrade --feature a=1 --unsafe", "--unsafe --downgrade-all"])
