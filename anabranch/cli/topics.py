@@ -41,6 +41,7 @@ from anabranch.view.autoscale import Autoscaling, autoscaling
 from anabranch.view.cluster import UnhealthyPartition, all_topics, unhealthy
 from anabranch.view.resize import (
     LOSS_FLAG,
+    ResizePlan,
     begin_resize,
     check_loss,
     check_resize,
@@ -344,7 +345,7 @@ async def _alter(
 def _alter_auto(
     bootstrap_server: str, topic: str, changes: Mapping[str, str | None], *, dry_run: bool, as_json: bool
 ) -> int:
-    async def work(admin: Admin) -> tuple[Autoscaling, dict[str, Any] | None]:
+    async def work(admin: Admin) -> tuple[Autoscaling, ResizePlan | None]:
         await admin.incremental_alter_configs(topics={topic: changes}, validate_only=dry_run)
         described = (await admin.describe_topics([topic]))[topic]
         row = await autoscaling(admin, described, (await admin.describe_configs(topics=[topic]))[topic], changes)
@@ -373,7 +374,7 @@ def _dry_run(
     loses: bool,
     as_json: bool,
 ) -> int:
-    async def work(admin: Admin) -> dict[str, Any] | None:
+    async def work(admin: Admin) -> ResizePlan | None:
         if partitions is not None:
             await stop_choosing(admin, topic, changes)
         if changes:
@@ -390,7 +391,7 @@ def _dry_run(
             print(f"{name}: would be {'its default' if value is None else value}")
         if plan is not None:
             print_plan(plan)
-    return 1 if plan is not None and plan["refused"] else 0
+    return 1 if plan is not None and plan.refused else 0
 
 
 @app.command

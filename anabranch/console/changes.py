@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 from anabranch import KafkaError, Producer
@@ -15,8 +15,8 @@ from anabranch.console.query import BadQueryError, Query
 from anabranch.console.records import is_number, parse_partitions
 from anabranch.console.watch import Watch
 from anabranch.protocol.plurals import counted
-from anabranch.view.resets import Where, apply_reset, plan_reset
-from anabranch.view.resize import begin_resize, plan_resize
+from anabranch.view.resets import Reset, Where, apply_reset, plan_reset
+from anabranch.view.resize import ResizePlan, begin_resize, plan_resize
 from anabranch.view.times import milliseconds
 
 PLACES = ("earliest", "latest", "offset", "time")
@@ -33,7 +33,8 @@ class Plan(NamedTuple):
     command: str
     form: dict[str, str]
     refused: str | None
-    details: dict[str, Any]
+    resize: ResizePlan | None = None
+    resets: Sequence[Reset] = ()
 
 
 class Change(NamedTuple):
@@ -45,15 +46,15 @@ class Change(NamedTuple):
 async def plan_of_resize(watch: Watch, query: Query, bootstrap: str) -> Plan:
     topic = await watch.existing_topic(query.get("topic", ""))
     count = query.number("count", topic.partition_count)
-    details: dict[str, Any] = {"count": count}
     refused = f"{topic.name} has {counted(count, 'partition')} already" if count == topic.partition_count else None
+    planned = None
     if refused is None:
-        details["plan"] = await plan_resize(watch.admin, topic.name, count, {})
-        refused = details["plan"]["refused"]
+        planned = await plan_resize(watch.admin, topic.name, count, {})
+        refused = planned.refused
     command = _command("topics", "alter", topic.name, "--partitions", str(count), "--wait", bootstrap=bootstrap)
     form = {"topic": topic.name, "count": str(count)}
     title = f"Resize {topic.name} to {counted(count, 'partition')}"
-    return Plan(title, _path("topics", topic.name), command, form, refused, details)
+    return Plan(title, _path("topics", topic.name), command, form, refused, planned)
 
 
 async def resize(watch: Watch, plan: Plan, _bootstrap: str) -> str:
@@ -74,7 +75,8 @@ async def plan_of_reset(watch: Watch, query: Query, bootstrap: str) -> Plan:
         where, option = _where(to, value)
     except ValueError as error:
         raise BadQueryError(str(error)) from None
-    refused, rows = None, []
+    refused: str | None = None
+    rows: list[Reset] = []
     try:
         rows = await plan_reset(watch.admin, group, topic.name, partitions, where)
         if (await watch.admin.describe_groups([group]))[group].members:
@@ -84,8 +86,8 @@ async def plan_of_reset(watch: Watch, query: Query, bootstrap: str) -> Plan:
     chosen = [part for p in partitions or () for part in ("--partition", str(p))]
     command = _command("groups", "reset-offsets", group, "--topic", topic.name, *option, *chosen, bootstrap=bootstrap)
     form = {"group": group, "topic": topic.name, "to": to, "value": value, "partitions": query.get("partitions", "")}
-    details = {"rows": rows, "places": PLACES}
-    return Plan(f"Set the offsets of {group} in {topic.name}", _path("groups", group), command, form, refused, details)
+    title = f"Set the offsets of {group} in {topic.name}"
+    return Plan(title, _path("groups", group), command, form, refused, resets=rows)
 
 
 def _where(to: str, value: str) -> tuple[Where, list[str]]:
@@ -108,7 +110,7 @@ def _where(to: str, value: str) -> tuple[Where, list[str]]:
 
 
 async def reset(watch: Watch, plan: Plan, _bootstrap: str) -> str:
-    await apply_reset(watch.admin, plan.form["group"], plan.details["rows"])
+    await apply_reset(watch.admin, plan.form["group"], plan.resets)
     return f"The offsets of {plan.form['group']} are set."
 
 
@@ -120,7 +122,7 @@ async def plan_of_produce(watch: Watch, query: Query, bootstrap: str) -> Plan:
     command = text + _command("produce", topic.name, "--format", "json", bootstrap=bootstrap)
     form = {"topic": topic.name, "key": key, "value": value}
     back = _path("topics", topic.name) + "/messages"
-    return Plan(f"Write a record to {topic.name}", back, command, form, None, {"bytes": len(value.encode())})
+    return Plan(f"Write a record to {topic.name}", back, command, form, None)
 
 
 async def produce(watch: Watch, plan: Plan, bootstrap: str) -> str:

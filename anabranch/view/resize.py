@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import anyio
 
@@ -86,8 +86,35 @@ async def _depends_on(admin: Admin, name: str, count: int, refused: str, changes
     return count < (await admin.describe_topics([name]))[name].partition_count
 
 
-async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str, str | None]) -> dict[str, Any]:
-    """The effect of ``--partitions count`` on the topic ``name`` after ``changes``, as JSON values."""
+class PlannedMove(NamedTuple):
+    """The keys that one partition loses to another, as their share of all keys, with the leaders of both."""
+
+    from_: int
+    into: int
+    share: float
+    from_leader: int | None
+    into_leader: int | None
+
+
+class ResizePlan(NamedTuple):
+    """The effect of a resize from ``partitions`` to ``partitions_after``."""
+
+    topic: str
+    partitions: int
+    partitions_after: int
+    initial_partition_count: int
+    layout_version: int
+    ordered_delivery: bool
+    moved_share: float
+    """The share of all keys that move."""
+    moves: list[PlannedMove]
+    refused: str | None
+    """Why the controller would refuse the resize."""
+    notes: list[str]
+
+
+async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str, str | None]) -> ResizePlan:
+    """The effect of a resize of the topic ``name`` to ``count`` after ``changes`` of its configs."""
     topic = (await admin.describe_topics([name]))[name]
     before = topic.partition_count
     initial = topic.initial_partition_count if topic.initial_partition_count > 0 else before
@@ -99,21 +126,24 @@ async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str,
     if not topic.ordered_delivery and is_possible:
         share = unordered_share(before, count)
     leaders = {p.partition: p.leader for p in topic.partitions}
-    return {
-        "topic": name,
-        "partitions": before,
-        "partitions_after": count,
-        "initial_partition_count": initial,
-        "layout_version": topic.layout_version,
-        "ordered_delivery": topic.ordered_delivery,
-        "moved_share": float(share),
-        "moves": [_move_row(move, leaders) for move in planned],
+    notes = await _notes(admin, topic, count, changes, planned) if is_possible else []
+    return ResizePlan(
+        topic=name,
+        partitions=before,
+        partitions_after=count,
+        initial_partition_count=initial,
+        layout_version=topic.layout_version,
+        ordered_delivery=topic.ordered_delivery,
+        moved_share=float(share),
+        moves=[
+            PlannedMove(m.source, m.target, float(m.share), leaders.get(m.source), leaders.get(m.target))
+            for m in planned
+        ],
         # The controller checks the present config, without ``changes``. Its last check is the one of the drain.
-        "refused": None if only_drain else refused,
+        refused=None if only_drain else refused,
         # The controller's advice on marked partitions is for the present config, too.
-        "notes": [line for line in advice if LOSS_KEY not in line]
-        + (await _notes(admin, topic, count, changes, planned) if is_possible else []),
-    }
+        notes=[line for line in advice if LOSS_KEY not in line] + notes,
+    )
 
 
 async def _judgement(admin: Admin, name: str, count: int) -> tuple[str | None, list[str]]:
@@ -125,16 +155,6 @@ async def _judgement(admin: Admin, name: str, count: int) -> tuple[str | None, l
             raise
         return f"{error.code.name}: {error.message}", []
     return None, [f"warning: {line}" for advised in advice.values() for line in advised.splitlines()]
-
-
-def _move_row(move: Move, leaders: Mapping[int, int]) -> dict[str, Any]:
-    return {
-        "from": move.source,
-        "into": move.target,
-        "share": float(move.share),
-        "from_leader": leaders.get(move.source),
-        "into_leader": leaders.get(move.target),
-    }
 
 
 async def _notes(
