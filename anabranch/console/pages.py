@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from anabranch import ConfigEntry, KafkaError, LogDirDescription, TopicDescription
 from anabranch.client.admin.types import ALL_BROKERS
@@ -29,6 +29,7 @@ from anabranch.console.records import (
     places_of,
     whole,
 )
+from anabranch.console.rows import BrokerRow, ConfigRow, GroupRow, PartitionRow, TopicRow
 from anabranch.console.sections import MOST_LINKED, Section, outcome_of, pinned, section_of, ways_on
 from anabranch.console.sorting import ROWS, containing, in_order, order_of, page_of
 from anabranch.console.tables import (
@@ -55,15 +56,19 @@ MOST_RECORDS = 500
 RATE = "Records written a second"
 
 
+Values: TypeAlias = dict[str, Any]
+"""The values of a template, by their names in it."""
+
+
 class Rendered(NamedTuple):
     template: str
-    values: dict[str, Any]
+    values: Values
 
 
 Page = Callable[[Watch, Mapping[str, str], Query], Awaitable[Rendered]]
 
 
-def _freshness(*seen: Seen[Any]) -> dict[str, Any]:
+def _freshness(*seen: Seen[Any]) -> Values:
     """The first error among a page's responses, and the longest interval at which one of them is requested."""
     return {"error": next((one.error for one in seen if one.error), None), "every_s": max(one.every_s for one in seen)}
 
@@ -82,15 +87,16 @@ async def cluster(watch: Watch, _path: Mapping[str, str], query: Query) -> Rende
     behind = await _furthest_behind(watch, topics.value, {group.group_id: group.state for group in groups.value})
     rates = _rates_by_leader(watch, topics.value.values())
     brokers = [
-        {
-            "id": broker,
-            "address": join_address(live[broker].host, live[broker].port) if broker in live else None,
-            "bytes": used.get(broker),
-            "free": _free(dirs.value.get(broker, ())),
-            "release": releases.get(broker),
-            "rate": rates.get(broker),
-            **counts.get(broker, {"leads": 0, "hosts": 0}),
-        }
+        BrokerRow(
+            id=broker,
+            address=join_address(live[broker].host, live[broker].port) if broker in live else None,
+            bytes=used.get(broker),
+            free=_free(dirs.value.get(broker, ())),
+            release=releases.get(broker),
+            rate=rates.get(broker),
+            leads=counts[broker].leads if broker in counts else 0,
+            hosts=counts[broker].hosts if broker in counts else 0,
+        )
         for broker in sorted({*live, *counts})
     ]
     values = {
@@ -112,7 +118,7 @@ async def cluster(watch: Watch, _path: Mapping[str, str], query: Query) -> Rende
     return Rendered("cluster", values)
 
 
-def _charts_of_all(history: History | None) -> dict[str, Any]:
+def _charts_of_all(history: History | None) -> Values:
     if history is None:
         return {"charts": [], "left_out": []}
     left_out = (counted(history.topics_left_out, "topic"), counted(history.groups_left_out, "group"))
@@ -174,12 +180,12 @@ async def topics(watch: Watch, _path: Mapping[str, str], query: Query) -> Render
     sizes = await watch.sizes()
     rows = [_row_of(topic, sizes) for topic in matching]
     if order.column in BY_RATE_OR_LAG:
-        await _add_rates(watch, matching, rows)
+        rows = await _with_rates(watch, matching, rows)
     paged = page_of(in_order(rows, order, OF_TOPICS), query)
-    shown = [seen.value[row["name"]] for row in paged.rows]
-    if is_rated := _is_rated(shown):
-        await _add_rates(watch, shown, paged.rows)
-    values = {"rows": paged.rows, "order": order, "internal": internal, "rated": is_rated, "q": query.get("q", "")}
+    shown = [seen.value[row.name] for row in paged.rows]
+    is_rated = _is_rated(shown)
+    rows = await _with_rates(watch, shown, paged.rows) if is_rated else paged.rows
+    values = {"rows": rows, "order": order, "internal": internal, "rated": is_rated, "q": query.get("q", "")}
     return Rendered("topics", {**paged.values, **values, **_freshness(seen)})
 
 
@@ -187,47 +193,41 @@ def _is_rated(topics: Iterable[TopicDescription]) -> bool:
     return sum(len(topic.partitions) for topic in topics) <= MOST_RATED
 
 
-def _row_of(topic: TopicDescription, sizes: Mapping[str, int]) -> dict[str, Any]:
+def _row_of(topic: TopicDescription, sizes: Mapping[str, int]) -> TopicRow:
     """A row of the list of topics, still without its rate and its lag."""
-    return {
-        "name": topic.name,
-        "in_use": topic.partition_count,
-        "marked": len(topic.partitions) - topic.partition_count,
-        "replicas": max((len(p.replicas) for p in topic.partitions), default=0),
-        "not_in_sync": sum(len(p.isr) < len(p.replicas) for p in topic.partitions),
-        "leaderless": sum(p.leader < 0 for p in topic.partitions),
-        "bytes": sizes.get(topic.name),
-        "rate": None,
-        "lag": None,
-        "ordered": topic.ordered_delivery,
-    }
+    return TopicRow(
+        name=topic.name,
+        in_use=topic.partition_count,
+        marked=len(topic.partitions) - topic.partition_count,
+        replicas=max((len(p.replicas) for p in topic.partitions), default=0),
+        not_in_sync=sum(len(p.isr) < len(p.replicas) for p in topic.partitions),
+        leaderless=sum(p.leader < 0 for p in topic.partitions),
+        bytes=sizes.get(topic.name),
+        ordered=topic.ordered_delivery,
+    )
 
 
-async def _add_rates(watch: Watch, topics: Iterable[TopicDescription], rows: Iterable[dict[str, Any]]) -> None:
+async def _with_rates(watch: Watch, topics: Iterable[TopicDescription], rows: Iterable[TopicRow]) -> list[TopicRow]:
     by_name = {topic.name: topic for topic in topics}
     lags = await watch.worst_lags(by_name.values())
-    for row in rows:
-        row["rate"], row["lag"] = watch.rate(by_name[row["name"]]), lags.get(row["name"])
+    return [row._replace(rate=watch.rate(by_name[row.name]), lag=lags.get(row.name)) for row in rows]
 
 
 async def topic(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered:
     described = await watch.existing_topic(path["topic"])
     seen = await watch.topic(described.name)
-    partitions = [
-        {**row._asdict(), "rate": watch.partition_rate(described.name, row.partition), "hottest": None}
-        for row in seen.value.partitions
-    ]
-    order = order_of(query, OF_PARTITIONS, () if len(partitions) <= ROWS else ("hottest",))
+    described_rows = seen.value.partitions
+    rows = [PartitionRow(row, watch.partition_rate(described.name, row.partition)) for row in described_rows]
+    order = order_of(query, OF_PARTITIONS, () if len(rows) <= ROWS else ("hottest",))
     if order.column == "hottest":
-        await _add_hottest(watch, described.name, partitions)
-    paged = page_of(in_order(partitions, order, OF_PARTITIONS), query)
-    await _add_hottest(watch, described.name, paged.rows)
-    most = max((row["rate"] or 0 for row in paged.rows), default=0)
-    for row in paged.rows:
-        row["heat"] = round(10 * (row["rate"] or 0) / most) if most else 0
+        rows = await _with_hottest(watch, described.name, rows)
+    paged = page_of(in_order(rows, order, OF_PARTITIONS), query)
+    shown = await _with_hottest(watch, described.name, paged.rows)
+    most = max((row.rate or 0 for row in shown), default=0)
+    shown = [row._replace(heat=round(10 * (row.rate or 0) / most) if most else 0) for row in shown]
     lags: dict[str, int] = {}
-    ends = {row["partition"]: row["high_watermark"] for row in partitions if row["high_watermark"] is not None}
-    starts = {row["partition"]: row["log_start_offset"] or 0 for row in partitions}
+    ends = {row.partition: row.high_watermark for row in described_rows if row.high_watermark is not None}
+    starts = {row.partition: row.log_start_offset or 0 for row in described_rows}
     committed_by_group = await watch.lags()
     for group, committed in committed_by_group.value.items():
         of_topic = {tp.partition: at for tp, at in committed.items() if tp.topic == described.name}
@@ -236,8 +236,8 @@ async def topic(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
     values = {
         **paged.values,
         "topic": described,
-        "row": seen.value,
-        "rows": paged.rows,
+        "described": seen.value,
+        "rows": shown,
         "order": order,
         "tree": await watch.tree(described),
         "lags": sorted(lags.items(), key=lambda item: -item[1]),
@@ -253,12 +253,11 @@ async def topic(watch: Watch, path: Mapping[str, str], query: Query) -> Rendered
     return Rendered("topic", values)
 
 
-async def _add_hottest(watch: Watch, topic: str, rows: list[dict[str, Any]]) -> None:
-    found = await watch.hottest(
-        topic, {row["partition"]: row["high_watermark"] for row in rows if row["high_watermark"] is not None}
-    )
-    for row in rows:
-        row["hottest"] = found.get(row["partition"])
+async def _with_hottest(watch: Watch, topic: str, rows: Iterable[PartitionRow]) -> list[PartitionRow]:
+    rows = list(rows)
+    ends = {row.of.partition: row.of.high_watermark for row in rows if row.of.high_watermark is not None}
+    found = await watch.hottest(topic, ends)
+    return [row._replace(hottest=found.get(row.of.partition)) for row in rows]
 
 
 async def groups(watch: Watch, _path: Mapping[str, str], query: Query) -> Rendered:
@@ -270,19 +269,18 @@ async def groups(watch: Watch, _path: Mapping[str, str], query: Query) -> Render
     places = ranks or {}
     names = containing(by_name, query)
     rows = [
-        {
-            "name": name,
-            "state": by_name[name].state,
-            "topics": sorted({tp.topic for tp in committed.value.get(name, {})}),
-            "lag": -places[name] if name in places else None,
-        }
+        GroupRow(
+            name,
+            by_name[name].state,
+            sorted({tp.topic for tp in committed.value.get(name, {})}),
+            -places[name] if name in places else None,
+        )
         for name in sorted(names, key=lambda name: (places.get(name, len(places)), name))
     ]
     paged = page_of(in_order(rows, order, OF_GROUPS), query)
-    lags = await watch.lags_in_all([row["name"] for row in paged.rows])
-    for row in paged.rows:
-        row["lag"] = lags.get(row["name"])
-    values = {"rows": paged.rows, "rebalances": REBALANCES, "order": order, "is_ranked": ranks is not None}
+    lags = await watch.lags_in_all([row.name for row in paged.rows])
+    rows = [row._replace(lag=lags.get(row.name)) for row in paged.rows]
+    values = {"rows": rows, "rebalances": REBALANCES, "order": order, "is_ranked": ranks is not None}
     return Rendered(
         "groups",
         {**paged.values, **values, "q": query.get("q", ""), "ranked_s": RANKED_S, **_freshness(seen, committed)},
@@ -403,7 +401,7 @@ async def configs(watch: Watch, path: Mapping[str, str], query: Query) -> Render
         raise NotThereError(f"{name} is no broker's id")
     wanted = query.get("q", "").lower()
     rows = [
-        {"entry": entry, "source": _source(entry.source), "otherwise": _otherwise(entry)}
+        ConfigRow(entry, _source(entry.source), _otherwise(entry))
         for key, entry in sorted(entries.items())
         if wanted in key.lower() and ("set" not in query or not entry.is_default)
     ]

@@ -6,7 +6,7 @@ The browser sorts a table whose rows are all on the page by the same rules (``co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from anabranch.console.query import BadQueryError, Query
 
@@ -52,14 +52,14 @@ def _comparable(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
-class PageOfRows(NamedTuple):
+class PageOfRows(NamedTuple, Generic[Row]):
     """The rows of one page of a table, and the values for the links to its other pages."""
 
-    rows: list[Any]
-    values: dict[str, Any]
+    rows: list[Row]
+    values: dict[str, int]
 
 
-def page_of(rows: list[Any], query: Query) -> PageOfRows:
+def page_of(rows: list[Row], query: Query) -> PageOfRows[Row]:
     """The rows of page ``page``. Raises ``BadQueryError``."""
     pages = max(1, -(-len(rows) // ROWS))
     number = min(max(query.number("page", 1), 1), pages)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import anyio
 
@@ -608,13 +609,16 @@ def _single_cause(error: BaseException) -> KafkaError:
     return error
 
 
-def by_broker(topics: Mapping[str, TopicDescription]) -> dict[int, dict[str, int]]:
-    """By broker, the number of partitions that it leads and hosts."""
-    found: dict[int, dict[str, int]] = {}
-    for topic in topics.values():
-        for info in topic.partitions:
-            if info.leader >= 0:
-                found.setdefault(info.leader, {"leads": 0, "hosts": 0})["leads"] += 1
-            for broker in info.replicas:
-                found.setdefault(broker, {"leads": 0, "hosts": 0})["hosts"] += 1
-    return found
+class Placed(NamedTuple):
+    """The number of partitions that a broker leads and hosts."""
+
+    leads: int
+    hosts: int
+
+
+def by_broker(topics: Mapping[str, TopicDescription]) -> dict[int, Placed]:
+    """The partitions of each broker."""
+    infos = [info for topic in topics.values() for info in topic.partitions]
+    leads = Counter(info.leader for info in infos if info.leader >= 0)
+    hosts = Counter(broker for info in infos for broker in info.replicas)
+    return {broker: Placed(leads[broker], hosts[broker]) for broker in leads.keys() | hosts.keys()}

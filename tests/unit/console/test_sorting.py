@@ -11,6 +11,7 @@ import pytest
 
 from anabranch.console.app import Console, ConsoleConfig, _templates
 from anabranch.console.query import BadQueryError, Query
+from anabranch.console.rows import ConfigRow
 from anabranch.console.sorting import ROWS, in_order, order_of, page_of
 from anabranch.console.tables import OF_CONFIGS
 from anabranch.console.watch import Watch
@@ -62,7 +63,8 @@ def test_the_order_of_hidden_values_shows_nothing_of_them() -> None:
     class Entry:
         name, value, sensitive = "password", "secret", True
 
-    assert OF_CONFIGS["value"]({"entry": Entry}) == "hidden"
+    entry: Any = Entry
+    assert OF_CONFIGS["value"](ConfigRow(entry, "", [])) == "hidden"
 
 
 def test_the_head_of_a_sorted_column_says_so_and_its_button_turns_the_order_round() -> None:
