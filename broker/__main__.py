@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from anabranch.broker.config import BrokerConfig
+from anabranch.broker.link.registration import DuplicateBrokerError
 from anabranch.broker.log.log_manager import LogDirError
 from anabranch.broker.process import run
-from anabranch.broker.registration import DuplicateBrokerError
 from anabranch.runtime.env import ZkError
 from anabranch.runtime.real_trio import real_env
 from anabranch.runtime.server_program import ServerProgram, Settings

@@ -18,7 +18,7 @@ import trio
 
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.dynamic_config import DynamicConfig
-from anabranch.broker.lineage_reader import NOTHING_READ, LineageReader, Question
+from anabranch.broker.link.lineage_reader import NOTHING_READ, LineageReader, Question
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.metrics import BrokerMetrics
 from anabranch.broker.replication.partition import Partition

@@ -10,22 +10,23 @@ import trio
 
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.consumer_holds import ConsumerHolds
-from anabranch.broker.controller_client import ControllerClient
 from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.service import GroupCoordinator
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.dynamic_config import DynamicConfig
-from anabranch.broker.features import FinalizedFeatureCache
 from anabranch.broker.layout_refusals import LayoutRefusals
-from anabranch.broker.lineage_reader import LineageReader
+from anabranch.broker.link.controller_client import ControllerClient
+from anabranch.broker.link.features import FinalizedFeatureCache
+from anabranch.broker.link.lineage_reader import LineageReader
+from anabranch.broker.link.log_dir_failure import LogDirFailures
+from anabranch.broker.link.older_zookeeper import OlderZooKeeper
+from anabranch.broker.link.producer_ids import ProducerIds
+from anabranch.broker.link.registered_controllers import RegisteredControllers
+from anabranch.broker.link.registration import Registration
+from anabranch.broker.link.topic_creation import TopicCreator
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
-from anabranch.broker.log_dir_failure import LogDirFailures
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.metrics import BrokerMetrics
-from anabranch.broker.older_zookeeper import OlderZooKeeper
-from anabranch.broker.producer_ids import ProducerIds
-from anabranch.broker.registered_controllers import RegisteredControllers
-from anabranch.broker.registration import Registration
 from anabranch.broker.replicated_offsets_log import ReplicatedOffsetsLog
 from anabranch.broker.replication.fetch_session import FetchSessionCache
 from anabranch.broker.replication.fetcher_config import FetcherConfig
@@ -43,7 +44,6 @@ from anabranch.broker.replication.throttle import ReplicationQuota
 from anabranch.broker.retention_holds import RetentionHolds, held_gauges
 from anabranch.broker.stock_producers import StockProducers
 from anabranch.broker.timestamp_refusals import TimestampRefusals
-from anabranch.broker.topic_creation import TopicCreator
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from anabranch.broker import appended_bytes
 from anabranch.broker.controller_orders import refusal_of
+from anabranch.broker.link import appended_bytes
 from anabranch.broker.log.slices import TimeSlice, at_once, in_slices
 from anabranch.broker.metadata_cache import PARTITIONS_AT_ONCE
 from anabranch.broker.request_context import Answer, RequestContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from anabranch.broker.registered_controllers import RegisteredControllers
+from anabranch.broker.link.registered_controllers import RegisteredControllers
 from anabranch.controller.registration import Registration
 from anabranch.runtime.sim_zk import FakeSession, FakeZk
 from anabranch.zk_schemas import paths

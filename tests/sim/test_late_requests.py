@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from anabranch.broker.lineage_reader import NOTHING_READ, LineageReader
+from anabranch.broker.link.lineage_reader import NOTHING_READ, LineageReader
 from anabranch.broker.replication import replica_manager
 from anabranch.broker.replication.replica_manager import Ended, ReplicaManager
 from anabranch.controller import carry_out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.broker import appended_bytes
+from anabranch.broker.link import appended_bytes
 from anabranch.broker.metrics import BrokerMetrics
 from anabranch.protocol.generated.update_metadata import AppendedBytesOfTopic, UpdateMetadataTopicState
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from anabranch.broker.controller_client import SILENCE_S, ControllerClient
+from anabranch.broker.link.controller_client import SILENCE_S, ControllerClient
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.framing import encode_response

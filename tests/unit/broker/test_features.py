@@ -11,10 +11,10 @@ import trio
 import trio.testing
 
 from anabranch.broker.config import BrokerConfig
-from anabranch.broker.features import FinalizedFeatureCache
+from anabranch.broker.link.features import FinalizedFeatureCache
+from anabranch.broker.link.registration import Registration
 from anabranch.broker.log.paths import CLEAN_SHUTDOWN_MARKER
 from anabranch.broker.process import run
-from anabranch.broker.registration import Registration
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest

@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.broker.lineage_reader import LineageReader, Question
+from anabranch.broker.link.lineage_reader import LineageReader, Question
 from anabranch.broker.metadata_cache import BrokerInfo, MetadataCache, PartitionInfo, TopicInfo
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH

@@ -23,7 +23,7 @@ from trio.testing import MockClock
 from anabranch import Consumer, Producer, TopicPartition
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.consumer_holds import BrokerConnections
-from anabranch.broker.controller_client import ControllerClient
+from anabranch.broker.link.controller_client import ControllerClient
 from anabranch.broker.metadata_cache import BrokerInfo, MetadataCache
 from anabranch.broker.replication.fetcher import ReplicaFetcher
 from anabranch.broker.replication.fetcher_config import FetcherConfig
@@ -187,7 +187,7 @@ async def consumer(machine: Machine, nursery: trio.Nursery) -> None:
 
 
 CLIENTS = {
-    "broker/controller_client.py": controller_client,
+    "broker/link/controller_client.py": controller_client,
     "broker/consumer_holds.py": broker_connections,
     "broker/replication/fetcher.py": replica_fetcher,
     "controller/senders.py": senders,

@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 import trio
 
-from anabranch.broker.controller_client import ControllerClient
+from anabranch.broker.link.controller_client import ControllerClient
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.create_topics import (
