@@ -9,15 +9,14 @@ missing, a partition serves only records that no group can wait for.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import structlog
 import trio
 
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.dynamic_config import DynamicConfig
+from anabranch.broker.link.broker_connections import BrokerConnections
 from anabranch.broker.link.lineage_reader import NOTHING_READ, LineageReader, Question
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.metrics import BrokerMetrics
@@ -42,7 +41,6 @@ from anabranch.protocol.generated.topic_readers import (
 from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.channel import Channel
 from anabranch.runtime.env import Env
 
 logger = structlog.get_logger(__name__)
@@ -53,37 +51,6 @@ ROUNDS_PER_LEASE = 4
 """The least number of rounds within a lease. Answers are renewed before they expire, so no open partition closes."""
 STARTS_PAUSE_S = 5.0
 """The pause between two requests for log starts. Retention changes log starts slowly."""
-
-
-class BrokerConnections:
-    """One connection to each broker, including this one. Replication and forwarded requests use other connections."""
-
-    def __init__(self, env: Env, metadata: MetadataCache, config: BrokerConfig, purpose: str = "holds") -> None:
-        self._env = env
-        self._metadata = metadata
-        self._listener = config.inter_broker_listener
-        self._client_id = f"broker-{config.broker_id}-{purpose}"
-        self._channels: dict[int, Channel] = {}
-        self._connecting: defaultdict[int, trio.Lock] = defaultdict(trio.Lock)
-
-    async def ask(self, nursery: trio.Nursery, broker_id: int, body: Any, timeout_s: float) -> Any:
-        """Send a request to a broker and return its response. Raises ``OSError``, ``KafkaError``."""
-        async with self._connecting[broker_id]:
-            channel = await self._channel(nursery, broker_id, timeout_s)
-        return await channel.request(body, timeout_s=timeout_s)
-
-    async def _channel(self, nursery: trio.Nursery, broker_id: int, timeout_s: float) -> Channel:
-        known = self._channels.get(broker_id)
-        if known is not None and not known.closed:
-            return known
-        endpoint = self._metadata.endpoint(broker_id, self._listener)
-        if endpoint is None:
-            raise ConnectionError(f"broker {broker_id} is not live, or has no listener {self._listener}")
-        channel = self._channels[broker_id] = await Channel.connect(
-            self._env.network, endpoint.host, endpoint.port, self._client_id, timeout_s=timeout_s
-        )
-        nursery.start_soon(channel.run)
-        return channel
 
 
 class ConsumerHolds:

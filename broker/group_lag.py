@@ -14,8 +14,8 @@ from typing import NamedTuple
 import structlog
 import trio
 
-from anabranch.broker.consumer_holds import BrokerConnections
 from anabranch.broker.coordinator.service import GroupCoordinator
+from anabranch.broker.link.broker_connections import BrokerConnections
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.protocol.errors import ErrorCode, KafkaError

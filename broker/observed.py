@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anabranch.broker.consumer_holds import BrokerConnections
 from anabranch.broker.group_lag import GroupLag
+from anabranch.broker.link.broker_connections import BrokerConnections
 from anabranch.broker.node import Node
 from anabranch.broker.server import Server
 from anabranch.broker.state_metrics import GroupMetrics, Limits, PartitionMetrics, log_metrics, network_metrics

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from anabranch.broker.config import BrokerConfig
-from anabranch.broker.consumer_holds import BrokerConnections
+from anabranch.broker.link.broker_connections import BrokerConnections
 from anabranch.broker.metadata_cache import BrokerInfo, MetadataCache
 from anabranch.protocol.generated.topic_readers import TopicReadersRequest
 from anabranch.runtime.channel import ChannelTimeoutError

@@ -22,7 +22,7 @@ from trio.testing import MockClock
 
 from anabranch import Consumer, Producer, TopicPartition
 from anabranch.broker.config import BrokerConfig
-from anabranch.broker.consumer_holds import BrokerConnections
+from anabranch.broker.link.broker_connections import BrokerConnections
 from anabranch.broker.link.controller_client import ControllerClient
 from anabranch.broker.metadata_cache import BrokerInfo, MetadataCache
 from anabranch.broker.replication.fetcher import ReplicaFetcher
@@ -188,7 +188,7 @@ async def consumer(machine: Machine, nursery: trio.Nursery) -> None:
 
 CLIENTS = {
     "broker/link/controller_client.py": controller_client,
-    "broker/consumer_holds.py": broker_connections,
+    "broker/link/broker_connections.py": broker_connections,
     "broker/replication/fetcher.py": replica_fetcher,
     "controller/senders.py": senders,
     "controller/resize/groups.py": broker_link,
