@@ -19,7 +19,7 @@ from anabranch.broker.dynamic_config import DynamicConfig
 from anabranch.broker.link.broker_connections import BrokerConnections
 from anabranch.broker.link.lineage_reader import NOTHING_READ, LineageReader, Question
 from anabranch.broker.metadata_cache import MetadataCache
-from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.broker.topic_holds import CoordinatorAnswer, Limits, TopicHold

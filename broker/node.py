@@ -14,7 +14,6 @@ from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.service import GroupCoordinator
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.dynamic_config import DynamicConfig
-from anabranch.broker.layout_refusals import LayoutRefusals
 from anabranch.broker.link.controller_client import ControllerClient
 from anabranch.broker.link.features import FinalizedFeatureCache
 from anabranch.broker.link.lineage_reader import LineageReader
@@ -26,7 +25,9 @@ from anabranch.broker.link.registration import Registration
 from anabranch.broker.link.topic_creation import TopicCreator
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
 from anabranch.broker.metadata_cache import MetadataCache
-from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.metrics.broker_metrics import BrokerMetrics
+from anabranch.broker.metrics.layout_refusals import LayoutRefusals
+from anabranch.broker.metrics.timestamp_refusals import TimestampRefusals
 from anabranch.broker.replicated_offsets_log import ReplicatedOffsetsLog
 from anabranch.broker.replication.fetch_session import FetchSessionCache
 from anabranch.broker.replication.fetcher_config import FetcherConfig
@@ -43,7 +44,6 @@ from anabranch.broker.replication.settings import take_over_settings
 from anabranch.broker.replication.throttle import ReplicationQuota
 from anabranch.broker.retention_holds import RetentionHolds, held_gauges
 from anabranch.broker.stock_producers import StockProducers
-from anabranch.broker.timestamp_refusals import TimestampRefusals
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse

@@ -15,7 +15,7 @@ from anabranch.broker.dispatch import Dispatcher
 from anabranch.broker.dynamic_config import DynamicConfig
 from anabranch.broker.link.registration import Registration
 from anabranch.broker.node import Node
-from anabranch.broker.observed import offer_metrics
+from anabranch.broker.observed.listener import offer_metrics
 from anabranch.broker.server import Server
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest

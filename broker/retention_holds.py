@@ -17,7 +17,7 @@ import structlog
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.retention import NOTHING_HELD, HeldBack, Hold, held_back
 from anabranch.broker.log.segment_list import facts_of
-from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.replication.partition import Partition
 from anabranch.protocol.generated.update_metadata import HeldRecords, UpdateMetadataTopicState
 from anabranch.protocol.types import TopicPartition

@@ -2,8 +2,8 @@
 
 import trio
 
-from anabranch.broker.metrics import BrokerMetrics
-from anabranch.broker.request_metrics import RequestMetrics
+from anabranch.broker.metrics.broker_metrics import BrokerMetrics
+from anabranch.broker.metrics.request_metrics import RequestMetrics
 from anabranch.runtime.loop_lag import LoopLag
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from anabranch.broker.log.cold_reads import TRIES, ColdError
 from anabranch.broker.log.partition_log import LogRead
 from anabranch.broker.log.slices import at_once
-from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.replication.fetch_session import FetchedPartition, FetchSession, FetchTarget
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.replica_manager import ReplicaManager

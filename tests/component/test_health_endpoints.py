@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import trio
 
-from anabranch.broker.group_lag import GroupLag
 from anabranch.broker.log.partition_log import PartitionLog
+from anabranch.broker.observed.group_lag import GroupLag
 from anabranch.health import UnhealthyError, check_ready
 from anabranch.local.ports import held_port
 from anabranch.protocol.batch_builder import build_batch

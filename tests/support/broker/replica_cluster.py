@@ -18,7 +18,7 @@ from anabranch.broker.log.log_creation import create_log
 from anabranch.broker.log.log_loader import Checkpoints, open_log
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.log.producer_state import ProducerState
-from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.replication.fetch_plan import FetchPlan
 from anabranch.broker.replication.fetch_session import FetchTarget
 from anabranch.broker.replication.fetcher_config import FetcherConfig

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.broker.link import appended_bytes
-from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.protocol.generated.update_metadata import AppendedBytesOfTopic, UpdateMetadataTopicState
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
-from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.broker.replication.fetch_session import FetchSession, FetchTarget
 from anabranch.broker.replication.purgatory import Purgatory

@@ -6,8 +6,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from anabranch.broker.layout_refusals import LOG_EVERY_S, LayoutRefusals
-from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.metrics.broker_metrics import BrokerMetrics
+from anabranch.broker.metrics.layout_refusals import LOG_EVERY_S, LayoutRefusals
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.heartbeat import HeartbeatResponse

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.retention import NOTHING_HELD
 from anabranch.broker.log.segment import LogSegment
-from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.retention_holds import RetentionHolds, held_gauges
 from anabranch.protocol.generated.update_metadata import (

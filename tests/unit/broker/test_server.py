@@ -12,7 +12,7 @@ import trio.testing
 
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.dispatch import Dispatcher
-from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.server import Server
 from anabranch.runtime.background import Background
 from anabranch.runtime.decoded_requests import DecodedRequests

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from anabranch.broker.timestamp_refusals import LOG_EVERY_S, TimestampRefusals
+from anabranch.broker.metrics.timestamp_refusals import LOG_EVERY_S, TimestampRefusals
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
 from tests.support.log.log_fixture import ManualClock

@@ -1,4 +1,4 @@
-"""The numbers that a broker counts. The numbers that are read from its state are in ``state_metrics``."""
+"""The numbers that a broker counts. The numbers that are read from its state are in ``observed/state_metrics``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from anabranch.broker.request_metrics import RequestMetrics
+from anabranch.broker.metrics.request_metrics import RequestMetrics
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.fetch import FetchResponse

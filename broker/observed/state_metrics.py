@@ -18,10 +18,10 @@ from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.position_answers import owner_of
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.delayed_produce import DelayedProduce
-from anabranch.broker.group_lag import GroupLag
 from anabranch.broker.log.cleaner import LogCleaner
 from anabranch.broker.log.log_manager import LogManager
 from anabranch.broker.node import Node
+from anabranch.broker.observed.group_lag import GroupLag
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.server import Server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from anabranch.broker.metrics import BrokerMetrics
+from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock

@@ -1,0 +1,1 @@
+"""A broker as operators see it: its metrics and its health."""
