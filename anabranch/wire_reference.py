@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from anabranch.broker.dispatch import HANDLERS as BROKER_HANDLERS
+from anabranch.broker.net.dispatch import HANDLERS as BROKER_HANDLERS
 from anabranch.controller.admin.dispatch import HANDLERS as CONTROLLER_HANDLERS
 from anabranch.protocol import messages
 from anabranch.protocol.api_keys import API, ApiKey

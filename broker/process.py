@@ -11,12 +11,12 @@ import structlog
 import trio
 
 from anabranch.broker.config import BrokerConfig, ListenerAddress
-from anabranch.broker.dispatch import Dispatcher
 from anabranch.broker.dynamic_config import DynamicConfig
 from anabranch.broker.link.registration import Registration
+from anabranch.broker.net.dispatch import Dispatcher
+from anabranch.broker.net.server import Server
 from anabranch.broker.node import Node
 from anabranch.broker.observed.listener import offer_metrics
-from anabranch.broker.server import Server
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.controlled_shutdown import ControlledShutdownRequest
 from anabranch.runtime.env import Env, NodeExistsError, NoNodeError, ZkConnectionError, ZkSessionExpiredError, ZkStore

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.broker.forwarding import forward, refused_resources
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
+from anabranch.broker.request.forwarding import forward, refused_resources
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.generated.alter_configs import (
     AlterConfigsRequest,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from anabranch.broker.log.slices import TimeSlice, in_slices
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,

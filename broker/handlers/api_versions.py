@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.framing import HEALTH_CHECK

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.broker.request_context import Answer, RequestContext
-from anabranch.broker.unsupported import NO_AUTHORIZER, NO_AUTHORIZER_CODE
+from anabranch.broker.request.context import Answer, RequestContext
+from anabranch.broker.request.unsupported import NO_AUTHORIZER, NO_AUTHORIZER_CODE
 from anabranch.protocol.generated.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.broker.forwarding import forward
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
+from anabranch.broker.request.forwarding import forward
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.generated.create_topics import (
     CreatableTopicResult,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anabranch.broker.replication.delayed_delete import DelayedDelete, Deleted, Deletion
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.ordered_resize.marked import Marked
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_records import (

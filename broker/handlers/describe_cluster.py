@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.protocol.acl_operations import CLUSTER_OPERATIONS
 from anabranch.protocol.generated.describe_cluster import (
     DescribeClusterActiveController,

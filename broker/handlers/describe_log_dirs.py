@@ -11,7 +11,7 @@ from itertools import islice
 
 from anabranch.broker.log.log_moves import FutureReplica
 from anabranch.broker.log.slices import TimeSlice, in_slices
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.describe_log_dirs import (
     DescribeLogDirsHeldRecords,

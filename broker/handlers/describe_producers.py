@@ -6,7 +6,7 @@ Any replica answers, as in Kafka: an operator compares them to find a transactio
 
 from __future__ import annotations
 
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.generated.describe_producers import (
     DescribeProducersRequest,

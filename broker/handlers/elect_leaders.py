@@ -5,8 +5,8 @@ The request to the controller has the highest version, because its response has 
 
 from __future__ import annotations
 
-from anabranch.broker.forwarding import forward
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
+from anabranch.broker.request.forwarding import forward
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.generated.elect_leaders import (

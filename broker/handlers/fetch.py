@@ -20,7 +20,7 @@ from anabranch.broker.handlers.fetch_read import FetchRead, ReadLimits
 from anabranch.broker.log.cold_reads import ColdError
 from anabranch.broker.replication.delayed_fetch import DelayedFetch, DelayedRefusal
 from anabranch.broker.replication.fetch_session import FetchSession, FetchTarget
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.fetch import FetchRequest, FetchResponse
 from anabranch.protocol.sentinels import (

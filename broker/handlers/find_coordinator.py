@@ -7,8 +7,8 @@ type 1), of which every client is told that there are none.
 
 from __future__ import annotations
 
-from anabranch.broker.request_context import Answer, RequestContext
-from anabranch.broker.unsupported import NO_TRANSACTIONS, NO_TRANSACTIONS_CODE
+from anabranch.broker.request.context import Answer, RequestContext
+from anabranch.broker.request.unsupported import NO_TRANSACTIONS, NO_TRANSACTIONS_CODE
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from anabranch.protocol.sentinels import NO_NODE

@@ -6,8 +6,8 @@ nothing to fence (KIP-360). Skipped: transactional ids.
 
 from __future__ import annotations
 
-from anabranch.broker.request_context import Answer, RequestContext
-from anabranch.broker.unsupported import NO_TRANSACTIONS_CODE
+from anabranch.broker.request.context import Answer, RequestContext
+from anabranch.broker.request.unsupported import NO_TRANSACTIONS_CODE
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from anabranch.protocol.sentinels import NO_EPOCH, NO_PRODUCER_ID

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.protocol.generated.join_group import JoinGroupRequest
 
 

@@ -1,18 +1,18 @@
 """LeaderAndIsr (4): the controller assigns replicas to this broker and names their leaders.
 
-``broker/controller_orders.py`` decides which controller's requests are accepted.
+``broker/request/controller_orders.py`` decides which controller's requests are accepted.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 
-from anabranch.broker.controller_orders import refusal_of
 from anabranch.broker.log.producer_rebuild import catch_up
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.broker.node import Node
 from anabranch.broker.replication.replica_manager import Term
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
+from anabranch.broker.request.controller_orders import refusal_of
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.leader_and_isr import (
     LeaderAndIsrPartitionError,

@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from anabranch.broker.log.time_search import STEPS_AT_ONCE, TimeSearch
 from anabranch.broker.replication.partition import Partition
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.list_offsets import (
     ListOffsetsPartition,

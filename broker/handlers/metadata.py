@@ -18,7 +18,7 @@ from itertools import islice
 
 from anabranch.broker.log.slices import TimeSlice, at_once, in_slices
 from anabranch.broker.metadata_cache import PARTITIONS_AT_ONCE, PartitionInfo, TopicInfo
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.protocol.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.metadata import (

@@ -8,7 +8,7 @@ that this leader lacks: if that replica becomes the leader, the epoch ends at a 
 from __future__ import annotations
 
 from anabranch.broker.replication.partition import Partition
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.offset_for_leader_epoch import (
     EpochEndOffset,

@@ -44,9 +44,9 @@ from anabranch.broker.replication.layout_admission import (
     refusal_of_absent,
 )
 from anabranch.broker.replication.partition import Partition
-from anabranch.broker.request_context import Answer, CloseConnectionError, RequestContext
+from anabranch.broker.request.context import Answer, CloseConnectionError, RequestContext
+from anabranch.broker.request.unsupported import NO_TRANSACTIONS, NO_TRANSACTIONS_CODE
 from anabranch.broker.stock_producers import EarlyBatchError
-from anabranch.broker.unsupported import NO_TRANSACTIONS, NO_TRANSACTIONS_CODE
 from anabranch.protocol.batch_layout import CODEC_AT, CODEC_MASK, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode, KafkaError, RefusedRecordsError

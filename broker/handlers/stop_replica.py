@@ -1,6 +1,6 @@
 """StopReplica (5): the controller removes replicas, each in a leader epoch that the request names (KIP-570).
 
-``broker/controller_orders.py`` decides which controller's requests are accepted. ``stop`` and ``is_fenced`` in
+``broker/request/controller_orders.py`` decides which controller's requests are accepted. ``stop`` and ``is_fenced`` in
 ``broker/replication/replica_manager.py`` decide which leader epochs are accepted: an older epoch is fenced.
 """
 
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from anabranch.broker.controller_orders import refusal_of
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.broker.replication.replica_manager import Stopped
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
+from anabranch.broker.request.controller_orders import refusal_of
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.stop_replica import (
     StopReplicaPartitionError,

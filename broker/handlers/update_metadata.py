@@ -1,18 +1,18 @@
 """UpdateMetadata (6): the controller describes brokers, topics and leaders.
 
-``broker/controller_orders.py`` decides which controller's requests are accepted. The response has the values that the
-controller needs from leaders: the stock producers and the appended bytes of topics.
+``broker/request/controller_orders.py`` decides which controller's requests are accepted. The response has the values
+that the controller needs from leaders: the stock producers and the appended bytes of topics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 
-from anabranch.broker.controller_orders import refusal_of
 from anabranch.broker.link import appended_bytes
 from anabranch.broker.log.slices import TimeSlice, at_once, in_slices
 from anabranch.broker.metadata_cache import PARTITIONS_AT_ONCE
-from anabranch.broker.request_context import Answer, RequestContext
+from anabranch.broker.request.context import Answer, RequestContext
+from anabranch.broker.request.controller_orders import refusal_of
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from anabranch.protocol.topic_names import OFFSETS_TOPIC

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from anabranch.broker.link.broker_connections import BrokerConnections
+from anabranch.broker.net.server import Server
 from anabranch.broker.node import Node
 from anabranch.broker.observed.group_lag import GroupLag
 from anabranch.broker.observed.state_metrics import GroupMetrics, Limits, PartitionMetrics, log_metrics, network_metrics
-from anabranch.broker.server import Server
 from anabranch.runtime.health import Problem
 from anabranch.runtime.http_limits import HttpLimits
 from anabranch.runtime.metrics import Histogram, ShownTopics

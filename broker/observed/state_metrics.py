@@ -20,11 +20,11 @@ from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.delayed_produce import DelayedProduce
 from anabranch.broker.log.cleaner import LogCleaner
 from anabranch.broker.log.log_manager import LogManager
+from anabranch.broker.net.server import Server
 from anabranch.broker.node import Node
 from anabranch.broker.observed.group_lag import GroupLag
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.broker.replication.partition import Partition
-from anabranch.broker.server import Server
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.metrics import OTHERS, ShownTopics
 

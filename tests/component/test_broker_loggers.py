@@ -23,8 +23,8 @@ pytestmark = pytest.mark.trio
 
 LOGGER, TOPIC = 8, 2
 SET, DELETE, APPEND = 0, 1, 2
-NAME = "anabranch.broker.connection"
-REQUESTS = "anabranch.broker.request_log"
+NAME = "anabranch.broker.net.connection"
+REQUESTS = "anabranch.broker.net.request_log"
 
 
 @pytest.fixture(autouse=True)

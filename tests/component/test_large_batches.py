@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.broker import large_batches
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.broker.replication import layout_admission as layouts
+from anabranch.broker.request import large_batches
 from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol import records as protocol_records
 from anabranch.protocol.batch_builder import build_batch

@@ -12,12 +12,13 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.broker import large_requests, metadata_cache
+from anabranch.broker import metadata_cache
 from anabranch.broker.handlers import describe_log_dirs, fetch, metadata, update_metadata
 from anabranch.broker.handlers.fetch_read import FetchRead
-from anabranch.broker.large_requests import CUTS
 from anabranch.broker.log.log_moves import LogMoves
 from anabranch.broker.log.slices import TimeSlice
+from anabranch.broker.net import large_requests
+from anabranch.broker.net.large_requests import CUTS
 from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.protocol import steps
 from anabranch.protocol.api_keys import ApiKey
@@ -60,7 +61,7 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pauses, "LARGE_FRAME_BYTES", 128)
     monkeypatch.setattr(decoded_requests, "LARGE_FRAME_BYTES", 128)
     monkeypatch.setattr(pauses, "MANY_ITEMS", FEW)
-    monkeypatch.setattr("anabranch.broker.connection.MANY_ITEMS", FEW)
+    monkeypatch.setattr("anabranch.broker.net.connection.MANY_ITEMS", FEW)
     monkeypatch.setattr(TimeSlice, "due", lambda work: True)
 
 

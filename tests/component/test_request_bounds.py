@@ -20,7 +20,7 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.broker.dispatch import HANDLERS
+from anabranch.broker.net.dispatch import HANDLERS
 from anabranch.controller.admin import slices
 from anabranch.controller.admin.dispatch import HANDLERS as CONTROLLER_HANDLERS
 from anabranch.protocol.api_keys import ApiKey

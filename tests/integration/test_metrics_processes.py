@@ -311,7 +311,7 @@ def test_records_that_retention_holds_for_a_group_are_shown(cluster: ProcessClus
 
 
 def test_levels_of_loggers_are_changed_by_the_command_line(cluster: ProcessCluster) -> None:
-    name = "anabranch.broker.connection"
+    name = "anabranch.broker.net.connection"
 
     def configs(*arguments: str) -> str:
         command = [sys.executable, "-m", "anabranch.cli.main", "configs", *arguments, "-b", cluster.bootstrap]

@@ -161,11 +161,11 @@ def test_configs_take_effect_at_once(tools: Tools, fresh_name: Callable[[str], s
 
 def test_levels_of_loggers_are_changed_while_the_broker_runs(tools: Tools) -> None:
     of_broker = ["--entity-type", "broker-loggers", "--entity-name", "1"]
-    name = "anabranch.broker.connection"
+    name = "anabranch.broker.net.connection"
     assert f"{name}=INFO" in tools("kafka-configs", "--describe", *of_broker)
     tools("kafka-configs", "--alter", *of_broker, "--add-config", f"{name}=DEBUG")
     described = tools("kafka-configs", "--describe", *of_broker)
-    assert f"{name}=DEBUG" in described and "anabranch.broker.server=INFO" in described
+    assert f"{name}=DEBUG" in described and "anabranch.broker.net.server=INFO" in described
     tools("kafka-configs", "--alter", *of_broker, "--delete-config", name)
     assert f"{name}=INFO" in tools("kafka-configs", "--describe", *of_broker)
     wrong = tools.refused("kafka-configs", "--alter", *of_broker, "--add-config", f"{name}=LOUD")

@@ -20,7 +20,7 @@ import trio
 from cyclopts import App, CycloptsError
 
 from anabranch import wire_reference
-from anabranch.broker.dispatch import HANDLERS
+from anabranch.broker.net.dispatch import HANDLERS
 from anabranch.cli.main import build_app
 from anabranch.client.client_metrics import ConsumerTraffic, ProducerTraffic
 from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.dispatch import HANDLERS
+from anabranch.broker.net.dispatch import HANDLERS
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.framing import ClientConnection, decode_response, encode_response

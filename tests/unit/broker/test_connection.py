@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import trio
 
-from anabranch.broker.connection import Connection
 from anabranch.broker.deferred import Deferred
-from anabranch.broker.dispatch import HANDLERS
-from anabranch.broker.forwarding import forward
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
+from anabranch.broker.net.connection import Connection
+from anabranch.broker.net.dispatch import HANDLERS
+from anabranch.broker.request.forwarding import forward
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.framing import BufferPool, RequestHeader, encode_request, encode_response
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse

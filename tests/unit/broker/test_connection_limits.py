@@ -9,12 +9,12 @@ import pytest
 import structlog.testing
 import trio
 
-from anabranch.broker import connection as connection_module
-from anabranch.broker import large_requests
-from anabranch.broker.connection import Connection, cost_of_parts
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
-from anabranch.broker.request_context import CloseConnectionError
+from anabranch.broker.net import connection as connection_module
+from anabranch.broker.net import large_requests
+from anabranch.broker.net.connection import Connection, cost_of_parts
+from anabranch.broker.request.context import CloseConnectionError
 from anabranch.protocol.framing import LARGE_FRAME_BYTES, BufferPool, RequestHeader, encode_request
 from anabranch.protocol.generated.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from anabranch.protocol.generated.heartbeat import HeartbeatResponse

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.broker.dispatch import HANDLERS, Dispatcher
+from anabranch.broker.net.dispatch import HANDLERS, Dispatcher
 from anabranch.protocol.api_keys import ApiKey
 
 ADVERTISED = {

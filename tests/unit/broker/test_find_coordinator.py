@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker.handlers import find_coordinator
-from anabranch.broker.unsupported import NO_TRANSACTIONS
+from anabranch.broker.request.unsupported import NO_TRANSACTIONS
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.find_coordinator import FindCoordinatorRequest

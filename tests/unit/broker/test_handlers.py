@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from anabranch.broker.dispatch import HANDLERS
+from anabranch.broker.net.dispatch import HANDLERS
 from anabranch.protocol.api_keys import API, ApiKey
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import trio
 
-from anabranch.broker import large_requests
 from anabranch.broker.deferred import Deferred
-from anabranch.broker.joined_answer import EncodedAnswer, Sink, Slice
-from anabranch.broker.large_requests import CUTS, Cut, cut, cut_of
-from anabranch.broker.request_context import CloseConnectionError
+from anabranch.broker.net import large_requests
+from anabranch.broker.net.joined_answer import EncodedAnswer, Sink, Slice
+from anabranch.broker.net.large_requests import CUTS, Cut, cut, cut_of
+from anabranch.broker.request.context import CloseConnectionError
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.framing import SIZE_BYTES, decode_response, encode_response

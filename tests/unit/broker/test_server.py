@@ -11,9 +11,9 @@ import trio
 import trio.testing
 
 from anabranch.broker.config import BrokerConfig
-from anabranch.broker.dispatch import Dispatcher
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
-from anabranch.broker.server import Server
+from anabranch.broker.net.dispatch import Dispatcher
+from anabranch.broker.net.server import Server
 from anabranch.runtime.background import Background
 from anabranch.runtime.decoded_requests import DecodedRequests
 from anabranch.runtime.memory_budget import MemoryBudget

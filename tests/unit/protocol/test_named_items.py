@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.dispatch import HANDLERS
+from anabranch.broker.net.dispatch import HANDLERS
 from anabranch.controller.admin.dispatch import HANDLERS as CONTROLLER_HANDLERS
 from anabranch.protocol import named_items
 from anabranch.protocol.api_keys import API, ApiKey

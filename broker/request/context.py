@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 from anabranch.broker.client_session import ClientSession
 from anabranch.broker.deferred import Deferred
-from anabranch.broker.large_batches import NONE, LargeBatches
 from anabranch.broker.node import Node
+from anabranch.broker.request.large_batches import NONE, LargeBatches
 from anabranch.protocol.message import Message
 from anabranch.protocol.named_items import Repeated
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from anabranch.broker.deferred import Deferred
-from anabranch.broker.joined_answer import AnswerError, EncodedAnswer, JoinedAnswer, Sink, Slice
-from anabranch.broker.request_context import Answer, CloseConnectionError, RequestContext
+from anabranch.broker.net.joined_answer import AnswerError, EncodedAnswer, JoinedAnswer, Sink, Slice
+from anabranch.broker.request.context import Answer, CloseConnectionError, RequestContext
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.generated.sync_group import SyncGroupRequest
 from anabranch.protocol.named_items import ITEMS_A_STEP, REFUSED, Repeated, each_once

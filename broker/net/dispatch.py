@@ -52,7 +52,7 @@ from anabranch.broker.handlers import (
     update_features,
     update_metadata,
 )
-from anabranch.broker.request_context import Answer, CloseConnectionError, Handler, RequestContext
+from anabranch.broker.request.context import Answer, CloseConnectionError, Handler, RequestContext
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.generated.api_versions import ApiVersion, ApiVersionsRequest
 

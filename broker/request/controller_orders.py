@@ -8,7 +8,7 @@ records.
 
 from __future__ import annotations
 
-from anabranch.broker.request_context import RequestContext
+from anabranch.broker.request.context import RequestContext
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.sentinels import NO_EPOCH
 

@@ -8,8 +8,8 @@ import structlog
 import trio
 
 from anabranch.broker.config import ListenerAddress
-from anabranch.broker.connection import Connection
-from anabranch.broker.dispatch import Dispatcher
+from anabranch.broker.net.connection import Connection
+from anabranch.broker.net.dispatch import Dispatcher
 from anabranch.broker.node import Node
 from anabranch.protocol.framing import BufferPool
 from anabranch.runtime.accepting import accept_connections

@@ -1,0 +1,1 @@
+"""The listeners, the connections, and the way of a request to its handler and back."""
