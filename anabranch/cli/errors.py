@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 
 from anabranch.cli.output import print_json
 from anabranch.command_error import CommandError, UsageError
+from anabranch.local.embedded_zookeeper import ZookeeperUnavailableError
 from anabranch.protocol.errors import KafkaError
-from anabranch.runtime.embedded_zookeeper import ZookeeperUnavailableError
 from anabranch.view.record_text import InputError
 from anabranch.zk_schemas.config_def import ConfigError
 

@@ -45,7 +45,7 @@ def zookeeper(*, config: Path | None = None, set_: Settings = None) -> int:
     set_
         key=value, wins over the file and the environment.
     """
-    from anabranch.runtime.embedded_zookeeper import EmbeddedZookeeper
+    from anabranch.local.embedded_zookeeper import EmbeddedZookeeper
 
     given = parse_properties(read_properties(config), str(config)) if config is not None else {}
     given |= parse_properties("\n".join(set_ or []), "--set")

@@ -16,6 +16,7 @@ import trio
 
 from anabranch.command_error import CommandError
 from anabranch.local.directory import held_directory
+from anabranch.local.embedded_zookeeper import EmbeddedZookeeper
 from anabranch.local.plan import (
     HOST,
     LocalClusterConfig,
@@ -31,7 +32,6 @@ from anabranch.local.supervisor import Child, Supervisor
 from anabranch.protocol.generated.describe_cluster import DescribeClusterRequest
 from anabranch.protocol.plurals import counted
 from anabranch.runtime.channel import Channel
-from anabranch.runtime.embedded_zookeeper import EmbeddedZookeeper
 from anabranch.runtime.real_trio import RealNetwork
 
 READY_DEADLINE_S = 90.0

@@ -11,7 +11,7 @@ import pytest
 import trio
 from kazoo.client import KazooClient
 
-from anabranch.runtime.embedded_zookeeper import EmbeddedZookeeper, free_port
+from anabranch.local.embedded_zookeeper import EmbeddedZookeeper, free_port
 from anabranch.runtime.env import (
     BadVersionError,
     CheckOp,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.runtime.embedded_zookeeper import EmbeddedZookeeper, ZookeeperUnavailableError
+from anabranch.local.embedded_zookeeper import EmbeddedZookeeper, ZookeeperUnavailableError
 
 SESSION_TIMEOUT_MS = 4000
 TICK_TIME_MS = 200

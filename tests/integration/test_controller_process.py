@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from anabranch.local.embedded_zookeeper import EmbeddedZookeeper
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
 from anabranch.runtime.channel import Channel
-from anabranch.runtime.embedded_zookeeper import EmbeddedZookeeper
 from anabranch.runtime.env import NoNodeError, ZkStore
 from anabranch.runtime.real_trio import RealNetwork
 from anabranch.runtime.zk_kazoo import open_zk

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import trio
 
+from anabranch.local.embedded_zookeeper import EmbeddedZookeeper
 from anabranch.local.ports import held_port
 from anabranch.local.supervisor import Child
-from anabranch.runtime.embedded_zookeeper import EmbeddedZookeeper
 from tests.soak.network import HOST, FaultyNetwork
 
 ZOOKEEPER = "zookeeper"

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from anabranch.runtime import embedded_zookeeper
-from anabranch.runtime.embedded_zookeeper import (
+from anabranch.local import embedded_zookeeper
+from anabranch.local.embedded_zookeeper import (
     EmbeddedZookeeper,
     ZookeeperUnavailableError,
     find_jars,
@@ -110,6 +110,6 @@ def test_a_server_that_never_serves_is_stopped(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_importing_the_embedded_zookeeper_does_not_import_pyspark() -> None:
-    code = "import sys, runtime.embedded_zookeeper as e; e.find_jars(); print('pyspark' in sys.modules)"
+    code = "import sys, anabranch.local.embedded_zookeeper as e; e.find_jars(); print('pyspark' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"
