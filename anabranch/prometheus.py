@@ -61,7 +61,7 @@ class ClientCollector(Collector):
                         of_clients[client_id] = value if before is None else _merged(name, before, value)
         for (group, name), of_clients in values.items():
             kind = CounterMetricFamily if name.endswith(_TOTAL) else GaugeMetricFamily
-            family = kind(_name(group, name), f"{name} of {group}, see docs/operations.md", labels=["client_id"])
+            family = kind(_name(group, name), f"{name} of {group}, see docs/metrics.md", labels=["client_id"])
             for client_id, value in of_clients.items():
                 family.add_metric([client_id], value)
             yield family

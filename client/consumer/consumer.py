@@ -488,7 +488,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
     def metrics(self) -> Metrics:
         """Metrics of this consumer's records and of resizes, by group and name.
 
-        docs/operations.md describes each metric; ``anabranch.prometheus`` exports them to Prometheus.
+        docs/metrics.md describes each metric; ``anabranch.prometheus`` exports them to Prometheus.
         """
         self._ensure_open()
         states = list(self._subscription.partitions.values())

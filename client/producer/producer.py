@@ -446,7 +446,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
     def metrics(self) -> Metrics:
         """Metrics of this producer's traffic and of resizes, by group and name.
 
-        docs/operations.md describes each metric; ``anabranch.prometheus`` exports them to Prometheus.
+        docs/metrics.md describes each metric; ``anabranch.prometheus`` exports them to Prometheus.
         """
         self._ensure_open()
         return self._sender.all_metrics()

@@ -1,4 +1,4 @@
-"""The number of partitions with which a topic's znode reaches ZooKeeper's limit, as docs/operations.md gives it."""
+"""The number of partitions with which a topic's znode reaches ZooKeeper's limit, as docs/limits.md gives it."""
 
 from __future__ import annotations
 

@@ -700,7 +700,7 @@ def test_the_programs_of_the_documentation_run(
 def test_the_commands_of_the_pages_run(
     tmp_path: Path, spark, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The audit of an intact topic, as operations.md and audit.md call it; the consumer log is that of audit.md."""
+    """The audit of an intact topic, as command-line.md and audit.md call it; the consumer log is that of audit.md."""
     writer = TopicWriter(tmp_path / "exported", "events", 4)
     for number in range(200):
         writer.place(b"key-%d" % number).append([(b"key-%d" % number, b'{"sequence": %d}' % number)])

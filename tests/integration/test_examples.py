@@ -95,10 +95,10 @@ def test_the_loop_that_ends_with_ctrl_c_commits_what_it_stored(
     assert committed in (2, 3), "the signal may come before the last offset is stored"
 
 
-def test_metrics_of_clients_are_registered_as_operations_md_shows(
+def test_metrics_of_clients_are_registered_as_metrics_md_shows(
     cluster: Cluster, fresh_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (program,) = BLOCK.findall((ROOT / "docs" / "operations.md").read_text())
+    (program,) = BLOCK.findall((ROOT / "docs" / "metrics.md").read_text())
     registry, topic = CollectorRegistry(), fresh_name("measured")
     monkeypatch.setattr("prometheus_client.REGISTRY", registry)
     with (

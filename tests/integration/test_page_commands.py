@@ -175,7 +175,7 @@ def test_every_command_line_of_the_page_runs(cluster: ProcessCluster, admin: Adm
 
 def block_of(beginning: str) -> Block:
     (found,) = [
-        block for block in blocks() if block.page == "docs/operations.md" and block.lines[0].startswith(beginning)
+        block for block in blocks() if block.page == "docs/command-line.md" and block.lines[0].startswith(beginning)
     ]
     return found
 

@@ -16,7 +16,7 @@ from anabranch.cli.main import build_app
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADED = {"script": "src", "img": "src", "iframe": "src", "link": "href", "source": "src"}
-BROKEN_LINK = "operations.md#nowhere"
+BROKEN_LINK = "limits.md#nowhere"
 NO_LOAD = {"canonical", "prev", "next"}
 CSS_LOAD = re.compile(r"(?:@import|url\()\s*[\"']?(https?:|//)")
 

@@ -65,25 +65,25 @@ BLOCKS: Mapping[Place, str] = {
     ("docs/files.md", "/cluster/id"): _OUTPUT,
     ("docs/model/README.md", "make model"): "takes minutes; tests/model/test_models.py checks the small configurations",
     ("docs/model/README.md", "satisfied(q, f)"): _FORMULA,
-    ("docs/operations.md", '{"bootstrap": '): (
+    ("docs/command-line.md", '{"bootstrap": '): (
         "tests/integration/test_page_commands.py::test_the_ready_file_has_the_fields_that_the_page_shows"
     ),
-    ("docs/operations.md", "anabranch zookeeper "): (
+    ("docs/command-line.md", "anabranch zookeeper "): (
         "tests/integration/test_page_commands.py::test_each_server_command_of_the_page_starts_a_server_that_ctrl_c_ends"
     ),
-    ("docs/operations.md", "broker: log.retention.msx"): (
+    ("docs/command-line.md", "broker: log.retention.msx"): (
         "tests/integration/test_page_commands.py::test_the_errors_that_the_page_shows_are_printed"
     ),
-    ("docs/operations.md", "anabranch: line 3 of standard input"): (
+    ("docs/command-line.md", "anabranch: line 3 of standard input"): (
         "tests/integration/test_page_commands.py::test_the_errors_that_the_page_shows_are_printed"
     ),
-    ("docs/operations.md", "readers  Stable"): _OUTPUT,
-    ("docs/operations.md", "partitions that wait"): _OUTPUT,
-    ("docs/operations.md", "kept beyond retention.ms: partition 1"): _OUTPUT,
-    ("docs/operations.md", "from prometheus_client"): (
-        "tests/integration/test_examples.py::test_metrics_of_clients_are_registered_as_operations_md_shows"
+    ("docs/command-line.md", "readers  Stable"): _OUTPUT,
+    ("docs/resizing.md", "partitions that wait"): _OUTPUT,
+    ("docs/resizing.md", "kept beyond retention.ms: partition 1"): _OUTPUT,
+    ("docs/metrics.md", "from prometheus_client"): (
+        "tests/integration/test_examples.py::test_metrics_of_clients_are_registered_as_metrics_md_shows"
     ),
-    ("docs/operations.md", "blocked: partition"): _OUTPUT,
+    ("docs/metrics.md", "blocked: partition"): _OUTPUT,
     ("docs/from-other-clients.md", "from anabranch.sync import Consumer"): (
         "tests/integration/test_examples.py::test_the_loop_that_ends_with_ctrl_c_commits_what_it_stored"
     ),
@@ -111,20 +111,20 @@ BLOCKS: Mapping[Place, str] = {
 """The test that executes all of a block, or the reason that no test does."""
 
 LINES: Mapping[Place, str] = {
-    ("README.md", "make up "): "sets up a virtual environment; operations.md has a line with `anabranch up`",
+    ("README.md", "make up "): "sets up a virtual environment; command-line.md has a line with `anabranch up`",
     ("deploy/README.md", "promtool "): "tests/integration/test_alert_rules.py::test_prometheus_accepts_the_files",
     ("deploy/README.md", "docker run "): "needs a container engine and the image of Prometheus",
     ("docs/audit.md", "anabranch audit exported"): (
         "tests/integration/test_audit_spark.py::test_the_commands_of_the_pages_run"
     ),
-    ("docs/operations.md", "anabranch export --topic events --to s3://"): "needs an object store",
-    ("docs/operations.md", "anabranch export --topic events --to exported --offline"): (
+    ("docs/command-line.md", "anabranch export --topic events --to s3://"): "needs an object store",
+    ("docs/command-line.md", "anabranch export --topic events --to exported --offline"): (
         "needs a stopped broker; tests/integration/test_export.py exports from the directory of one"
     ),
-    ("docs/operations.md", "anabranch audit exported"): (
+    ("docs/command-line.md", "anabranch audit exported"): (
         "tests/integration/test_audit_spark.py::test_the_commands_of_the_pages_run"
     ),
-    ("docs/operations.md", "anabranch demo --events 10000"): (
+    ("docs/command-line.md", "anabranch demo --events 10000"): (
         "takes a minute; tests/integration/test_demo.py runs it with fewer events"
     ),
 }
