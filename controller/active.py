@@ -48,10 +48,11 @@ from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.outcome import Outcome
 from anabranch.controller.request_batch import BrokerRequest, RequestBatch
 from anabranch.controller.resize import draining, expiry
-from anabranch.controller.resize.groups import BrokerLink
-from anabranch.controller.resize.waits import DrainWait, Round, changed_waits
+from anabranch.controller.resize.broker_link import BrokerLink
+from anabranch.controller.resize.waits import Round, changed_waits
 from anabranch.controller.senders import Senders
 from anabranch.controller.store import ControllerMovedError, GuardedStore, ImageStaleError
+from anabranch.ordered_resize.explain import Wait
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env, SessionState, ZkError
@@ -102,7 +103,7 @@ class ActiveController:
         self._senders = Senders(env.network, client_id, timeout_s, self._answered, self._background)
         self._store = GuardedStore(env.zk, office.epoch_version)
         self._context = self._new_context()
-        self.waits: dict[TopicPartition, DrainWait] = {}
+        self.waits: dict[TopicPartition, Wait] = {}
         """The reason why each partition marked for deletion still waits."""
         self.waiting_since: dict[TopicPartition, float] = {}
         """The time at which each of ``waits`` began, in seconds of the monotonic clock."""
@@ -244,7 +245,7 @@ class ActiveController:
             elif self.waits:
                 self._note_waits({})
 
-    def _note_waits(self, waits: dict[TopicPartition, DrainWait]) -> None:
+    def _note_waits(self, waits: dict[TopicPartition, Wait]) -> None:
         now = self._env.clock.monotonic()
         since = {tp: self.waiting_since[tp] for tp, wait in waits.items() if _is_same(wait, self.waits.get(tp))}
         self.waits, self.waiting_since = waits, {tp: since.get(tp, now) for tp in waits}
@@ -402,6 +403,6 @@ class ActiveController:
             call.decided.set()
 
 
-def _is_same(wait: DrainWait, before: DrainWait | None) -> bool:
+def _is_same(wait: Wait, before: Wait | None) -> bool:
     """Whether a partition still waits for the same reason and group, even if the group has made progress."""
     return before is not None and (wait.why, wait.group) == (before.why, before.group)

@@ -69,7 +69,7 @@ from anabranch.controller.reads.log_dirs import read_log_dir_events
 from anabranch.controller.reads.requests import read_facts, read_nothing
 from anabranch.controller.reads.topics import read_topic_change, read_topic_list, read_watched_state
 from anabranch.controller.request_batch import BrokerRequest
-from anabranch.controller.resize import ends, held_records, removal, steps
+from anabranch.controller.resize import ends, expiry, removal, steps
 from anabranch.controller.store import ControllerMovedError, ImageStaleError
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
@@ -186,7 +186,7 @@ HANDLERS: Mapping[type, Handler] = dict(
         ),
         _single(FirstReplicasDue, lambda image, _, event: leaders.decide_first_replicas(image, event.tps)),
         _update(RefusalsDue, lambda context, _: brokers.on_refusals_due(context)),
-        _update(HoldsFound, lambda context, event: held_records.send(context, event.holds)),
+        _update(HoldsFound, lambda context, event: expiry.send(context, event.holds)),
         _update(PartitionProcessed, ends.on_partition_processed),
         _update(ReplicasBehind, ends.on_replicas_behind),
         _update(ReadAgainDue, _on_read_again_due),

@@ -152,8 +152,8 @@ class ImageMetrics:
                     continue
                 names = (tp.topic, str(tp.partition), wait.group)
                 since.add_metric((*names, wait.why), now - active.waiting_since.get(tp, now))
-                if wait.group and wait.end_offset >= 0:
-                    unread.add_metric(names, max(0, wait.end_offset - max(0, wait.read)))
+                if wait.group and wait.offset >= 0:
+                    unread.add_metric(names, max(0, wait.offset - max(0, wait.position)))
         yield from (since, unread)
 
     def _has_room(self, family: Metric) -> bool:

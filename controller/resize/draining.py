@@ -5,13 +5,15 @@ partitions, unless ``delete.latest.values.when.drained`` is true. A group counts
 topic or has a member that subscribes to the topic. There must be at least one such group. If a fact is missing, the
 deletion waits for the next round. While a coordinator is loading or unavailable, all partitions wait. While a group is
 in a rebalance, every partition that the group may read waits, even if the group has committed the partition's end.
+
+If retention has emptied a partition, its owners are asked before it is removed: they may have received records that
+they have not flushed yet. ``ordered_resize.progress`` decides both.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -19,19 +21,22 @@ from anabranch.controller import view
 from anabranch.controller.context import Context
 from anabranch.controller.events import PartitionProcessed, ReplicasBehind
 from anabranch.controller.image import ClusterImage, Leftover, OffsetQuestion, TopicImage
-from anabranch.controller.resize import owners
-from anabranch.controller.resize.groups import (
-    BrokerLink,
+from anabranch.controller.resize.broker_link import BrokerLink
+from anabranch.controller.resize.readers import (
     Group,
-    UnknownGroupsError,
-    read_again,
-    read_groups,
-    unprocessed,
+    Question,
+    ask_all,
+    ask_one,
+    facts_of,
+    live_reports_count,
+    reader_of,
+    wanted_reports_count,
 )
-from anabranch.controller.resize.waits import DrainWait, Round
+from anabranch.controller.resize.waits import Round
 from anabranch.controller.topic_config import topic_values
-from anabranch.ordered_resize.explain import listed, named
+from anabranch.ordered_resize.explain import Wait, listed, named
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted
+from anabranch.ordered_resize.progress import Pair, ReadProgress, drain_wait, removal_wait
 from anabranch.ordered_resize.resize import is_stored
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -42,40 +47,69 @@ logger = structlog.get_logger(__name__)
 _REPLICAS_ANSWER_WITHIN_MS = 5_000
 
 
-def leftovers(topic: TopicImage, partitions: Container[int] | None = None) -> list[Leftover]:
-    """Draining partitions that still have records; ``partitions`` limits them."""
+class Asked(NamedTuple):
+    """A leftover about which groups are asked; ``log_start_offset`` is from its leader."""
+
+    of: Leftover
+    log_start_offset: int
+
+    @property
+    def tp(self) -> TopicPartition:
+        return self.of.tp
+
+    @property
+    def is_empty(self) -> bool:
+        return self.log_start_offset >= self.of.end_offset
+
+    @property
+    def question(self) -> Question:
+        return Question(self.tp, self.of.incarnation, 0 if self.is_empty else self.of.end_offset)
+
+    def wait(self, groups: Sequence[Group]) -> Wait | None:
+        """The wait for one of the groups; None if they are all done with the partition."""
+        pair = Pair(self.tp.partition, self.of.leader_epoch)
+        facts = facts_of(pair, self.log_start_offset, self.of.end_offset)
+        if self.is_empty:
+            return removal_wait(ReadProgress(facts, [reader_of(group, live_reports_count) for group in groups]), pair)
+        return drain_wait(ReadProgress(facts, [reader_of(group, wanted_reports_count) for group in groups]), pair)
+
+
+def leftovers(topic: TopicImage, partitions: Container[int] | None = None) -> list[Asked]:
+    """Draining partitions that have records, or that groups may not have processed; ``partitions`` limits them."""
     found = []
     for index in view.drainable(topic, partitions):
         left, ending = view.leftover(topic, index), topic.partitions[index].ending
         if left is None or ending is None:
             continue
-        if OffsetQuestion.START not in ending.asked and 0 <= ending.log_start_offset < ending.end_offset:
-            found.append(left)
+        if view.is_empty(topic, index):
+            is_left = not view.is_processed(topic, index)
+        else:
+            is_left = OffsetQuestion.START not in ending.asked and 0 <= ending.log_start_offset < ending.end_offset
+        if is_left:
+            found.append(Asked(left, ending.log_start_offset))
     return found
 
 
-def standing(image: ClusterImage, topic: TopicImage) -> dict[int, DrainWait]:
+def standing(image: ClusterImage, topic: TopicImage) -> dict[int, Wait]:
     """The waits of marked partitions for anything but groups: for a merge, a leader, or brokers with replicas."""
-    found = {}
-    merge = None if is_stored(view.snapshot_of(image, topic)) else DrainWait(f"the merge: {view.unfinished(topic)}")
+    found: dict[int, str] = {}
+    merge = "" if is_stored(view.snapshot_of(image, topic)) else f"the merge: {view.unfinished(topic)}"
     for index in view.marked(topic):
         state = topic.state(index)
         if state is not None and state.being_removed:
             away = sorted(replica for replica in topic.replicas(index) if replica not in image.brokers)
             if away:
-                found[index] = DrainWait(f"brokers {listed(away)} to delete their replicas")
-        elif merge is not None:
+                found[index] = f"brokers {listed(away)} to delete their replicas"
+        elif merge:
             found[index] = merge
         elif index < (topic.znode.wanted or 0):
-            found[index] = DrainWait(f"the resize to {topic.znode.wanted} partitions, which counts it again")
+            found[index] = f"the resize to {topic.znode.wanted} partitions, which counts it again"
         elif state is not None and state.leader < 0:
-            found[index] = DrainWait("a leader")
-    return found
+            found[index] = "a leader"
+    return {index: Wait(on=index, why=why) for index, why in found.items()}
 
 
-def waits_after(
-    image: ClusterImage, before: Mapping[TopicPartition, DrainWait], found: Round
-) -> dict[TopicPartition, DrainWait]:
+def waits_after(image: ClusterImage, before: Mapping[TopicPartition, Wait], found: Round) -> dict[TopicPartition, Wait]:
     """The waits of marked partitions after a round: the waits ``found`` in it, and the waits ``before`` that may go on.
 
     A wait for a group ends when every group has processed the partition, even before the partition is removed.
@@ -96,48 +130,31 @@ class Holders:
         self._groups: dict[TopicPartition, Group] = {}
 
     async def still_hold(
-        self, link: BrokerLink, image: ClusterImage, left: Sequence[Leftover]
-    ) -> dict[TopicPartition, DrainWait]:
-        """The waits of the partitions in ``left`` that still wait for the group of the last round.
-
-        Each group is read once.
-        """
-        asked: dict[str, Group | None] = {}
-        waits: dict[TopicPartition, DrainWait] = {}
+        self, link: BrokerLink, image: ClusterImage, left: Sequence[Asked]
+    ) -> dict[TopicPartition, Wait]:
+        """The waits of the partitions in ``left`` that still wait for the group of the last round."""
         before, self._groups = self._groups, {}
+        by_coordinator: dict[int, list[Asked]] = {}
         for leftover in left:
-            group = before.get(leftover.tp)
-            if group is None:
-                continue
-            if group.name not in asked:
-                asked[group.name] = await read_again(link, image, group)
-            again = asked[group.name]
-            if again is not None and again.may_read(leftover.tp.topic):
-                with contextlib.suppress(OSError, KafkaError, UnknownGroupsError):  # on an error all groups are read
-                    wait = await self._wait(link, image, again, leftover)
-                    if wait is not None:
-                        waits[leftover.tp] = wait
+            if leftover.tp in before:
+                by_coordinator.setdefault(before[leftover.tp].coordinator, []).append(leftover)
+        waits: dict[TopicPartition, Wait] = {}
+        for coordinator, of_coordinator in by_coordinator.items():
+            names = {before[leftover.tp].answer.group_id for leftover in of_coordinator}
+            questions = [leftover.question for leftover in of_coordinator]
+            groups = await ask_one(link, image, coordinator, names, questions)
+            for leftover in of_coordinator:
+                name = before[leftover.tp].answer.group_id
+                again = [group for group in groups.get(leftover.tp.topic, ()) if group.answer.group_id == name]
+                if again and (wait := self.wait(leftover, again)) is not None:
+                    waits[leftover.tp] = wait
         return waits
 
-    async def read_by_all(
-        self, link: BrokerLink, image: ClusterImage, groups: Sequence[Group], leftover: Leftover
-    ) -> DrainWait | None:
-        """The wait for a group that may still read the partition; None if all groups are done with it.
-
-        At least one group must read the topic. All groups are asked, even if it is already clear that some group has
-        not read the partition. The wait for a member that never reports is as long as its session timeout, and begins
-        with the first question. Because all groups are asked in the same round, these waits run at the same time.
-        """
-        reading = [group for group in groups if group.may_read(leftover.tp.topic)]
-        found: DrainWait | None = None if reading else DrainWait("a group that reads the topic")
-        for group in sorted(reading, key=lambda group: group.reads(leftover.tp.topic)):
-            found = await self._wait(link, image, group, leftover) or found
-        return found
-
-    async def _wait(self, link: BrokerLink, image: ClusterImage, group: Group, leftover: Leftover) -> DrainWait | None:
-        wait = await unprocessed(link, image, group, leftover.tp, leftover.incarnation, leftover.end_offset)
-        if wait is not None:
-            self._groups[leftover.tp] = group
+    def wait(self, leftover: Asked, groups: Sequence[Group]) -> Wait | None:
+        """The wait for one of the groups, which is remembered; None if they are all done with the partition."""
+        wait = leftover.wait(groups)
+        if wait is not None and wait.group:
+            self._groups[leftover.tp] = next(group for group in groups if group.answer.group_id == wait.group)
         return wait
 
 
@@ -148,66 +165,68 @@ async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holde
     moved or created again, and another controller may be in office. An error about one partition does not stop the
     other partitions. Raises ``ControllerMovedError``.
     """
-    waits, processed = await owners.confirm(current, link)
-    standing_waits, left = _left(current())
-    waits |= standing_waits
+    waits, left = _left(current())
+    found = Round(waits, set())
     held = await holders.still_hold(link, current().image, left)
-    waits |= held
+    waits.update(held)
     left = [leftover for leftover in left if leftover.tp not in held]
-    topics = {leftover.tp.topic for leftover in left}
-    try:
-        groups = (await read_groups(link, lambda: current().image, topics)).require_all() if left else []
-    except UnknownGroupsError as error:
-        return Round(waits | {leftover.tp: _not_learnt(error) for leftover in left}, processed)
+    if not left:
+        return found
+    groups = await ask_all(link, current().image, [leftover.question for leftover in left])
     for leftover in left:
-        try:
-            wait = await holders.read_by_all(link, current().image, groups, leftover)
-            if wait is None:
-                wait = await _delete(current, link, leftover, processed)
-        except (OSError, KafkaError, UnknownGroupsError) as error:
-            wait = _not_learnt(error)
+        if groups.unknown:
+            waits[leftover.tp] = _not_learnt(leftover, groups.unknown)
+            continue
+        wait = holders.wait(leftover, groups.of.get(leftover.tp.topic, ()))
+        if wait is None and leftover.is_empty:
+            found.processed.add(leftover.tp)
+            current().events.put(PartitionProcessed(leftover.of))
+        elif wait is None:
+            try:
+                wait = await _delete(current, link, leftover, found.processed)
+            except (OSError, KafkaError) as error:
+                wait = _not_learnt(leftover, error)
         if wait is not None:
             waits[leftover.tp] = wait
-    return Round(waits, processed)
+    return found
 
 
-def _not_learnt(error: Exception) -> DrainWait:
-    return DrainWait(f"the groups' positions: {error}")
+def _not_learnt(leftover: Asked, why: object) -> Wait:
+    return Wait(on=leftover.tp.partition, why=f"the groups' positions: {why}")
 
 
 async def _delete(
-    current: Callable[[], Context], link: BrokerLink, leftover: Leftover, processed: set[TopicPartition]
-) -> DrainWait | None:
+    current: Callable[[], Context], link: BrokerLink, leftover: Asked, processed: set[TopicPartition]
+) -> Wait | None:
     """Delete the records, if nothing has changed since the questions. Returns the wait for a broker that refuses.
 
     If the records are deleted, the partition is added to ``processed``. Raises ``ControllerMovedError``, ``OSError``,
     ``KafkaError``.
     """
     await current().store.confirm_office()
-    image = current().image
-    if Marked.of(topic_values(image, leftover.tp.topic)) is not Marked.DRAINED:
+    image, of = current().image, leftover.of
+    if Marked.of(topic_values(image, of.tp.topic)) is not Marked.DRAINED:
         return None  # the config was altered while the groups were asked
-    topic, leader = image.topics.get(leftover.tp.topic), image.brokers.get(leftover.leader)
+    topic, leader = image.topics.get(of.tp.topic), image.brokers.get(of.leader)
     if (
         topic is None
         or leader is None
         or topic.name in image.deletions
-        or leftover not in leftovers(topic, [leftover.tp.partition])
+        or leftover not in leftovers(topic, [of.tp.partition])
     ):
         return None
-    answer = (await link.ask(leader, (_deletion(leftover), None)))[0]
+    answer = (await link.ask(leader, (_deletion(of), None)))[0]
     error = answer.topics[0].partitions[0].error_code
-    if error == ErrorCode.REQUEST_TIMED_OUT and (behind := _behind(image, topic, leftover.tp.partition)):
-        current().events.put(ReplicasBehind(leftover, behind))
-        return DrainWait(
-            f"{named('broker', behind)} to delete {one_or_many(len(behind), 'its', 'their')} records: not in sync"
-        )
+    if error == ErrorCode.REQUEST_TIMED_OUT and (behind := _behind(image, topic, of.tp.partition)):
+        current().events.put(ReplicasBehind(of, behind))
+        brokers = f"{named('broker', behind)} to delete {one_or_many(len(behind), 'its', 'their')} records"
+        return Wait(on=of.tp.partition, why=f"{brokers}: not in sync")
     if error != ErrorCode.NONE:
-        return DrainWait(f"broker {leader.id} to delete its records: {ErrorCode.of(error).name}")
-    processed.add(leftover.tp)
-    current().events.put(PartitionProcessed(leftover))
-    topic_name, partition = leftover.tp
-    logger.info("resize.drained", topic=topic_name, partitions=partition, end=leftover.end_offset)
+        return Wait(on=of.tp.partition, why=f"broker {leader.id} to delete its records: {ErrorCode.of(error).name}")
+    processed.add(of.tp)
+    current().events.put(PartitionProcessed(of))
+    topic_name, partition = of.tp
+    logger.info("resize.drained", topic=topic_name, partitions=partition, end=of.end_offset)
     return None
 
 
@@ -218,33 +237,31 @@ def _behind(image: ClusterImage, topic: TopicImage, index: int) -> tuple[int, ..
     return tuple(sorted(id for id in topic.replicas(index) if id in image.brokers and id not in isr))
 
 
-def _left(context: Context) -> tuple[dict[TopicPartition, DrainWait], list[Leftover]]:
+def _left(context: Context) -> tuple[dict[TopicPartition, Wait], list[Asked]]:
     """The waits of partitions that must not be drained, and the leftovers of the partitions that may be drained."""
-    image, waits, left = context.image, dict[TopicPartition, DrainWait](), list[Leftover]()
+    image, waits, left = context.image, dict[TopicPartition, Wait](), list[Asked]()
     for name in sorted(image.topics):
         topic = image.topics[name]
         if name in image.deletions or topic.unreadable or topic.frozen or not view.marked(topic):
             continue
         for index, wait in standing(image, topic).items():
             waits[TopicPartition(name, index)] = wait
-        of_topic = leftovers(topic)
-        if not of_topic:
-            continue
         values = topic_values(image, name)
-        if Marked.of(values) is Marked.DRAINED:
-            left += of_topic
-        else:
-            waits.update({leftover.tp: _keeps(values) for leftover in of_topic})
+        for leftover in leftovers(topic):
+            if leftover.is_empty or Marked.of(values) is Marked.DRAINED:
+                left.append(leftover)
+            else:
+                waits[leftover.tp] = Wait(on=leftover.tp.partition, why=_keeps(values))
     return waits, left
 
 
-def _keeps(values: Mapping[str, Any]) -> DrainWait:
+def _keeps(values: Mapping[str, Any]) -> str:
     """The reason why the records of a drainable partition are not deleted."""
     if Marked.of(values) is Marked.EXPIRED:
-        return DrainWait("their records to expire")
+        return "their records to expire"
     if is_compacted(values):
-        return DrainWait(f"{LOSS_KEY}=true: they have the latest values of their keys")
-    return DrainWait(f"{DRAIN_KEY}=true: their records never expire")
+        return f"{LOSS_KEY}=true: they have the latest values of their keys"
+    return f"{DRAIN_KEY}=true: their records never expire"
 
 
 def _deletion(leftover: Leftover) -> DeleteRecordsRequest:

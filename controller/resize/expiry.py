@@ -8,7 +8,7 @@ records are newer than awaited records, so a warning about the awaited records i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -17,20 +17,26 @@ from anabranch.controller import list_offsets, view
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.image import ClusterImage, Hold, TopicImage
-from anabranch.controller.resize.groups import BrokerLink, Group, KnownGroups, read_groups, readers
-from anabranch.controller.resize.held_records import MAX_KEY, WAITS_KEY, held_from
+from anabranch.controller.resize.broker_link import BrokerLink
+from anabranch.controller.resize.readers import KnownGroups, Question, ask_all, commits_count, facts_of, reader_of
 from anabranch.controller.topic_config import topic_values
+from anabranch.ordered_resize.progress import KEEP_ALL, Pair, Reader, ReadProgress, retained_from
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from anabranch.protocol.generated.update_metadata import HeldRecords
 from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH
 from anabranch.protocol.types import TopicPartition
 from anabranch.zk_schemas.znode import MAX_EPOCH
 
 logger = structlog.get_logger(__name__)
+WAITS_KEY = "ordered.delivery.retention.waits"
+MAX_KEY = "ordered.delivery.retention.waits.max.ms"
+ROUNDS = 3
+"""A hold lasts for this many rounds, because one round may be late and another controller may take office."""
 ALL = MAX_EPOCH
 """An awaited epoch that stands for all records that the partition has now."""
 
@@ -44,16 +50,12 @@ class Expiring(NamedTuple):
     before: int
 
 
-def expiring(
-    groups: Sequence[Group], tp: TopicPartition, incarnation: int, log_start_offset: int, before: int
-) -> list[Expiring]:
+def expiring(readers: Sequence[Reader], tp: TopicPartition, log_start_offset: int, before: int) -> list[Expiring]:
     """The awaited records that each group has not read and that expire within the warning time."""
-    found = []
-    for group in readers(groups, tp.topic):
-        position = max(group.committed(tp, incarnation), log_start_offset)
-        if position < before:
-            found.append(Expiring(group.name, tp, position, before))
-    return found
+    pair = Pair(tp.partition, 0)
+    reading = [reader for reader in readers if reader.is_reading]
+    waits = ReadProgress(facts_of(pair, log_start_offset, before), reading).commit_waits(pair)
+    return [Expiring(wait.group, tp, max(wait.position, log_start_offset), before) for wait in waits]
 
 
 def awaited(image: ClusterImage, topic: TopicImage) -> dict[int, int]:
@@ -109,11 +111,18 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Hold]:
     expiring_in = {name: of_topic for name, of_topic in rules.items() if of_topic is not None}
     if not expiring_in:
         return []
-    groups = await read_groups(link, lambda: context.image, expiring_in)
+    questions = [
+        Question(TopicPartition(topic.name, index), topic.partitions[index].incarnation)
+        for topic in topics
+        if topic.name in expiring_in
+        for index in sorted(awaited(image, topic).keys() & topic.partitions.keys())
+    ]
+    groups = await ask_all(link, image, questions)
     found = [_Found([], [], [groups.unknown] if groups.unknown else [])]
     for topic in topics:
         of_topic = expiring_in.get(topic.name)
-        if of_topic is not None and (readers(groups.known, topic.name) or of_topic.waits):
+        is_read = any(group.answer.is_reading for group in groups.of.get(topic.name, ()))
+        if of_topic is not None and (is_read or of_topic.waits):
             found.append(await _look_at(context, link, topic, groups, of_topic))
     for why in (why for one in found for why in one.unknown):
         logger.info("retention.unread_not_known", reason=why)
@@ -148,8 +157,8 @@ async def _look_at(context: Context, link: BrokerLink, topic: TopicImage, groups
         state = topic.state(index)
         if state is not None and state.leader in context.image.brokers:
             by_leader.setdefault(state.leader, []).append(index)
-    led = {index: topic.partitions[index] for indexes in by_leader.values() for index in indexes}
-    leader_epochs = {index: partition.state.leader_epoch for index, partition in led.items() if partition.state}
+    leader_epochs = {index: state.leader_epoch for index in epochs if (state := topic.state(index)) is not None}
+    readers = [reader_of(group, commits_count) for group in groups.of.get(topic.name, ())]
     found = _Found([], [], [])
     for leader, indexes in sorted(by_leader.items()):
         offsets: dict[int, _Offsets] = {}
@@ -158,25 +167,23 @@ async def _look_at(context: Context, link: BrokerLink, topic: TopicImage, groups
         except (OSError, KafkaError) as error:
             found.unknown.append(f"broker {leader} did not report the offsets of {topic.name}: {error}")
         for index in indexes:
-            tp, incarnation, of_partition = (
-                TopicPartition(topic.name, index),
-                led[index].incarnation,
-                offsets.get(index),
-            )
+            tp, of_partition = TopicPartition(topic.name, index), offsets.get(index)
             if of_partition is not None and of_partition.awaited_end is not None:
                 before = min(of_partition.kept_from, of_partition.awaited_end)
-                found.expiring.extend(expiring(groups.known, tp, incarnation, of_partition.log_start, before))
+                found.expiring.extend(expiring(readers, tp, of_partition.log_start, before))
             if rules.waits:
-                held = held_from(groups, tp, incarnation, _awaited_offsets(of_partition))
-                found.holds.extend([] if held is None else [Hold(tp, leader_epochs[index], *held)])
+                pair = Pair(index, epochs[index])
+                kept = KEEP_ALL if groups.unknown else retained_from(_progress(readers, pair, of_partition), pair)
+                found.holds.extend([] if kept is None else [Hold(tp, leader_epochs[index], *kept)])
     return found
 
 
-def _awaited_offsets(offsets: _Offsets | None) -> range | None:
-    """The awaited offsets that exist; all offsets of the partition if the awaited end is not known."""
+def _progress(readers: Sequence[Reader], pair: Pair, offsets: _Offsets | None) -> ReadProgress:
+    """The progress up to the awaited end, or up to the end of the partition if the awaited end is not known."""
     if offsets is None:
-        return None
-    return range(offsets.log_start, offsets.high_watermark if offsets.awaited_end is None else offsets.awaited_end)
+        return ReadProgress(facts_of(pair, 0, None), readers)
+    end = offsets.high_watermark if offsets.awaited_end is None else offsets.awaited_end
+    return ReadProgress(facts_of(pair, offsets.log_start, end), readers)
 
 
 async def _ask(
@@ -222,3 +229,17 @@ def _epoch_ends(answer: object) -> dict[int, int]:
     """``{partition: end offset}`` of the partitions whose leader answered with an end."""
     partitions = [p for topic in getattr(answer, "topics", []) for p in topic.partitions]
     return {p.partition: p.end_offset for p in partitions if p.error_code == ErrorCode.NONE and p.end_offset >= 0}
+
+
+def send(context: Context, holds: Iterable[Hold]) -> None:
+    """Send each hold to the leader of the hold's epoch. A leader of a new epoch first keeps all records for a lease."""
+    for_ms = ROUNDS * context.config.retention_warning_interval_ms
+    for hold in holds:
+        found = context.image.led(hold.tp)
+        if (
+            found is not None
+            and found[3].leader_epoch == hold.leader_epoch
+            and found[3].leader in context.image.brokers
+        ):
+            held = HeldRecords(offset=hold.offset, held_ms=for_ms, group_id=hold.group)
+            context.batch.hold(found[3].leader, hold.tp, held)

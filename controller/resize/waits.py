@@ -6,33 +6,19 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from anabranch.controller.step_log import shown
-from anabranch.protocol.sentinels import NO_OFFSET
+from anabranch.ordered_resize.explain import Wait
 from anabranch.protocol.types import TopicPartition
-
-
-class DrainWait(NamedTuple):
-    """The reason why a partition is not empty or not removed yet.
-
-    ``read`` is the position of the ``group`` for which the partition waits.
-    """
-
-    why: str
-    group: str = ""
-    read: int = -1
-    end_offset: int = NO_OFFSET
 
 
 class Round(NamedTuple):
     """The results of one round of questions about marked partitions."""
 
-    waits: dict[TopicPartition, DrainWait]
+    waits: dict[TopicPartition, Wait]
     processed: set[TopicPartition]
     """The partitions that every group has processed."""
 
 
-def changed_waits(
-    before: Mapping[TopicPartition, DrainWait], now: Mapping[TopicPartition, DrainWait]
-) -> list[dict[str, str]]:
+def changed_waits(before: Mapping[TopicPartition, Wait], now: Mapping[TopicPartition, Wait]) -> list[dict[str, str]]:
     """The log fields of each wait that has begun, one entry per topic, reason and group.
 
     The progress of a group does not count as a change.
@@ -45,10 +31,10 @@ def changed_waits(
     return [_fields(why, group, tps, now) for (_, why, group), tps in begun.items()]
 
 
-def _fields(why: str, group: str, tps: list[TopicPartition], now: Mapping[TopicPartition, DrainWait]) -> dict[str, str]:
+def _fields(why: str, group: str, tps: list[TopicPartition], now: Mapping[TopicPartition, Wait]) -> dict[str, str]:
     fields = {"topic": tps[0].topic, "partitions": shown([tp.partition for tp in tps])}
     if group:
         fields["group"] = group
-        fields["read"] = ",".join(str(now[tp].read) for tp in tps)
-        fields["end"] = ",".join(str(now[tp].end_offset) for tp in tps)
+        fields["read"] = ",".join(str(now[tp].position) for tp in tps)
+        fields["end"] = ",".join(str(now[tp].offset) for tp in tps)
     return {**fields, "waits_for": why}

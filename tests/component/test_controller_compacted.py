@@ -14,7 +14,7 @@ from anabranch.protocol.generated.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from anabranch.protocol.generated.list_groups import ListGroupsRequest
+from anabranch.protocol.generated.topic_readers import TopicReadersRequest
 from anabranch.zk_schemas import paths
 from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker
 from tests.support.resize.resize_rules import TOPIC, alter, configure, finished, hold_records, resized
@@ -121,12 +121,12 @@ async def test_if_the_loss_is_accepted_marked_partitions_are_removed_once_every_
 async def test_a_topic_that_becomes_compacted_keeps_partitions_that_are_not_drained_yet(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The topic becomes compacted during a round of the drain, while the controller waits for a list of groups."""
+    """The topic becomes compacted during a round of the drain, while the controller waits for the groups."""
     caplog.set_level(logging.INFO)
     asked = trio.Event()
 
     def hold(broker: FakeBroker, request: object) -> None:
-        if broker.id == 2 and isinstance(request, ListGroupsRequest) and not asked.is_set():
+        if broker.id == 2 and isinstance(request, TopicReadersRequest) and not asked.is_set():
             broker.answering = trio.Event()
             asked.set()
 

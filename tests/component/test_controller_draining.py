@@ -9,14 +9,9 @@ import trio
 
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
-from anabranch.protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
-from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from anabranch.protocol.generated.consumer_protocol import TopicPartition as AssignedPartitions
 from anabranch.protocol.generated.delete_records import DeleteRecordsRequest
 from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from anabranch.protocol.generated.list_groups import ListGroupsRequest
-from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest
-from anabranch.protocol.message import encode_versioned
+from anabranch.protocol.generated.topic_readers import TopicReadersRequest
 from anabranch.zk_schemas import paths
 from tests.support.controller.controller_cluster import ControllerCluster, FakeBroker, Log
 from tests.support.resize.resize_rules import (
@@ -90,13 +85,13 @@ async def test_the_reason_that_delays_a_drain_is_logged_once(
     await logs_next("partitions=5 group=g read=30 end=40 waits_for=its commits")
     group[TOPIC, 5] = (40, -1)
     await logs_next("partitions=5 group=g read=8 end=40 waits_for=its flush callback")
-    cluster.brokers[2].states["g"] = "PreparingRebalance"
+    cluster.brokers[2].rebalancing.add("g")
     await logs_next("partitions=5 group=g read=40 end=40 waits_for=the end of its rebalance")
     await configure(cluster, delete_records_when_drained="false")
     await logs_next("partitions=5 waits_for=their records to expire")
     await configure(cluster, delete_records_when_drained="true")
     cluster.brokers[3].leave()
-    cluster.brokers[2].states.clear()
+    cluster.brokers[2].rebalancing.clear()
     cluster.brokers[2].positions.clear()
     await logs_next("partitions=4,5 waits_for=brokers 3 to delete their replicas")
 
@@ -121,85 +116,42 @@ async def test_nothing_is_deleted_while_no_group_reads_the_topic(
     assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
-def subscription(*topics: str) -> bytes:
-    return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
-
-
-def assigned(topic: str) -> bytes:
-    partitions = [AssignedPartitions(topic=topic, partitions=[0])]
-    return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=partitions), 1)
-
-
-@pytest.mark.parametrize("state", ["PreparingRebalance", "CompletingRebalance", "Dead"])
 async def test_nothing_is_deleted_while_it_is_unknown_which_topics_a_group_reads(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, state: str
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The group has committed nothing. A deletion of the group may fail, and then the group still exists."""
+    """The group has committed nothing."""
     caplog.set_level(logging.INFO)
     await marked_and_committed(cluster, ("g", 40))
     broker = cluster.brokers[3]
-    broker.states["h"], broker.members["h"], broker.groups["h"] = state, [(subscription(TOPIC), b"")], {}
+    broker.groups["h"], broker.topics["h"] = {}, {TOPIC}
+    broker.rebalancing.add("h")
     await trio.sleep(10)  # virtual time: several polls
     assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
     assert logged(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 waits_for=the end of its rebalance"
-    broker.states["h"] = "Stable"
+    broker.rebalancing.clear()
     await trio.sleep(10)  # virtual time: several polls
     assert logged(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 waits_for=its commits"
-    broker.states["h"], broker.members["h"] = "Stable", [(subscription("other"), b"")]
+    broker.topics["h"] = {"other"}
+    broker.unreadable.add("h")
+    await trio.sleep(10)  # virtual time: several polls
+    why = "a subscription of member h-0 that can be read"
+    assert logged(caplog)[-1] == f"partitions=4,5 group=h read=-1,-1 end=40,40 waits_for={why}"
+    broker.unreadable.clear()
     await cluster.until(lambda: finished(cluster, 4))
 
 
-async def test_a_rebalancing_group_of_another_protocol_type_delays_no_drain(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    await marked_and_committed(cluster, ("g", 40))
-    broker = cluster.brokers[3]
-    broker.states["workers"], broker.kinds["workers"], broker.groups["workers"] = "PreparingRebalance", "connect", {}
-    await cluster.until(lambda: finished(cluster, 4))
-
-
-@pytest.mark.parametrize(
-    "of_group", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE]
-)
-async def test_nothing_is_deleted_while_a_coordinator_does_not_describe_a_group(
-    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture, of_group: ErrorCode
+async def test_nothing_is_deleted_while_a_coordinator_is_loading(
+    cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     await marked_and_committed(cluster, ("g", 40))
-    cluster.brokers[3].group_errors["h"], cluster.brokers[3].groups["h"] = of_group, {}
+    cluster.brokers[1].is_loading = True
     await trio.sleep(10)  # virtual time: several polls
     assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
-    why = f"its coordinator to report its members: {of_group.name}"
-    assert logged(caplog)[-1] == f"partitions=4,5 group=h read=-1,-1 end=40,40 waits_for={why}"
-    cluster.brokers[3].group_errors.clear()
+    why = "the groups' positions: __consumer_offsets-0 has no coordinator that has answered"
+    assert logged(caplog)[-1] == f"partitions=4,5 waits_for={why}"
+    cluster.brokers[1].is_loading = False
     await cluster.until(lambda: finished(cluster, 4))
-
-
-NONSENSE = b"\x00\x01\x7f\xff\xff\xff nonsense"
-
-
-@pytest.mark.parametrize(
-    ("members", "holds"),
-    [
-        pytest.param([(subscription("other")[:-4], b"")], False, id="without owned partitions"),
-        pytest.param([(subscription(TOPIC)[:-4], b"")], True, id="of the topic, without owned partitions"),
-        pytest.param([(NONSENSE, assigned("other"))], False, id="unreadable, assigned another topic"),
-        pytest.param([(NONSENSE, assigned(TOPIC))], True, id="unreadable, assigned the topic"),
-        pytest.param([(NONSENSE, b"")], True, id="unreadable, assigned nothing"),
-        pytest.param([(b"", assigned("other")), (b"", b"")], False, id="empty, one is assigned another topic"),
-        pytest.param([(subscription("other"), b""), (NONSENSE, b"")], True, id="one of two is unreadable"),
-    ],
-)
-async def test_only_members_that_may_be_subscribed_to_the_topic_delay_its_drain(
-    cluster: ControllerCluster, autojump_clock: object, members: list[tuple[bytes, bytes]], holds: bool
-) -> None:
-    await marked_and_committed(cluster, ("g", 40))
-    cluster.brokers[3].members["foreign"], cluster.brokers[3].groups["foreign"] = members, {}
-    if not holds:
-        await cluster.until(lambda: finished(cluster, 4))
-        return
-    await trio.sleep(10)  # virtual time: several polls
-    assert cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
 async def test_a_partition_that_cannot_be_drained_does_not_delay_another(
@@ -212,23 +164,6 @@ async def test_a_partition_that_cannot_be_drained_does_not_delay_another(
     await cluster.until(lambda: cluster.brokers[1].logs[TOPIC, 5].start_offset == 40)
 
 
-async def test_groups_whose_members_may_report_are_asked_together(
-    cluster: ControllerCluster, autojump_clock: object
-) -> None:
-    """All groups are asked at once: a coordinator waits for a group's members from the first request on."""
-    await marked_and_committed(cluster, *((f"g-{number}", 40) for number in range(3)))
-    for number in range(3):
-        cluster.brokers[2].positions[f"g-{number}"] = {(TOPIC, 5): -1}
-    await cluster.until(lambda: cluster.brokers[1].logs[TOPIC, 4].start_offset == 40)
-    asked = {
-        request.group_id
-        for request in cluster.brokers[2].sent(ConsumerGroupPositionRequest)
-        for topic in request.topics
-        if any(p.partition_index == 5 for p in topic.partitions)
-    }
-    assert asked == {"g-0", "g-1", "g-2"}
-
-
 async def test_while_one_group_holds_a_partition_the_others_are_not_asked(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
@@ -239,56 +174,23 @@ async def test_while_one_group_holds_a_partition_the_others_are_not_asked(
     await trio.sleep(2)  # virtual time: one more poll finds that the group still holds 5
     seen = {broker.id: len(broker.requests) for broker in cluster.brokers.values()}
     await trio.sleep(10)  # virtual time: several polls
-    asked = [r for r in cluster.brokers[3].requests[seen[3] :] if isinstance(r, ListGroupsRequest | OffsetFetchRequest)]
-    assert not asked
-    of_holder = [r for r in cluster.brokers[2].requests[seen[2] :] if isinstance(r, OffsetFetchRequest)]
-    assert {group.group_id for request in of_holder for group in request.groups} == {"slow"}
+    assert not [r for r in cluster.brokers[3].requests[seen[3] :] if isinstance(r, TopicReadersRequest)]
+    of_holder = [r for r in cluster.brokers[2].requests[seen[2] :] if isinstance(r, TopicReadersRequest)]
+    assert {tuple(request.group_ids) for request in of_holder} == {("slow",)}
     del cluster.brokers[2].groups["slow"]
     cluster.brokers[3].groups["other-0"][TOPIC, 5] = (40, -1)
     await cluster.until(lambda: finished(cluster, 4))
 
 
-@pytest.mark.parametrize("refused", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
 async def test_a_group_that_held_a_partition_is_found_at_its_new_coordinator(
-    cluster: ControllerCluster, autojump_clock: object, refused: ErrorCode
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
-    """The group's earlier coordinator still runs, but does not list the group any more."""
+    """The group's earlier coordinator still runs, but does not name the group any more."""
     await marked_and_committed(cluster, ("slow", 39))
     await cluster.until(lambda: cluster.brokers[1].logs[TOPIC, 4].start_offset == 40)
     await trio.sleep(2)  # virtual time: one more poll finds that the group still holds 5
-    cluster.brokers[2].group_errors["slow"] = refused
     cluster.brokers[1].groups["slow"] = {**cluster.brokers[2].groups.pop("slow"), (TOPIC, 5): (40, -1)}
     await cluster.until(lambda: finished(cluster, 4))
-
-
-async def test_an_offset_fetch_names_at_most_20_groups(cluster: ControllerCluster, autojump_clock: object) -> None:
-    """A response is decoded in one piece, so a request names only few groups."""
-    await marked_and_committed(cluster, ("g", 40))
-    for number in range(50):
-        cluster.brokers[3].groups[f"other-{number}"] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (40, -1)}
-    await cluster.until(lambda: finished(cluster, 4))
-    sizes = [len(request.groups) for request in cluster.brokers[3].sent(OffsetFetchRequest)]
-    assert max(sizes) <= 20 and sum(sizes) >= 50
-
-
-async def test_groups_that_read_other_topics_are_not_asked(cluster: ControllerCluster, autojump_clock: object) -> None:
-    """The controller asks for no offsets while no group reads the topic, and never for offsets of empty partitions."""
-    for number in range(30):
-        cluster.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
-    await marked_and_committed(cluster)
-    for broker in cluster.brokers.values():
-        broker.logs[TOPIC, 4].start_offset = 40  # by retention
-    await trio.sleep(10)  # virtual time: several polls
-    assert cluster.brokers[3].sent(ListGroupsRequest) and cluster.brokers[1].logs[TOPIC, 5].start_offset == 0
-    cluster.brokers[2].groups["g"] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (40, -1)}
-    await cluster.until(lambda: finished(cluster, 4))
-    asked = [
-        group.group_id
-        for broker in cluster.brokers.values()
-        for r in broker.sent(OffsetFetchRequest)
-        for group in r.groups
-    ]
-    assert set(asked) == {"g"}
 
 
 async def test_a_committed_offset_of_an_earlier_incarnation_does_not_count(
@@ -329,7 +231,7 @@ async def test_nothing_is_deleted_while_a_group_moves_to_another_coordinator(
     groups[1]["fast"] = {(TOPIC, 5): (40, incarnation)}
 
     def fail_over(broker: FakeBroker, request: object) -> None:
-        if broker.id == 2 and isinstance(request, ListGroupsRequest):
+        if broker.id == 2 and isinstance(request, TopicReadersRequest):
             broker.leave()
             broker.answering = trio.Event()
         elif "slow" in groups[2] and broker.led().get(("__consumer_offsets", 0), (2, 0))[0] == 1:
@@ -351,7 +253,7 @@ async def test_a_recreated_partition_is_not_drained_in_place_of_the_old_one(
     asked, hold = trio.Event(), trio.Event()
 
     def hold_groups(broker: FakeBroker, request: object) -> None:
-        if broker.id == 3 and isinstance(request, ListGroupsRequest) and not asked.is_set():
+        if broker.id == 3 and isinstance(request, TopicReadersRequest) and not asked.is_set():
             asked.set()
             broker.answering = hold
 
@@ -376,7 +278,7 @@ async def test_nothing_is_deleted_from_a_partition_that_is_revived_meanwhile(
     asked, hold = trio.Event(), trio.Event()
 
     def hold_groups(broker: FakeBroker, request: object) -> None:
-        if broker.id == 3 and isinstance(request, ListGroupsRequest) and not asked.is_set():
+        if broker.id == 3 and isinstance(request, TopicReadersRequest) and not asked.is_set():
             asked.set()
             broker.answering = hold
 
@@ -515,7 +417,7 @@ async def test_an_expired_partition_is_removed_once_its_live_owner_has_processed
     """The owner's application may have delivered but unflushed records of the partition."""
     caplog.set_level(logging.INFO)
     group = cluster.brokers[2]
-    group.groups["g"], group.members["g"] = {}, [(subscription(TOPIC), b"")]
+    group.groups["g"], group.topics["g"] = {}, {TOPIC}
     group.positions["g"] = {(TOPIC, 4): 40, (TOPIC, 5): 39}
     await expired(cluster)
     await trio.sleep(10)  # virtual time: several polls
@@ -530,11 +432,12 @@ async def test_the_removal_of_an_expired_partition_waits_for_the_end_of_a_rebala
 ) -> None:
     """The positions of the group's members are unknown during a rebalance."""
     group = cluster.brokers[2]
-    group.groups["g"], group.states["g"] = {(TOPIC, 5): (7, -1)}, "PreparingRebalance"
+    group.groups["g"] = {(TOPIC, 5): (7, -1)}
+    group.rebalancing.add("g")
     await expired(cluster)
     await trio.sleep(10)  # virtual time: several polls
     assert sorted((await cluster.topic(TOPIC)).partitions) == list(range(6))
-    group.states["g"] = "Empty"
+    group.rebalancing.clear()
     await cluster.until(lambda: finished(cluster, 4))
 
 
@@ -543,7 +446,7 @@ async def test_the_removal_of_an_expired_partition_waits_for_no_group_without_me
 ) -> None:
     group = cluster.brokers[2]
     group.groups["g"] = {(TOPIC, 5): (7, -1)}
-    group.groups["elsewhere"], group.members["elsewhere"] = {}, [(subscription("other"), b"")]
+    group.groups["elsewhere"], group.topics["elsewhere"] = {}, {"other"}
     group.positions["elsewhere"] = {(TOPIC, 5): 3}
     await expired(cluster)
     await cluster.until(lambda: finished(cluster, 4))

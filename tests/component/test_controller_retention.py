@@ -80,15 +80,14 @@ async def test_a_deleted_group_holds_nothing(cluster: ControllerCluster, autojum
     assert await held(cluster) == {}
 
 
-@pytest.mark.parametrize("error", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE])
 async def test_everything_is_held_while_a_coordinator_does_not_answer(
-    cluster: ControllerCluster, autojump_clock: object, error: ErrorCode
+    cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     await split(cluster, done=READ)
     assert await held(cluster) == {}
-    cluster.brokers[3].group_errors["h"], cluster.brokers[3].groups["h"] = error, {}
+    cluster.brokers[2].is_loading = True
     assert await held(cluster) == {0: {(0, "")}, 1: {(0, "")}}
-    cluster.brokers[3].group_errors.clear()
+    cluster.brokers[2].is_loading = False
     assert await held(cluster) == {}
 
 
@@ -97,9 +96,10 @@ async def test_a_group_in_its_first_rebalance_holds_everything(
 ) -> None:
     await split(cluster, done=READ)
     broker = cluster.brokers[3]
-    broker.groups["new"], broker.members["new"], broker.states["new"] = {}, [], "PreparingRebalance"
+    broker.groups["new"] = {}
+    broker.rebalancing.add("new")
     assert await held(cluster) == {0: {(0, "")}, 1: {(0, "")}}
-    broker.states["new"] = "Stable"
+    broker.rebalancing.clear()
     broker.groups["new"] = {(TOPIC, index): (20, -1) for index in range(6)}
     assert await held(cluster) == {0: {(20, "new")}, 1: {(20, "new")}}
 

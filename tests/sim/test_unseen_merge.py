@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import trio
 
-from anabranch.broker.coordinator import position_poll
+from anabranch.broker.coordinator import position_poll, readers
 from anabranch.client import Consumer
 from anabranch.client.cluster import TopicInfo
 from anabranch.client.group.coordinator_link import CoordinatorLink
@@ -430,7 +430,8 @@ async def _violations(scenario: MergeScenario, patch: Patch) -> list[str]:
 
 
 def no_owner_is_asked_to_flush(patch: Patch) -> None:
-    patch.setattr(position_poll, "ask_owners", lambda *_: None)
+    for module in (position_poll, readers):
+        patch.setattr(module, "ask_owners", lambda *_: None)
 
 
 def members_without_a_poll_are_not_waited_for(patch: Patch) -> None:
@@ -441,7 +442,8 @@ def members_without_a_poll_are_not_waited_for(patch: Patch) -> None:
         if group.positions.without_poll is not None:
             ask(turn, group, wanted)
 
-    patch.setattr(position_poll, "ask_owners", ask_owners)
+    for module in (position_poll, readers):
+        patch.setattr(module, "ask_owners", ask_owners)
 
 
 def a_removed_partition_needs_no_load(patch: Patch) -> None:

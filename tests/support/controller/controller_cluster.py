@@ -14,23 +14,11 @@ from anabranch.controller.process import run
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.framing import ServerConnection, encode_response
 from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
-from anabranch.protocol.generated.consumer_group_position import (
-    ConsumerGroupPositionRequest,
-    ConsumerGroupPositionResponse,
-    ConsumerGroupPositionResponsePartition,
-    ConsumerGroupPositionResponseTopic,
-)
 from anabranch.protocol.generated.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
-)
-from anabranch.protocol.generated.describe_groups import (
-    DescribedGroup,
-    DescribedGroupMember,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
 )
 from anabranch.protocol.generated.leader_and_isr import (
     LeaderAndIsrPartitionError,
@@ -38,20 +26,12 @@ from anabranch.protocol.generated.leader_and_isr import (
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
 )
-from anabranch.protocol.generated.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from anabranch.protocol.generated.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
-)
-from anabranch.protocol.generated.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopics,
 )
 from anabranch.protocol.generated.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -60,6 +40,15 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from anabranch.protocol.generated.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
+from anabranch.protocol.generated.topic_readers import (
+    TopicReadersRequest,
+    TopicReadersRequestTopic,
+    TopicReadersResponse,
+    TopicReadersResponseCoordinator,
+    TopicReadersResponseGroup,
+    TopicReadersResponsePartition,
+    TopicReadersResponseTopic,
+)
 from anabranch.protocol.generated.update_metadata import (
     AppendedBytesOfTopic,
     StockProducersOfTopic,
@@ -67,8 +56,9 @@ from anabranch.protocol.generated.update_metadata import (
     UpdateMetadataResponse,
 )
 from anabranch.protocol.sentinels import NO_TIMESTAMP
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.runtime.channel import Channel
-from anabranch.runtime.env import Env, NoNodeError, Stream
+from anabranch.runtime.env import Env, NoNodeError, SessionState, Stream
 from anabranch.runtime.sim_clock import SimClock
 from anabranch.runtime.sim_network import SimFabric
 from anabranch.runtime.sim_zk import FakeSession, FakeZk
@@ -97,18 +87,17 @@ class FakeBroker:
         """Whether the broker has forgotten the log ends of deleted replicas."""
         self.groups: dict[str, dict[tuple[str, int], tuple[int, int]]] = {}
         """The commits of the broker's groups: ``{(topic, partition): (offset, incarnation)}``."""
-        self.members: dict[str, list[tuple[bytes, bytes]]] = {}
-        """The subscription and assignment of each member of groups with subscriptions."""
-        self.kinds: dict[str, str] = {}
-        """The protocol types of groups that are not consumer groups."""
+        self.topics: dict[str, set[str]] = {}
+        """The topics to which the members of groups subscribe."""
+        self.unreadable: set[str] = set()
+        """Groups with a member whose subscription cannot be read."""
         self.has_no_room = False
         """Whether its log dir is full, so that it cannot follow to the offset up to which records are deleted."""
         self.keeps: set[tuple[str, int]] = set()
         """Partitions for which the broker closes the connection instead of deleting records."""
-        self.group_errors: dict[str, ErrorCode] = {}
-        """The errors of responses to DescribeGroups."""
-        self.states: dict[str, str] = {}
-        """The states of groups; other groups are stable."""
+        self.is_loading = False
+        """Whether it answers for no partition of the offsets topic that it leads."""
+        self.rebalancing: set[str] = set()
         self.positions: dict[str, dict[tuple[str, int], int]] = {}
         """The groups' positions in partitions that members wait for: ``{(topic, partition): position}``."""
         self.stock_producers: dict[str, tuple[int, int]] = {}
@@ -224,15 +213,8 @@ class FakeBroker:
             return self._offsets(request)
         if isinstance(request, OffsetForLeaderEpochRequest):
             return self._epoch_ends(request)
-        if isinstance(request, ListGroupsRequest):
-            listed = [name for name in self.groups if self._may_read(name, request.readers_of)]
-            return ListGroupsResponse(groups=[ListedGroup(group_id=name) for name in listed])
-        if isinstance(request, OffsetFetchRequest):
-            return OffsetFetchResponse(groups=[self._committed(group.group_id) for group in request.groups])
-        if isinstance(request, DescribeGroupsRequest):
-            return DescribeGroupsResponse(groups=[self._described(name) for name in request.groups])
-        if isinstance(request, ConsumerGroupPositionRequest):
-            return self._positions(request)
+        if isinstance(request, TopicReadersRequest):
+            return self._readers(request)
         if isinstance(request, DeleteRecordsRequest):
             return self._deleted(request)
         assert isinstance(request, StopReplicaRequest)
@@ -249,63 +231,59 @@ class FakeBroker:
             ]
         )
 
-    def _may_read(self, name: str, topics: Sequence[str]) -> bool:
-        """Whether the group may read one of the topics. A group with members, a state or an error may read all."""
-        is_open = name in self.members or name in self.states or name in self.group_errors
-        return not topics or is_open or any(topic in topics for topic, _ in self.groups[name])
-
-    def _described(self, name: str) -> DescribedGroup:
-        """Describe a group as a coordinator does. Only a stable group shows its members; an absent group is dead."""
-        state = self.states.get(name, "Stable" if name in self.groups else "Dead")
-        members = self.members.get(name)
-        return DescribedGroup(
-            error_code=self.group_errors.get(name, ErrorCode.NONE),
-            group_id=name,
-            group_state=state,
-            protocol_type=self.kinds.get(name, "" if members is None else "consumer"),
-            members=[
-                DescribedGroupMember(
-                    member_id=f"{name}-{number}",
-                    member_metadata=subscription if state == "Stable" else b"",
-                    member_assignment=assignment if state == "Stable" else b"",
+    def _readers(self, request: TopicReadersRequest) -> TopicReadersResponse:
+        """The groups that may read topics, as a coordinator of the offsets partitions led here answers."""
+        led = [p for (topic, p), (leader, _) in self.led().items() if topic == OFFSETS_TOPIC and leader == self.id]
+        silent = self.is_loading or self.session is None or self.session.state is not SessionState.CONNECTED
+        return TopicReadersResponse(
+            coordinators=[TopicReadersResponseCoordinator(partition_index=p) for p in led if not silent],
+            topics=[
+                TopicReadersResponseTopic(
+                    name=topic.name,
+                    groups=[
+                        self._reader(name, topic)
+                        for name in self.groups
+                        if self._may_read(name, topic.name) and (not request.group_ids or name in request.group_ids)
+                    ],
                 )
-                for number, (subscription, assignment) in enumerate(members or [])
+                for topic in request.topics
             ],
+        )
+
+    def _may_read(self, name: str, topic: str) -> bool:
+        return name in self.unreadable | self.rebalancing or self._reads(name, topic)
+
+    def _reads(self, name: str, topic: str) -> bool:
+        is_subscribed = name not in self.rebalancing and topic in self.topics.get(name, ())
+        return is_subscribed or any(of == topic for of, _ in self.groups[name])
+
+    def _reader(self, name: str, topic: TopicReadersRequestTopic) -> TopicReadersResponseGroup:
+        """One group. No member waits for a partition that is not in ``positions``."""
+        partitions = []
+        for asked in topic.questions:
+            offset, incarnation = self.groups[name].get((topic.name, asked.partition_index), (-1, -1))
+            position = self.positions.get(name, {}).get((topic.name, asked.partition_index))
+            partitions.append(
+                TopicReadersResponsePartition(
+                    partition_index=asked.partition_index,
+                    committed_offset=offset if incarnation in (-1, asked.incarnation) else -1,
+                    position=-1 if position is None else position,
+                    need_position=position is not None,
+                    is_reported=position is not None and topic.name in self.topics.get(name, ()),
+                )
+            )
+        return TopicReadersResponseGroup(
+            group_id=name,
+            is_reading=self._reads(name, topic.name),
+            has_committed=any(of == topic.name for of, _ in self.groups[name]),
+            is_settled=name not in self.rebalancing,
+            unreadable_member=f"{name}-0" if name in self.unreadable else "",
+            partitions=partitions,
         )
 
     def _end_of_deleted(self, topic: str, partition: int) -> int:
         log = self.logs.get((topic, partition))
         return -1 if log is None or self.forgets_ends else log.end_offset
-
-    def _committed(self, name: str) -> OffsetFetchResponseGroup:
-        topics = [
-            OffsetFetchResponseTopics(
-                name=topic,
-                partitions=[
-                    OffsetFetchResponsePartitions(partition_index=index, committed_offset=offset, incarnation=czxid)
-                ],
-            )
-            for (topic, index), (offset, czxid) in self.groups.get(name, {}).items()
-        ]
-        return OffsetFetchResponseGroup(group_id=name, topics=topics)
-
-    def _positions(self, request: ConsumerGroupPositionRequest) -> ConsumerGroupPositionResponse:
-        """The positions of a group; no member waits in a group that is not in ``positions``."""
-        topics = []
-        for topic in request.topics:
-            found = []
-            for asked in topic.partitions:
-                position = self.positions.get(request.group_id, {}).get((topic.name, asked.partition_index))
-                found.append(
-                    ConsumerGroupPositionResponsePartition(
-                        partition_index=asked.partition_index,
-                        need_position=position is not None,
-                        position=-1 if position is None else position,
-                        awaits_report=position is not None,
-                    )
-                )
-            topics.append(ConsumerGroupPositionResponseTopic(name=topic.name, partitions=found))
-        return ConsumerGroupPositionResponse(topics=topics)
 
     def _deleted(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         """Raise the log start on every broker, because all have replicas of the partition."""

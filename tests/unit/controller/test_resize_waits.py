@@ -9,8 +9,9 @@ import pytest
 from anabranch.controller.events import PartitionProcessed, ReplicasBehind
 from anabranch.controller.image import ClusterImage, Ending, Leftover
 from anabranch.controller.resize import draining, ends
-from anabranch.controller.resize.waits import DrainWait, Round, changed_waits
+from anabranch.controller.resize.waits import Round, changed_waits
 from anabranch.ordered_resize import resize
+from anabranch.ordered_resize.explain import Wait
 from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 from tests.support.controller.decisions import context_of
@@ -18,9 +19,9 @@ from tests.support.controller.topic_images import image_of, resized
 from tests.support.resize.resized_topic import Topic
 
 T3, T4, T5, U1 = TopicPartition("t", 3), TopicPartition("t", 4), TopicPartition("t", 5), TopicPartition("u", 1)
-COMMIT = DrainWait("its commits", "g", 3, 40)
-NOBODY = DrainWait("a group that reads the topic")
-DELETES = DrainWait("brokers 3 to delete their replicas")
+COMMIT = Wait(why="its commits", group="g", position=3, offset=40)
+NOBODY = Wait(why="a group that reads the topic")
+DELETES = Wait(why="brokers 3 to delete their replicas")
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ DELETES = DrainWait("brokers 3 to delete their replicas")
         ({}, {}, []),
         ({}, {T5: COMMIT}, ["topic=t partitions=5 group=g read=3 end=40 waits_for=its commits"]),
         ({T5: COMMIT}, {T5: COMMIT}, []),
-        ({T5: COMMIT}, {T5: COMMIT._replace(read=30)}, []),
+        ({T5: COMMIT}, {T5: COMMIT._replace(position=30)}, []),
         ({T5: COMMIT}, {}, []),
         (
             {T5: COMMIT},
@@ -38,17 +39,17 @@ DELETES = DrainWait("brokers 3 to delete their replicas")
         ),
         (
             {T5: COMMIT},
-            {T5: COMMIT._replace(why="its flush callback", read=-1)},
+            {T5: COMMIT._replace(why="its flush callback", position=-1)},
             ["topic=t partitions=5 group=g read=-1 end=40 waits_for=its flush callback"],
         ),
         (
             {T5: COMMIT},
-            {T4: COMMIT._replace(read=7), T5: COMMIT},
+            {T4: COMMIT._replace(position=7), T5: COMMIT},
             ["topic=t partitions=4 group=g read=7 end=40 waits_for=its commits"],
         ),
         (
             {},
-            {U1: NOBODY, T5: COMMIT, T4: COMMIT._replace(read=7, end_offset=9)},
+            {U1: NOBODY, T5: COMMIT, T4: COMMIT._replace(position=7, offset=9)},
             [
                 "topic=t partitions=4,5 group=g read=7,3 end=9,40 waits_for=its commits",
                 "topic=u partitions=1 waits_for=a group that reads the topic",
@@ -58,7 +59,7 @@ DELETES = DrainWait("brokers 3 to delete their replicas")
     ids=["nothing", "first", "same", "reads-on", "done", "another-group", "another-reason", "one-more", "together"],
 )
 def test_each_new_reason_is_logged_once(
-    before: dict[TopicPartition, DrainWait], now: dict[TopicPartition, DrainWait], lines: list[str]
+    before: dict[TopicPartition, Wait], now: dict[TopicPartition, Wait], lines: list[str]
 ) -> None:
     assert [
         " ".join(f"{key}={value}" for key, value in fields.items()) for fields in changed_waits(before, now)
@@ -77,7 +78,7 @@ def test_each_new_reason_is_logged_once(
     ids=["nothing-learnt", "processed", "another-reason", "removed", "not-marked-any-more"],
 )
 def test_a_partition_that_every_group_has_processed_waits_for_none(
-    processed: set[int], found: dict[TopicPartition, DrainWait], after: dict[TopicPartition, DrainWait]
+    processed: set[int], found: dict[TopicPartition, Wait], after: dict[TopicPartition, Wait]
 ) -> None:
     """The partition may stay for a while, because the highest marked partition is removed first."""
     topic = image_of(resized(4, 6, 4))

@@ -33,7 +33,7 @@ from anabranch.client.net.connections import Connections, ConnectionSettings
 from anabranch.command_error import CommandError
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.image import LiveBroker
-from anabranch.controller.resize.groups import BrokerLink
+from anabranch.controller.resize.broker_link import BrokerLink
 from anabranch.controller.senders import Senders
 from anabranch.local import cluster as local_cluster
 from anabranch.protocol.errors import KafkaError
@@ -191,7 +191,7 @@ CLIENTS = {
     "broker/link/broker_connections.py": broker_connections,
     "broker/replication/fetcher.py": replica_fetcher,
     "controller/senders.py": senders,
-    "controller/resize/groups.py": broker_link,
+    "controller/resize/broker_link.py": broker_link,
     "client/net/connections.py": client_connections,
     "client/producer/sender.py": producer,
     "client/consumer/fetcher.py": consumer,

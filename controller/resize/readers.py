@@ -1,0 +1,156 @@
+"""Asks coordinators which groups may read topics, and how far they have read (TopicReaders)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from anabranch.controller.image import ClusterImage
+from anabranch.controller.resize.broker_link import BrokerLink
+from anabranch.ordered_resize.facts import Facts, Lineage
+from anabranch.ordered_resize.progress import Pair, Reader
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.generated.topic_readers import (
+    TopicReadersRequest,
+    TopicReadersRequestQuestion,
+    TopicReadersRequestTopic,
+    TopicReadersResponse,
+    TopicReadersResponseGroup,
+    TopicReadersResponsePartition,
+)
+from anabranch.protocol.topic_names import OFFSETS_TOPIC
+from anabranch.protocol.types import TopicPartition
+
+NOT_ASKED = -1
+"""The owners of the partition are not asked for their positions."""
+
+
+class Question(NamedTuple):
+    """A question about one incarnation of a partition.
+
+    The owner is asked for its position if the group has committed ``ask_from``; 0: in any case.
+    """
+
+    tp: TopicPartition
+    incarnation: int
+    ask_from: int = NOT_ASKED
+
+
+class Group(NamedTuple):
+    """A group that may read a topic, as ``coordinator`` answered."""
+
+    coordinator: int
+    answer: TopicReadersResponseGroup
+
+
+class KnownGroups(NamedTuple):
+    """The groups that may read each topic. ``unknown`` is the reason why there may be more; "" if these are all."""
+
+    of: Mapping[str, Sequence[Group]]
+    unknown: str = ""
+
+
+async def ask_all(link: BrokerLink, image: ClusterImage, questions: Collection[Question]) -> KnownGroups:
+    """The groups that may read the topics of ``questions``.
+
+    Groups may be missing if a coordinator is loading or does not answer. An answer proves for which partitions of the
+    offsets topic the broker was the coordinator after the question.
+    """
+    offsets = image.topics.get(OFFSETS_TOPIC)
+    found: dict[str, list[Group]] = {}
+    if offsets is None:
+        return KnownGroups(found)
+    unknown, silent = "", set(offsets.znode.partitions)
+    for broker_id in sorted(image.brokers):
+        try:
+            answer = await _ask(link, image, broker_id, questions)
+        except (OSError, KafkaError) as error:
+            unknown = unknown or str(error)
+            continue
+        silent -= {coordinator.partition_index for coordinator in answer.coordinators}
+        for topic in answer.topics:
+            found.setdefault(topic.name, []).extend(Group(broker_id, group) for group in topic.groups)
+    if silent and not unknown:
+        unknown = f"{OFFSETS_TOPIC}-{min(silent)} has no coordinator that has answered"
+    return KnownGroups(found, unknown)
+
+
+async def ask_one(
+    link: BrokerLink, image: ClusterImage, coordinator: int, group_ids: Collection[str], questions: Iterable[Question]
+) -> Mapping[str, Sequence[Group]]:
+    """What one coordinator answers about some of its groups, by topic; nothing if it does not answer."""
+    try:
+        answer = await _ask(link, image, coordinator, questions, group_ids)
+    except (OSError, KafkaError):
+        return {}
+    return {topic.name: [Group(coordinator, group) for group in topic.groups] for topic in answer.topics}
+
+
+async def _ask(
+    link: BrokerLink,
+    image: ClusterImage,
+    broker_id: int,
+    questions: Iterable[Question],
+    group_ids: Collection[str] = (),
+) -> TopicReadersResponse:
+    """Raises ``OSError``, ``KafkaError``."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise ConnectionError(f"broker {broker_id} is not live")
+    topics: dict[str, list[TopicReadersRequestQuestion]] = {}
+    for (topic, index), incarnation, ask_from in questions:
+        asked = TopicReadersRequestQuestion(partition_index=index, incarnation=incarnation, ask_from=ask_from)
+        topics.setdefault(topic, []).append(asked)
+    request = TopicReadersRequest(
+        topics=[TopicReadersRequestTopic(name=name, questions=asked) for name, asked in topics.items()],
+        group_ids=sorted(group_ids),
+    )
+    answer: TopicReadersResponse = (await link.ask(broker, (request, None)))[0]
+    return answer
+
+
+Reports: TypeAlias = Callable[[TopicReadersResponsePartition], bool]
+"""Whether the report of a partition's owner counts, not the commit."""
+
+
+def commits_count(_partition: TopicReadersResponsePartition) -> bool:
+    return False
+
+
+def wanted_reports_count(partition: TopicReadersResponsePartition) -> bool:
+    """A report counts if a member waits for the position, or may wait for it. Else the members keep no order."""
+    return partition.need_position or partition.position >= 0
+
+
+def live_reports_count(partition: TopicReadersResponsePartition) -> bool:
+    """A report counts if a live member subscribes to the topic and may report."""
+    return partition.is_reported
+
+
+def reader_of(group: Group, is_reported: Reports) -> Reader:
+    """The group as ``ordered_resize`` judges it."""
+    answer = group.answer
+    reported = {p.partition_index: p.position for p in answer.partitions if answer.is_settled and is_reported(p)}
+    commits = {p.partition_index: p.committed_offset for p in answer.partitions if p.committed_offset >= 0}
+    known = {p: position for p, position in reported.items() if position >= 0}
+    unreadable = answer.unreadable_member
+    return Reader(
+        answer.group_id,
+        positions={p: at for p, at in commits.items() if p not in reported} | known,
+        reporting=frozenset(reported),
+        commits=commits,
+        is_reading=answer.is_reading,
+        has_committed=answer.has_committed,
+        is_settled=answer.is_settled,
+        missing=f"a subscription of member {unreadable} that can be read" if unreadable else "",
+    )
+
+
+def facts_of(pair: Pair, log_start: int, end: int | None) -> Facts:
+    """The facts about one partition; ``end`` is the end of the pair, None if it is not known."""
+    facts = Facts()
+    facts.on_lineage(pair.partition, Lineage(pair.epoch))
+    facts.on_log_start(pair.partition, log_start)
+    if end is not None:
+        facts.on_end(pair.partition, pair.epoch, end)
+    return facts
