@@ -1,7 +1,7 @@
 """The environment of a process: protocols for clock, network, storage, ZooKeeper and randomness.
 
 Every process is ``async def run(config, env)``. The real implementations are in ``real_trio`` (broker, controller),
-``real_anyio`` (client) and ``zk_kazoo``; the simulated implementations are in ``sim_*``. One contract suite tests real
+``real_anyio`` (client) and ``zk_kazoo``; the simulated implementations are in ``sim/``. One contract suite tests real
 and simulated implementations. This module imports no implementation.
 """
 

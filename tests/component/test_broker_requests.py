@@ -38,10 +38,10 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.protocol.records import iter_batches
 from anabranch.runtime.channel import Channel
-from anabranch.runtime.sim_zk import FakeZk
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.controller import ControllerZnode
+from sim.zk import FakeZk
 from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S, OneBroker, one_broker
 
 pytestmark = pytest.mark.trio

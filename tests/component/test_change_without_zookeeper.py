@@ -22,7 +22,7 @@ from anabranch.protocol.generated.incremental_alter_configs import IncrementalAl
 from anabranch.protocol.generated.init_producer_id import InitProducerIdRequest
 from anabranch.protocol.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
 from anabranch.protocol.generated.update_features import UpdateFeaturesRequest
-from anabranch.runtime.sim_zk import FakeSession
+from sim.zk import FakeSession
 from tests.support.broker.broker_harness import one_broker
 
 TOPIC = {"resource_type": 2, "resource_name": "t"}

@@ -12,9 +12,9 @@ from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTop
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.runtime.env import CreateOp, NoNodeError
-from anabranch.runtime.sim_zk import FakeZk
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.controller import ControllerZnode, decode_controller_epoch
+from sim.zk import FakeZk
 from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio

@@ -7,9 +7,9 @@ import trio
 
 from anabranch.broker.link.registered_controllers import RegisteredControllers
 from anabranch.controller.registration import Registration
-from anabranch.runtime.sim_zk import FakeSession, FakeZk
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.controller import ControllerZnode
+from sim.zk import FakeSession, FakeZk
 from tests.support.controller.controller_cluster import ControllerCluster
 
 pytestmark = pytest.mark.trio

@@ -7,8 +7,8 @@ import trio
 
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
-from anabranch.runtime.sim_clock import SimClock
 from anabranch.zk_schemas import paths
+from sim.clock import SimClock
 from tests.support.controller.controller_cluster import ControllerCluster, Log
 from tests.support.resize.resize_rules import BROKERS, TOPIC, configure, resized
 

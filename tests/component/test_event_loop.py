@@ -57,7 +57,7 @@ from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRe
 from anabranch.protocol.records import RecordBatch, iter_batches, set_base_offset
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_trio import RealNetwork
-from anabranch.runtime.sim_zk import FakeZk
+from sim.zk import FakeZk
 from tests.support.broker.broker_harness import OneBroker, one_broker
 from tests.support.broker.loop_probe import LoopProbe
 from tests.support.broker.replica_cluster import KEY, ReplicaCluster

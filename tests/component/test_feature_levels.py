@@ -22,7 +22,6 @@ from anabranch.protocol.generated.offset_commit import (
 )
 from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from anabranch.protocol.records import iter_batches
-from anabranch.runtime.sim_zk import FakeZk
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.features import (
     CONSUMER_OFFSETS_TOPIC_SCHEMA,
@@ -31,6 +30,7 @@ from anabranch.zk_schemas.features import (
     FeaturesStatus,
     FinalizedFeature,
 )
+from sim.zk import FakeZk
 from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
 
 pytestmark = pytest.mark.trio

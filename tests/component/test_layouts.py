@@ -32,12 +32,12 @@ from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.os_files import OsStorage
-from anabranch.runtime.sim_zk import FakeSession, FakeZk
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
+from sim.zk import FakeSession, FakeZk
 from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S
 from tests.support.log.batches import build_control_batch
 from tests.support.resize.resized_broker import (

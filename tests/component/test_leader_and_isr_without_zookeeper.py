@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
-from anabranch.runtime.sim_zk import FakeSession
+from sim.zk import FakeSession
 from tests.support.broker.broker_harness import BROKER_ID, one_broker
 
 pytestmark = pytest.mark.trio

@@ -21,9 +21,9 @@ from anabranch.protocol.generated.offset_fetch import (
 from anabranch.protocol.message import read_version
 from anabranch.protocol.records import iter_batches
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
-from anabranch.runtime.sim_zk import FakeZk
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, Features, FinalizedFeature
+from sim.zk import FakeZk
 from tests.support.broker.broker_harness import DEADLINE_S, OneBroker, one_broker
 
 pytestmark = pytest.mark.trio

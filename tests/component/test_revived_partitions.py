@@ -22,7 +22,7 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
 from anabranch.protocol.records import iter_batches
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
-from anabranch.runtime.sim_zk import FakeZk
+from sim.zk import FakeZk
 from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S
 from tests.support.log.batches import build_control_batch
 from tests.support.resize.resized_broker import (

@@ -19,7 +19,7 @@ from anabranch.protocol.generated.stop_replica import (
     StopReplicaTopicV1,
 )
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.sim_zk import FakeZk
+from sim.zk import FakeZk
 from tests.support.broker.broker_harness import OneBroker, one_broker
 from tests.support.resize.resized_broker import FIRST, TOPIC_ID, Broker, broker_of, produce_request
 

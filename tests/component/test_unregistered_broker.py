@@ -22,11 +22,11 @@ from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.env import Env, ZkOp
-from anabranch.runtime.sim_clock import SimClock
-from anabranch.runtime.sim_network import SimFabric
-from anabranch.runtime.sim_storage import SimDisk
-from anabranch.runtime.sim_zk import FakeZk
 from anabranch.zk_schemas import paths
+from sim.clock import SimClock
+from sim.network import SimFabric
+from sim.storage import SimDisk
+from sim.zk import FakeZk
 
 pytestmark = pytest.mark.trio
 

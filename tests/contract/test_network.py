@@ -15,9 +15,9 @@ import trio
 
 from anabranch.runtime import real_anyio, real_trio
 from anabranch.runtime.env import File, Network, Stream
-from anabranch.runtime.sim_network import SimFabric
-from anabranch.runtime.sim_scheduler import run_deterministic
-from anabranch.runtime.sim_storage import SimDisk
+from sim.network import SimFabric
+from sim.scheduler import run_deterministic
+from sim.storage import SimDisk
 
 HOST = "127.0.0.1"
 DEADLINE_S = 10.0

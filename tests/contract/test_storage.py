@@ -15,7 +15,7 @@ import trio.testing
 
 from anabranch.runtime.env import Storage
 from anabranch.runtime.real_trio import RealStorage
-from anabranch.runtime.sim_storage import SimDisk
+from sim.storage import SimDisk
 
 START_MS = 1_500_000_000_000
 

@@ -28,9 +28,9 @@ from anabranch.runtime.env import (
     ZkSessionExpiredError,
     ZkStore,
 )
-from anabranch.runtime.sim_zk import FakeZk
 from anabranch.runtime.zk_kazoo import KazooZk, open_zk
 from anabranch.runtime.zk_requests import request_bytes
+from sim.zk import FakeZk
 from tests.contract.zookeepers import SESSION_TIMEOUT_MS, TICK_TIME_MS
 
 DEADLINE_S = 10.0

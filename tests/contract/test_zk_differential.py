@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from anabranch.runtime.env import CheckOp, CreateOp, DeleteOp, SetOp, ZkError, ZkOp, ZkStore
-from anabranch.runtime.sim_zk import FakeZk
 from anabranch.runtime.zk_kazoo import open_zk
+from sim.zk import FakeZk
 from tests.contract.zookeepers import SESSION_TIMEOUT_MS
 
 PATHS = ["/a", "/b", "/a/x", "/a/y", "/b/x", "/a/x/deep", "/c/d/e"]

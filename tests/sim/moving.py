@@ -22,7 +22,7 @@ from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
-from anabranch.runtime.sim_scheduler import run_deterministic
+from sim.scheduler import run_deterministic
 from tests.history.checks import check_history
 from tests.sim.faults import BROKERS, CONTROLLERS, Faults, partition_states, wait_until_whole
 from tests.sim.recording import Recorder, log_end, replica_events, stored_values

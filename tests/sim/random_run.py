@@ -9,7 +9,7 @@ import trio
 
 from anabranch.ordered_resize.marked import DRAIN_KEY
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.sim_scheduler import run_deterministic
+from sim.scheduler import run_deterministic
 from tests.history.checks import check_history
 from tests.history.events import Drained, Event
 from tests.history.index import Violation

@@ -20,7 +20,7 @@ from anabranch.protocol.generated.join_group import JoinGroupRequest
 from anabranch.protocol.generated.offset_commit import OffsetCommitRequest
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.sim_storage import SimDisk, SimStorage
+from sim.storage import SimDisk, SimStorage
 from tests.history.events import (
     UNKNOWN,
     Event,

@@ -23,9 +23,9 @@ from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRe
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
-from anabranch.runtime.sim_scheduler import run_deterministic
 from anabranch.zk_schemas.partition_state import Layout, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
+from sim.scheduler import run_deterministic
 from tests.history.checks import check_history
 from tests.history.events import Acked, Drained, LayoutAsked, NotWritten, Sent
 from tests.sim.faults import BROKERS, CONTROLLERS, wait_until_whole

@@ -1,6 +1,6 @@
 """A whole cluster in one trio loop: controllers, brokers and clients on a simulated network, disks and ZooKeeper.
 
-Use ``runtime.sim_scheduler.run_deterministic`` for a run. All randomness follows from the seed, so a run is repeatable.
+Use ``sim.scheduler.run_deterministic`` for a run. All randomness follows from the seed, so a run is repeatable.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from anabranch.broker.process import run as run_broker
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.process import run as run_controller
 from anabranch.runtime.env import Env, SessionState
-from anabranch.runtime.sim_clock import SimClock
-from anabranch.runtime.sim_network import SimFabric
-from anabranch.runtime.sim_scheduler import SimTasks
-from anabranch.runtime.sim_storage import SimDisk, SimStorage
-from anabranch.runtime.sim_zk import FakeSession, FakeZk
 from anabranch.zk_schemas import paths
+from sim.clock import SimClock
+from sim.network import SimFabric
+from sim.scheduler import SimTasks
+from sim.storage import SimDisk, SimStorage
+from sim.zk import FakeSession, FakeZk
 
 BROKER_PORT = 9092
 CONTROLLER_PORT = 9090

@@ -19,8 +19,8 @@ from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.ordered_resize.marked import Marked
 from anabranch.protocol.key_placement import MOVED_HEADER
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.sim_scheduler import run_deterministic
 from anabranch.zk_schemas.partition_state import LineageEntry
+from sim.scheduler import run_deterministic
 from tests.history import promise_checks, resize_checks
 from tests.history.events import Acked, Sent
 from tests.history.index import History

@@ -20,7 +20,7 @@ import trio
 import anabranch
 from anabranch.client import Admin, NewTopic, Producer
 from anabranch.client.producer.partitioner import cached_hash, cached_place
-from anabranch.runtime.sim_scheduler import run_deterministic
+from sim.scheduler import run_deterministic
 from tests.sim.sim_cluster import SimCluster
 
 SOFTWARE = Path(anabranch.__file__).parent

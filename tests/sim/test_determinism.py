@@ -13,11 +13,11 @@ import trio
 import trio._core._run as trio_run
 import trio.testing
 
-from anabranch.runtime import sim_scheduler
-from anabranch.runtime.sim_clock import EPOCH_MS, SimClock
-from anabranch.runtime.sim_network import SimFabric, SimNetwork
-from anabranch.runtime.sim_scheduler import SchedulerChangedError, SimTasks, run_deterministic
-from anabranch.runtime.sim_zk import FakeZk
+from sim import scheduler
+from sim.clock import EPOCH_MS, SimClock
+from sim.network import SimFabric, SimNetwork
+from sim.scheduler import SchedulerChangedError, SimTasks, run_deterministic
+from sim.zk import FakeZk
 
 PORT = 9092
 SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "5"))
@@ -168,6 +168,6 @@ async def _fail() -> None:
 def test_a_trio_release_without_the_needed_internals_is_refused(
     name: str, without: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sim_scheduler, name, without)
+    monkeypatch.setattr(scheduler, name, without)
     with pytest.raises(SchedulerChangedError, match=trio.__version__):
         run_deterministic(0, _fail)

@@ -12,8 +12,8 @@ from anabranch.client.consumer.consumer import Consumer
 from anabranch.client.producer.producer import Producer
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.sim_scheduler import run_deterministic
 from anabranch.zk_schemas.partition_state import PartitionState
+from sim.scheduler import run_deterministic
 from tests.sim.sim_cluster import SimCluster
 
 TOPIC, PARTITIONS, GROUP = "t", 3, "g"

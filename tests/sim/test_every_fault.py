@@ -8,7 +8,7 @@ import os
 import pytest
 import trio
 
-from anabranch.runtime.sim_storage import FailingCalls
+from sim.storage import FailingCalls
 from tests.support.log.log_faults import KINDS, SCENARIOS, Machine, Scenario, after_the_fault
 
 RESTARTS = ("kill", "stop", "power cut")

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import trio
 
-from anabranch.runtime.sim_scheduler import run_deterministic
+from sim.scheduler import run_deterministic
 from tests.history.checks import check_history
 from tests.sim.resize_mutations import an_empty_partition_is_removed_unflushed
 from tests.sim.sim_cluster import SimCluster

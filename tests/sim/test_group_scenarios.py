@@ -23,7 +23,7 @@ from anabranch.client.group.membership import GroupMembership
 from anabranch.client.ordered_delivery.reports import Reports
 from anabranch.ordered_resize.facts import Facts
 from anabranch.protocol.errors import ErrorCode
-from anabranch.runtime.sim_scheduler import run_deterministic
+from sim.scheduler import run_deterministic
 from tests.history.checks import check_history
 from tests.sim import group_scenarios as scenarios
 from tests.sim.group_scenarios import GroupScene

@@ -22,7 +22,7 @@ from anabranch.ordered_resize.hold import Requirements
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.ordered_resize.progress import Reader, ReadProgress
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.sim_scheduler import run_deterministic
+from sim.scheduler import run_deterministic
 from tests.sim.group_scenarios import CHILD, GroupScene
 from tests.sim.scenes import TOPIC
 from tests.sim.sim_cluster import SimCluster

@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from anabranch.client import Consumer
-from anabranch.runtime.sim_scheduler import run_deterministic
+from sim.scheduler import run_deterministic
 from tests.sim.group_scenarios import CHILD, PARENT, GroupScene
 from tests.sim.scenes import TOPIC
 from tests.sim.sim_cluster import SimCluster

@@ -16,9 +16,9 @@ from anabranch.client.admin.admin import NewTopic
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import DeleteOp
-from anabranch.runtime.sim_scheduler import run_deterministic
-from anabranch.runtime.sim_zk_tree import Tree
 from anabranch.zk_schemas.partition_state import Layout
+from sim.scheduler import run_deterministic
+from sim.zk_tree import Tree
 from tests.history.checks import check_history
 from tests.sim.faults import BROKERS, CONTROLLERS
 from tests.sim.recording import stored_values

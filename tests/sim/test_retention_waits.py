@@ -19,7 +19,7 @@ from anabranch.broker.retention_holds import RetentionHolds
 from anabranch.client.admin.admin import NewTopic
 from anabranch.controller.resize import expiry
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.sim_scheduler import run_deterministic
+from sim.scheduler import run_deterministic
 from tests.sim.faults import BROKERS, CONTROLLERS, wait_until_whole
 from tests.sim.scenes import LIMIT_S, TOPIC, Scene
 from tests.sim.sim_cluster import SimCluster

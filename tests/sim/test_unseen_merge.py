@@ -28,8 +28,8 @@ from anabranch.ordered_resize import lineage
 from anabranch.ordered_resize.facts import Facts
 from anabranch.ordered_resize.gate import Gate
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.sim_scheduler import run_deterministic
 from anabranch.zk_schemas.partition_state import PartitionState
+from sim.scheduler import run_deterministic
 from tests.history.checks import check_history
 from tests.history.events import (
     Assigned,

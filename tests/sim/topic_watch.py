@@ -11,11 +11,11 @@ import msgspec
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.sim_zk_tree import Change
-from anabranch.runtime.sim_zk_tree import Event as ZkEvent
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.partition_state import Layout, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
+from sim.zk_tree import Change
+from sim.zk_tree import Event as ZkEvent
 from tests.history.events import ARCHIVE, EXPIRED, Drained, Event, Expired, Removed, Replica, StoredBatch
 from tests.sim.faults import BROKERS
 from tests.sim.recording import Recorder, now_ms, replica_events, stored_batches, stored_event

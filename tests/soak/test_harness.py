@@ -23,9 +23,9 @@ from anabranch.protocol.framing import RequestHeader, encode_request
 from anabranch.protocol.generated.metadata import MetadataRequest
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import DeleteOp, SetOp
-from anabranch.runtime.sim_zk import FakeZk
 from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
+from sim.zk import FakeZk
 from tests.history.events import Committed, Drained, Event, Replica, Revoked, StoredBatch, read_history
 from tests.soak import disks
 from tests.soak.cluster import SoakCluster

@@ -28,11 +28,12 @@ from anabranch.client.ordered_delivery.hand_overs import HandOvers
 from anabranch.client.producer.resize_metrics import ProducerMetrics
 from anabranch.config_reference import TARGET, render
 from anabranch.protocol.api_keys import API
-from anabranch.runtime import env, sim_clock, sim_network, sim_scheduler, sim_zk
+from anabranch.runtime import env
 from anabranch.runtime.env import Env
 from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS
+from sim import clock, network, scheduler, zk
 from tests.support.seen.executed_pages import BLOCKS, LINES, unused_places
 from tests.support.seen.page_blocks import blocks, calls, pages
 from tests.support.seen.prometheus_tools import KAFKAS_OWN
@@ -42,11 +43,11 @@ METRICS = ROOT / "docs" / "metrics.md"
 COMMAND_LINE = ROOT / "docs" / "command-line.md"
 CLIENTS = ROOT / "docs" / "clients.md"
 SIMULATED = [
-    (sim_zk, "FakeZk"),
-    (sim_clock, "SimClock"),
-    (sim_network, "SimFabric"),
+    (zk, "FakeZk"),
+    (clock, "SimClock"),
+    (network, "SimFabric"),
     (env, "Env"),
-    (sim_scheduler, "run_deterministic"),
+    (scheduler, "run_deterministic"),
 ]
 """The names that the example of a simulation uses."""
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PURE = ["protocol", "zk_schemas", "ordered_resize"]
-PACKAGES = [*PURE, "runtime", "broker", "controller", "client", "audit", "anabranch"]
+PACKAGES = [*PURE, "runtime", "broker", "controller", "client", "audit", "anabranch", "sim"]
 IMPURE_MODULES = {"trio", "anyio", "asyncio", "kazoo", "os", "time", "random", "socket", "threading", "subprocess"}
 PURE_EXEMPT = {"protocol/generate.py"}  # it writes files, and no other module imports it
 WITH_CONNECTIONS = ("anabranch.client.net.", "anabranch.runtime.")

@@ -24,5 +24,6 @@ def test_all_modules_are_under_anabranch_except_those_that_spark_finds_by_name(
     shipped = {name for name in names if name.endswith(".py")}
     folders = {name.split("/")[1] for name in shipped if name.count("/") > 1}
     assert folders >= FOLDERS
+    assert "sim" not in folders
     sources = {f"anabranch/{path.relative_to(ROOT)}" for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
     assert sorted(sources - shipped) == []

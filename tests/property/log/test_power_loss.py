@@ -12,7 +12,7 @@ from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
-from anabranch.runtime.sim_storage import SimDisk
+from sim.storage import SimDisk
 from tests.support.log.log_fixture import START_MS, TOPIC_ID, ManualClock, batch, find_time, values
 
 PLAIN, COMPACTED = TopicPartition("plain", 0), TopicPartition("compacted", 0)

@@ -37,9 +37,9 @@ from anabranch.protocol.generated.update_metadata import (
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.env import Env, NodeExistsError
 from anabranch.runtime.real_trio import real_env
-from anabranch.runtime.sim_zk import FakeZk
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.features import SUPPORTED
+from sim.zk import FakeZk
 
 BROKER_ID = 1
 CONTROLLER_EPOCH = 5

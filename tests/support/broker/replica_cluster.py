@@ -33,7 +33,7 @@ from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.real_trio import RealNetwork
-from anabranch.runtime.sim_storage import SimDisk
+from sim.storage import SimDisk
 from tests.support.log.log_fixture import START_MS, ManualClock
 
 KEY = TopicPartition("t", 0)

@@ -59,15 +59,15 @@ from anabranch.protocol.sentinels import NO_TIMESTAMP
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.env import Env, NoNodeError, SessionState, Stream
-from anabranch.runtime.sim_clock import SimClock
-from anabranch.runtime.sim_network import SimFabric
-from anabranch.runtime.sim_zk import FakeSession, FakeZk
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
 from anabranch.zk_schemas.controller import ControllerZnode
 from anabranch.zk_schemas.features import SUPPORTED
 from anabranch.zk_schemas.partition_state import PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
+from sim.clock import SimClock
+from sim.network import SimFabric
+from sim.zk import FakeSession, FakeZk
 
 BROKER_PORT = 9092
 

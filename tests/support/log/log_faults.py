@@ -24,7 +24,7 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import iter_batches, set_base_offset
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
-from anabranch.runtime.sim_storage import ALL_OPERATIONS, OPENING, WRITING, FailingCalls, SimDisk
+from sim.storage import ALL_OPERATIONS, OPENING, WRITING, FailingCalls, SimDisk
 from tests.support.log.batches import build_control_batch
 from tests.support.log.log_fixture import START_MS, TOPIC_ID, ManualClock, batch, values
 

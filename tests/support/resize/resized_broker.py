@@ -34,10 +34,10 @@ from anabranch.protocol.generated.stop_replica import (
 )
 from anabranch.protocol.key_placement import place, positive_hash
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.sim_zk import FakeZk
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS
+from sim.zk import FakeZk
 from tests.support.broker.broker_harness import BROKER_ID, DEADLINE_S, OneBroker, one_broker
 
 TOPIC_ID = uuid.UUID(int=7)

@@ -15,10 +15,10 @@ from anabranch.broker.metadata_cache import BrokerInfo, MetadataCache
 from anabranch.protocol.generated.topic_readers import TopicReadersRequest
 from anabranch.runtime.channel import ChannelTimeoutError
 from anabranch.runtime.env import Env
-from anabranch.runtime.sim_clock import SimClock
-from anabranch.runtime.sim_network import SimFabric
-from anabranch.runtime.sim_zk import FakeZk
 from anabranch.zk_schemas.broker_registration import Endpoint
+from sim.clock import SimClock
+from sim.network import SimFabric
+from sim.zk import FakeZk
 
 PEER = 2
 TIMEOUT_S = 1.0

@@ -10,9 +10,9 @@ import trio.testing
 
 from anabranch.broker.link.producer_ids import ProducerIds
 from anabranch.broker.link.registration import DuplicateBrokerError, Registration
-from anabranch.runtime.sim_zk import FakeSession, FakeZk
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
 from anabranch.zk_schemas.producer_id_block import BLOCK_SIZE
+from sim.zk import FakeSession, FakeZk
 
 pytestmark = pytest.mark.trio
 

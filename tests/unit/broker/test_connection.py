@@ -22,7 +22,7 @@ from anabranch.protocol.request_limits import ADMIN_APIS, RequestLimits
 from anabranch.runtime.decoded_requests import DecodedRequests
 from anabranch.runtime.env import Part
 from anabranch.runtime.memory_budget import MemoryBudget
-from anabranch.runtime.sim_clock import SimClock
+from sim.clock import SimClock
 
 REQUESTS = 30
 

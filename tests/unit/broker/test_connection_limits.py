@@ -23,8 +23,8 @@ from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRe
 from anabranch.protocol.request_limits import RequestLimits
 from anabranch.runtime.decoded_requests import DecodedRequests
 from anabranch.runtime.memory_budget import MemoryBudget
-from anabranch.runtime.sim_clock import SimClock
 from anabranch.runtime.turns import PIECE
+from sim.clock import SimClock
 from tests.support.broker.loop_probe import LoopProbe
 
 pytestmark = pytest.mark.trio

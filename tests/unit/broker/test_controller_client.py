@@ -18,10 +18,10 @@ from anabranch.protocol.framing import encode_response
 from anabranch.protocol.generated.api_versions import ApiVersionsResponse
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
 from anabranch.runtime.env import Env
-from anabranch.runtime.sim_clock import SimClock
-from anabranch.runtime.sim_network import SimFabric
-from anabranch.runtime.sim_zk import FakeZk
 from anabranch.zk_schemas.controller import ControllerZnode
+from sim.clock import SimClock
+from sim.network import SimFabric
+from sim.zk import FakeZk
 
 TIMEOUT_S = 30.0
 REQUEST = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")

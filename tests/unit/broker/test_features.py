@@ -20,13 +20,13 @@ from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVer
 from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.env import Env
-from anabranch.runtime.sim_clock import SimClock
-from anabranch.runtime.sim_network import SimFabric
-from anabranch.runtime.sim_storage import SimDisk
-from anabranch.runtime.sim_zk import FakeSession, FakeZk
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
 from anabranch.zk_schemas.features import Features, FeaturesStatus, FinalizedFeature, IncompatibleFeaturesError
+from sim.clock import SimClock
+from sim.network import SimFabric
+from sim.storage import SimDisk
+from sim.zk import FakeSession, FakeZk
 
 pytestmark = pytest.mark.trio
 GROUPS = "group_coordinator"

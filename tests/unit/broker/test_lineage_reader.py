@@ -24,9 +24,9 @@ from anabranch.protocol.generated.partition_leader_epochs_for_partitions import 
 )
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import DeleteOp, SessionState, SetOp, ZkStore
-from anabranch.runtime.sim_zk import FakeSession, FakeZk
 from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
+from sim.zk import FakeSession, FakeZk
 
 T1, T5 = TopicPartition("t", 1), TopicPartition("t", 5)
 TOPIC, STATE = TopicZnode.path("t"), PartitionState.path("t", 5)

@@ -16,10 +16,10 @@ from anabranch.broker.log.slices import MAX_STEPS
 from anabranch.broker.replication.settings import take_over_settings
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import ZkConnectionError
-from anabranch.runtime.sim_clock import SimClock
-from anabranch.runtime.sim_zk import FakeZk
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
+from sim.clock import SimClock
+from sim.zk import FakeZk
 from tests.support.broker.loop_probe import LoopProbe
 
 pytestmark = pytest.mark.trio

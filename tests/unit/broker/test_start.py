@@ -15,10 +15,10 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.env import Env, ZkConnectionError
-from anabranch.runtime.sim_clock import SimClock
-from anabranch.runtime.sim_network import SimFabric
-from anabranch.runtime.sim_storage import SimDisk
-from anabranch.runtime.sim_zk import FakeSession, FakeZk
+from sim.clock import SimClock
+from sim.network import SimFabric
+from sim.storage import SimDisk
+from sim.zk import FakeSession, FakeZk
 
 CONFIG = BrokerConfig.from_given(
     {"broker.id": "1", "zookeeper.connect": "simulated", "listeners": "PLAINTEXT://b:1", "log.dirs": "/logs"}

@@ -22,8 +22,8 @@ from anabranch.protocol.generated.create_topics import CreatableTopicResult, Cre
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.runtime.background import Background
-from anabranch.runtime.sim_clock import SimClock
 from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
+from sim.clock import SimClock
 
 pytestmark = pytest.mark.trio
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from anabranch.runtime.env import Env
-from anabranch.runtime.sim_clock import SimClock
-from anabranch.runtime.sim_network import SimFabric
-from anabranch.runtime.sim_scheduler import run_deterministic
+from sim.clock import SimClock
+from sim.network import SimFabric
+from sim.scheduler import run_deterministic
 
 T = TypeVar("T")
 

@@ -18,9 +18,9 @@ from anabranch.controller.metrics import ControllerMetrics
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from anabranch.runtime.env import Env
-from anabranch.runtime.sim_clock import SimClock
-from anabranch.runtime.sim_network import SimFabric
-from anabranch.runtime.sim_zk import FakeZk
+from sim.clock import SimClock
+from sim.network import SimFabric
+from sim.zk import FakeZk
 from tests.support.controller.decisions import cluster, context_of, decided
 
 VERSION = 6

@@ -18,7 +18,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env
 from anabranch.runtime.real_trio import RealNetwork
-from anabranch.runtime.sim_storage import SimDisk
+from sim.storage import SimDisk
 from tests.support.log.log_fixture import TOPIC_ID, LogFixture, ManualClock, batch, values
 
 pytestmark = pytest.mark.trio

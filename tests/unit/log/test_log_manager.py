@@ -26,8 +26,8 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.real_trio import RealClock as LoopClock
-from anabranch.runtime.sim_network import SimFabric
-from anabranch.runtime.sim_storage import SimDisk
+from sim.network import SimFabric
+from sim.storage import SimDisk
 from tests.support.log.log_fixture import START_MS, TOPIC_ID, LogFixture, batch, values
 
 pytestmark = pytest.mark.trio

@@ -42,11 +42,11 @@ from anabranch.protocol.generated.metadata import MetadataRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.runtime.channel import Channel, ChannelTimeoutError
 from anabranch.runtime.env import Env
-from anabranch.runtime.sim_clock import SimClock
-from anabranch.runtime.sim_network import SimFabric, SimStream
-from anabranch.runtime.sim_zk import FakeZk
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
 from anabranch.zk_schemas.controller import ControllerZnode
+from sim.clock import SimClock
+from sim.network import SimFabric, SimStream
+from sim.zk import FakeZk
 from tests.support.broker.replica_cluster import ReplicaCluster
 from tests.unit.client.fake_broker import FakeBroker
 

@@ -10,7 +10,7 @@ from anabranch.broker.replication.delayed_delete import DelayedDelete, Deleted, 
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.delete_records import DeleteRecordsResponse
-from anabranch.runtime.sim_clock import SimClock
+from sim.clock import SimClock
 
 
 def partition(low_watermark: int) -> Any:

@@ -28,7 +28,7 @@ from anabranch.protocol.generated.list_offsets import (
 from anabranch.protocol.records import iter_batches
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_trio import RealNetwork
-from anabranch.runtime.sim_clock import SimClock
+from sim.clock import SimClock
 from tests.support.broker.replica_cluster import KEY, ReplicaCluster
 from tests.support.log.log_fixture import batch, read_all
 

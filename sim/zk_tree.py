@@ -1,4 +1,4 @@
-"""The znodes of a simulated ZooKeeper: a tree with versions and transactions. ``sim_zk`` has the sessions."""
+"""The znodes of a simulated ZooKeeper: a tree with versions and transactions. ``zk`` has the sessions."""
 
 from __future__ import annotations
 

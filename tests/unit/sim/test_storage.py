@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.runtime.sim_storage import SimDisk, SimStorage
+from sim.storage import SimDisk, SimStorage
 
 SEEDS = range(40)
 

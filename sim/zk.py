@@ -26,8 +26,8 @@ from anabranch.runtime.env import (
     ZkSessionExpiredError,
     Znode,
 )
-from anabranch.runtime.sim_zk_tree import Change, Event, Tree
 from anabranch.runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, check_fits, check_path_fits
+from sim.zk_tree import Change, Event, Tree
 
 T = TypeVar("T")
 DelayS = Callable[[], float]

@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from anabranch.runtime.env import Stream
-from anabranch.runtime.sim_network import SimFabric
-from anabranch.runtime.sim_scheduler import run_deterministic
+from sim.network import SimFabric
+from sim.scheduler import run_deterministic
 
 PORT = 9092
 

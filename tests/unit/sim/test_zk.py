@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from anabranch.runtime.env import CreateOp, NodeExistsError, SessionState, ZkConnectionError, ZkSessionExpiredError
-from anabranch.runtime.sim_scheduler import run_deterministic
-from anabranch.runtime.sim_zk import FakeSession, FakeZk
+from sim.scheduler import run_deterministic
+from sim.zk import FakeSession, FakeZk
 
 TIMEOUT_MS = 6000
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from anabranch.runtime.env import Buffer, Clock
-from anabranch.runtime.sim_clock import SimClock
+from sim.clock import SimClock
 
 SECTOR_BYTES = 512
 OPENING = frozenset({"open", "listdir", "read_bytes", "write_atomic", "lock", "sync_directory"})
