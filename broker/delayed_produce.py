@@ -1,26 +1,37 @@
 """Produce requests that wait: with acks=all for the high watermarks, with ``log.flush=ack`` for the disk.
 
 With acks=all a permanent refusal is delayed too, while an in-sync replica may have a copy of the batch from an earlier
-leader. A repeated batch that arrives before its turn waits for its turn (``retry_order``).
+leader. ``stock/parked_batch`` is one more part that waits.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
 
-from anabranch.broker.awaited_batches import SentBatch
 from anabranch.broker.deferred import Deferred
+from anabranch.broker.log.producer_state import ProducerState
 from anabranch.broker.replication.appended import Appended
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
-from anabranch.broker.retry_order import RetryOrder
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
-from anabranch.runtime.memory_budget import MemoryBudget
+
+
+class AnswerListener(Protocol):
+    """A batch of an idempotent producer. It notes what the producer is answered (``stock/awaited_batches``)."""
+
+    def acknowledged(self, producers: ProducerState, last_offset: int) -> None:
+        """Note that the batch, which ends at ``last_offset``, is answered with success."""
+
+    def refused(self, code: ErrorCode) -> None:
+        """Note that the batch is answered with an error."""
+
+    def to_be_repeated(self) -> None:
+        """Note that the producer may repeat the batch."""
 
 
 class Awaited(ABC):
@@ -28,7 +39,9 @@ class Awaited(ABC):
 
     __slots__ = ("_sent", "answer", "partition")
 
-    def __init__(self, partition: Partition, answer: PartitionProduceResponse, sent: SentBatch | None = None) -> None:
+    def __init__(
+        self, partition: Partition, answer: PartitionProduceResponse, sent: AnswerListener | None = None
+    ) -> None:
         self.partition = partition
         self.answer = answer
         """The answer; valid once ``settle`` has returned True."""
@@ -37,6 +50,9 @@ class Awaited(ABC):
     @abstractmethod
     def settle(self) -> bool:
         """Settle the answer if that is possible now. Returns whether it is final."""
+
+    def waits_in(self, purgatory: Purgatory, operation: DelayedProduce) -> None:  # noqa: B027 - most parts do nothing
+        """Called once when ``operation`` begins to wait for this part."""
 
     def refuse(self, code: ErrorCode) -> bool:
         """Answer with an error that makes the producer repeat the batch; always True."""
@@ -83,7 +99,7 @@ class AwaitedAppend(Awaited):
         partition: Partition,
         end_offset: int,
         answer: PartitionProduceResponse,
-        sent: SentBatch | None = None,
+        sent: AnswerListener | None = None,
         *,
         all_in_sync: bool,
     ) -> None:
@@ -106,7 +122,9 @@ class AwaitedInTerm(Awaited):
 
     __slots__ = ("_term",)
 
-    def __init__(self, partition: Partition, answer: PartitionProduceResponse, sent: SentBatch | None = None) -> None:
+    def __init__(
+        self, partition: Partition, answer: PartitionProduceResponse, sent: AnswerListener | None = None
+    ) -> None:
         super().__init__(partition, answer, sent)
         self._term = partition.term
 
@@ -142,79 +160,6 @@ class AwaitedRefusal(AwaitedInTerm):
         return False
 
 
-class AwaitedTurn(AwaitedInTerm):
-    """A batch that arrived before its turn. It is appended in its turn, or refused with ``answer``."""
-
-    __slots__ = ("_append", "_appended", "_held_bytes", "_held_until", "_memory", "_order")
-
-    def __init__(
-        self,
-        partition: Partition,
-        refusal: PartitionProduceResponse,
-        order: RetryOrder,
-        held_until: float,
-        append: Callable[[], Part],
-        memory: MemoryBudget,
-        held_bytes: int,
-    ) -> None:
-        super().__init__(partition, refusal)
-        self._order = order
-        self._held_until = held_until
-        self._append: Callable[[], Part] | None = append
-        """Appends the batch. This function keeps the batch in memory; None once the batch is not held any more."""
-        self._appended: Part | None = None
-        self._memory = memory
-        self._held_bytes = held_bytes
-        memory.hold(held_bytes)
-
-    def take_turn(self) -> None:
-        """Append the batch, unless it was answered already, for instance after a change of the leader."""
-        if self._append is not None and not self.settle():
-            self._appended = self._append()
-            self._free()
-
-    def end_with(self, purgatory: Purgatory, operation: DelayedProduce) -> None:
-        """Let the purgatory end the hold at the hold's own deadline, which differs from the request's deadline."""
-        purgatory.park(EndOfHold(self._held_until, self, operation))
-
-    def let_go(self) -> None:
-        """End the wait for the turn: the batch is answered with its refusal."""
-        self._order.let_go(self)
-        self._free()
-
-    def _free(self) -> None:
-        self._append = None
-        self._memory.hold(-self._held_bytes)
-        self._held_bytes = 0
-
-    def settle_in_term(self) -> bool:
-        appended = self._appended
-        if appended is None:
-            return self._append is None
-        if isinstance(appended, Awaited):
-            if not appended.settle():
-                return False
-            appended = appended.answer
-        self.answer = appended
-        return True
-
-
-class EndOfHold(DelayedOperation):
-    """Ends the hold of one batch at the hold's deadline. Other parts of the request may wait longer."""
-
-    __slots__ = ("_awaited", "_operation")
-
-    def __init__(self, deadline: float, awaited: AwaitedTurn, operation: DelayedProduce) -> None:
-        super().__init__(deadline)
-        self._awaited = awaited
-        self._operation = operation
-
-    def expire(self) -> None:
-        self.completed = True
-        self._awaited.let_go()
-        self._operation.partition_changed(self._awaited.partition.key)
-
-
 class DelayedProduce(DelayedOperation):
     """Answers a produce request once all its parts have final answers, or its timeout is over."""
 
@@ -235,8 +180,7 @@ class DelayedProduce(DelayedOperation):
         operation = cls(purgatory, deadline, waiting, parts)
         for awaited in waiting:
             awaited.partition.watchers[operation] = None
-            if isinstance(awaited, AwaitedTurn):
-                awaited.end_with(purgatory, operation)
+            awaited.waits_in(purgatory, operation)
         purgatory.park(operation)
         return operation._answer
 

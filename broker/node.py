@@ -43,7 +43,7 @@ from anabranch.broker.replication.services import SharedServices
 from anabranch.broker.replication.settings import take_over_settings
 from anabranch.broker.replication.throttle import ReplicationQuota
 from anabranch.broker.retention_holds import RetentionHolds, held_gauges
-from anabranch.broker.stock_producers import StockProducers
+from anabranch.broker.stock.producers import StockProducers
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse

@@ -26,11 +26,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from anabranch.broker.awaited_batches import SentBatch
 from anabranch.broker.delayed_produce import (
     AwaitedAppend,
     AwaitedRefusal,
-    AwaitedTurn,
     DelayedProduce,
     Part,
     answer_of,
@@ -46,7 +44,9 @@ from anabranch.broker.replication.layout_admission import (
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.request.context import Answer, CloseConnectionError, RequestContext
 from anabranch.broker.request.unsupported import NO_TRANSACTIONS, NO_TRANSACTIONS_CODE
-from anabranch.broker.stock_producers import EarlyBatchError
+from anabranch.broker.stock.awaited_batches import SentBatch
+from anabranch.broker.stock.parked_batch import ParkedBatch
+from anabranch.broker.stock.producers import EarlyBatchError
 from anabranch.protocol.batch_layout import CODEC_AT, CODEC_MASK, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode, KafkaError, RefusedRecordsError
@@ -173,7 +173,7 @@ def _hold(
     acks: int,
     early: EarlyBatchError,
     refusal: PartitionProduceResponse,
-) -> AwaitedTurn:
+) -> ParkedBatch:
     """Hold a copy of the batch until its turn. A copy is needed because the request's buffer is reused."""
     copy = PartitionProduceData(index=partition.key.partition, records=memoryview(bytearray(records)))
     hold_ms = ctx.node.config.values["ordered.delivery.stock.producers.max.park.ms"]
@@ -182,7 +182,7 @@ def _hold(
     def append() -> Part:
         return _append(ctx, partition.key.topic, layout, copy, acks)
 
-    held = AwaitedTurn(partition, refusal, early.order, held_until, append, ctx.node.request_memory, len(records))
+    held = ParkedBatch(partition, refusal, early.order, held_until, append, ctx.node.request_memory, len(records))
     early.order.hold(early.records, held)
     return held
 

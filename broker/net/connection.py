@@ -14,7 +14,6 @@ from typing import Any, cast
 import structlog
 import trio
 
-from anabranch.broker.client_session import ClientSession
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.net import large_requests, request_log
 from anabranch.broker.net.dispatch import Dispatcher
@@ -22,6 +21,7 @@ from anabranch.broker.net.joined_answer import EncodedAnswer, Sink
 from anabranch.broker.node import Node
 from anabranch.broker.request import large_batches
 from anabranch.broker.request.context import Answer, CloseConnectionError, RequestContext
+from anabranch.broker.stock.client_session import ClientSession
 from anabranch.protocol.addresses import host_of
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.framing import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from anabranch.broker.client_session import ClientSession
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.node import Node
 from anabranch.broker.request.large_batches import NONE, LargeBatches
+from anabranch.broker.stock.client_session import ClientSession
 from anabranch.protocol.message import Message
 from anabranch.protocol.named_items import Repeated
 

@@ -15,12 +15,12 @@ from struct import Struct
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from anabranch.broker.client_session import ClientSession
 from anabranch.broker.log.append_validation import ReadBatch, codec_to_be, reads_records
 from anabranch.broker.log.slices import TimeSlice, in_slices
 from anabranch.broker.replication.layout_admission import Placement, named_layout, place_keys, verifies_keys
 from anabranch.broker.replication.replica_manager import ReplicaManager
-from anabranch.broker.retry_order import can_be_awaited
+from anabranch.broker.stock.client_session import ClientSession
+from anabranch.broker.stock.retry_order import can_be_awaited
 from anabranch.protocol.batch_builder import RECORDS_AT_ONCE, recode_in_steps
 from anabranch.protocol.batch_layout import (
     CODEC_AT,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.client_session import ClientSession
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.handlers import fetch
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
+from anabranch.broker.stock.client_session import ClientSession
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from anabranch.protocol.types import TopicPartition

@@ -9,7 +9,6 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.broker.client_session import ClientSession
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.handlers.metadata import handle
 from anabranch.broker.link.topic_creation import MAX_WAIT_S, TopicCreator
@@ -17,6 +16,7 @@ from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.net import large_requests
 from anabranch.broker.net.joined_answer import Sink
 from anabranch.broker.request.context import RequestContext
+from anabranch.broker.stock.client_session import ClientSession
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic

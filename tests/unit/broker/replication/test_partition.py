@@ -8,11 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.broker.awaited_batches import AwaitedBatches, SentBatch
 from anabranch.broker.delayed_produce import AwaitedAppend, AwaitedRefusal, DelayedProduce, answer_of
 from anabranch.broker.log.producer_bump import ProducerConnection
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import Purgatory
+from anabranch.broker.stock.awaited_batches import AwaitedBatches, SentBatch
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse
 from anabranch.protocol.records import RecordBatch

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.awaited_batches import AwaitedBatches, SentBatch
 from anabranch.broker.log.producer_bump import ProducerConnection
 from anabranch.broker.log.producer_state import AppendOrigin, ProducerState
-from anabranch.broker.retry_order import GIVE_UP_S
+from anabranch.broker.stock.awaited_batches import AwaitedBatches, SentBatch
+from anabranch.broker.stock.retry_order import GIVE_UP_S
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.batch_layout import MAX_SEQUENCE
 from anabranch.protocol.errors import ErrorCode, KafkaError

@@ -6,10 +6,10 @@ import math
 import uuid
 from typing import TypeVar
 
-from anabranch.broker.awaited_batches import AwaitedBatches
 from anabranch.broker.log.producer_bump import ProducerConnection
 from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES
-from anabranch.broker.retry_order import RetryOrder
+from anabranch.broker.stock.awaited_batches import AwaitedBatches
+from anabranch.broker.stock.retry_order import RetryOrder
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.sentinels import NO_EPOCH, NO_SEQUENCE

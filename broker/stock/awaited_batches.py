@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from anabranch.broker.log.producer_bump import Answer, ProducerConnection
 from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES, ProducerState
-from anabranch.broker.retry_order import GIVE_UP_S
+from anabranch.broker.stock.retry_order import GIVE_UP_S
 from anabranch.protocol.batch_layout import HEADER, HEADER_BYTES, MAGIC, MAGIC_AT, MAX_SEQUENCE
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import RecordBatch, increment_sequence

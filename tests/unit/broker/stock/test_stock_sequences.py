@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.awaited_batches import SentBatch
-from anabranch.broker.client_session import IN_FLIGHT_S, ClientSession
 from anabranch.broker.log.producer_state import AppendOrigin, ProducerState
 from anabranch.broker.metadata_cache import TopicInfo
 from anabranch.broker.replication.layout_admission import StockProducerRule
-from anabranch.broker.retry_order import GIVE_UP_S
-from anabranch.broker.stock_producers import REFRESH_AGAIN_S, StockProducers
+from anabranch.broker.stock.awaited_batches import SentBatch
+from anabranch.broker.stock.client_session import IN_FLIGHT_S, ClientSession
+from anabranch.broker.stock.producers import REFRESH_AGAIN_S, StockProducers
+from anabranch.broker.stock.retry_order import GIVE_UP_S
 from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode, KafkaError

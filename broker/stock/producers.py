@@ -21,12 +21,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from anabranch.broker.client_session import ClientSession
 from anabranch.broker.log.producer_state import AppendOrigin
 from anabranch.broker.metadata_cache import TopicInfo
 from anabranch.broker.replication.layout_admission import Admission, LayoutRefusedError, StockProducerRule
 from anabranch.broker.replication.partition import Partition
-from anabranch.broker.retry_order import BatchTurn, RetryOrder, can_be_awaited
+from anabranch.broker.stock.client_session import ClientSession
+from anabranch.broker.stock.retry_order import BatchTurn, RetryOrder, can_be_awaited
 from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.update_metadata import StockProducersOfTopic
