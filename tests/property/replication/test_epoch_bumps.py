@@ -129,7 +129,7 @@ class BumpingProducer:
         for batch in self.in_flight:
             found = batch.in_flight
             if isinstance(found, AwaitedAppend):
-                if not found.is_done():
+                if not found.settle():
                     if not timed_out:
                         return
                     found.refuse(ErrorCode.REQUEST_TIMED_OUT)
@@ -153,7 +153,7 @@ class BumpingProducer:
         """The answers on their way are lost. The next requests go to the leader, on another connection."""
         for batch in self.in_flight:
             if isinstance(batch.in_flight, AwaitedAppend):
-                batch.in_flight.is_done()  # the broker may answer all the same
+                batch.in_flight.settle()  # the broker may answer all the same
             batch.in_flight = None
         self.connection = Connection(self._workload.leader)
 

@@ -142,9 +142,9 @@ class RandomWorkload:
     def look(self) -> None:
         """Collect acknowledgements, and compare the replicas below the high watermark."""
         for sent in self.sent:
-            if sent.awaited.is_done() and not sent.awaited.answer.error_code:
+            if sent.awaited.settle() and not sent.awaited.answer.error_code:
                 self.acknowledged[sent.offset] = sent.value
-        self.sent = [sent for sent in self.sent if not sent.awaited.is_done()]
+        self.sent = [sent for sent in self.sent if not sent.awaited.settle()]
         leader = self.cluster[self.leader]
         if (
             self.leader not in self.down
