@@ -58,3 +58,15 @@ def test_metrics_that_public_dashboards_query_are_on_the_page(dashboard: Dashboa
 def test_metric_names_are_found_in_expressions() -> None:
     found = metric_names('sum by (kafka_x, le) (rate(anabranch_a_bucket{up="1"}[5m])) / kafka_b_total > up')
     assert found == {"anabranch_a", "kafka_b_total", "up"}
+
+
+def test_the_page_of_alerts_has_each_alert_with_its_severity_and_time() -> None:
+    """Each alert, in the order of the rules, has its severity, its time, its meaning, a first look and a remedy."""
+    text = (PAGE.parent / "alerts.md").read_text()
+    sections = re.findall(
+        r"^### (\w+)\n\*(\w+), (?:after (\w+)|at once)\*\n\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL
+    )
+    shown = [(name, severity, after) for name, severity, after, _ in sections]
+    assert shown == [(rule["alert"], rule["labels"]["severity"], rule.get("for", "")) for rule in rules()]
+    for name, *_, body in sections:
+        assert re.findall(r"^- \*\*([^*]+)\*\*: \S", body, re.MULTILINE) == ["Meaning", "First look", "Remedy"], name
