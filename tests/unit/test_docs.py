@@ -19,6 +19,7 @@ import pytest
 import trio
 from cyclopts import App, CycloptsError
 
+import anabranch
 from anabranch import wire_reference
 from anabranch.broker.net.dispatch import HANDLERS
 from anabranch.cli.main import build_app
@@ -179,6 +180,19 @@ def test_every_config_key_is_on_the_configuration_page() -> None:
     keys = {key.name for table in (TOPIC_CONFIGS, BROKER_CONFIGS, CONTROLLER_CONFIGS) for key in table}
     client = {f.name for config in (ProducerConfig, ConsumerConfig, AdminConfig) for f in dataclasses.fields(config)}
     assert sorted((keys | client) - documented) == []
+
+
+def test_the_page_of_delivery_has_every_error_and_only_settings_that_exist() -> None:
+    text = (ROOT / "docs" / "delivery.md").read_text()
+    classes = {name for name in anabranch.__all__ if name.endswith("Error")}
+    assert len(classes) > 15
+    assert sorted(name for name in classes if f"`{name}`" not in text) == []
+    for heading, config in (("### Producer\n", ProducerConfig), ("### Consumer\n", ConsumerConfig)):
+        table = text.partition(heading)[2].partition("\n#")[0]
+        firsts = [re.sub(r"\([^)]*\)", "", cell) for cell in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)]
+        named = {name for cell in firsts for name in re.findall(r"`([a-z_]+)(?:=[^`]*)?`", cell)}
+        assert len(named) > 8
+        assert sorted(named - {f.name for f in dataclasses.fields(config)}) == []
 
 
 def test_every_command_has_an_example() -> None:

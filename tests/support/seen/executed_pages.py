@@ -84,6 +84,11 @@ BLOCKS: Mapping[Place, str] = {
         "tests/integration/test_examples.py::test_metrics_of_clients_are_registered_as_metrics_md_shows"
     ),
     ("docs/metrics.md", "blocked: partition"): _OUTPUT,
+    (
+        "docs/production.md",
+        "tickTime=",
+    ): "a configuration of ZooKeeper for three machines",
+    ("docs/production.md", "useradd "): "needs root and systemd; tests/unit/test_systemd_units.py checks the files",
     ("docs/from-other-clients.md", "from anabranch.sync import Consumer"): (
         "tests/integration/test_examples.py::test_the_loop_that_ends_with_ctrl_c_commits_what_it_stored"
     ),
