@@ -5,6 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+
+import trio
 
 from anabranch.broker.coordinator.counted import Creation
 from anabranch.broker.log.slices import at_once
@@ -24,6 +27,7 @@ from anabranch.protocol.sentinels import (
     NO_OFFSET,
 )
 from anabranch.protocol.types import ZERO_UUID, TopicPartition
+from anabranch.runtime.wake_ups import WakeUps
 from anabranch.zk_schemas.broker_registration import Endpoint
 
 PARTITIONS_AT_ONCE = 256
@@ -120,6 +124,20 @@ class MetadataCache:
         self._created: dict[TopicPartition, Creation] = {}
         self.is_held: Callable[[str], bool] = lambda _topic: False
         """Whether a topic's configuration holds its stock consumers."""
+        self.update_lock = trio.Lock()
+        """Held while an UpdateMetadata of many partitions is applied, so that no repeated request overtakes it."""
+        self._updates = WakeUps()
+
+    async def wait_for(self, condition: Callable[[], Any], timeout_s: float) -> bool:
+        """Wait until ``condition()`` is true of this cache; returns whether it is."""
+        with trio.move_on_after(timeout_s):
+            while not condition():
+                await self._updates.wait()
+        return bool(condition())
+
+    def was_updated(self) -> None:
+        """Wake the tasks that wait for an update."""
+        self._updates.wake()
 
     def contains(self, topic: str, partition: int) -> bool:
         info = self.topics.get(topic)

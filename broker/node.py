@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 import trio
@@ -88,11 +88,8 @@ class Node:
         self.flushes_on_ack = config.values["log.flush"] == "ack"
         self.features = FinalizedFeatureCache(zk, config.supported_features)
         self.metadata = MetadataCache()
-        self.metadata_changed = trio.Event()
         self.state_change_lock = trio.Lock()
         """Held while a LeaderAndIsr or StopReplica is applied, also while its configuration is read."""
-        self.metadata_lock = trio.Lock()
-        """Held while an UpdateMetadata of many partitions is applied, so that no repeated request overtakes it."""
         self.background = Background(env.clock, propagate_bugs=env.propagate_bugs)
         self.metrics = BrokerMetrics(lambda topic: topic in self.metadata.topics)
         self.background.show_in(self.metrics)
@@ -135,9 +132,7 @@ class Node:
             env, config, dynamic, self.metadata, self.replicas, self.lineages, self.metrics
         )
         self.metadata.is_held = self._holds_consumers
-        self.topic_creator = TopicCreator(
-            config.values, self.controller, self.metadata, self.wait_for_metadata, self.background, nursery
-        )
+        self.topic_creator = TopicCreator(config.values, self.controller, self.metadata, self.background, nursery)
         self.producer_ids = ProducerIds(zk, config.broker_id)
         dynamic.on_topics_changed = self._settings_changed
         dynamic.on_values_changed = self._values_changed
@@ -279,18 +274,6 @@ class Node:
 
         self.nursery.start_soon(run)
         return answer
-
-    async def wait_for_metadata(self, condition: Callable[[], Any], timeout_s: float) -> bool:
-        """Wait until ``condition()`` holds for the metadata cache; returns whether it does."""
-        with trio.move_on_after(timeout_s):
-            while not condition():
-                await self.metadata_changed.wait()
-        return bool(condition())
-
-    def metadata_was_updated(self) -> None:
-        """Wake the tasks that wait for metadata."""
-        self.metadata_changed.set()
-        self.metadata_changed = trio.Event()
 
     # ------------------------------------------------------------ roles (RoleListener)
 

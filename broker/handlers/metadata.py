@@ -91,7 +91,7 @@ async def _everything(ctx: RequestContext, request: MetadataRequest) -> Metadata
 
 def _once_known(ctx: RequestContext, request: MetadataRequest) -> Answer:
     async def wait() -> MetadataResponse:
-        await ctx.node.wait_for_metadata(lambda: ctx.node.metadata.brokers, math.inf)
+        await ctx.node.metadata.wait_for(lambda: ctx.node.metadata.brokers, math.inf)
         if request.topics is None or (not request.topics and ctx.api_version < _FIRST_NULL_VERSION):
             return await _everything(ctx, request)
         return await _named(ctx, request, request.topics, {})

@@ -27,7 +27,7 @@ def handle(ctx: RequestContext, request: UpdateMetadataRequest) -> Answer:
 
     async def update() -> UpdateMetadataResponse:
         await node.registered.wait()
-        async with node.metadata_lock:
+        async with node.metadata.update_lock:
             return await in_slices(_update_metadata(ctx, request), TimeSlice(node.env.clock))
 
     return node.later(update, lambda error: UpdateMetadataResponse(error_code=error.code))
@@ -60,7 +60,7 @@ def _update_metadata(
         ctx.node.groups.on_partitions_created(created)
     ctx.node.retention_holds.take_over(request.topic_states)
     ctx.node.replicas.brokers_changed()
-    ctx.node.metadata_was_updated()
+    ctx.node.metadata.was_updated()
     named = [topic.topic_name for topic in request.topic_states]
     return UpdateMetadataResponse(
         stock_producers=ctx.node.stock_producers.report(named, ctx.node.metadata.topics),

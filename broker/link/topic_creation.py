@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -55,14 +55,12 @@ class TopicCreator:
         values: Mapping[str, Any],
         controller: ControllerClient,
         metadata: MetadataCache,
-        wait_for_metadata: Callable[[Callable[[], Any], float], Awaitable[bool]],
         background: Background,
         nursery: trio.Nursery,
     ) -> None:
         self._values = values
         self._controller = controller
         self._metadata = metadata
-        self._wait_for_metadata = wait_for_metadata
         self._background = background
         self._nursery = nursery
         self._errors: dict[str, ErrorCode] = {}
@@ -88,7 +86,7 @@ class TopicCreator:
             with trio.move_on_after(max(0.0, MAX_WAIT_S - waited_s)):
                 for event in [self._running[name] for name in names]:
                     await event.wait()
-                await self._wait_for_metadata(
+                await self._metadata.wait_for(
                     lambda: all(name in self._errors or self._metadata.has_leaders(name) for name in names), MAX_WAIT_S
                 )
         return {name: self._errors.get(name, ErrorCode.LEADER_NOT_AVAILABLE) for name in names}

@@ -45,7 +45,7 @@ def forward(
         deadline = node.env.clock.monotonic() + timeout_s
         response = await node.controller.request(request, asked_version, timeout_s, refused)
         left_s = min(deadline - node.env.clock.monotonic(), MAX_WAIT_S)
-        await (wait or node.wait_for_metadata)(lambda: visible(response), max(left_s, 0.0))
+        await (wait or node.metadata.wait_for)(lambda: visible(response), max(left_s, 0.0))
         return response
 
     return node.later(work, failed, may_stop=True)

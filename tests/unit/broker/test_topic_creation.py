@@ -46,16 +46,18 @@ class Controller:
         return CreateTopicsResponse(topics=[result])
 
 
-async def never(*_: object) -> bool:
-    """Report that no metadata has arrived."""
-    return False
+class NeverUpdated(MetadataCache):
+    """No metadata arrives."""
+
+    async def wait_for(self, *_: object) -> bool:
+        return False
 
 
 def creator(controller: Controller, nursery: trio.Nursery) -> TopicCreator:
     values = {"offsets.topic.replication.factor": 3, "offsets.topic.num.partitions": 50, "request.timeout.ms": 1000}
     values = {**{key.name: key.default for key in BROKER_CONFIGS}, **values}
     fake: Any = controller
-    return TopicCreator(values, fake, MetadataCache(), never, Background(), nursery)
+    return TopicCreator(values, fake, NeverUpdated(), Background(), nursery)
 
 
 async def test_the_offsets_topic_is_requested_again_after_a_failure_for_too_few_brokers(nursery: Any) -> None:
