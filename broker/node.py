@@ -14,15 +14,7 @@ from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.service import GroupCoordinator
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.dynamic_config import DynamicConfig
-from anabranch.broker.link.controller_client import ControllerClient
-from anabranch.broker.link.features import FinalizedFeatureCache
-from anabranch.broker.link.lineage_reader import LineageReader
-from anabranch.broker.link.log_dir_failure import LogDirFailures
-from anabranch.broker.link.older_zookeeper import OlderZooKeeper
-from anabranch.broker.link.producer_ids import ProducerIds
-from anabranch.broker.link.registered_controllers import RegisteredControllers
-from anabranch.broker.link.registration import Registration
-from anabranch.broker.link.topic_creation import TopicCreator
+from anabranch.broker.link.cluster_link import ClusterLink
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
@@ -48,7 +40,6 @@ from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from anabranch.protocol.generated.api_versions import ApiVersion
-from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
@@ -80,13 +71,9 @@ class Node:
         self.cluster_id = cluster_id
         self.nursery = nursery
         self.advertised: list[ApiVersion] = []
-        self.registration: Registration | None = None
         self.on_values_changed: list[Callable[[], None]] = []
         """Called when ``dynamic.values`` changed."""
-        self.registered = trio.Event()
-        """Set once there is a broker epoch. A controller's requests from before are for the previous process."""
         self.flushes_on_ack = config.values["log.flush"] == "ack"
-        self.features = FinalizedFeatureCache(zk, config.supported_features)
         self.metadata = MetadataCache()
         self.state_change_lock = trio.Lock()
         """Held while a LeaderAndIsr or StopReplica is applied, also while its configuration is read."""
@@ -101,16 +88,11 @@ class Node:
         self.stock_producers = StockProducers(env.clock, values["ordered.delivery.stock.producers.silence.ms"] / 1000)
         self.purgatory = Purgatory(env.clock, self.background)
         self.logs = LogManager(self._log_manager_config(), env, self.background)
-        silence_s = values["controller.silence.ms"] / 1000
-        self.controller = ControllerClient(env, zk, f"broker-{config.broker_id}", silence_s)
-        self.controller.on_moved = dynamic.read_all_again
-        self.registered_controllers = RegisteredControllers(zk)
-        self.log_dir_failures = LogDirFailures(zk, config.broker_id)
-        self.older_zookeeper = OlderZooKeeper(zk, config.broker_id)
-        self.background.sources.append(self.older_zookeeper.lines)
+        self.link = ClusterLink(config, env, zk, self.metadata, self.background, nursery)
+        self.link.controller.on_moved = dynamic.read_all_again
         self.leader_addresses: dict[int, tuple[str, int]] = {}
         """The addresses of leaders in LeaderAndIsr requests, used until UpdateMetadata has these addresses."""
-        self.isr_changes = IsrChanges(config.broker_id, lambda: self.broker_epoch, self._ask_for_isr)
+        self.isr_changes = IsrChanges(config.broker_id, lambda: self.link.broker_epoch, self._ask_for_isr)
         self.leader_throttle = self._throttle(
             "leader.replication.throttled.rate", "leader.replication.throttled.replicas"
         )
@@ -127,13 +109,10 @@ class Node:
             env.rng,
             self.purgatory,
         )
-        self.lineages = LineageReader(zk, self.metadata)
         self.consumer_holds = ConsumerHolds(
-            env, config, dynamic, self.metadata, self.replicas, self.lineages, self.metrics
+            env, config, dynamic, self.metadata, self.replicas, self.link.lineages, self.metrics
         )
         self.metadata.is_held = self._holds_consumers
-        self.topic_creator = TopicCreator(config.values, self.controller, self.metadata, self.background, nursery)
-        self.producer_ids = ProducerIds(zk, config.broker_id)
         dynamic.on_topics_changed = self._settings_changed
         dynamic.on_values_changed = self._values_changed
         self.logs.cleaner.first_kept_epoch = self.first_kept_epoch
@@ -156,7 +135,7 @@ class Node:
             Gauge(
                 "anabranch_logs_newer_than_zookeeper",
                 "Logs of this broker that are newer than ZooKeeper's data; their partitions are not served",
-                lambda: len(self.older_zookeeper.logs),
+                lambda: len(self.link.older_zookeeper.logs),
             ),
             Gauge(
                 "anabranch_closed_partitions",
@@ -174,7 +153,7 @@ class Node:
             ReplicatedOffsetsLog(self.replicas, self.purgatory, env.clock, values),
             self.metadata,
             self.background,
-            self.features.level,
+            self.link.features.level,
         )
         groups.observe_waits(self.metrics.hand_overs.observe)
         return groups
@@ -188,7 +167,7 @@ class Node:
             self.metadata,
             self.isr_changes,
             Flusher(self.nursery),
-            self.log_dir_failures.report,
+            self.link.log_dir_failures.report,
         )
         fetchers = FetcherPerLeader(
             FetcherConfig.from_values(config.values),
@@ -196,7 +175,7 @@ class Node:
             env.network,
             self.nursery,
             self._replication_address,
-            lambda: self.broker_epoch,
+            lambda: self.link.broker_epoch,
             self.follower_throttle,
             self.background,
         )
@@ -229,18 +208,13 @@ class Node:
 
     async def _ask_for_isr(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         timeout_s = self.config.values["request.timeout.ms"] / 1000
-        response: AlterPartitionResponse = await self.controller.request(
+        response: AlterPartitionResponse = await self.link.controller.request(
             request,
             ALTER_PARTITION_VERSION,
             timeout_s,
             lambda answer: answer.error_code == ErrorCode.NOT_CONTROLLER,
         )
         return response
-
-    @property
-    def broker_epoch(self) -> int:
-        """The czxid of the registration; -1 before the first registration."""
-        return NO_EPOCH if self.registration is None else self.registration.epoch
 
     # ------------------------------------------------------------ for handlers
 
@@ -302,7 +276,7 @@ class Node:
         return rules.stock_consumers is StockConsumerRule.WITHHOLD and self.is_ordered(topic)
 
     async def first_kept_epoch(self, key: TopicPartition) -> int:
-        return await self.lineages.first_kept_epoch(key) if self.is_ordered(key.topic) else EVERY_EPOCH
+        return await self.link.lineages.first_kept_epoch(key) if self.is_ordered(key.topic) else EVERY_EPOCH
 
     def _log_manager_config(self) -> LogManagerConfig:
         return LogManagerConfig.from_values(

@@ -72,7 +72,7 @@ async def _run_services(
             node = Node(config, dynamic, env, zk, cluster_id, nursery)
             nursery.start_soon(node.purgatory.run)
             nursery.start_soon(node.background.keep, "dynamic-config", dynamic.run)
-            await nursery.start(node.controller.run)
+            await nursery.start(node.link.controller.run)
             task_status.started(node)
 
 
@@ -89,24 +89,24 @@ async def _serve(
         node.nursery.start_soon(node.groups.run)
         node.nursery.start_soon(node.background.keep, "consumer-holds", node.consumer_holds.run)
         node.nursery.start_soon(node.background.keep, "isr-changes", node.isr_changes.run)
-        node.nursery.start_soon(node.background.keep, "log-dir-failures", node.log_dir_failures.run)
+        node.nursery.start_soon(node.background.keep, "log-dir-failures", node.link.log_dir_failures.run)
         # A replica that falls behind leaves the ISR within one and a half times the allowed lag.
         node.nursery.start_soon(node.replicas.watch_lag, node.config.values["replica.lag.time.max.ms"] / 2000)
         registration = Registration(
             node.zk,
             node.config.broker_id,
             lambda: describe(node.config, server.advertised(), node.env.clock.now_ms()),
-            node.features.load,
+            node.link.features.load,
             wait_s=2 * node.config.values["zookeeper.session.timeout.ms"] / 1000,
         )
-        node.registration = registration
+        node.link.registration = registration
         node.on_values_changed.append(registration.refresh)
         # While the session of the previous process lasts, this process gets no topics, and so accepts no clients.
         await registration.wait_for_old_session()
         await server.listen()
         node.nursery.start_soon(server.run)
         await registration.register()
-        node.registered.set()
+        node.link.registered.set()
         advertised = server.advertised()
         listeners = [str(address) for address in advertised.values()]
         logger.info("broker.ready", broker_id=node.config.broker_id, listeners=listeners)
@@ -115,8 +115,8 @@ async def _serve(
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(registration.run)
-                nursery.start_soon(node.features.run)
-                nursery.start_soon(node.background.keep, "registered-controllers", node.registered_controllers.run)
+                nursery.start_soon(node.link.features.run)
+                nursery.start_soon(node.background.keep, "registered-controllers", node.link.controllers.run)
         finally:
             with trio.CancelScope(shield=True):
                 await _stop(node, server, registration)
@@ -146,10 +146,10 @@ async def hand_over(node: Node, broker_epoch: int) -> bool:
     for attempt in range(1 + values["controlled.shutdown.max.retries"]):
         if attempt:
             await trio.sleep(backoff_s)
-        if node.controller.address is None or (attempt and _nobody_can_take_over(node)):
+        if node.link.controller.address is None or (attempt and _nobody_can_take_over(node)):
             break
         try:
-            response = await node.controller.request(
+            response = await node.link.controller.request(
                 request,
                 _CONTROLLED_SHUTDOWN_VERSION,
                 timeout_s,

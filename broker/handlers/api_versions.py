@@ -26,7 +26,7 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> Answer:
     ctx.session.introduce(request.client_software_name)
     failures = ctx.node.background.describe() if request.client_software_name == HEALTH_CHECK else []
     release = software_version() if request.client_software_name == SOFTWARE_NAME else ""
-    features = ctx.node.features
+    features = ctx.node.link.features
     return ApiVersionsResponse(
         api_keys=ctx.node.advertised,
         supported_features=features.supported_keys(),

@@ -26,8 +26,8 @@ def handle(ctx: RequestContext, request: DescribeClusterRequest) -> Answer:
         cluster_id=ctx.node.cluster_id,
         controller_id=metadata.controller_id(),
         brokers=brokers,
-        active_controller=_active(ctx.node.controller.address),
-        running_controllers=_running(ctx.node.registered_controllers.znodes),
+        active_controller=_active(ctx.node.link.controller.address),
+        running_controllers=_running(ctx.node.link.controllers.znodes),
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS

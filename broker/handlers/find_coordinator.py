@@ -21,7 +21,7 @@ _FIRST_BATCHED_VERSION = 4
 
 def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> Answer:
     if request.key_type == _GROUP and OFFSETS_TOPIC not in ctx.node.metadata.topics:
-        ctx.node.topic_creator.start([OFFSETS_TOPIC])
+        ctx.node.link.topic_creator.start([OFFSETS_TOPIC])
     return _response(ctx, request)
 
 

@@ -18,12 +18,12 @@ def handle(ctx: RequestContext, request: InitProducerIdRequest) -> Answer:
         return _error(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
         return _error(NO_TRANSACTIONS_CODE)
-    producer_id = ctx.node.producer_ids.take()
+    producer_id = ctx.node.link.producer_ids.take()
     if producer_id is not None:
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
     async def claim() -> InitProducerIdResponse:
-        return InitProducerIdResponse(producer_id=await ctx.node.producer_ids.take_or_claim(), producer_epoch=0)
+        return InitProducerIdResponse(producer_id=await ctx.node.link.producer_ids.take_or_claim(), producer_epoch=0)
 
     return ctx.node.later(claim, lambda error: _error(error.code))
 

@@ -32,7 +32,7 @@ def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
     node = ctx.node
 
     async def apply() -> LeaderAndIsrResponse:
-        await node.registered.wait()
+        await node.link.registered.wait()
         async with node.state_change_lock:
             for topic in request.topic_states:
                 layout_version = max(
@@ -45,11 +45,11 @@ def handle(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
             if code is not ErrorCode.NONE:
                 if request.controller_epoch < node.replicas.controller_epoch:
                     with suppress(ZkError):  # the request is refused in any case
-                        await node.older_zookeeper.check_controller(
+                        await node.link.older_zookeeper.check_controller(
                             request.controller_epoch, node.replicas.controller_epoch
                         )
                 return LeaderAndIsrResponse(error_code=code)
-            node.older_zookeeper.controller_accepted()
+            node.link.older_zookeeper.controller_accepted()
             node.leader_addresses.update((live.broker_id, (live.host_name, live.port)) for live in request.live_leaders)
             return LeaderAndIsrResponse(topics=await _apply(ctx, request))
 
@@ -89,7 +89,7 @@ async def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[Lead
             code, why = refusal or ctx.node.replicas.apply(topic.topic_name, topic.topic_id, state), None
             if code is ErrorCode.NONE:
                 ctx.node.replicas.note_term(key, term)
-                ctx.node.older_zookeeper.accepted(key)
+                ctx.node.link.older_zookeeper.accepted(key)
             elif refusal is ErrorCode.NONE and code is ErrorCode.STALE_CONTROLLER_EPOCH:
                 code, why = await _late_or_newer(ctx.node, key)
                 refusal = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
@@ -106,7 +106,7 @@ async def _late_or_newer(node: Node, key: TopicPartition) -> tuple[ErrorCode, st
     if known is None:
         return ErrorCode.STALE_CONTROLLER_EPOCH, None
     try:
-        why = await node.older_zookeeper.check_log(key, known)
+        why = await node.link.older_zookeeper.check_log(key, known)
     except ZkError:
         return ErrorCode.REPLICA_NOT_AVAILABLE, None  # the controller sends the state again
     if not why:

@@ -110,7 +110,7 @@ def _after_creation(
 ) -> Answer:
     async def create() -> MetadataResponse:
         waited_s = ctx.node.env.clock.monotonic() - ctx.begun  # a long request comes here in slices
-        return await _named(ctx, request, asked, await ctx.node.topic_creator.create(missing, waited_s))
+        return await _named(ctx, request, asked, await ctx.node.link.topic_creator.create(missing, waited_s))
 
     def failed(_error: object) -> MetadataResponse:
         errors = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)

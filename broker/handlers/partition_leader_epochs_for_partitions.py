@@ -18,7 +18,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 def handle(ctx: RequestContext, request: PartitionLeaderEpochsForPartitionsRequest) -> Answer:
-    lineages = ctx.node.lineages
+    lineages = ctx.node.link.lineages
     topics = [
         (
             topic.name,

@@ -25,7 +25,7 @@ def handle(ctx: RequestContext, request: StopReplicaRequest) -> Answer:
     node = ctx.node
 
     async def stop() -> StopReplicaResponse:
-        await node.registered.wait()
+        await node.link.registered.wait()
         async with node.state_change_lock:
             code = refusal_of(ctx, request.controller_epoch, request.broker_epoch)
             if code is not ErrorCode.NONE:

@@ -12,7 +12,7 @@ from anabranch.protocol.generated.update_features import (
 
 
 def handle(ctx: RequestContext, request: UpdateFeaturesRequest) -> Answer:
-    features = ctx.node.features
+    features = ctx.node.link.features
 
     def visible(response: UpdateFeaturesResponse) -> bool:
         return features.epoch >= response.features_epoch

@@ -22,11 +22,11 @@ from anabranch.protocol.types import TopicPartition
 def handle(ctx: RequestContext, request: UpdateMetadataRequest) -> Answer:
     node = ctx.node
     partitions = sum(len(topic.partition_states) for topic in request.topic_states)
-    if node.registered.is_set() and partitions <= PARTITIONS_AT_ONCE:
+    if node.link.registered.is_set() and partitions <= PARTITIONS_AT_ONCE:
         return at_once(_update_metadata(ctx, request))
 
     async def update() -> UpdateMetadataResponse:
-        await node.registered.wait()
+        await node.link.registered.wait()
         async with node.metadata.update_lock:
             return await in_slices(_update_metadata(ctx, request), TimeSlice(node.env.clock))
 

@@ -64,7 +64,7 @@ def _http_limits(values: Mapping[str, Any]) -> HttpLimits:
 def _registration(node: Node) -> list[Problem]:
     """The problem, if the broker is not registered or is not in the controller's metadata."""
     broker_id = node.config.broker_id
-    if not node.registered.is_set():
+    if not node.link.registered.is_set():
         return [Problem("registration", f"broker {broker_id} is starting and is not registered yet", is_fatal=True)]
     if broker_id not in node.metadata.brokers:
         known = sorted(node.metadata.brokers)
@@ -75,5 +75,5 @@ def _registration(node: Node) -> list[Problem]:
 
 def _controller(node: Node) -> list[Problem]:
     """The problem, if no controller answers. It is not fatal: the broker still serves the partitions that it leads."""
-    silence = node.controller.silence()
+    silence = node.link.controller.silence()
     return [] if silence is None else [Problem("controller", f"{silence}: no leader or ISR can change")]

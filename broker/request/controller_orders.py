@@ -16,7 +16,7 @@ from anabranch.protocol.sentinels import NO_EPOCH
 def refusal_of(ctx: RequestContext, controller_epoch: int, broker_epoch: int) -> ErrorCode:
     """The error for a controller's request with these epochs; NONE if the request is accepted."""
     node = ctx.node
-    if broker_epoch != NO_EPOCH and broker_epoch < node.broker_epoch:
+    if broker_epoch != NO_EPOCH and broker_epoch < node.link.broker_epoch:
         return ErrorCode.STALE_BROKER_EPOCH
     if not node.replicas.check_controller(controller_epoch):
         return ErrorCode.STALE_CONTROLLER_EPOCH

@@ -43,7 +43,7 @@ def forward(
 
     async def work() -> Any:
         deadline = node.env.clock.monotonic() + timeout_s
-        response = await node.controller.request(request, asked_version, timeout_s, refused)
+        response = await node.link.controller.request(request, asked_version, timeout_s, refused)
         left_s = min(deadline - node.env.clock.monotonic(), MAX_WAIT_S)
         await (wait or node.metadata.wait_for)(lambda: visible(response), max(left_s, 0.0))
         return response

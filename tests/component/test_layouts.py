@@ -397,7 +397,7 @@ async def test_a_broker_that_registers_again_uses_configs_altered_while_it_was_a
         await admin.create(ConfigZnode.topic_path(f"a{number}"), other, make_parents=True)
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         await broker.has(GROWN, 1, epoch=1)
-        session, epoch = broker.node.env.zk, broker.node.broker_epoch
+        session, epoch = broker.node.env.zk, broker.node.link.broker_epoch
         assert isinstance(session, FakeSession)
         session.disconnect()
         zk.end_session(session.session_id)
@@ -406,7 +406,7 @@ async def test_a_broker_that_registers_again_uses_configs_altered_while_it_was_a
         await admin.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
         session.reconnect()
         with trio.fail_after(DEADLINE_S):
-            while broker.node.broker_epoch == epoch:
+            while broker.node.link.broker_epoch == epoch:
                 await trio.sleep(0.001)  # polls: the registration
         await broker.has(GROWN, 1, epoch=2)
         assert (await broker.produce(1, GROWN)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS

@@ -177,7 +177,7 @@ async def test_a_request_of_an_earlier_controller_or_registration_stops_nothing(
             StopReplicaRequest(
                 controller_id=1000,
                 controller_epoch=broker.harness.controller_epoch + controller,
-                broker_epoch=broker.node.broker_epoch + registration,
+                broker_epoch=broker.node.link.broker_epoch + registration,
                 topic_states=[StopReplicaTopicState(topic_name="t", partition_states=[state])],
             )
         )
@@ -320,5 +320,5 @@ async def test_a_replica_that_is_not_sent_to_the_next_registration_is_a_stray(
 ) -> None:
     """KIP-570: a StopReplica is lost with the broker registration that it was sent to."""
     async with broker_of(tmp_path, monkeypatch) as broker:
-        await name_all(broker.harness, broker_epoch=broker.node.broker_epoch + 1)
+        await name_all(broker.harness, broker_epoch=broker.node.link.broker_epoch + 1)
         assert broker.node.replicas.all() == []

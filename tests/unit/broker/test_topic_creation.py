@@ -111,7 +111,7 @@ async def test_a_metadata_request_waits_once_for_all_topics_that_it_creates(
         cluster_id="c",
         config=SimpleNamespace(values={"auto.create.topics.enable": True}),
         env=SimpleNamespace(clock=clock),
-        topic_creator=creator(silent, nursery),
+        link=SimpleNamespace(topic_creator=creator(silent, nursery)),
         later=lambda work, _failed, may_stop: later(nursery, work),
     )
     names = [f"orders-{number}" for number in range(1_000)]
