@@ -1,7 +1,8 @@
 """The group coordinator as the broker uses it.
 
-Handlers call one method per API and return its result. The broker reports leadership of the offsets topic's partitions
-with ``on_leader`` and ``on_not_leader``, and deleted partitions with ``on_partitions_deleted``. One task runs ``run``.
+Handlers return the result of ``answer`` for an API about one group, and of a method per API for the others. The broker
+reports leadership of the offsets topic's partitions with ``on_leader`` and ``on_not_leader``, and deleted partitions
+with ``on_partitions_deleted``. One task runs ``run``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import random
 import uuid
 from collections.abc import Callable, Collection, Hashable, Mapping
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import trio
 
@@ -18,47 +19,34 @@ from anabranch.broker.coordinator import (
     admin,
     expiry,
     fetch_response,
-    join,
-    membership,
     offsets,
-    position_poll,
     readers,
-    sync,
 )
 from anabranch.broker.coordinator.broker_services import OffsetsLog, RequestOrigin, Topics
 from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.counted import Creation, RecentCreations
+from anabranch.broker.coordinator.decisions import DECISIONS, Asked
 from anabranch.broker.coordinator.deletions import Deletion, RecentDeletions, as_of
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.leadership import Leadership
 from anabranch.broker.coordinator.loaded_partition import LoadedPartition
 from anabranch.broker.coordinator.placement import partition_for
-from anabranch.broker.coordinator.responses import join_error, sync_error
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.coordinator.sweeps import Sweeps
 from anabranch.broker.coordinator.timer import DeadlineTimer
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.acl_operations import GROUP_OPERATIONS
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.consumer_group_position import (
-    ConsumerGroupPositionRequest,
-    ConsumerGroupPositionResponse,
-)
 from anabranch.protocol.generated.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from anabranch.protocol.generated.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
-from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse
-from anabranch.protocol.generated.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from anabranch.protocol.generated.list_groups import ListGroupsRequest, ListGroupsResponse
-from anabranch.protocol.generated.offset_commit import OffsetCommitRequest, OffsetCommitResponse
-from anabranch.protocol.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from anabranch.protocol.generated.offset_commit import OffsetCommitRequest
 from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
 )
-from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
 from anabranch.protocol.generated.topic_readers import (
     TopicReadersRequest,
     TopicReadersResponse,
@@ -74,10 +62,6 @@ from anabranch.zk_schemas.features import GROUP_COORDINATOR, highest_level
 
 R = TypeVar("R")
 S = TypeVar("S")
-
-POSITIONS_LEVEL = 2
-"""The level of the feature ``group_coordinator`` from which on positions are answered."""
-
 
 _STATES = frozenset(state.value for state in GroupState)
 
@@ -248,32 +232,32 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------ groups
 
-    def join_group(self, ctx: RequestOrigin, request: JoinGroupRequest) -> Deferred[JoinGroupResponse]:
-        """Answered when the rebalance is over."""
-        token: Deferred[JoinGroupResponse] = Deferred()
-        found = self._find(request.group_id)
+    def answer(self, origin: RequestOrigin, request: Any) -> Deferred[Any]:
+        """Answer a request of one of the ``DECISIONS``.
+
+        JoinGroup is answered when the rebalance is over, SyncGroup when the leader's assignment is committed,
+        ConsumerGroupPosition when a position that the member waits for changes, or when the member is asked for one.
+        OffsetCommit and OffsetDelete are answered when their records are committed, all others at once.
+        """
+        token: Deferred[Any] = Deferred()
+        asked = Asked(request, origin, self._topics, self._new_member_id)
+        decision = DECISIONS[type(request)]
+        found = self._find(request.group_id, empty_is_valid=decision.is_empty_valid)
+        if self._level(GROUP_COORDINATOR) < decision.level:
+            found = ErrorCode.UNSUPPORTED_VERSION
         if isinstance(found, ErrorCode):
-            token.fill(join_error(ctx.api_version, request.member_id, found))
+            token.fill(decision.refuse(asked, found))
             return token
+        if isinstance(request, OffsetCommitRequest):
+            self.commits += 1
+            self.committed_offsets += sum(len(topic.partitions) for topic in request.topics)
         turn = found.turn()
-        unique = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
-        join.join_group(turn, token, ctx, request, unique)
+        decision.decide(turn, token, asked)
         found.carry_out(turn, request.group_id)
         return token
 
-    def sync_group(self, ctx: RequestOrigin, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
-        """Answered when the leader's assignment is committed."""
-        token: Deferred[SyncGroupResponse] = Deferred()
-        found = self._find(request.group_id)
-        if isinstance(found, ErrorCode):
-            # The rebalance of this request is lost with the old coordinator: the client has to join again.
-            is_loading = found is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            token.fill(sync_error(ErrorCode.REBALANCE_IN_PROGRESS if is_loading else found))
-            return token
-        turn = found.turn()
-        sync.sync_group(turn, token, ctx.api_version, request)
-        found.carry_out(turn, request.group_id)
-        return token
+    def _new_member_id(self) -> str:
+        return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
 
     def member_ids(self, group_id: str) -> Collection[str] | None:
         """The ids of the group's present members; None if this broker does not know the group."""
@@ -281,62 +265,7 @@ class GroupCoordinator:
         group = None if isinstance(found, ErrorCode) else found.shard.groups.get(group_id)
         return None if group is None else group.members.keys()
 
-    def heartbeat(self, ctx: RequestOrigin, request: HeartbeatRequest) -> Deferred[HeartbeatResponse]:
-        """Answered at once. While the group loads, the answer is NONE, because sessions start after the load."""
-        token: Deferred[HeartbeatResponse] = Deferred()
-        found = self._find(request.group_id)
-        if isinstance(found, ErrorCode):
-            is_loading = found is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            token.fill(HeartbeatResponse(error_code=ErrorCode.NONE if is_loading else found))
-            return token
-        turn = found.turn()
-        membership.heartbeat(turn, token, request)
-        found.carry_out(turn, request.group_id)
-        return token
-
-    def consumer_group_position(
-        self, ctx: RequestOrigin, request: ConsumerGroupPositionRequest
-    ) -> Deferred[ConsumerGroupPositionResponse]:
-        """Answered when a position that the member waits for changes, or when the member is asked for a position."""
-        token: Deferred[ConsumerGroupPositionResponse] = Deferred()
-        found = self._find(request.group_id)
-        if self._level(GROUP_COORDINATOR) < POSITIONS_LEVEL:
-            found = ErrorCode.UNSUPPORTED_VERSION
-        if isinstance(found, ErrorCode):
-            token.fill(ConsumerGroupPositionResponse(error_code=found))
-            return token
-        turn = found.turn()
-        position_poll.poll_positions(turn, token, request, self._topics.incarnation)
-        found.carry_out(turn, request.group_id)
-        return token
-
-    def leave_group(self, ctx: RequestOrigin, request: LeaveGroupRequest) -> Deferred[LeaveGroupResponse]:
-        """Answered at once."""
-        token: Deferred[LeaveGroupResponse] = Deferred()
-        found = self._find(request.group_id)
-        if isinstance(found, ErrorCode):
-            token.fill(LeaveGroupResponse(error_code=found))
-            return token
-        turn = found.turn()
-        membership.leave_group(turn, token, ctx.api_version, request)
-        found.carry_out(turn, request.group_id)
-        return token
-
     # ------------------------------------------------------------ offsets
-
-    def offset_commit(self, ctx: RequestOrigin, request: OffsetCommitRequest) -> Deferred[OffsetCommitResponse]:
-        """Answered when the offsets are committed to the log."""
-        token: Deferred[OffsetCommitResponse] = Deferred()
-        found = self._find(request.group_id, empty_is_valid=True)
-        if isinstance(found, ErrorCode):
-            token.fill(offsets.refuse_commit(request, found))
-            return token
-        self.commits += 1
-        self.committed_offsets += sum(len(topic.partitions) for topic in request.topics)
-        turn = found.turn()
-        offsets.commit_offsets(turn, token, request, self._topics)
-        found.carry_out(turn, request.group_id)
-        return token
 
     def offset_fetch(self, ctx: RequestOrigin, request: OffsetFetchRequest) -> Deferred[OffsetFetchResponse]:
         """Committed offsets. Answered once it is certain that no other coordinator has later commits."""
@@ -406,18 +335,6 @@ class GroupCoordinator:
                 loaded.wait_until(now_ms + readers.LOOK_AGAIN_MS, look)
 
         look(ErrorCode.NONE)
-
-    def offset_delete(self, ctx: RequestOrigin, request: OffsetDeleteRequest) -> Deferred[OffsetDeleteResponse]:
-        """Answered when the tombstones are committed."""
-        token: Deferred[OffsetDeleteResponse] = Deferred()
-        found = self._find(request.group_id)
-        if isinstance(found, ErrorCode):
-            token.fill(OffsetDeleteResponse(error_code=found))
-            return token
-        turn = found.turn()
-        offsets.delete_offsets(turn, token, request, self._topics.contains)
-        found.carry_out(turn, request.group_id)
-        return token
 
     # ------------------------------------------------------------ administration
 

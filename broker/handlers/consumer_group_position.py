@@ -7,4 +7,4 @@ from anabranch.protocol.generated.consumer_group_position import ConsumerGroupPo
 
 
 def handle(ctx: RequestContext, request: ConsumerGroupPositionRequest) -> Answer:
-    return ctx.node.groups.consumer_group_position(ctx, request)
+    return ctx.node.groups.answer(ctx, request)

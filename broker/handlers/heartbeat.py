@@ -7,4 +7,4 @@ from anabranch.protocol.generated.heartbeat import HeartbeatRequest
 
 
 def handle(ctx: RequestContext, request: HeartbeatRequest) -> Answer:
-    return ctx.node.groups.heartbeat(ctx, request)
+    return ctx.node.groups.answer(ctx, request)

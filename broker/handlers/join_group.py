@@ -7,4 +7,4 @@ from anabranch.protocol.generated.join_group import JoinGroupRequest
 
 
 def handle(ctx: RequestContext, request: JoinGroupRequest) -> Answer:
-    return ctx.node.groups.join_group(ctx, request)
+    return ctx.node.groups.answer(ctx, request)

@@ -7,4 +7,4 @@ from anabranch.protocol.generated.leave_group import LeaveGroupRequest
 
 
 def handle(ctx: RequestContext, request: LeaveGroupRequest) -> Answer:
-    return ctx.node.groups.leave_group(ctx, request)
+    return ctx.node.groups.answer(ctx, request)

@@ -7,4 +7,4 @@ from anabranch.protocol.generated.offset_commit import OffsetCommitRequest
 
 
 def handle(ctx: RequestContext, request: OffsetCommitRequest) -> Answer:
-    return ctx.node.groups.offset_commit(ctx, request)
+    return ctx.node.groups.answer(ctx, request)

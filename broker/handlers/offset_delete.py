@@ -7,4 +7,4 @@ from anabranch.protocol.generated.offset_delete import OffsetDeleteRequest
 
 
 def handle(ctx: RequestContext, request: OffsetDeleteRequest) -> Answer:
-    return ctx.node.groups.offset_delete(ctx, request)
+    return ctx.node.groups.answer(ctx, request)

@@ -7,4 +7,4 @@ from anabranch.protocol.generated.sync_group import SyncGroupRequest
 
 
 def handle(ctx: RequestContext, request: SyncGroupRequest) -> Answer:
-    return ctx.node.groups.sync_group(ctx, request)
+    return ctx.node.groups.answer(ctx, request)

@@ -61,24 +61,24 @@ def join(running: Running, member_id: str = "", version: int = 3) -> Deferred[An
         protocol_type="consumer",
         protocols=protocols,
     )
-    return running.coordinator.join_group(Context(api_version=version), request)
+    return running.coordinator.answer(Context(api_version=version), request)
 
 
 def sync(running: Running, member_id: str, generation: int) -> Deferred[Any]:
     assignments = [SyncGroupRequestAssignment(member_id=member_id, assignment=b"mine")]
     request = SyncGroupRequest(group_id=GROUP, generation_id=generation, member_id=member_id, assignments=assignments)
-    return running.coordinator.sync_group(Context(api_version=3), request)
+    return running.coordinator.answer(Context(api_version=3), request)
 
 
 def commit(running: Running, offset: int, group: str = GROUP, topic: str = "t") -> Deferred[Any]:
     partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
     request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=partitions)])
-    return running.coordinator.offset_commit(Context(), request)
+    return running.coordinator.answer(Context(), request)
 
 
 def heartbeat(running: Running, member_id: str, generation: int) -> int:
     request = HeartbeatRequest(group_id=GROUP, generation_id=generation, member_id=member_id)
-    return int(value(running.coordinator.heartbeat(Context(), request)).error_code)
+    return int(value(running.coordinator.answer(Context(), request)).error_code)
 
 
 def fetched(running: Running, group: str = GROUP, topic: str = "t") -> tuple[int, int]:

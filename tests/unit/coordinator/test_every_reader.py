@@ -79,7 +79,7 @@ async def test_the_assignment_counts_where_a_subscription_cannot_be_read(
     member_id = value(joining).member_id
     assignments = [SyncGroupRequestAssignment(member_id=member_id, assignment=assigned)]
     request = SyncGroupRequest(group_id=GROUP, generation_id=1, member_id=member_id, assignments=assignments)
-    running.coordinator.sync_group(Context(api_version=3), request)
+    running.coordinator.answer(Context(api_version=3), request)
     groups = found(running)
     if reads is None:
         assert groups == {}

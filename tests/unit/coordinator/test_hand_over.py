@@ -278,7 +278,7 @@ async def test_waiting_joins_and_deletions_are_answered_at_once_on_unload(
     deleting = running.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=["simple"]))
     commit(running, 1, group="other")
     topics = [OffsetDeleteRequestTopic(name="t", partitions=[OffsetDeleteRequestPartition(partition_index=0)])]
-    removing = running.coordinator.offset_delete(Context(), OffsetDeleteRequest(group_id="other", topics=topics))
+    removing = running.coordinator.answer(Context(), OffsetDeleteRequest(group_id="other", topics=topics))
     newcomer = join(running)
     heartbeat(running, member_id, 1)
     rejoining = join(running, member_id)
@@ -350,7 +350,7 @@ def join_static(running: Running, member_id: str = "") -> Any:
         protocol_type="consumer",
         protocols=protocols,
     )
-    return running.coordinator.join_group(Context(api_version=5), request)
+    return running.coordinator.answer(Context(api_version=5), request)
 
 
 async def test_a_static_member_rejoins_at_a_new_coordinator_without_a_rebalance(

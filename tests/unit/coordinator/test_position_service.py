@@ -59,7 +59,7 @@ def poll(
         max_wait_ms=max_wait_ms,
         topics=[ConsumerGroupPositionRequestTopic(name="t", partitions=[partition])],
     )
-    return running.coordinator.consumer_group_position(Context(api_version=0), request)
+    return running.coordinator.answer(Context(api_version=0), request)
 
 
 def answered(deferred: Deferred[Any]) -> tuple[int, bool]:
@@ -76,7 +76,7 @@ async def owner_of_t0(running: Running) -> str:
     member_id: str = value(joining).member_id
     assigned = [SyncGroupRequestAssignment(member_id=member_id, assignment=assignment(("t", 0)))]
     request = SyncGroupRequest(group_id=GROUP, generation_id=1, member_id=member_id, assignments=assigned)
-    assert value(running.coordinator.sync_group(Context(api_version=3), request)).error_code == ErrorCode.NONE
+    assert value(running.coordinator.answer(Context(api_version=3), request)).error_code == ErrorCode.NONE
     return member_id
 
 
@@ -180,7 +180,7 @@ def commit_as(running: Running, offset: int, member_id: str) -> Deferred[Any]:
         member_id=member_id,
         topics=[OffsetCommitRequestTopic(name="t", partitions=partitions)],
     )
-    return running.coordinator.offset_commit(Context(api_version=8), request)
+    return running.coordinator.answer(Context(api_version=8), request)
 
 
 # ---------------------------------------------------------------- hole 20: incarnations

@@ -75,7 +75,7 @@ async def stock_member(running: Running, *topics: str) -> str:
         group_id=GROUP, session_timeout_ms=10_000, rebalance_timeout_ms=20_000, protocol_type="consumer",
         protocols=protocols,
     )  # fmt: skip
-    joining = running.coordinator.join_group(Context(api_version=3), request)
+    joining = running.coordinator.answer(Context(api_version=3), request)
     await pass_time(3.001)
     member_id: str = value(joining).member_id
     assert value(sync(running, member_id, 1)).error_code == ErrorCode.NONE

@@ -183,7 +183,7 @@ async def test_an_empty_group_id_is_invalid_only_for_members(
 ) -> None:
     await running.loaded()
     request = JoinGroupRequest(group_id="", session_timeout_ms=10_000)
-    response = value(running.coordinator.join_group(Context(), request))
+    response = value(running.coordinator.answer(Context(), request))
     assert response.error_code == ErrorCode.INVALID_GROUP_ID
     assert commit_error(commit(running, 1, group="")) == ErrorCode.NONE
 
@@ -495,11 +495,11 @@ async def test_the_service_answers_offset_delete_and_leave_group(
     await running.loaded()
     commit(running, 1)
     topics = [OffsetDeleteRequestTopic(name="t", partitions=[OffsetDeleteRequestPartition(partition_index=0)])]
-    deleting = running.coordinator.offset_delete(Context(), OffsetDeleteRequest(group_id=GROUP, topics=topics))
+    deleting = running.coordinator.answer(Context(), OffsetDeleteRequest(group_id=GROUP, topics=topics))
     assert value(deleting).topics[0].partitions[0].error_code == ErrorCode.NONE
     assert fetched(running) == (-1, 0)
     request = LeaveGroupRequest(group_id=GROUP, members=[MemberIdentity(member_id="x")])
-    (left,) = value(running.coordinator.leave_group(Context(api_version=4), request)).members
+    (left,) = value(running.coordinator.answer(Context(api_version=4), request)).members
     assert left.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
