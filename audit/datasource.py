@@ -43,11 +43,12 @@ from pyspark.sql.types import StructType
 from anabranch.audit.bounds import OPTIONS, Wanted, wanted
 from anabranch.audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, names_of
 from anabranch.audit.discovery import TopicFiles, discover, replica_files
-from anabranch.audit.growing import DataLossError, Offsets, Slice, beginning, followed, latest, read_slice, slices
+from anabranch.audit.growing import Slice, beginning, decode, encode, followed, latest, read_slice, slices
 from anabranch.audit.order_field import OrderField
 from anabranch.audit.parts import ALL, SPLIT_BYTES, SegmentPart, read_part, segment_parts
 from anabranch.audit.segment_reader import MAX_DECOMPRESSED_BYTES
 from anabranch.audit.summary import SUMMARY_SCHEMA, summaries
+from anabranch.protocol.stream_offsets import DataLossError
 
 FORMAT_NAME = "anabranch-segments"
 ROWS_PER_ARROW_BATCH = 65_536
@@ -143,20 +144,20 @@ class SegmentsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _log.warning("records are lost: %s", what)
 
     def initialOffset(self) -> dict[str, Any]:
-        return beginning(self._present().manifest).encode()
+        return encode(beginning(self._present().manifest))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable()
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> Mapping[str, Any]:
         topic = self._target or self._present()
-        return latest(topic.manifest, Offsets.decode(start), self._lost).encode()
+        return encode(latest(topic.manifest, decode(start), self._lost))
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._present()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        found = slices(self._present(), Offsets.decode(start), Offsets.decode(end), self._lost)
+        found = slices(self._present(), decode(start), decode(end), self._lost)
         return [SlicePartition(one) for one in found]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

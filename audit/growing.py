@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -27,6 +26,7 @@ from anabranch.audit.order_field import OrderField
 from anabranch.audit.parts import SegmentPart, alone_entry, read_part, without_others
 from anabranch.protocol.plurals import counted
 from anabranch.protocol.record_arrays import Bools, Ints
+from anabranch.protocol.stream_offsets import CheckpointError, Offsets, Position, TopicPositions, decoding
 
 VERSION: Final = 1
 FORMAT: Final = "anabranch-segments"
@@ -34,60 +34,36 @@ Lost: TypeAlias = Callable[[str], None]
 """Called with a description of lost records; it raises DataLossError, or warns."""
 
 
-class CheckpointError(Exception):
-    """The checkpoint belongs to another export, or this release cannot read it."""
+def encode(offsets: Offsets) -> dict[str, Any]:
+    """The offsets of one topic as JSON values. Equal offsets give equal values, because Spark compares the text."""
+    ((name, topic),) = offsets.topics.items()
+    return {
+        "version": VERSION,
+        "format": FORMAT,
+        "topic": name,
+        "cluster_id": offsets.cluster_id,
+        "topic_id": topic.topic_id,
+        "partitions": {
+            str(p): {"offset": at.offset, **({"begin": at.begin} if at.begin >= 0 else {})}
+            for p, at in sorted(topic.partitions.items())
+        },
+    }
 
 
-class DataLossError(Exception):
-    """Records that the stream has not read are not in the export."""
-
-
-class Position(NamedTuple):
-    """The next offset of a partition. The micro-batch begins at ``begin``; -1: at the previous micro-batch's end."""
-
-    offset: int
-    begin: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Offsets:
-    """The end of a micro-batch."""
-
-    topic: str
-    cluster_id: str
-    topic_id: str
-    partitions: Mapping[int, Position] = field(default_factory=dict)
-
-    def encode(self) -> dict[str, Any]:
-        """The offsets as JSON values. Equal offsets give equal values, because Spark compares the text."""
-        return {
-            "version": VERSION,
-            "format": FORMAT,
-            "topic": self.topic,
-            "cluster_id": self.cluster_id,
-            "topic_id": self.topic_id,
-            "partitions": {
-                str(p): {"offset": at.offset, **({"begin": at.begin} if at.begin >= 0 else {})}
-                for p, at in sorted(self.partitions.items())
-            },
+def decode(found: Mapping[str, Any]) -> Offsets:
+    """The offsets from the JSON values of a checkpoint. Raises CheckpointError."""
+    kind = found.get("format"), found.get("version")
+    if kind != (FORMAT, VERSION):
+        raise CheckpointError(
+            f"the checkpoint has offsets of format {kind[0]!r}, version {kind[1]!r}; this release reads "
+            f"{FORMAT!r}, version {VERSION}: it is of another source or of a newer release"
+        )
+    with decoding(found):
+        partitions = {
+            int(p): Position(int(at["offset"]), begin=int(at.get("begin", -1))) for p, at in found["partitions"].items()
         }
-
-    @classmethod
-    def decode(cls, found: Mapping[str, Any]) -> Offsets:
-        """The offsets from the JSON values of a checkpoint. Raises CheckpointError."""
-        kind = found.get("format"), found.get("version")
-        if kind != (FORMAT, VERSION):
-            raise CheckpointError(
-                f"the checkpoint has offsets of format {kind[0]!r}, version {kind[1]!r}; this release reads "
-                f"{FORMAT!r}, version {VERSION}: it is of another source or of a newer release"
-            )
-        try:
-            partitions = {
-                int(p): Position(int(at["offset"]), int(at.get("begin", -1))) for p, at in found["partitions"].items()
-            }
-            return cls(str(found["topic"]), str(found["cluster_id"]), str(found["topic_id"]), partitions)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"the checkpoint's offsets are malformed: {error!r} in {found!r}") from None
+        topic = TopicPositions(str(found["topic_id"]), partitions=partitions)
+        return Offsets(str(found["cluster_id"]), {str(found["topic"]): topic})
 
 
 class Slice(NamedTuple):
@@ -114,10 +90,11 @@ def beginning(manifest: Manifest) -> Offsets:
 
 def latest(manifest: Manifest, start: Offsets, lost: Lost) -> Offsets:
     """The end of a micro-batch from ``start``, or ``start`` if there are no new records. Raises CheckpointError."""
+    ((name, known),) = start.topics.items()
     identity = {
-        "topic": (start.topic, manifest.topic),
+        "topic": (name, manifest.topic),
         "cluster id": (start.cluster_id, manifest.cluster_id),
-        "topic id": (start.topic_id, manifest.topic_id),
+        "topic id": (known.topic_id, manifest.topic_id),
     }
     for what, (kept, now) in identity.items():
         if kept != now:
@@ -125,30 +102,30 @@ def latest(manifest: Manifest, start: Offsets, lost: Lost) -> Offsets:
                 f"the checkpoint is of {what} {kept!r}, and the export is of {what} {now!r}: use another checkpoint "
                 f"location"
             )
-    positions = dict(start.partitions)
+    positions = dict(known.partitions)
     entries = {partition.partition: partition for partition in manifest.partitions}
     for p in sorted(set(positions) - set(entries)):
         lost(f"{manifest.topic}-{p} was read up to offset {positions[p].offset}, and is not in the export")
     for p, entry in entries.items():
-        before, end = start.partitions.get(p), entry.high_watermark
+        before, end = known.partitions.get(p), entry.high_watermark
         if before is None:
-            positions[p] = Position(end, _first_offset(entry))
+            positions[p] = Position(end, begin=_first_offset(entry))
         elif end < before.offset:
             lost(f"{manifest.topic}-{p} was read up to offset {before.offset}, and the export ends at offset {end}")
-            positions[p] = Position(end, end)
+            positions[p] = Position(end, begin=end)
         else:
             positions[p] = Position(end) if end > before.offset else before
-    return start if positions == start.partitions else _at(manifest, positions)
+    return start if positions == known.partitions else _at(manifest, positions)
 
 
 def slices(topic: TopicFiles, start: Offsets, end: Offsets, lost: Lost) -> Iterator[Slice]:
     """The slices of the micro-batch between two offsets. Checks the size of each file."""
     alone = without_others(topic.manifest)
     for entry in topic.manifest.partitions:
-        upto, before = end.partitions.get(entry.partition), start.partitions.get(entry.partition)
+        upto, before = (at.position(topic.manifest.topic, entry.partition) for at in (end, start))
         if upto is None or upto == before:
             continue
-        at = upto.begin if upto.begin >= 0 else before.offset if before is not None else upto.offset
+        at = upto.begins(before)
         place = f"{topic.manifest.topic}-{entry.partition}"
         for segment in sorted(entry.segments, key=lambda x: x.base_offset):
             first, last = max(at, segment.base_offset), min(upto.offset, segment.end_offset)
@@ -211,4 +188,4 @@ def _first_offset(entry: PartitionEntry) -> int:
 
 
 def _at(manifest: Manifest, positions: Mapping[int, Position]) -> Offsets:
-    return Offsets(manifest.topic, manifest.cluster_id, manifest.topic_id, positions)
+    return Offsets(manifest.cluster_id, {manifest.topic: TopicPositions(manifest.topic_id, partitions=positions)})

@@ -17,8 +17,8 @@ from anabranch.client.cluster import Cluster, TopicInfo
 from anabranch.client.consumer.log_reader import LogReader
 from anabranch.client.errors import ErrorCode, KafkaError
 from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH
+from anabranch.protocol.stream_offsets import CheckpointError, DataLossError, Offsets, Position, TopicPositions
 from anabranch.protocol.types import TopicPartition
-from anabranch.spark.offsets import CheckpointError, Offsets, Position, TopicPositions
 from anabranch.spark.options import Begin, OptionError, ReadOptions
 from anabranch.spark.plan import Latest, View, questions
 
@@ -30,18 +30,16 @@ _LATEST_TIMEOUT_MS = 2_000
 """After this time, a partition without a leader keeps its position for this micro-batch."""
 
 
-class DataLossError(Exception):
-    """Records that the query has not read no longer exist."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"{what}. Set failOnDataLoss to false to continue without the lost records, or begin with a new checkpoint "
-            "location"
-        )
-
-
 class MissingTopicError(Exception):
     """A topic that the query reads does not exist."""
+
+
+def data_loss(what: str) -> DataLossError:
+    """The error for lost records, with its remedies."""
+    return DataLossError(
+        f"{what}. Set failOnDataLoss to false to continue without the lost records, or begin with a new checkpoint "
+        "location"
+    )
 
 
 @dataclass(slots=True)
@@ -278,7 +276,7 @@ class Looks:
 
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLossError(what)
+            raise data_loss(what)
         if what not in self._warned:
             self._warned.add(what)
             _log.warning("records are lost: %s", what)

@@ -16,7 +16,7 @@ from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.real_anyio import client_env
-from anabranch.spark.looks import DataLossError
+from anabranch.spark.looks import data_loss
 from anabranch.spark.offsets import Range
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class RunningReader:
                 if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
                 if fail_on_data_loss:
-                    raise DataLossError(f"{tp} was removed, and was to be read from offset {offset}") from error
+                    raise data_loss(f"{tp} was removed, and was to be read from offset {offset}") from error
                 return
 
     def _fetch(self, tp: TopicPartition, offset: int, wanted: Range) -> Future[Fetched]:
@@ -83,7 +83,7 @@ class RunningReader:
         first = found[tp].offset
         if fail_on_data_loss:
             what = f"{tp} was to be read from offset {offset} to {wanted.end}, and its log begins at offset {first}"
-            raise DataLossError(what if first > offset else f"{what}: it was truncated")
+            raise data_loss(what if first > offset else f"{what}: it was truncated")
         return first if first > offset else wanted.end
 
 

@@ -13,9 +13,10 @@ from anabranch.client.consumer.log_reader import LogReader
 from anabranch.client.errors import KafkaError
 from anabranch.client.group.coordinator_link import OffsetAndMetadata
 from anabranch.protocol.sentinels import NO_EPOCH
+from anabranch.protocol.stream_offsets import Offsets, Position, TopicPositions
 from anabranch.protocol.types import TopicPartition
 from anabranch.spark.looks import Look, Looks, topic_positions
-from anabranch.spark.offsets import Offsets, Position, Range, TopicPositions, ranges, split
+from anabranch.spark.offsets import Range, decode, encode, ranges, split
 from anabranch.spark.options import OptionError, ReadOptions
 from anabranch.spark.plan import limited, reach, waits
 
@@ -43,7 +44,7 @@ class Stream:
         cluster = await self._looks.cluster()
         begin = await self._looks.resolve(cluster, self._options.begin)
         await self._looks.check_starts(begin)
-        return replace(begin, is_initial=True).encode()
+        return encode(replace(begin, is_initial=True))
 
     async def end_at_present(self) -> None:
         """From now on, plan only up to the present ends (Trigger.AvailableNow)."""
@@ -61,7 +62,7 @@ class Stream:
         Everything before ``start`` is processed. When nothing can be read, the next call waits ``retry_backoff_ms``,
         because Spark calls again at once.
         """
-        offsets = Offsets.decode(start)
+        offsets = decode(start)
         await self._commit(offsets)
         clock, config = anyio.current_time, self._reader.config
         deadline = clock() + config.default_api_timeout_ms / 1000
@@ -74,7 +75,7 @@ class Stream:
             end = self._plan(look, offsets, limit)
             self._idle_since = None if end is not None else clock()
             if end is not None:
-                return end.encode()
+                return encode(end)
             left = self._left(offsets)
             if not left:
                 return start
@@ -85,7 +86,7 @@ class Stream:
 
     async def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
         """The ranges of the micro-batch between two offsets."""
-        begun, ended = Offsets.decode(start), Offsets.decode(end)
+        begun, ended = decode(start), decode(end)
         if not self._is_checked:  # after a restart Spark repeats a micro-batch before it requests a new one
             await self._looks.cluster(ended)
             self._is_checked = True
@@ -103,7 +104,7 @@ class Stream:
 
     async def commit(self, end: Mapping[str, Any]) -> None:
         """Commit ``end``: Spark has processed everything before it."""
-        await self._commit(Offsets.decode(end))
+        await self._commit(decode(end))
 
     # ------------------------------------------------------------ planning
 

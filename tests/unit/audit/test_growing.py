@@ -11,19 +11,11 @@ import pytest
 pytest.importorskip("pyarrow", reason="the audit needs the extra [audit]")
 
 from anabranch.audit.discovery import discover
-from anabranch.audit.growing import (
-    CheckpointError,
-    DataLossError,
-    Offsets,
-    beginning,
-    followed,
-    latest,
-    read_slice,
-    slices,
-)
+from anabranch.audit.growing import beginning, decode, encode, followed, latest, read_slice, slices
 from anabranch.audit.manifest import MANIFEST_NAME, Manifest, ManifestError, OffsetRange
 from anabranch.protocol.batch_builder import retain_records
 from anabranch.protocol.records import RecordBatch, iter_batches
+from anabranch.protocol.stream_offsets import CheckpointError, DataLossError
 from tests.support.audit.samples import TopicWriter
 
 
@@ -63,10 +55,10 @@ class Export:
     def micro_batch(self, *, repeat: bool = False) -> list[tuple[int, int]]:
         """Return the records of the next micro-batch, or the last micro-batch's records again, as after a restart."""
         topic = followed(discover(self.root), str(self.root))
-        start = self.offset or beginning(topic.manifest).encode()
-        end = latest(topic.manifest, Offsets.decode(start), self.lost).encode()
+        start = self.offset or encode(beginning(topic.manifest))
+        end = encode(latest(topic.manifest, decode(start), self.lost))
         found = []
-        for one in slices(topic, Offsets.decode(start), Offsets.decode(end), self.lost):
+        for one in slices(topic, decode(start), decode(end), self.lost):
             for rows, keep in read_slice(one, None, self.lost):
                 columns = rows.arrow(["partition", "offset"], keep).to_pydict()
                 found += zip(columns["partition"], columns["offset"], strict=True)
@@ -119,7 +111,22 @@ def test_another_topics_checkpoint_is_refused(export: Export, field: str, value:
 @pytest.mark.parametrize("offset", [{"version": 1}, {"version": 2, "format": "anabranch-segments"}])
 def test_another_sources_checkpoint_is_refused(export: Export, offset: dict) -> None:
     with pytest.raises(CheckpointError, match="of another source or of a newer release"):
-        Offsets.decode(offset)
+        decode(offset)
+
+
+def test_a_checkpoint_keeps_its_form() -> None:
+    found = {
+        "version": 1,
+        "format": "anabranch-segments",
+        "topic": "events",
+        "cluster_id": "C",
+        "topic_id": "T",
+        "partitions": {"0": {"offset": 120}, "4": {"offset": 7, "begin": 3}},
+    }
+    assert list(encode(decode(found)).items()) == list(found.items())
+    for name in ("topic", "cluster_id", "topic_id", "partitions"):
+        with pytest.raises(CheckpointError, match=f"offsets are malformed: KeyError\\('{name}'\\) in"):
+            decode({key: value for key, value in found.items() if key != name})
 
 
 def test_a_directory_without_identity_is_refused(export: Export) -> None:

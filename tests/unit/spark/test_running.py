@@ -10,9 +10,9 @@ import pytest
 from anabranch.client.consumer.log_reader import Fetched
 from anabranch.client.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
 from anabranch.client.net.offsets import OffsetAndTimestamp
+from anabranch.protocol.stream_offsets import DataLossError
 from anabranch.protocol.types import TopicPartition
 from anabranch.spark import running
-from anabranch.spark.looks import DataLossError
 from anabranch.spark.offsets import Range
 from anabranch.spark.running import RunningReader
 

@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
+from anabranch.protocol.stream_offsets import CheckpointError, DataLossError
 from anabranch.protocol.types import TopicPartition
-from anabranch.spark.looks import DataLossError, MissingTopicError
-from anabranch.spark.offsets import CheckpointError
+from anabranch.spark.looks import MissingTopicError
 from anabranch.spark.options import OptionError, Use, read_options
 from anabranch.spark.stream import StalledError, Stream
 from tests.unit.spark.fake_reader import FakeReader
