@@ -25,8 +25,10 @@ from anabranch.protocol.batch_layout import (
     LOG_APPEND_TIME_BIT,
     MAGIC,
     MAX_BATCH_ELEMENTS,
+    MAX_LONG,
     MAX_RECORD_OVERHEAD_BYTES,
     MAX_SEQUENCE,
+    MIN_LONG,
     SMALL_BODY_BYTES,
     TRANSACTIONAL_BIT,
     Header,
@@ -302,8 +304,10 @@ def retain_in_steps(
     if horizon is None and batch.has_delete_horizon:
         horizon = batch.base_timestamp
     keeps_max = batch.timestamp_type == LOG_APPEND_TIME or not records
-    base = records[0].timestamp if records else batch.max_timestamp
-    builder.start_at(base if horizon is None else horizon, batch.max_timestamp if keeps_max else NO_TIMESTAMP)
+    base = batch.max_timestamp if horizon is None else horizon
+    if records and horizon is None:
+        base = yield from _base_timestamp(records, batch.base_timestamp)
+    builder.start_at(base, batch.max_timestamp if keeps_max else NO_TIMESTAMP)
     yield from _append_all(builder, records, batch.base_offset)
 
     build = partial(
@@ -320,6 +324,21 @@ def retain_in_steps(
         has_delete_horizon=horizon is not None,
     )
     return (yield from _built(builder, build))
+
+
+def _base_timestamp(records: Sequence[Record], known: int) -> Generator[None, None, int]:
+    """The first record's timestamp, or the base ``known``, which suits all records, if one is 2**63 ms from the first.
+
+    Yields after every ``RECORDS_AT_ONCE`` records.
+    """
+    first = records[0].timestamp
+    for start in range(0, len(records), RECORDS_AT_ONCE):
+        if start:
+            yield None
+        some = records[start : start + RECORDS_AT_ONCE]
+        if not all(MIN_LONG <= record.timestamp - first <= MAX_LONG for record in some):
+            return known
+    return first
 
 
 def recode_in_steps(batch: RecordBatch, codec: CompressionType) -> Generator[Callable[[], None] | None, None, bytes]:

@@ -144,6 +144,21 @@ async def test_tombstones_that_stay_for_ever_can_be_compacted_and_read(
     assert [record.timestamp for record in header] == [timestamp]
 
 
+@pytest.mark.parametrize("kept", [(NO_TIMESTAMP, MAX_LONG), (-START_MS, MAX_LONG)])
+async def test_records_whose_timestamps_are_very_far_apart_stay_readable(
+    log_fixture: LogFixture, kept: tuple[int, int]
+) -> None:
+    """The first record, from which the others can be written, is removed."""
+    log = compacted(log_fixture, message_timestamp_after_max_ms=MAX_LONG)
+    log.append_as_leader(build_batch([(b"%d" % n, b"v", (), timestamp) for n, timestamp in enumerate((0, *kept))]), 0)
+    put(log, **{"0": b"new"})
+    log.roll()
+    put(log, c=b"active")
+    await clean(cleaner_for(log_fixture, log))
+    assert [offset for offset, _, _ in values(log)] == [1, 2, 3, 4]
+    assert [record.timestamp for record in read_all(log)[0]] == list(kept)
+
+
 async def test_hole_24_a_tombstone_stays_where_another_partition_may_hold_older_values(log_fixture: LogFixture) -> None:
     """Without the tombstone a new reader would use the parent's old record as the value of the key."""
     log = compacted(log_fixture, delete_retention_ms=DAY_MS)
