@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import mmap
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import cramjam
 
@@ -48,6 +48,15 @@ _LZ4_BLOCK_BYTES = 64 * 1024
 _LZ4_STORED = 0x80000000
 
 _GZIP_MAX_RATIO = 1032
+MOST_GROWTH: Final = {
+    CompressionType.NONE: 1,
+    CompressionType.GZIP: _GZIP_MAX_RATIO,
+    CompressionType.SNAPPY: 22,
+    CompressionType.LZ4: 256,
+    CompressionType.ZSTD: 32_768,
+}
+"""The most bytes that one compressed byte can stand for."""
+
 _SMALLEST_GUESS = 1024
 _COPIED_AT_ONCE = 1024 * 1024
 """The number of bytes copied in one piece, because a copy holds the GIL.

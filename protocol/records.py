@@ -45,7 +45,7 @@ from anabranch.protocol.batch_layout import (
     Buffer,
     Header,
 )
-from anabranch.protocol.compression import CompressionType, CorruptRecordError, decompress
+from anabranch.protocol.compression import MOST_GROWTH, CompressionType, CorruptRecordError, decompress
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.sentinels import NO_PRODUCER_ID, NO_SEQUENCE
 
@@ -474,6 +474,15 @@ class RecordBatch:
             return self._body
         return decompress(self.compression, self.buffer[HEADER_BYTES:], self.max_decompressed_bytes)
 
+    def ensure_size(self) -> None:
+        """Raise CorruptRecordError for records of more than ``max_decompressed_bytes``; decompresses only if needed."""
+        if self._records is not None or self.length * MOST_GROWTH[self.compression] <= self.max_decompressed_bytes:
+            return
+        if not self._unpack(SMALL_BODY_BYTES):
+            self.body()
+        if self._failure is not None:
+            raise self._failure
+
     def records(self) -> list[Record]:
         """All records. Raises CorruptRecordError for a fault of the structure; the CRC is not checked here."""
         if self._failure is not None:
@@ -556,6 +565,7 @@ class RecordBatch:
             self.unpack()
         if self._failure is not None:
             return
+        base, last = self.base_offset, self.last_offset
         fixed = self.timestamp_type == LOG_APPEND_TIME
         timestamp = self.max_timestamp if fixed else self.base_timestamp
         records: list[Record] = []
@@ -565,19 +575,10 @@ class RecordBatch:
             _check_count(data, self.count)
             pos = headers = 0
             while len(records) < self.count:
-                some = min(at_once, self.count - len(records))
                 first = len(records)
+                some = min(at_once, self.count - first)
                 pos, headers = _read_some(
-                    data,
-                    pos,
-                    headers,
-                    some,
-                    SMALL_BODY_BYTES,
-                    records,
-                    self.base_offset,
-                    self.last_offset,
-                    timestamp,
-                    fixed,
+                    data, pos, headers, some, SMALL_BODY_BYTES, records, base, last, timestamp, fixed
                 )
                 self._keyless += _keyless(records, first)
                 yield None

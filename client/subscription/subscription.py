@@ -8,9 +8,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from anabranch.client.cluster import Cluster
-from anabranch.client.errors import IllegalStateError, KafkaError
+from anabranch.client.errors import ErrorCode, IllegalStateError, KafkaError, error_for
 from anabranch.client.subscription.fetched_batch import Deserializers, FetchedBatch, Records
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
+from anabranch.protocol.compression import CorruptRecordError
+from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.sentinels import LATEST_TIMESTAMP, NO_EPOCH, NO_INCARNATION, NO_NODE, NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
@@ -170,7 +172,7 @@ class AssignedPartition:
         while self.buffer and limit > 0:
             fetched = self.buffer[0]
             if fetched.left:
-                if fetched.leader_epoch > self.max_leader_epoch:
+                if fetched.leader_epoch > self.max_leader_epoch or not self._keep_readable(fetched.batch):
                     break
                 span = fetched.take(limit)
                 limit -= span[2] - span[1]
@@ -187,6 +189,23 @@ class AssignedPartition:
             last, _, stop = spans[-1]
             self.delivered_end = last.offset_after(stop)
         return spans
+
+    def _keep_readable(self, batch: RecordBatch) -> bool:
+        """Drop a batch that may not be decompressed, and set ``error``; it is fetched again later. False if dropped."""
+        try:
+            batch.ensure_size()
+        except CorruptRecordError as failure:
+            hint = ""
+            if failure.code is ErrorCode.MESSAGE_TOO_LARGE:
+                hint = f" by max_decompressed_batch_bytes. Raise it, or seek to offset {batch.next_offset}"
+            where = f"{self.tp}: the batch of {batch.length} bytes at offset {batch.base_offset}"
+            self.error = error_for(failure.code, f"{where}: {failure.message}{hint}")
+            self.version += 1  # the answer to a fetch of later batches is dropped
+            self.buffer.clear()
+            self.buffered_bytes = 0
+            self.fetch_offset, self.last_fetched_epoch = self.position, self.position_epoch
+            return False
+        return True
 
     def give_back(self, spans: list[tuple[FetchedBatch, int, int]], read: int) -> None:
         """Undo the end of a ``take`` that returned ``spans``: all records but the first ``read`` are buffered again.
@@ -415,12 +434,10 @@ class Subscription:
         """
         found: dict[TopicPartition, Records] = {}
         for state in self._in_turn(frozenset(only)):
-            if state.error is not None and not state.buffer:
-                if not found:
-                    error, state.error = state.error, None
-                    raise error
-                continue
             spans = state.take(max_records)
+            if state.error is not None and not state.buffer and not spans and not found:
+                error, state.error = state.error, None
+                raise error
             if spans:
                 records = found[state.tp] = Records(state.tp, spans, deserializers)
                 max_records -= len(records)

@@ -465,6 +465,30 @@ def test_a_batch_that_decompresses_to_too_much_is_refused(run: Run, most: int) -
     run(check)
 
 
+@pytest.mark.parametrize("padding", [0, 400_000])
+def test_a_consumer_stays_before_a_batch_that_decompresses_to_too_much(run: Run, padding: int) -> None:
+    """The position moves only when the user seeks. ``padding``: also for records that are not kept decompressed."""
+
+    async def check() -> None:
+        broker, limit = FakeBroker({"t": 1}), 20_000 + padding
+        for value, codec in ((b"a", CompressionType.NONE), (bytes(limit), CompressionType.GZIP), (b"c", 0)):
+            broker.logs[T0].append(build_batch([(b"k", value, (), 1_000)], compression=CompressionType(codec)))
+        config: Any = {"auto_offset_reset": "earliest", "max_decompressed_batch_bytes": limit}
+        async with broker.running(), Consumer(bootstrap_servers=broker.address, **config) as consumer:
+            consumer.assign([T0])
+            text = rf"t-0: the batch of \d+ bytes at offset 1: .* {limit} bytes allowed by max_decompressed_batch_bytes"
+            assert (await consumer.getone()).value == b"a"
+            for _ in range(2):
+                with pytest.raises(KafkaError, match=text + r"\. Raise it, or seek to offset 2$") as raised:
+                    await consumer.getone()
+                assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
+                assert await consumer.position(T0) == 1
+            consumer.seek(T0, 2)
+            assert (await consumer.getone()).value == b"c"
+
+    run(check)
+
+
 def test_the_error_of_a_deserializer_names_the_partition_and_offset(run: Run) -> None:
     async def check() -> None:
         def number(data: bytes | None) -> int:
