@@ -162,7 +162,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         *,
         on_delivery: OnDelivery | None = None,
     ) -> RecordHandle:
-        """Take one record into the buffer and return the handle to await for its ``RecordMetadata``.
+        """Take one record into the buffer and return its handle, whose result is a ``RecordMetadata``.
 
         With ``partition`` the record goes to this partition, whatever its key. Then the caller is responsible for the
         order of the key. The call waits only for the topic's first metadata, for ``partition`` if it does not exist,

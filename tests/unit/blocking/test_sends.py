@@ -20,6 +20,7 @@ from anabranch import (
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
+    RecordMetadata,
     TopicPartition,
 )
 from anabranch.blocking import client as client_module
@@ -314,15 +315,22 @@ def test_records_that_find_no_room_wait_together(broker: FakeBroker, monkeypatch
 def test_a_callback_of_a_record_without_room_that_ends_the_program_is_logged_and_stops_nothing(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    called: list[tuple[Any, ...]] = []
+
+    def note_and_leave(error: KafkaError | None, place: RecordMetadata) -> None:
+        called.append((type(error), place.topic, place.partition, place.offset))
+        leave()
+
     producer = Producer(bootstrap_servers=broker.address)
     producer.send_and_wait("t", b"v")
     block_briefly(producer)
     with monkeypatch.context() as patch:
         patch.setattr(Accumulator, "has_room", lambda _self, _size, queued_bytes=None: queued_bytes is not None)
-        late = producer.send("t", b"v", on_delivery=leave)
+        late = producer.send("t", b"v", on_delivery=note_and_leave)
         assert isinstance(late.exception(timeout=DEADLINE_S), BufferExhaustedError)
         late.add_done_callback(leave)
         assert caplog.messages == LOGGED * 2
+        assert called == [(BufferExhaustedError, "t", -1, -1)]
     assert producer.send_and_wait("t", b"v").offset == 1
     producer.close()
 
