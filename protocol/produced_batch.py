@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from anabranch.protocol.batch_layout import CODEC_MASK, HEADER_BYTES, MAX_BATCH_ELEMENTS, SMALLEST_RECORD_BYTES, Buffer
+from anabranch.protocol.batch_layout import (
+    CODEC_MASK,
+    HEADER_BYTES,
+    MAGIC,
+    MAGIC_AT,
+    MAX_BATCH_ELEMENTS,
+    SMALLEST_RECORD_BYTES,
+    Buffer,
+)
 from anabranch.protocol.compression import CorruptRecordError
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import RecordBatch, frame_length
 
 
-def validate_produce_batch(buf: Buffer, max_bytes: int) -> RecordBatch:
+def read_header(records: object) -> RecordBatch | None:
+    """Read the header of the first batch in ``records``, valid or not; None without a whole header of a batch v2."""
+    if not isinstance(records, memoryview) or len(records) < HEADER_BYTES or records[MAGIC_AT] != MAGIC:
+        return None
+    return RecordBatch(records)
+
+
+def validate_produce_batch(buf: Buffer, max_bytes: int, header: RecordBatch | None = None) -> RecordBatch:
     """Return the only batch that a client may send for a partition. Only its header and its CRC are checked.
 
+    ``header``: the result of ``read_header`` for ``buf``, which is returned; None if the header is not read yet.
     Raises CorruptRecordError with Kafka's code: CORRUPT_MESSAGE (length, magic above 2, CRC), INVALID_RECORD (magic 0
     and 1, no or several batches, impossible count, control batch, sequence missing), MESSAGE_TOO_LARGE (over
     ``max_bytes``), UNSUPPORTED_COMPRESSION_TYPE.
@@ -33,7 +49,7 @@ def validate_produce_batch(buf: Buffer, max_bytes: int) -> RecordBatch:
         )
     if length < len(view):
         raise CorruptRecordError("a produce request must hold exactly one record batch per partition", invalid)
-    batch = RecordBatch(view)
+    batch = RecordBatch(view) if header is None else header
     batch.ensure_valid()
     if batch.count < 1 or batch.count != batch.last_offset_delta + 1:
         raise CorruptRecordError(

@@ -25,6 +25,7 @@ transaction would never end, and the last stable offset would stay below it.
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import NamedTuple
 
 from anabranch.broker.delayed_produce import (
     AwaitedAppend,
@@ -34,9 +35,11 @@ from anabranch.broker.delayed_produce import (
     answer_of,
     waiting_of,
 )
+from anabranch.broker.log.append_validation import ReadBatch
 from anabranch.broker.replication.layout_admission import (
     Admission,
     LayoutRefusedError,
+    Placement,
     named_layout,
     produce_admission,
     refusal_of_absent,
@@ -52,13 +55,12 @@ from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode, KafkaError, RefusedRecordsError
 from anabranch.protocol.generated.produce import (
     BatchIndexAndErrorMessage,
-    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
-from anabranch.protocol.produced_batch import validate_produce_batch
+from anabranch.protocol.produced_batch import read_header, validate_produce_batch
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.sentinels import ACKS_ALL, NO_OFFSET
 from anabranch.protocol.topic_names import INTERNAL_TOPICS
@@ -86,7 +88,12 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
     parts: list[tuple[str, list[Part]]] = []
     for topic in request.topic_data:
         layout = named_layout(topic)
-        parts.append((topic.name, [_append(ctx, topic.name, layout, data, acks) for data in topic.partition_data]))
+        name = topic.name
+        of_topic = [
+            _append(ctx, _sent_batch(ctx, TopicPartition(name, data.index), layout, data.records), acks)
+            for data in topic.partition_data
+        ]
+        parts.append((name, of_topic))
     most = ctx.node.config.values["max.retried.partitions.per.connection"]
     if len(ctx.session.awaited) + len(ctx.session.retry_orders) > most:
         raise CloseConnectionError(
@@ -100,20 +107,41 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
     return DelayedProduce.park(ctx.node.purgatory, deadline, waiting, parts)
 
 
-def _append(
-    ctx: RequestContext, topic: str, layout: StoredLayout | None, data: PartitionProduceData, acks: int
-) -> Part:
-    key = TopicPartition(topic, data.index)
-    session = ctx.session
-    sent = SentBatch.read(session.awaited, session.connection, ctx.node.env.clock, key, data.records)
+class _Batch(NamedTuple):
+    """The batch that a request has for one partition."""
+
+    key: TopicPartition
+    layout: StoredLayout | None
+    """The layout that the producer names."""
+    records: object
+    read: ReadBatch | None
+    """Its header, and the records if they were read already; None if there is no header of a batch v2."""
+    placement: Placement | None
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.records) if isinstance(self.records, memoryview) else 0
+
+
+def _sent_batch(ctx: RequestContext, key: TopicPartition, layout: StoredLayout | None, records: object) -> _Batch:
+    large = ctx.large_batches.get(key)
+    if large is not None:
+        return _Batch(key, layout, records, large.read, large.placement)
+    header = read_header(records)
+    return _Batch(key, layout, records, None if header is None else ReadBatch(header), None)
+
+
+def _append(ctx: RequestContext, batch: _Batch, acks: int) -> Part:
+    key, layout, _, read, placement = batch
+    topic, session = key.topic, ctx.session
+    header = None if read is None else read.batch
+    sent = SentBatch.of(session.awaited, session.connection, ctx.node.env.clock, key, header)
     try:
-        partition = _leader(ctx, key, layout, data.records)
+        partition = _leader(ctx, batch)
     except KafkaError as error:
-        return _refused(ctx, key, sent, error, _size(data.records))
+        return _refused(ctx, key, sent, error, batch.size_bytes)
     try:
-        records = _usable_records(ctx, topic, data.records)
-        large = ctx.large_batches.get(key)
-        placement = None if large is None else large.placement
+        records = _usable_records(ctx, batch)
         admission = produce_admission(key, partition.layout, partition.delivery, layout, placement)
         if layout is None:
             info = ctx.node.metadata.topics.get(topic)
@@ -125,15 +153,15 @@ def _append(
             admission=admission,
             in_turn=_in_turn(ctx, partition) if session.awaited else None,
             connection=session.connection,
-            read=None if large is None else large.read,
+            read=read,
         )
     except KafkaError as error:
-        response = _refused(ctx, key, sent, error, _size(data.records))
+        response = _refused(ctx, key, sent, error, batch.size_bytes)
         order = ctx.session.retry_orders.get(key)
         if layout is None and order is not None and not (error.code.retriable or isinstance(error, LayoutRefusedError)):
             order.stop_waiting()
         if isinstance(error, EarlyBatchError) and acks != 0:
-            return _hold(ctx, partition, layout, records, acks, error, response)
+            return _park(ctx, partition, batch, acks, error, response)
         if acks == ACKS_ALL and (isinstance(error, LayoutRefusedError) or not error.code.retriable):
             refusal = AwaitedRefusal(partition, response, sent)
             if refusal.settle():
@@ -144,7 +172,7 @@ def _append(
     if not result.duplicate:
         ctx.node.metrics.note_appended(topic, len(records), result.last_offset + 1 - result.base_offset)
     response = PartitionProduceResponse(
-        index=data.index,
+        index=key.partition,
         error_code=ErrorCode.NONE if result.base_offset >= 0 else ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
         base_offset=result.base_offset,
         log_append_time_ms=result.log_append_time_ms,
@@ -160,31 +188,35 @@ def _append(
         append = AwaitedAppend(partition, result.last_offset + 1, response, sent, all_in_sync=acks == ACKS_ALL)
         part = append.answer if append.settle() else append
     order = ctx.session.retry_orders.get(key)
-    if order is not None and (held := order.pop_next()) is not None:
-        held.take_turn()
+    if order is not None and (parked := order.pop_next()) is not None:
+        parked.take_turn()
     return part
 
 
-def _hold(
+def _park(
     ctx: RequestContext,
     partition: Partition,
-    layout: StoredLayout | None,
-    records: memoryview,
+    batch: _Batch,
     acks: int,
     early: EarlyBatchError,
     refusal: PartitionProduceResponse,
 ) -> ParkedBatch:
-    """Hold a copy of the batch until its turn. A copy is needed because the request's buffer is reused."""
-    copy = PartitionProduceData(index=partition.key.partition, records=memoryview(bytearray(records)))
-    hold_ms = ctx.node.config.values["ordered.delivery.stock.producers.max.park.ms"]
-    held_until = ctx.node.env.clock.monotonic() + hold_ms / 1000
+    """Park a copy of the batch until its turn. A copy is needed because the request's buffer is reused."""
+    assert batch.read is not None
+    copy = RecordBatch(bytearray(batch.read.batch.buffer))
+    copy.take_over(batch.read.batch)
+    copied = batch._replace(records=copy.buffer, read=batch.read._replace(batch=copy))
+    park_ms = ctx.node.config.values["ordered.delivery.stock.producers.max.park.ms"]
+    parked_until = ctx.node.env.clock.monotonic() + park_ms / 1000
 
     def append() -> Part:
-        return _append(ctx, partition.key.topic, layout, copy, acks)
+        return _append(ctx, copied, acks)
 
-    held = ParkedBatch(partition, refusal, early.order, held_until, append, ctx.node.request_memory, len(records))
-    early.order.hold(early.records, held)
-    return held
+    parked = ParkedBatch(
+        partition, refusal, early.order, parked_until, append, ctx.node.request_memory, batch.size_bytes
+    )
+    early.order.hold(early.records, parked)
+    return parked
 
 
 def _in_turn(ctx: RequestContext, partition: Partition) -> Admission:
@@ -211,13 +243,14 @@ def _refused(
     return _error(key.partition, error)
 
 
-def _leader(ctx: RequestContext, key: TopicPartition, layout: StoredLayout | None, records: object) -> Partition:
+def _leader(ctx: RequestContext, batch: _Batch) -> Partition:
+    key, layout = batch.key, batch.layout
     try:
         return ctx.node.replicas.leader(key)
     except KafkaError as error:
         if ctx.node.replicas.is_to_lead(key):
             if layout is None:
-                _await(ctx, key, records)
+                _await(ctx, batch)
             raise KafkaError(ctx.session.repeat_code, f"{key} has no leader yet") from error
         # If another broker leads a marked partition, it may have the batch already: only the leader may refuse it.
         gone = ctx.node.metadata.merged_away(*key)
@@ -230,18 +263,17 @@ def _leader(ctx: RequestContext, key: TopicPartition, layout: StoredLayout | Non
             del refusal  # a cycle with its traceback, which holds the batch
 
 
-def _await(ctx: RequestContext, key: TopicPartition, records: object) -> None:
+def _await(ctx: RequestContext, batch: _Batch) -> None:
     """Note that a producer without idempotence has to repeat a batch before later batches."""
     with suppress(KafkaError):  # a batch with a fault is refused permanently when it is repeated
-        usable = _usable_records(ctx, key.topic, records)
-        batch = validate_produce_batch(usable, len(usable))
-        if (large := ctx.large_batches.get(key)) is not None:
-            batch.take_over(large.read.batch)
-        ctx.node.stock_producers.refused_before_leading(ctx.session, key, batch)
+        usable = _usable_records(ctx, batch)
+        valid = validate_produce_batch(usable, len(usable), None if batch.read is None else batch.read.batch)
+        ctx.node.stock_producers.refused_before_leading(ctx.session, batch.key, valid)
 
 
-def _usable_records(ctx: RequestContext, topic: str, records: object) -> memoryview:
+def _usable_records(ctx: RequestContext, batch: _Batch) -> memoryview:
     """The records, after the checks that need no log: version, codec, transactions, internal topics."""
+    topic, records = batch.key.topic, batch.records
     if ctx.api_version < _FIRST_BATCH_V2_VERSION:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
@@ -262,10 +294,6 @@ def _usable_records(ctx: RequestContext, topic: str, records: object) -> memoryv
     if topic in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT_ID:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"cannot append to internal topic {topic}")
     return records
-
-
-def _size(records: object) -> int:
-    return len(records) if isinstance(records, memoryview) else 0
 
 
 def _error(index: int, error: KafkaError) -> PartitionProduceResponse:

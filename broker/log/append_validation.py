@@ -36,7 +36,7 @@ MAX_NAMED_RECORDS = 1_000
 
 
 class ReadBatch(NamedTuple):
-    """The records read from a batch before it is appended; ``recoded``: the batch with the compression ``codec``."""
+    """A batch whose header, and perhaps records, were read already; ``recoded``: it with the compression ``codec``."""
 
     batch: RecordBatch
     codec: CompressionType | None = None
@@ -48,18 +48,16 @@ def validate_append(
 ) -> RecordBatch:
     """Return the one batch in ``records``, checked and in the topic's form; its ``buffer`` is writable.
 
-    ``read``: the records of this batch, if they have been read already.
+    ``read``: what has been read of a client's batch already, a view of ``records``.
 
     The result shares the memory of ``records`` if that is writable and nothing has to be re-encoded. Raises
     ``KafkaError`` with CORRUPT_MESSAGE 2, MESSAGE_TOO_LARGE 10, INVALID_TIMESTAMP 32, UNSUPPORTED_COMPRESSION_TYPE 76
     or INVALID_RECORD 87.
     """
     if origin is AppendOrigin.CLIENT:
-        batch = validate_produce_batch(records, config.max_message_bytes)
+        batch = validate_produce_batch(records, config.max_message_bytes, None if read is None else read.batch)
     else:
         batch = _coordinator_batch(records, config.max_message_bytes)
-    if read is not None:
-        batch.take_over(read.batch)
     if batch.attributes & 0x60:  # control, or a delete horizon, which only compaction may set
         if batch.has_delete_horizon:
             raise CorruptRecordError(
@@ -87,10 +85,10 @@ def validate_append(
     return _writable(batch) if batch.buffer.readonly else batch
 
 
-def intact_batch(records: Buffer) -> RecordBatch | None:
+def intact_batch(records: Buffer, read: ReadBatch | None = None) -> RecordBatch | None:
     """The one batch in ``records`` as a client sent it, whatever a config allows; None if it is malformed."""
     try:
-        return validate_produce_batch(records, len(records))
+        return validate_produce_batch(records, len(records), None if read is None else read.batch)
     except KafkaError:
         return None
 

@@ -165,7 +165,7 @@ class PartitionLog:
         try:
             batch = validate_append(records, self.config, now_ms, origin, read)
         except KafkaError as error:  # the log may have the batch: it was sent before a config or a clock changed
-            if (sent := intact_batch(records)) is None:
+            if (sent := intact_batch(records, read)) is None:
                 raise
             batch, refusal = sent, error
         has_producer = batch.producer_id >= 0

@@ -39,10 +39,12 @@ from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 
 _COUNT = Struct(">i")
 _LOOKED_AT_ONCE = 1_000
+_HEADERS_KEPT = 1_000
+"""So many headers of one request are kept. Further ones are read again, so that the headers need little memory."""
 
 
 class LargeBatch(NamedTuple):
-    """The records that were read from a batch, and the partitions of their keys under the layout at that time."""
+    """What was read of a batch, and the partitions of its keys under the layout at that time."""
 
     read: ReadBatch
     placement: Placement | None
@@ -94,6 +96,8 @@ async def read(
     work = TimeSlice(clock)
     for key, client, records in found:
         batch = RecordBatch(records)
+        if len(batches) < _HEADERS_KEPT:
+            batches[key] = LargeBatch(ReadBatch(batch), None)
         try:
             partition = replicas.leader(key)
         except KafkaError:

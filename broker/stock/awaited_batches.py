@@ -23,7 +23,7 @@ from typing import NamedTuple
 from anabranch.broker.log.producer_bump import Answer, ProducerConnection
 from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES, ProducerState
 from anabranch.broker.stock.retry_order import GIVE_UP_S
-from anabranch.protocol.batch_layout import HEADER, HEADER_BYTES, MAGIC, MAGIC_AT, MAX_SEQUENCE
+from anabranch.protocol.batch_layout import MAX_SEQUENCE
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import RecordBatch, increment_sequence
 from anabranch.protocol.types import TopicPartition
@@ -121,22 +121,19 @@ class SentBatch:
         self.last = last
 
     @classmethod
-    def read(
+    def of(
         cls,
         awaited: AwaitedBatches,
         connection: ProducerConnection,
         clock: Clock,
         key: TopicPartition,
-        records: object,
+        batch: RecordBatch | None,
     ) -> SentBatch | None:
-        """Read the header of a batch, valid or not; returns None unless an idempotent producer wrote the batch."""
-        if not isinstance(records, memoryview) or len(records) < HEADER_BYTES or records[MAGIC_AT] != MAGIC:
+        """Return None unless an idempotent producer wrote ``batch``, which may be invalid, or None if unreadable."""
+        if batch is None or batch.producer_id < 0:
             return None
-        header = HEADER.unpack_from(records)
-        delta, producer_id, epoch, first = header[6], header[9], header[10], header[11]
-        if producer_id < 0:
-            return None
-        return cls(awaited, connection, clock, key, producer_id, epoch, first, increment_sequence(first, delta))
+        first, last = batch.base_sequence, increment_sequence(batch.base_sequence, batch.last_offset_delta)
+        return cls(awaited, connection, clock, key, batch.producer_id, batch.producer_epoch, first, last)
 
     def written(self) -> None:
         """Note that the batch is in the log, through this request or an earlier one."""

@@ -108,7 +108,7 @@ class BumpingProducer:
         buffer = memoryview(bytearray(request))
         clock = self._cluster.clock
         connection.producer.requests += 1
-        sent = SentBatch.read(connection.awaited, connection.producer, clock, KEY, buffer)
+        sent = SentBatch.of(connection.awaited, connection.producer, clock, KEY, RecordBatch(buffer))
         assert sent is not None
 
         def in_turn(read: RecordBatch) -> None:

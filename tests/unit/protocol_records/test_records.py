@@ -14,7 +14,7 @@ from anabranch.protocol import records as r
 from anabranch.protocol.batch_builder import BatchBuilder, build_batch
 from anabranch.protocol.compression import CompressionType, CorruptRecordError, compress
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.produced_batch import validate_produce_batch
+from anabranch.protocol.produced_batch import read_header, validate_produce_batch
 from anabranch.protocol.records import RecordBatch, iter_batches
 from anabranch.protocol.sentinels import NO_SEQUENCE
 from tests.support.log.batches import build_control_batch
@@ -514,3 +514,15 @@ def test_records_are_read_in_steps_of_bounded_bytes() -> None:
     batch = RecordBatch(build_batch([(b"k", value, (), n) for n in range(6)]))
     assert sum(step is None for step in batch.read_in_steps(1000)) == 3
     assert len(batch.records()) == 6
+
+
+def test_a_header_that_was_read_before_the_checks_is_not_read_again() -> None:
+    header = read_header(memoryview(GOOD))
+    assert header is not None
+    assert validate_produce_batch(GOOD, len(GOOD), header) is header
+
+
+def test_a_header_that_was_read_before_the_checks_is_checked() -> None:
+    spoiled = memoryview(GOOD[:-1] + bytes([GOOD[-1] ^ 1]))
+    with pytest.raises(CorruptRecordError, match="CRC32C"):
+        validate_produce_batch(spoiled, len(spoiled), read_header(spoiled))

@@ -452,7 +452,7 @@ def test_later_batches_of_the_producer_are_refused_while_a_refusal_waits() -> No
         batch = RecordBatch(number(sequence))
         awaited.check(leader.key, batch, leader.log.producers, 0.0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    sent = SentBatch.read(awaited, ProducerConnection(), cluster.clock, leader.key, memoryview(number(0)))
+    sent = SentBatch.of(awaited, ProducerConnection(), cluster.clock, leader.key, RecordBatch(number(0)))
     refused = AwaitedRefusal(leader, PartitionProduceResponse(error_code=ErrorCode.POLICY_VIOLATION), sent)
     assert not refused.settle()
     refused.park()

@@ -14,6 +14,7 @@ from anabranch.broker.stock.retry_order import GIVE_UP_S
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.batch_layout import MAX_SEQUENCE
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.produced_batch import read_header
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
 
@@ -37,7 +38,7 @@ class Log:
         """Return the error code for a batch. ``refusal`` is an error that is raised before the log is reached."""
         records = [(b"k", b"v", (), 1000)] * count
         buffer = build_batch(records, producer_id=7, producer_epoch=epoch, base_sequence=first)
-        sent = SentBatch.read(self.awaited, ProducerConnection(), self._clock, KEY, memoryview(buffer))
+        sent = SentBatch.of(self.awaited, ProducerConnection(), self._clock, KEY, RecordBatch(buffer))
         assert sent is not None
         batch = RecordBatch(buffer)
         try:
@@ -171,4 +172,4 @@ def test_a_batch_that_is_permanently_refused_when_first_sent_delays_no_later_bat
 )
 def test_records_that_no_idempotent_producer_sent_are_not_remembered(log: Log, records: memoryview | None) -> None:
     clock: Any = SimpleNamespace(monotonic=lambda: 0.0)
-    assert SentBatch.read(log.awaited, ProducerConnection(), clock, KEY, records) is None
+    assert SentBatch.of(log.awaited, ProducerConnection(), clock, KEY, read_header(records)) is None

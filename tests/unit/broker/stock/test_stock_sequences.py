@@ -60,7 +60,7 @@ class Leader:
         batch = RecordBatch(build_batch([record], producer_id=producer, producer_epoch=epoch, base_sequence=sequence))
         admission = self._producers.admission(self.session, self._partition, self.info, None)
         key, connection = self._partition.key, self.session.connection
-        sent = SentBatch.read(self.session.awaited, connection, self._clock, key, memoryview(batch.buffer))
+        sent = SentBatch.of(self.session.awaited, connection, self._clock, key, batch)
         try:
             if admission is not None:
                 admission(batch)
