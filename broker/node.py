@@ -85,7 +85,9 @@ class Node:
         self.decoded_requests = DecodedRequests(config.request_limits)
         values = config.values
         self.request_memory = MemoryBudget(values["queued.max.request.bytes"])
-        self.stock_producers = StockProducers(env.clock, values["ordered.delivery.stock.producers.silence.ms"] / 1000)
+        self.stock_producers = StockProducers(
+            env.clock, values["ordered.delivery.stock.producers.silence.ms"] / 1000, self.metadata
+        )
         self.purgatory = Purgatory(env.clock, self.background)
         self.logs = LogManager(self._log_manager_config(), env, self.background)
         self.link = ClusterLink(config, env, zk, self.metadata, self.background, nursery)

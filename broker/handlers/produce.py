@@ -36,8 +36,8 @@ from anabranch.broker.delayed_produce import (
     waiting_of,
 )
 from anabranch.broker.log.append_validation import ReadBatch
+from anabranch.broker.log.log_state import AppendResult
 from anabranch.broker.replication.layout_admission import (
-    Admission,
     LayoutRefusedError,
     Placement,
     named_layout,
@@ -95,7 +95,7 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
         ]
         parts.append((name, of_topic))
     most = ctx.node.config.values["max.retried.partitions.per.connection"]
-    if len(ctx.session.awaited) + len(ctx.session.retry_orders) > most:
+    if ctx.session.repeated_count > most:
         raise CloseConnectionError(
             f"more than {most} partitions and producers of this connection have batches to repeat "
             "(max.retried.partitions.per.connection)"
@@ -132,47 +132,39 @@ def _sent_batch(ctx: RequestContext, key: TopicPartition, layout: StoredLayout |
 
 
 def _append(ctx: RequestContext, batch: _Batch, acks: int) -> Part:
-    key, layout, _, read, placement = batch
-    topic, session = key.topic, ctx.session
-    header = None if read is None else read.batch
-    sent = SentBatch.of(session.awaited, session.connection, ctx.node.env.clock, key, header)
+    node, session, key = ctx.node, ctx.session, batch.key
+    sent = session.sent(key, None if batch.read is None else batch.read.batch, node.env.clock)
     try:
         partition = _leader(ctx, batch)
     except KafkaError as error:
-        return _refused(ctx, key, sent, error, batch.size_bytes)
+        return _refused(ctx, batch, sent, error)
     try:
         records = _usable_records(ctx, batch)
-        admission = produce_admission(key, partition.layout, partition.delivery, layout, placement)
-        if layout is None:
-            info = ctx.node.metadata.topics.get(topic)
-            stock = ctx.node.stock_producers
-            admission = stock.admission(session, partition, info, admission)
+        if batch.layout is None:
+            admission = node.stock_producers.admission(session, partition, batch.placement)
+        else:
+            admission = produce_admission(key, partition.layout, partition.delivery, batch.layout)
         result = partition.append(
             records,
             all_in_sync=acks == ACKS_ALL,
             admission=admission,
-            in_turn=_in_turn(ctx, partition) if session.awaited else None,
+            in_turn=session.in_turn(key, partition.log.producers, node.env.clock),
             connection=session.connection,
-            read=read,
+            read=batch.read,
         )
     except KafkaError as error:
-        response = _refused(ctx, key, sent, error, batch.size_bytes)
-        order = ctx.session.retry_orders.get(key)
-        if layout is None and order is not None and not (error.code.retriable or isinstance(error, LayoutRefusedError)):
-            order.stop_waiting()
-        if isinstance(error, EarlyBatchError) and acks != 0:
-            return _park(ctx, partition, batch, acks, error, response)
-        if acks == ACKS_ALL and (isinstance(error, LayoutRefusedError) or not error.code.retriable):
-            refusal = AwaitedRefusal(partition, response, sent)
-            if refusal.settle():
-                return refusal.answer
-            refusal.park()
-            return refusal
-        return response
+        return _not_written(ctx, partition, batch, sent, error, acks)
     if not result.duplicate:
-        ctx.node.metrics.note_appended(topic, len(records), result.last_offset + 1 - result.base_offset)
+        node.metrics.note_appended(key.topic, len(records), result.last_offset + 1 - result.base_offset)
+    part = _written(partition, sent, result, acks)
+    session.written(key)
+    return part
+
+
+def _written(partition: Partition, sent: SentBatch | None, result: AppendResult, acks: int) -> Part:
+    """The answer for a batch that the log has; it may have to wait for other replicas or for the disk."""
     response = PartitionProduceResponse(
-        index=key.partition,
+        index=partition.key.partition,
         error_code=ErrorCode.NONE if result.base_offset >= 0 else ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
         base_offset=result.base_offset,
         log_append_time_ms=result.log_append_time_ms,
@@ -180,17 +172,32 @@ def _append(ctx: RequestContext, batch: _Batch, acks: int) -> Part:
     )
     if sent is not None:
         sent.written()
-    part: Part = response
-    if acks == 0:
-        if sent is not None:
-            sent.acknowledged(partition.log.producers, result.last_offset)
-    else:
+    if acks != 0:
         append = AwaitedAppend(partition, result.last_offset + 1, response, sent, all_in_sync=acks == ACKS_ALL)
-        part = append.answer if append.settle() else append
-    order = ctx.session.retry_orders.get(key)
-    if order is not None and (parked := order.pop_next()) is not None:
-        parked.take_turn()
-    return part
+        return append.answer if append.settle() else append
+    if sent is not None:
+        sent.acknowledged(partition.log.producers, result.last_offset)
+    return response
+
+
+def _not_written(
+    ctx: RequestContext, partition: Partition, batch: _Batch, sent: SentBatch | None, error: KafkaError, acks: int
+) -> Part:
+    """The answer for a batch that the leader refuses, or the part that waits before it is refused or written."""
+    response = _refused(ctx, batch, sent, error)
+    is_final = not error.code.retriable
+    is_of_layout = isinstance(error, LayoutRefusedError)
+    if batch.layout is None and is_final and not is_of_layout:
+        ctx.session.stop_waiting(batch.key)
+    if isinstance(error, EarlyBatchError) and acks != 0:
+        return _park(ctx, partition, batch, acks, error, response)
+    if acks == ACKS_ALL and (is_final or is_of_layout):
+        refusal = AwaitedRefusal(partition, response, sent)
+        if refusal.settle():
+            return refusal.answer
+        refusal.park()
+        return refusal
+    return response
 
 
 def _park(
@@ -219,23 +226,11 @@ def _park(
     return parked
 
 
-def _in_turn(ctx: RequestContext, partition: Partition) -> Admission:
-    """The check of a batch while other batches have to be repeated."""
-    session = ctx.session
-
-    def admit(batch: RecordBatch) -> None:
-        now = ctx.node.env.clock.monotonic()
-        session.awaited.check(partition.key, batch, partition.log.producers, now, session.repeat_code)
-
-    return admit
-
-
-def _refused(
-    ctx: RequestContext, key: TopicPartition, sent: SentBatch | None, error: KafkaError, size_bytes: int
-) -> PartitionProduceResponse:
+def _refused(ctx: RequestContext, batch: _Batch, sent: SentBatch | None, error: KafkaError) -> PartitionProduceResponse:
+    key = batch.key
     if sent is not None:
         sent.refused(error.code)
-    ctx.node.metrics.traffic(key.topic).bytes_rejected += size_bytes
+    ctx.node.metrics.traffic(key.topic).bytes_rejected += batch.size_bytes
     if isinstance(error, LayoutRefusedError):
         ctx.node.layout_refusals.note(key, error, ctx.client_id)
     elif error.code is ErrorCode.INVALID_TIMESTAMP:

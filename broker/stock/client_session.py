@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import uuid
+from collections.abc import Callable
 from typing import TypeVar
 
 from anabranch.broker.log.producer_bump import ProducerConnection
-from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES
-from anabranch.broker.stock.awaited_batches import AwaitedBatches
+from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES, ProducerState
+from anabranch.broker.stock.awaited_batches import AwaitedBatches, SentBatch
 from anabranch.broker.stock.retry_order import RetryOrder
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.sentinels import NO_EPOCH, NO_SEQUENCE
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.env import Clock
 
 OUR_SOFTWARE = "anabranch"
 """The prefix of the software names of our own clients and tools in ApiVersions (KIP-511)."""
@@ -67,6 +69,34 @@ class ClientSession:
         """Note the name of the client's software."""
         self.software_name = software_name
         self.connection.renumbers = not self.is_ours
+
+    @property
+    def repeated_count(self) -> int:
+        """The number of partitions and producers that have batches to repeat."""
+        return len(self.awaited) + len(self.retry_orders)
+
+    def sent(self, key: TopicPartition, batch: RecordBatch | None, clock: Clock) -> SentBatch | None:
+        """See ``SentBatch.of``."""
+        return SentBatch.of(self.awaited, self.connection, clock, key, batch)
+
+    def in_turn(
+        self, key: TopicPartition, producers: ProducerState, clock: Clock
+    ) -> Callable[[RecordBatch], None] | None:
+        """The check of a batch while other batches have to be repeated; None if none have to be."""
+        if not self.awaited:
+            return None
+        return lambda batch: self.awaited.check(key, batch, producers, clock.monotonic(), self.repeat_code)
+
+    def stop_waiting(self, key: TopicPartition) -> None:
+        """Await no record of a partition any more: see ``RetryOrder.stop_waiting``."""
+        if (order := self.retry_orders.get(key)) is not None:
+            order.stop_waiting()
+
+    def written(self, key: TopicPartition) -> None:
+        """Append the parked batch whose turn it is now, if there is one, because a batch was written."""
+        order = self.retry_orders.get(key)
+        if order is not None and (parked := order.pop_next()) is not None:
+            parked.take_turn()
 
     @property
     def is_ours(self) -> bool:

@@ -22,8 +22,14 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from anabranch.broker.log.producer_state import AppendOrigin
-from anabranch.broker.metadata_cache import TopicInfo
-from anabranch.broker.replication.layout_admission import Admission, LayoutRefusedError, StockProducerRule
+from anabranch.broker.metadata_cache import MetadataCache, TopicInfo
+from anabranch.broker.replication.layout_admission import (
+    Admission,
+    LayoutRefusedError,
+    Placement,
+    produce_admission,
+    verifies_keys,
+)
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.stock.client_session import ClientSession
 from anabranch.broker.stock.retry_order import BatchTurn, RetryOrder, can_be_awaited
@@ -70,8 +76,9 @@ class Owed:
 class StockProducers:
     """The stock producers that one broker has seen since it was started."""
 
-    def __init__(self, clock: Clock, silence_s: float) -> None:
+    def __init__(self, clock: Clock, silence_s: float, metadata: MetadataCache) -> None:
         self._clock = clock
+        self._metadata = metadata
         self._silence_s = silence_s
         """The longest wait for a busy producer.
         The time begins when the producer can be made to refresh metadata. It begins again with each batch that has a
@@ -119,28 +126,46 @@ class StockProducers:
         silence_s = self._silence_s
         return now - since < silence_s and since - silence_s < self._written_at[topic] <= since
 
-    def admission(
-        self,
-        session: ClientSession,
-        partition: Partition,
-        info: TopicInfo | None,
-        admission: Admission | None,
-    ) -> Admission | None:
-        """The check for a batch that names no layout. ``admission`` is another check that the batch must pass."""
+    def admission(self, session: ClientSession, partition: Partition, placement: Placement | None) -> Admission | None:
+        """Note that a stock producer writes. Returns ``admit`` for its batch, or None if there is nothing to decide.
+
+        ``placement``: see ``produce_admission``.
+        """
         key, layout = partition.key, partition.layout
         self._wrote(key.topic)
         order = session.retry_orders.get(key)
         if order is not None and order.is_over:
             del session.retry_orders[key]  # otherwise every batch on this connection would be decoded
             order = None
-        if info is not None and info.announced_partition_count > layout.undeleted_partition_count >= 0:
-            return self._announced(session, partition, info, layout, admission)
-        is_verified = partition.delivery.stock_producers is StockProducerRule.VERIFY and not layout.closes(
-            key.partition
-        )
-        if admission is not None and is_verified:
-            return self._verified(session, key, info, layout.layout_version, admission)
-        return admission if order is None or order.is_empty else self._in_order(session, key, admission)
+        is_resized = layout.layout_version > 0 or layout.closes(key.partition)
+        if (
+            is_resized
+            or not (order is None or order.is_empty)
+            or _is_announced(self._metadata.topics.get(key.topic), layout)
+        ):
+            return lambda batch: self.admit(session, partition, batch, placement)
+        return None
+
+    def admit(
+        self, session: ClientSession, partition: Partition, batch: RecordBatch, placement: Placement | None = None
+    ) -> None:
+        """Return if a batch that names no layout, and that the log does not have, may be written now.
+
+        Otherwise raises EarlyBatchError if the batch may be parked until its turn, and another KafkaError if the batch
+        is refused: with LayoutRefusedError permanently, or so that the producer refreshes metadata and repeats it.
+        """
+        key, layout = partition.key, partition.layout
+        info = self._metadata.topics.get(key.topic)
+        check = produce_admission(key, layout, partition.delivery, None, placement)
+        if info is not None and _is_announced(info, layout):
+            self._admit_announced(session, partition, info, check, batch)
+        elif check is not None and verifies_keys(key.partition, layout, partition.delivery, None):
+            self._admit_verified(session, key, info, layout.layout_version, check, batch)
+        else:
+            if check is not None:
+                check(batch)
+            if _is_awaited(session, key) and not batch.has_producer_id:
+                _check_order(session, key, batch, self._clock.monotonic())
 
     def refused_before_leading(self, session: ClientSession, key: TopicPartition, batch: RecordBatch) -> None:
         """Await a batch that is refused because this broker does not lead yet. Raises CorruptRecordError."""
@@ -157,50 +182,44 @@ class StockProducers:
             self._misplaced_at.pop(forgotten, None)
             self._owed.pop(forgotten, None)
 
-    def _announced(
+    def _admit_announced(
         self,
         session: ClientSession,
         partition: Partition,
         info: TopicInfo,
-        layout: Layout,
-        admission: Admission | None,
-    ) -> Admission:
-        key, topic_id = partition.key, info.topic_id
+        check: Admission | None,
+        batch: RecordBatch,
+    ) -> None:
+        key, layout, topic_id = partition.key, partition.layout, info.topic_id
         version = layout.layout_version + 1
         counts = (layout.undeleted_partition_count, info.announced_partition_count)
-
-        def admit(batch: RecordBatch) -> None:
-            if admission is not None:
-                admission(batch)
-            now = self._clock.monotonic()
-            owed = self._owed_by(session, key.topic, topic_id, version)
-            owed[key.partition] = math.inf
-            if batch.producer_id < 0:
-                _check_order(session, key, batch, now)
-                is_last = not _is_awaited(session, key)
-            else:
-                is_last = session.is_furthest(key, batch)
-                if is_last:
-                    session.note_furthest(key, batch)
-                _check_sequence(session, partition, batch, topic_id, version, now)
-            is_moving = session.waits_for_leaders and _is_moving(batch, key.partition, *counts)
-            if is_moving:
-                self._misplaced_at[key.topic] = now
-                is_next = batch.producer_id >= 0 or is_last
-                again_s = REFRESH_AGAIN_S if session.refreshes_seldom else math.inf
-                is_due = info.refreshes_stock_producers and is_next
-                if is_due and session.refresh(key.topic, topic_id, version, now, again_s):
-                    if batch.producer_id < 0:
-                        _retry_order(session, key, now).refused(batch.sent_records())
-                    raise _repeat(
-                        session, f"{key}: the topic is about to have {info.announced_partition_count} partitions"
-                    )
-            if is_last and is_moving:
-                owed[key.partition] = now + self._silence_s
-            elif is_last:
-                del owed[key.partition]
-
-        return admit
+        if check is not None:
+            check(batch)
+        now = self._clock.monotonic()
+        owed = self._owed_by(session, key.topic, topic_id, version)
+        owed[key.partition] = math.inf
+        if batch.producer_id < 0:
+            _check_order(session, key, batch, now)
+            is_last = not _is_awaited(session, key)
+        else:
+            is_last = session.is_furthest(key, batch)
+            if is_last:
+                session.note_furthest(key, batch)
+            _check_sequence(session, partition, batch, topic_id, version, now)
+        is_moving = session.waits_for_leaders and _is_moving(batch, key.partition, *counts)
+        if is_moving:
+            self._misplaced_at[key.topic] = now
+            is_next = batch.producer_id >= 0 or is_last
+            again_s = REFRESH_AGAIN_S if session.refreshes_seldom else math.inf
+            is_due = info.refreshes_stock_producers and is_next
+            if is_due and session.refresh(key.topic, topic_id, version, now, again_s):
+                if batch.producer_id < 0:
+                    _retry_order(session, key, now).refused(batch.sent_records())
+                raise _repeat(session, f"{key}: the topic is about to have {info.announced_partition_count} partitions")
+        if is_last and is_moving:
+            owed[key.partition] = now + self._silence_s
+        elif is_last:
+            del owed[key.partition]
 
     def _owed_by(self, session: ClientSession, topic: str, topic_id: uuid.UUID, version: int) -> dict[int, float]:
         owed = self._owed.get(topic)
@@ -208,36 +227,33 @@ class StockProducers:
             owed = self._owed[topic] = Owed(topic_id, version)
         return owed.partitions.setdefault(session, {})
 
-    def _in_order(self, session: ClientSession, key: TopicPartition, admission: Admission | None) -> Admission:
-        def admit(batch: RecordBatch) -> None:
-            if admission is not None:
-                admission(batch)
-            if not batch.has_producer_id:
-                _check_order(session, key, batch, self._clock.monotonic())
-
-        return admit
-
-    def _verified(
-        self, session: ClientSession, key: TopicPartition, info: TopicInfo | None, version: int, admission: Admission
-    ) -> Admission:
+    def _admit_verified(
+        self,
+        session: ClientSession,
+        key: TopicPartition,
+        info: TopicInfo | None,
+        version: int,
+        check: Admission,
+        batch: RecordBatch,
+    ) -> None:
         topic_id = None if info is None else info.topic_id
+        now = self._clock.monotonic()
+        try:
+            check(batch)
+            if batch.producer_id < 0:
+                _check_order(session, key, batch, now)
+        except LayoutRefusedError as refusal:
+            is_in_flight = batch.producer_id >= 0 and session.is_refreshing(key.topic, topic_id, version, now)
+            is_first = not is_in_flight and session.refresh(key.topic, topic_id, version, now)
+            if batch.producer_id < 0:
+                _refused_for_good(session, key, batch, now, is_repeated=is_first)
+            if is_first or is_in_flight:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refusal.message) from refusal
+            raise
 
-        def admit(batch: RecordBatch) -> None:
-            now = self._clock.monotonic()
-            try:
-                admission(batch)
-                if batch.producer_id < 0:
-                    _check_order(session, key, batch, now)
-            except LayoutRefusedError as refusal:
-                is_in_flight = batch.producer_id >= 0 and session.is_refreshing(key.topic, topic_id, version, now)
-                is_first = not is_in_flight and session.refresh(key.topic, topic_id, version, now)
-                if batch.producer_id < 0:
-                    _refused_for_good(session, key, batch, now, is_repeated=is_first)
-                if is_first or is_in_flight:
-                    raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refusal.message) from refusal
-                raise
 
-        return admit
+def _is_announced(info: TopicInfo | None, layout: Layout) -> bool:
+    return info is not None and info.announced_partition_count > layout.undeleted_partition_count >= 0
 
 
 def _check_sequence(

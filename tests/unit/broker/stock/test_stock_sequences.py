@@ -13,7 +13,7 @@ import pytest
 
 from anabranch.broker.log.producer_state import AppendOrigin, ProducerState
 from anabranch.broker.metadata_cache import TopicInfo
-from anabranch.broker.replication.layout_admission import StockProducerRule
+from anabranch.broker.replication.layout_admission import DeliveryRules
 from anabranch.broker.stock.awaited_batches import SentBatch
 from anabranch.broker.stock.client_session import IN_FLIGHT_S, ClientSession
 from anabranch.broker.stock.producers import REFRESH_AGAIN_S, StockProducers
@@ -40,14 +40,15 @@ class Leader:
         self.now = 0.0
         self.key = MOVING
         self._clock: Any = SimpleNamespace(monotonic=lambda: self.now, now_ms=lambda: 1000)
-        self._producers = StockProducers(self._clock, SILENCE_S)
+        self.info = TopicInfo(uuid.uuid4(), announced_partition_count=8, refreshes_stock_producers=True)
+        metadata: Any = SimpleNamespace(topics={"t": self.info})
+        self._producers = StockProducers(self._clock, SILENCE_S, metadata)
         self.session = ClientSession(MAX_RETRIED)
         self.state = ProducerState()
-        self.info = TopicInfo(uuid.uuid4(), announced_partition_count=8, refreshes_stock_producers=True)
         self._partition: Any = SimpleNamespace(
             key=TopicPartition("t", 1),
             layout=Layout(4, 0, 4),
-            delivery=SimpleNamespace(stock_producers=StockProducerRule.VERIFY),
+            delivery=DeliveryRules(),
             log=SimpleNamespace(producers=self.state),
         )
         self._end = 0
@@ -58,7 +59,7 @@ class Leader:
         record = (self.key, b"%d" % number, (), 1000)
         sequence = -1 if producer < 0 else number
         batch = RecordBatch(build_batch([record], producer_id=producer, producer_epoch=epoch, base_sequence=sequence))
-        admission = self._producers.admission(self.session, self._partition, self.info, None)
+        admission = self._producers.admission(self.session, self._partition, None)
         key, connection = self._partition.key, self.session.connection
         sent = SentBatch.of(self.session.awaited, connection, self._clock, key, batch)
         try:
