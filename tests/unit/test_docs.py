@@ -21,14 +21,12 @@ from cyclopts import App, CycloptsError
 
 import anabranch
 from anabranch import wire_reference
-from anabranch.broker.net.dispatch import HANDLERS
 from anabranch.cli.main import build_app
 from anabranch.client.client_metrics import ConsumerTraffic, ProducerTraffic
 from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from anabranch.client.ordered_delivery.hand_overs import HandOvers
 from anabranch.client.producer.resize_metrics import ProducerMetrics
 from anabranch.config_reference import TARGET, render
-from anabranch.protocol.api_keys import API
 from anabranch.runtime import env
 from anabranch.runtime.env import Env
 from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
@@ -42,7 +40,6 @@ from tests.support.seen.prometheus_tools import KAFKAS_OWN
 ROOT = Path(__file__).resolve().parents[2]
 METRICS = ROOT / "docs" / "metrics.md"
 COMMAND_LINE = ROOT / "docs" / "command-line.md"
-CLIENTS = ROOT / "docs" / "clients.md"
 SIMULATED = [
     (zk, "FakeZk"),
     (clock, "SimClock"),
@@ -232,12 +229,6 @@ def test_every_make_target_on_a_page_exists() -> None:
         command = [*shlex.split(line, comments=True), "--dry-run"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, f"{line}: {done.stderr}"
-
-
-def test_every_advertised_api_is_listed_with_its_versions() -> None:
-    rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+)(?:-(\d+))? \|$", CLIENTS.read_text(), re.MULTILINE)
-    listed = {int(key): (name, int(low), int(high or low)) for name, key, low, high in rows}
-    assert listed == {int(key): (API[key].name, API[key].min_version, API[key].max_version) for key in HANDLERS}
 
 
 def test_every_metric_is_explained() -> None:
