@@ -54,7 +54,7 @@ NAMED: Final[Mapping[int, tuple[Named, ...]]] = {
     ApiKey.LEAVE_GROUP: (Named("members", ("member_id", "group_instance_id")),),
     ApiKey.SYNC_GROUP: (Named("assignments", ("member_id",)),),
     ApiKey.DESCRIBE_GROUPS: (Named("groups"),),
-    ApiKey.LIST_GROUPS: (Named("states_filter"), Named("readers_of")),
+    ApiKey.LIST_GROUPS: (Named("states_filter"),),
     ApiKey.DELETE_RECORDS: (_BY_NAME,),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (_topics("partitions", "partition", "leader_epoch", topic="topic"),),
     ApiKey.DESCRIBE_CONFIGS: (

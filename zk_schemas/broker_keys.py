@@ -345,13 +345,6 @@ _TOPIC_MANAGEMENT_KEYS = [
     ConfigKey("ordered.delivery.stock.consumers", STRING, "accept", STOCK_CONSUMERS, CLUSTER),
     ConfigKey("ordered.delivery.stock.consumers.max.withhold.ms", LONG, 300_000, POSITIVE, CLUSTER),
     ConfigKey(
-        "list.groups.readers.max.topics",
-        INT,
-        1_000,
-        POSITIVE,
-        doc="the most topics whose readers one ListGroups request may ask for; each is looked up for every group",
-    ),
-    ConfigKey(
         "stock.consumer.lease.ms",
         INT,
         3_000,

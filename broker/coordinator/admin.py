@@ -1,7 +1,7 @@
 """DescribeGroups 0-5, ListGroups 0-4, DeleteGroups 0-2.
 
 DescribeGroups v3 adds authorized operations, v4 ``group.instance.id``. Tags 10298 and 10299 of DescribeGroups show
-which members a rebalance waits for. ListGroups v4 adds a filter by state, and tag 10295 a filter by topics.
+which members a rebalance waits for. ListGroups v4 adds a filter by state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.delete_groups import DeletableGroupResult
 from anabranch.protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember
 from anabranch.protocol.generated.list_groups import ListedGroup
-from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE
 
 
 def describe_group(shard: Shard, group_id: str, now: Now) -> DescribedGroup:
@@ -63,30 +62,13 @@ def _described_members(shard: Shard, group: Group, now: Now) -> list[DescribedGr
     ]
 
 
-def list_groups(
-    shard: Shard, states: Collection[str] | None = None, readers_of: Collection[str] = ()
-) -> list[ListedGroup]:
-    """The groups in any of ``states`` (names as in ``GroupState``) that may read a topic of ``readers_of``.
-
-    No ``states``, or no topic, excludes no group.
-    """
+def list_groups(shard: Shard, states: Collection[str] | None = None) -> list[ListedGroup]:
+    """The groups in any of ``states`` (names as in ``GroupState``); all groups if ``states`` is None."""
     return [
         ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type or "", group_state=group.state.value)
         for group in shard.groups.values()
         if states is None or group.state.value in states
-        if not readers_of or any(_may_read(shard, group, topic) for topic in readers_of)
     ]
-
-
-def _may_read(shard: Shard, group: Group, topic: str) -> bool:
-    """Whether the group has an offset in the topic, or may have a member that subscribes to the topic."""
-    if group.group_id in shard.durable.committers.get(topic, ()):
-        return True
-    if any(tp.topic == topic for tp in group.pending_commits):
-        return True
-    if group.state in (GroupState.EMPTY, GroupState.DEAD) or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
-        return False
-    return group.state is not GroupState.STABLE or group.is_subscribed_to(topic)
 
 
 def delete_group(turn: Turn, token: Token, group_id: str) -> None:

@@ -24,7 +24,6 @@ class GroupConfig:
     offsets_retention_ms: int = 10_080 * MS_PER_MINUTE
     offsets_retention_check_interval_ms: int = 600_000
     offsets_topic_num_partitions: int = 50
-    list_readers_max_topics: int = 1_000
     stock_consumer_lease_ms: int = 3_000
     """The maximum age of a TopicReaders answer that leaders use (ordered.delivery.stock.consumers=withhold)."""
 
@@ -48,7 +47,6 @@ _FIELD_OF_KEY = {
     "group.max.size": "max_size",
     "group.max.protocols": "max_protocols",
     "group.initial.rebalance.delay.ms": "initial_rebalance_delay_ms",
-    "list.groups.readers.max.topics": "list_readers_max_topics",
     "offset.metadata.max.bytes": "offset_metadata_max_bytes",
     "offsets.commit.timeout.ms": "offsets_commit_timeout_ms",
     "offsets.retention.check.interval.ms": "offsets_retention_check_interval_ms",

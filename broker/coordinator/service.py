@@ -356,13 +356,11 @@ class GroupCoordinator:
         """The groups of all loaded partitions. The error is COORDINATOR_LOAD_IN_PROGRESS while some are loading."""
         if self._leadership.is_closed:
             return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if len(request.readers_of) > self._config.list_readers_max_topics:
-            return ListGroupsResponse(error_code=ErrorCode.INVALID_REQUEST)
         states = _STATES.intersection(request.states_filter) if request.states_filter else None
         loading = self._leadership.is_loading
         response = ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE)
         for loaded in self._leadership.loaded.values():
-            response.groups.extend(admin.list_groups(loaded.shard, states, request.readers_of))
+            response.groups.extend(admin.list_groups(loaded.shard, states))
         return response
 
     def topic_readers(self, request: TopicReadersRequest) -> Deferred[TopicReadersResponse]:

@@ -23,6 +23,8 @@ from anabranch.protocol.types import TopicPartition
 
 NOT_ASKED = -1
 """The owners of the partition are not asked for their positions."""
+QUESTIONS_TOGETHER = 1_000
+"""Questions in one request, if they are about several topics. A coordinator answers a request in one piece."""
 
 
 class Question(NamedTuple):
@@ -63,13 +65,14 @@ async def ask_all(link: BrokerLink, image: ClusterImage, questions: Collection[Q
     unknown, silent = "", set(offsets.znode.partitions)
     for broker_id in sorted(image.brokers):
         try:
-            answer = await _ask(link, image, broker_id, questions)
+            answers = await _ask(link, image, broker_id, questions)
         except (OSError, KafkaError) as error:
             unknown = unknown or str(error)
             continue
-        silent -= {coordinator.partition_index for coordinator in answer.coordinators}
-        for topic in answer.topics:
-            found.setdefault(topic.name, []).extend(Group(broker_id, group) for group in topic.groups)
+        covered = [{one.partition_index for one in answer.coordinators} for answer in answers]
+        silent -= covered[0].intersection(*covered)
+        for name, groups in _by_topic(broker_id, answers).items():
+            found.setdefault(name, []).extend(groups)
     if silent and not unknown:
         unknown = f"{OFFSETS_TOPIC}-{min(silent)} has no coordinator that has answered"
     return KnownGroups(found, unknown)
@@ -80,10 +83,17 @@ async def ask_one(
 ) -> Mapping[str, Sequence[Group]]:
     """What one coordinator answers about some of its groups, by topic; nothing if it does not answer."""
     try:
-        answer = await _ask(link, image, coordinator, questions, group_ids)
+        return _by_topic(coordinator, await _ask(link, image, coordinator, questions, group_ids))
     except (OSError, KafkaError):
         return {}
-    return {topic.name: [Group(coordinator, group) for group in topic.groups] for topic in answer.topics}
+
+
+def _by_topic(coordinator: int, answers: Iterable[TopicReadersResponse]) -> dict[str, list[Group]]:
+    return {
+        topic.name: [Group(coordinator, group) for group in topic.groups]
+        for answer in answers
+        for topic in answer.topics
+    }
 
 
 async def _ask(
@@ -92,21 +102,29 @@ async def _ask(
     broker_id: int,
     questions: Iterable[Question],
     group_ids: Collection[str] = (),
-) -> TopicReadersResponse:
+) -> list[TopicReadersResponse]:
     """Raises ``OSError``, ``KafkaError``."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise ConnectionError(f"broker {broker_id} is not live")
-    topics: dict[str, list[TopicReadersRequestQuestion]] = {}
-    for (topic, index), incarnation, ask_from in questions:
-        asked = TopicReadersRequestQuestion(partition_index=index, incarnation=incarnation, ask_from=ask_from)
-        topics.setdefault(topic, []).append(asked)
-    request = TopicReadersRequest(
-        topics=[TopicReadersRequestTopic(name=name, questions=asked) for name, asked in topics.items()],
-        group_ids=sorted(group_ids),
-    )
-    answer: TopicReadersResponse = (await link.ask(broker, (request, None)))[0]
-    return answer
+    return await link.ask(broker, *((request, None) for request in requests(questions, group_ids)))
+
+
+def requests(questions: Iterable[Question], group_ids: Collection[str]) -> list[TopicReadersRequest]:
+    """The requests for all questions, which must not be empty. All questions about one topic are in one request."""
+    topics: dict[str, TopicReadersRequestTopic] = {}
+    for (name, index), incarnation, ask_from in questions:
+        topic = topics.setdefault(name, TopicReadersRequestTopic(name=name))
+        topic.questions.append(
+            TopicReadersRequestQuestion(partition_index=index, incarnation=incarnation, ask_from=ask_from)
+        )
+    found = [TopicReadersRequest(group_ids=sorted(group_ids))]
+    for topic in topics.values():
+        together = sum(len(one.questions) for one in found[-1].topics) + len(topic.questions)
+        if found[-1].topics and together > QUESTIONS_TOGETHER:
+            found.append(TopicReadersRequest(group_ids=sorted(group_ids)))
+        found[-1].topics.append(topic)
+    return found
 
 
 Reports: TypeAlias = Callable[[TopicReadersResponsePartition], bool]

@@ -10,10 +10,8 @@ from anabranch.protocol.primitives import (
     EMPTY,
     bad_length,
     not_in_version,
-    read_tags,
     read_uvarint,
     skip_tags,
-    whole,
     write_uvarint,
 )
 from anabranch.protocol.types import Part
@@ -46,47 +44,6 @@ class ListedGroup(Base):
         self.protocol_type = protocol_type
         self.group_state = group_state
 
-
-def _decode_tag_readers_of(data: memoryview) -> tuple[list[str], int]:
-    size = len(data)
-    pos = 0
-    n = data[pos]
-    pos += 1
-    if n > 127:
-        n, pos = read_uvarint(data, pos - 1)
-    n -= 1
-    if n < 0 or n > size - pos:
-        raise bad_length("readers_of", n, pos, size)
-    readers_of = []
-    readers_of_count = n
-    for _ in range(readers_of_count):
-        n = data[pos]
-        pos += 1
-        if n > 127:
-            n, pos = read_uvarint(data, pos - 1)
-        n -= 1
-        end = pos + n
-        if n < 0 or end > size:
-            raise bad_length("readers_of[]", n, pos, size)
-        readers_of_item = str(data[pos:end], "utf-8")
-        pos = end
-        readers_of.append(readers_of_item)
-    return readers_of, pos
-
-def _encode_tag_readers_of(value: list[str], out: bytearray) -> None:
-    n = len(value) + 1
-    if n < 128:
-        out.append(n)
-    else:
-        write_uvarint(out, n)
-    for readers_of_item in value:
-        raw = readers_of_item.encode()
-        n = len(raw) + 1
-        if n < 128:
-            out.append(n)
-        else:
-            write_uvarint(out, n)
-        out += raw
 
 def _decode_list_groups_request_v0(data: memoryview) -> tuple[ListGroupsRequest, int]:
     pos = 0
@@ -145,15 +102,10 @@ def _decode_list_groups_request_v4(data: memoryview) -> tuple[ListGroupsRequest,
         states_filter.append(states_filter_item)
     n = data[pos]
     pos += 1
-    readers_of: list[str] = EMPTY
     if n:
-        tags, pos, _ = read_tags(data, pos, n, (10295,))
-        value = tags.get(10295)
-        if value is not None:
-            readers_of = whole(_decode_tag_readers_of(value), value, "readers_of")
+        pos = skip_tags(data, pos, n)
     decoded = ListGroupsRequest(
         states_filter=states_filter,
-        readers_of=readers_of,
     )
     return decoded, pos
 
@@ -172,15 +124,7 @@ def _encode_list_groups_request_v4(message: ListGroupsRequest, out: bytearray, p
         else:
             write_uvarint(out, n)
         out += raw
-    tag_count = (1 if bool(message.readers_of) else 0)
-    out.append(tag_count)
-    if tag_count:
-        if bool(message.readers_of):
-            tagged = bytearray()
-            _encode_tag_readers_of(message.readers_of, tagged)
-            write_uvarint(out, 10295)
-            write_uvarint(out, len(tagged))
-            out += tagged
+    out.append(0)
     parts.append(out)
 
 
@@ -460,7 +404,6 @@ def _encode_list_groups_response_v4(message: ListGroupsResponse, out: bytearray,
 class ListGroupsRequest(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "states_filter",
-        "readers_of",
     )
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 16
@@ -484,10 +427,8 @@ class ListGroupsRequest(Message):
         self,
         *,
         states_filter: list[str] = EMPTY,
-        readers_of: list[str] = EMPTY,
     ) -> None:
         self.states_filter = [] if states_filter is EMPTY else states_filter
-        self.readers_of = [] if readers_of is EMPTY else readers_of
 
 
 class ListGroupsResponse(Message):

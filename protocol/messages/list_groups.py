@@ -1,7 +1,6 @@
 """ListGroups (16): the groups this broker coordinates.
 
-Version 3 is flexible; 4 filters by state and returns it. Tag 10295 (Anabranch's) limits the response to groups that may
-read one of these topics; an empty list means all groups. A broker that does not know the tag returns all groups.
+Version 3 is flexible; 4 filters by state and returns it.
 """
 
 from anabranch.protocol.schema import field, message
@@ -13,7 +12,6 @@ REQUEST = message(
     flexible="3+",
     fields=[
         field("states_filter", "[]string", "4+"),
-        field("readers_of", "[]string", "4+", ignorable=True, tag=10295),
     ],
 )
 

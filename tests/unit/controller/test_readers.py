@@ -5,15 +5,19 @@ from __future__ import annotations
 import pytest
 
 from anabranch.controller.resize.readers import (
+    QUESTIONS_TOGETHER,
     Group,
+    Question,
     Reports,
     commits_count,
     live_reports_count,
     reader_of,
+    requests,
     wanted_reports_count,
 )
 from anabranch.ordered_resize.progress import Reader
 from anabranch.protocol.generated.topic_readers import TopicReadersResponseGroup, TopicReadersResponsePartition
+from anabranch.protocol.types import TopicPartition
 
 
 def judged(reports: Reports, *, is_settled: bool = True, **partition: int | bool) -> Reader:
@@ -44,3 +48,11 @@ def test_a_report_or_the_commit_is_the_position(
 def test_in_a_rebalance_no_report_counts() -> None:
     reader = judged(wanted_reports_count, is_settled=False, need_position=True, position=39)
     assert (reader.is_settled, reader.positions, reader.reporting) == (False, {5: 40}, frozenset())
+
+
+def test_a_request_has_whole_topics_and_a_bounded_number_of_questions() -> None:
+    """A group's positions in one topic come from one answer."""
+    sizes = {"a": QUESTIONS_TOGETHER + 5, "b": 600, "c": 400, "d": 1}
+    questions = [Question(TopicPartition(name, p), 9, 40) for name, size in sizes.items() for p in range(size)]
+    found = [[(topic.name, len(topic.questions)) for topic in request.topics] for request in requests(questions, {"g"})]
+    assert found == [[("a", QUESTIONS_TOGETHER + 5)], [("b", 600), ("c", 400)], [("d", 1)]]

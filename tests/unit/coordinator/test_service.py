@@ -516,33 +516,6 @@ async def test_groups_are_listed_by_state(running: Running, autojump_clock: trio
     assert listed(["Empty", "Dead"]) == ["simple"]
 
 
-async def test_the_number_of_topics_whose_readers_are_listed_is_limited(running: Running) -> None:
-    await running.loaded()
-    most = GroupConfig().list_readers_max_topics
-    for topics, expected in ((most, ErrorCode.NONE), (most + 1, ErrorCode.INVALID_REQUEST)):
-        request = ListGroupsRequest(readers_of=["t"] * topics)
-        assert running.coordinator.list_groups(Context(), request).error_code == expected
-
-
-async def test_groups_are_listed_by_the_topics_that_they_may_read(
-    running: Running, autojump_clock: trio.testing.MockClock
-) -> None:
-    """In this test the subscription of the member cannot be read."""
-    await running.loaded()
-    listed: Callable[[str], list[str]] = lambda topic: [  # noqa: E731
-        group.group_id
-        for group in running.coordinator.list_groups(Context(), ListGroupsRequest(readers_of=["x", topic])).groups
-    ]
-    commit(running, 1, group="stored")
-    commit(running, 1, group="other", topic="other")
-    await stable_member(running)
-    running.log.hold = True
-    commit(running, 1, group="on-its-way")
-    assert sorted(listed("t")) == [GROUP, "on-its-way", "stored"]
-    assert sorted(listed("other")) == [GROUP, "other"]
-    assert listed("nobody's") == [GROUP]
-
-
 async def test_authorized_operations_are_returned_when_requested(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
