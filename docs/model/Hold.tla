@@ -7,7 +7,7 @@
 (* is its commit. A resize is one step here. README.md lists the           *)
 (* omissions.                                                              *)
 (***************************************************************************)
-EXTENDS Integers, Sequences, FiniteSets
+EXTENDS Integers, Sequences, FiniteSets, Progress
 
 CONSTANTS
   Initial,    \* initial_partition_count
@@ -110,8 +110,9 @@ Play ==
   /\ UNCHANGED <<start, group, committed, at, leaders, delivered, broken, left>>
 
 \* A commit counts up to the next record.
+NextRecord(q, from) == Smallest({j \in from..End(q) : j = End(q) \/ ~Hole(q, j + 1)})
 Processed(q, offset, end) ==
-  offset >= end \/ (Rule("holes_count") /\ OnlyHoles(q, IF offset = None THEN 0 ELSE offset, end))
+  IsDone(offset, NextRecord(q, IF offset = None THEN 0 ELSE offset), Rule("holes_count"), end)
 Remove(p) ==
   /\ part[p].there /\ p >= count /\ \A q \in There : q <= p
   /\ \A g \in Groups : group[g].there => Processed(p, committed[g][p], End(p))
@@ -232,8 +233,7 @@ Begin(g, p) ==
        THEN "a record was skipped" ELSE broken
   /\ UNCHANGED <<topic, committed, unwritten, leaders, owed, delivered, left>>
 
-Pass(p, i) == Smallest({j \in i..End(p) : j = End(p) \/ ~Hole(p, j + 1)})
-Next1(g, p) == Pass(p, at[g][p]) + 1
+Next1(g, p) == NextRecord(p, at[g][p]) + 1
 Sees(p, i) ==
   \/ log[p][i].epoch <= Cap(p, known[p])
   \/ deposed[p].end >= i /\ log[p][i].epoch <= Cap(p, deposed[p].known)

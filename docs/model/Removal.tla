@@ -7,7 +7,7 @@
 (* layout. Offsets are committed ahead of the flush callback, as periodic  *)
 (* commits do. README.md lists the omissions.                              *)
 (***************************************************************************)
-EXTENDS Integers, Sequences, FiniteSets
+EXTENDS Integers, Sequences, FiniteSets, Progress
 
 CONSTANTS
   Plan,       \* the undeleted counts, 1 or 2, from the first to the last layout
@@ -114,10 +114,8 @@ Told(m, p) == IF m \in Present THEN Position(p) ELSE Unknown
 \* Only a live member can report the position: it owns the partition and polls, or may poll soon.
 AwaitsReport(p) == ~group.stable \/ group.owner[p] \in memory.heard \/ ~AllHeard
 \* The log start counts as the position if no live member can report it.
-StartPassed(m, p, end) ==
-  /\ start[p] >= end
-  /\ (m \in Present /\ ~Mine(m, p).mine /\ ~AwaitsReport(p)) \/ ~Rule("owner_counts")
-Passed(m, p, end) == Told(m, p) >= end \/ StartPassed(m, p, end)
+StartCounts(m, p) == (m \in Present /\ ~Mine(m, p).mine /\ ~AwaitsReport(p)) \/ ~Rule("owner_counts")
+Passed(m, p, end) == IsDone(Told(m, p), start[p], StartCounts(m, p), end)
 
 -----------------------------------------------------------------------------
 (* The controller *)
@@ -139,7 +137,7 @@ Question ==
       unheard == ~AllHeard /\ (memory.heard # {} \/ Rule("poll_awaited")) IN
   /\ IsMerged /\ ~drained /\ committed[p] = End(p)
   /\ memory' = [memory EXCEPT !.wanted = wanted, !.asked = TRUE]
-  /\ drained' = (Position(p) = End(p) \/ (Position(p) = Unknown /\ p \notin wanted /\ ~unheard))
+  /\ drained' = IsDone(Position(p), committed[p], Position(p) = Unknown /\ p \notin wanted /\ ~unheard, End(p))
   /\ UNCHANGED <<now, group, committed, member, flushed, delivered, broken, left, start>>
 
 \* All records have expired. Has the group processed those that were delivered? The commit does not matter.
@@ -147,7 +145,7 @@ QuestionOfEmpty ==
   LET p == Topic[now].life IN
   /\ IsMerged /\ ~drained /\ start[p] = End(p) /\ group.stable
   /\ memory' = [memory EXCEPT !.wanted = Asked(p), !.asked = TRUE]
-  /\ drained' = (Position(p) = End(p) \/ ~AwaitsReport(p) \/ ~Rule("owner_counts_removal"))
+  /\ drained' = IsDone(Position(p), start[p], ~AwaitsReport(p) \/ ~Rule("owner_counts_removal"), End(p))
   /\ UNCHANGED <<now, group, committed, member, flushed, delivered, broken, left, start>>
 
 Remove ==

@@ -20,6 +20,8 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+SHARED = "Progress"
+"""The module that other modules extend."""
 PASS = "pass"
 UNFINISHED = "unfinished"
 MEMORY = ["-Xmx2g", "-Xss16m"]
@@ -109,8 +111,9 @@ def expression(value: object) -> str:
 
 
 def write(configuration: Configuration, directory: Path) -> None:
-    """Write ``NAME.tla`` and ``NAME.cfg`` for TLC, beside a copy of the module that they extend."""
-    shutil.copy(HERE / f"{configuration.module}.tla", directory)
+    """Write ``NAME.tla`` and ``NAME.cfg`` for TLC, beside copies of their module and of the shared one."""
+    for module in (configuration.module, SHARED):
+        shutil.copy(HERE / f"{module}.tla", directory)
     name = configuration.name
     body = [f"---- MODULE {name} ----", f"EXTENDS {configuration.module}"]
     body += [f"the_{constant} == {expression(value)}" for constant, value in configuration.constants.items()]
