@@ -74,7 +74,7 @@ bench: $(VENV)/.dev ## side by side with Kafka (where Maven is present) and with
 docs: $(VENV)/.dev ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
-gen: $(VENV)/.dev ## generate the message classes, codecs, the references of keys, wire and names, sync.pyi, pictures, and the ledger
+gen: $(VENV)/.dev ## generate the message classes, codecs, the references of keys, wire and names, sync.pyi, options.py, pictures, and the ledger
 	$(BIN)/python -m anabranch.protocol.generate
 	$(BIN)/python -m anabranch.config_reference
 	$(BIN)/python -m anabranch.wire_reference

@@ -1,6 +1,7 @@
-"""Writes ``sync.pyi``: the classes of ``anabranch.sync`` with the signatures of the async classes.
+"""Writes ``sync.pyi``, the signatures of ``anabranch.sync``, and the keyword arguments in ``client/options.py``.
 
-Run it as ``python -m anabranch.sync_types``. The file is formatted with ruff.
+The signatures are those of the async classes, the keyword arguments those of ``client/config.py``. Run it as
+``python -m anabranch.sync_types``. The files are formatted with ruff.
 """
 
 from __future__ import annotations
@@ -10,10 +11,20 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
+
+from anabranch.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 
 HERE = Path(__file__).parent
 STUB = HERE / "sync.pyi"
+OPTIONS = HERE / "client" / "options.py"
+KEYWORDS = {
+    ClientConfig: ("TypedDict", "The keyword arguments of every client."),
+    ProducerConfig: ("ClientOptions", "The keyword arguments of ``Producer``, besides the serializers."),
+    ConsumerConfig: ("ClientOptions", "The keyword arguments of ``Consumer``, besides the deserializers."),
+    AdminConfig: ("ClientOptions", "The keyword arguments of ``Admin``."),
+}
 ASYNC_ONLY = {"start", "stop", "batches"}
 CLIENTS = {
     "Producer": ("producer/producer.py", "Generic[SentKey, SentValue]", ""),
@@ -95,11 +106,26 @@ def _signatures(client: ast.ClassDef) -> Iterator[str]:
         yield f"def {node.name}({ast.unparse(arguments)}) -> {result}: ..."
 
 
-def formatted(text: str) -> str:
+def options(text: str) -> str:
+    """The text of ``options.py`` with the keys of the config classes, before it is formatted."""
+    parts = [text.partition("class ClientOptions(")[0]]
+    for config, (base, doc) in KEYWORDS.items():
+        own = config.__annotations__
+        keys = [
+            f"    {key.name}: {key.metadata['accepts']}"
+            for key in fields(config)
+            if key.name in own and "accepts" in key.metadata
+        ]
+        name = config.__name__.replace("Config", "Options")
+        parts.append("\n".join([f"class {name}({base}, total=False):", f'    """{doc}"""', "", *keys, "", ""]))
+    return "\n".join(parts)
+
+
+def formatted(text: str, path: Path = STUB) -> str:
     """The text formatted as ``make check`` requires."""
     for command in (["check", "--fix", "--exit-zero", "--quiet"], ["format", "--quiet"]):
         done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(STUB), "-"],
+            [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(path), "-"],
             input=text,
             capture_output=True,
             text=True,
@@ -110,4 +136,5 @@ def formatted(text: str) -> str:
 
 
 if __name__ == "__main__":
+    OPTIONS.write_text(formatted(options(OPTIONS.read_text()), OPTIONS))
     STUB.write_text(formatted(stub()))

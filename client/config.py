@@ -1,8 +1,8 @@
 """Configuration keys: Kafka's names with underscores, Kafka's defaults, types and ranges.
 
-A config class is its own table: it has one dataclass field per key, with the key's rule in the field's metadata.
-``parse`` takes the user's arguments. An unknown key, or a value out of range, is a ``ConfigError`` that names valid
-choices.
+A config class is its own table: it has one dataclass field per key. The field's metadata has the key's rule and the
+type of the keyword argument, from which ``make gen`` writes the classes in ``options.py``. ``parse`` takes the user's
+arguments. An unknown key, or a value out of range, is a ``ConfigError`` that names valid choices.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _int(default: int, low: int = 0, high: int = _INT_MAX) -> Any:
     def rule(key: str, value: object) -> object:
         return _number(key, value, low, high, whole=True)
 
-    return field(default=default, metadata={"rule": rule})
+    return field(default=default, metadata={"rule": rule, "accepts": "int"})
 
 
 def _flag(default: bool) -> Any:
@@ -101,7 +101,7 @@ def _flag(default: bool) -> Any:
             return value.lower() == "true"
         raise ConfigError(key, f"{shown(value)} is neither true nor false")
 
-    return field(default=default, metadata={"rule": rule})
+    return field(default=default, metadata={"rule": rule, "accepts": "bool"})
 
 
 def _choice(default: str, *choices: str) -> Any:
@@ -111,7 +111,8 @@ def _choice(default: str, *choices: str) -> Any:
             raise ConfigError(key, f"{shown(value)} is not one of {', '.join(choices)}")
         return chosen
 
-    return field(default=default, metadata={"rule": rule})
+    accepts = f"Literal{list(choices)}" + (" | None" if default == "none" else "")
+    return field(default=default, metadata={"rule": rule, "accepts": accepts})
 
 
 def _text(default: str | None) -> Any:
@@ -123,7 +124,7 @@ def _text(default: str | None) -> Any:
         except ValueError as error:
             raise ConfigError(key, str(error).removeprefix(f"{key} ")) from None
 
-    return field(default=default, metadata={"rule": rule})
+    return field(default=default, metadata={"rule": rule, "accepts": "str | None"})
 
 
 def _parse_callable(key: str, value: object) -> object:
@@ -181,7 +182,8 @@ class ClientConfig:
     """The keys that every client has."""
 
     bootstrap_servers: tuple[tuple[str, int], ...] = field(
-        default=parse_servers("bootstrap_servers", DEFAULT_BOOTSTRAP), metadata={"rule": parse_servers}
+        default=parse_servers("bootstrap_servers", DEFAULT_BOOTSTRAP),
+        metadata={"rule": parse_servers, "accepts": "str | Sequence[str | tuple[str, int]]"},
     )
     client_id: str | None = _text("anabranch")
     client_rack: str | None = _text(None)
@@ -229,7 +231,9 @@ class ClientConfig:
 class ProducerConfig(ClientConfig):
     """Keys of ``Producer``. Serializers take the value given to ``send`` and return bytes or None."""
 
-    acks: int = field(default=ACKS_ALL, metadata={"rule": _parse_acks})
+    acks: int = field(
+        default=ACKS_ALL, metadata={"rule": _parse_acks, "accepts": 'Literal[0, 1, -1, "0", "1", "-1", "all"]'}
+    )
     enable_idempotence: bool = _flag(True)
     max_in_flight_requests_per_connection: int = _int(5, 1)
     retries: int = _int(_INT_MAX)
@@ -297,7 +301,7 @@ class ConsumerConfig(ClientConfig):
     max_poll_interval_ms: int = _int(300_000, 1)
     max_poll_records: int = _int(500, 1)
     partition_assignment_strategy: tuple[Any, ...] = field(
-        default=("range", "cooperative-sticky"), metadata={"rule": _parse_assignors}
+        default=("range", "cooperative-sticky"), metadata={"rule": _parse_assignors, "accepts": "Any"}
     )
     enable_auto_commit: bool = _flag(True)
     enable_auto_offset_store: bool = _flag(True)

@@ -1,4 +1,7 @@
-"""The keyword arguments of the clients, for type checkers; ``config.py`` has their rules and defaults."""
+"""The keyword arguments of the clients, for type checkers; ``config.py`` has their rules and defaults.
+
+``make gen`` writes the classes of keys from the table in ``config.py``.
+"""
 
 from __future__ import annotations
 

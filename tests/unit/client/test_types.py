@@ -14,7 +14,8 @@ import pytest
 
 from anabranch.client import options
 from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
-from anabranch.sync_types import STUB, formatted, stub
+from anabranch.sync_types import OPTIONS, STUB, formatted, stub
+from anabranch.sync_types import options as keywords
 
 ROOT = Path(__file__).resolve().parents[3]
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -136,6 +137,11 @@ def test_programs_of_users_type_check_and_mistakes_do_not(tmp_path: Path) -> Non
 )
 def test_every_key_has_a_type(config: Any, typed: Any) -> None:
     assert {field.name for field in fields(config)} - SERIALIZERS == get_type_hints(typed).keys()
+
+
+def test_the_keyword_arguments_are_the_ones_generated_from_the_config_classes() -> None:
+    text = OPTIONS.read_text()
+    assert text == formatted(keywords(text), OPTIONS), "run `make gen`"
 
 
 def test_the_stub_of_the_blocking_classes_is_up_to_date() -> None:
