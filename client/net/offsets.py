@@ -35,6 +35,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 
 T = TypeVar("T")
+_SHORT_TRY_MS = 100
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -179,7 +180,7 @@ class OffsetQueries:
             replies = await self._ask_each({node: build(tps) for node, tps in by_node.items()}, left_ms)
             for reply in replies:
                 if isinstance(reply, KafkaError):
-                    last = reply
+                    last = telling_cause(last, reply, left_ms)
                     continue
                 for tp, (code, answer) in read(reply).items():
                     if not code:
@@ -229,9 +230,16 @@ class OffsetQueries:
         topic = self._metadata.cluster.topics.get(tp.topic)
         if topic is not None and topic.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             raise error_for(topic.error, f"{tp.topic}: {topic.error.message}")
+        if topic is not None and topic.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return error_for(topic.error, f"topic {tp.topic} does not exist")
         if self._metadata.cluster.knows_removed(tp, NO_INCARNATION):
             return error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp.topic} has no partition {tp.partition}")
         return error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
+
+
+def telling_cause(before: KafkaError | None, failure: KafkaError, limit_ms: float) -> KafkaError:
+    """The cause of a time-out: the last failure, or the one before if the last try had less than 100 ms."""
+    return failure if before is None or limit_ms >= _SHORT_TRY_MS else before
 
 
 def one_epoch_each(wanted: Iterable[tuple[TopicPartition, int]]) -> list[dict[TopicPartition, int]]:

@@ -7,6 +7,7 @@ import pytest
 
 from anabranch import Consumer, KafkaError, KafkaTimeoutError, Producer, TopicPartition
 from anabranch.client.errors import ClientClosedError, ErrorCode, IllegalStateError
+from anabranch.client.net.offsets import telling_cause
 from anabranch.protocol.batch_builder import build_batch
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import FakeBroker
@@ -95,6 +96,14 @@ def test_poll_delivers_across_a_hand_over_in_order(run: Run) -> None:
     run(check)
 
 
+def test_a_last_short_try_does_not_hide_the_cause() -> None:
+    cause = KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "no leader")
+    late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "late")
+    assert telling_cause(None, late, 1) is late
+    assert telling_cause(cause, late, 99) is cause
+    assert telling_cause(cause, late, 100) is late
+
+
 def test_watermarks_come_from_the_leader_or_from_the_last_fetch(run: Run) -> None:
     async def check() -> None:
         async with (
@@ -107,8 +116,12 @@ def test_watermarks_come_from_the_leader_or_from_the_last_fetch(run: Run) -> Non
             await consumer.getone()
             assert await consumer.get_watermark_offsets(T0, cached=True) == (-1, 3), "this broker names no log start"
             assert (consumer.last_stable_offset(T0), consumer.highwater(T0)) == (None, 3), "nor a last stable offset"
+            absent = TopicPartition("absent", 0)
             with pytest.raises(KafkaTimeoutError):
-                await consumer.get_watermark_offsets(TopicPartition("absent", 0), 0.02)
+                await consumer.get_watermark_offsets(absent, 0.02)
+            await consumer._metadata.refresh()
+            with pytest.raises(KafkaTimeoutError, match=r"20 ms: .*topic absent does not exist"):
+                await consumer.get_watermark_offsets(absent, 0.02)
 
     run(check)
 
