@@ -19,12 +19,12 @@ API_TIMEOUT_MS = 20_000
 """How long a command tries before it fails, in ms: a user waits at a terminal."""
 
 
-def with_admin(bootstrap_server: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Run ``work`` with a client of ``bootstrap_server``, and return its result."""
+def with_admin(bootstrap_server: str, work: Callable[[Admin], Awaitable[T]], *, timeout_ms: int = API_TIMEOUT_MS) -> T:
+    """Run ``work`` with a client of ``bootstrap_server``, and return its result. A call ends after ``timeout_ms``."""
 
     async def run() -> T:
         async with Admin(
-            bootstrap_servers=bootstrap_server, client_id="anabranch", default_api_timeout_ms=API_TIMEOUT_MS
+            bootstrap_servers=bootstrap_server, client_id="anabranch", default_api_timeout_ms=timeout_ms
         ) as admin:
             return await work(admin)
 

@@ -13,7 +13,7 @@ from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from cyclopts import Parameter
 
 from anabranch import ClientClosedError, KafkaError, NewTopic, Producer, RecordHandle, RefusedWithBatchError
-from anabranch.cli.admin import existing_topics, with_admin
+from anabranch.cli.admin import API_TIMEOUT_MS, existing_topics, with_admin
 from anabranch.cli.errors import message_of
 from anabranch.cli.input_lines import read_lines
 from anabranch.cli.logs import warnings_shown
@@ -66,8 +66,9 @@ def produce(
         raise CommandError("standard input is closed; there is nothing to read")
     separator = None if key_separator is None else key_separator.encode()
     settings = client_settings(set_)
-    ProducerConfig.parse({"bootstrap_servers": bootstrap_server, **settings})  # a wrong setting sends no request
-    _, missing = with_admin(bootstrap_server, lambda admin: existing_topics(admin, [topic]))
+    config = ProducerConfig.parse({"bootstrap_servers": bootstrap_server, **settings})  # a wrong one sends no request
+    limit_ms = min(API_TIMEOUT_MS, config.max_block_ms)
+    _, missing = with_admin(bootstrap_server, lambda admin: existing_topics(admin, [topic]), timeout_ms=limit_ms)
     if missing:
         agree_to_create(topic, create=create)
         with_admin(bootstrap_server, lambda admin: admin.create_topics([NewTopic(topic)]))

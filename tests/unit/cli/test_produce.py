@@ -14,7 +14,7 @@ import trio
 
 from anabranch import ErrorCode, KafkaError, RefusedWithBatchError
 from anabranch.cli.input_lines import LineSplitter, read_lines
-from anabranch.cli.produce import Lines, Writing, agree_to_create
+from anabranch.cli.produce import Lines, Writing, agree_to_create, produce
 from anabranch.command_error import CommandError
 
 Outcome = KafkaError | None
@@ -52,6 +52,20 @@ class FakeProducer:
         if place < self.batch and self.bad in self.sent[: self.batch]:
             return RefusedWithBatchError(ErrorCode.INVALID_TIMESTAMP, "others")
         return None
+
+
+@pytest.mark.parametrize(
+    ("setting", "limit_ms"), [("max_block_ms=3000", 3_000), ("max_block_ms=90000", 20_000), ("linger_ms=1", 20_000)]
+)
+def test_the_topic_is_looked_for_at_most_max_block_ms(
+    monkeypatch: pytest.MonkeyPatch, setting: str, limit_ms: int
+) -> None:
+    def with_admin(bootstrap_server: str, work: object, *, timeout_ms: int) -> None:
+        raise CommandError(f"asked for {timeout_ms} ms")
+
+    monkeypatch.setattr("anabranch.cli.produce.with_admin", with_admin)
+    with pytest.raises(CommandError, match=f"^asked for {limit_ms} ms$"):
+        produce("t", set_=[setting])
 
 
 async def source(*chunks: list[bytes]) -> AsyncIterator[list[bytes]]:
