@@ -7,6 +7,8 @@ The classes are a thin layer over ``anabranch.sync``. ``docs/from-other-clients.
 
 from __future__ import annotations
 
+from typing import Any
+
 from anabranch.confluent.consumer import Consumer
 from anabranch.confluent.errors import KafkaError, KafkaException
 from anabranch.confluent.messages import (
@@ -20,6 +22,7 @@ from anabranch.confluent.messages import (
     Message,
     TopicPartition,
 )
+from anabranch.confluent.missing import missing_in_module
 from anabranch.confluent.producer import Producer
 
 __all__ = [
@@ -37,3 +40,7 @@ __all__ = [
     "Producer",
     "TopicPartition",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return missing_in_module(__name__, name)

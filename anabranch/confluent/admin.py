@@ -1,17 +1,22 @@
-"""The calls of ``confluent_kafka.admin.AdminClient`` that create, delete and list topics."""
+"""The calls of ``confluent_kafka.admin.AdminClient`` for topics and their configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum
+from typing import Any, TypeVar
 
 from anabranch import client
 from anabranch.blocking.admin import Admin
-from anabranch.confluent.config import admin_options
+from anabranch.client.admin.types import ConfigSource
+from anabranch.confluent.config import admin_options, named_as_given
 from anabranch.confluent.errors import translated
 from anabranch.confluent.messages import ClusterMetadata, cluster_metadata
+from anabranch.confluent.missing import missing, missing_in_module
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -26,12 +31,67 @@ class NewTopic:
     config: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass
+class NewPartitions:
+    """The number of partitions that a topic is to have. A lower number merges partitions."""
+
+    topic: str
+    new_total_count: int
+    replica_assignment: Sequence[Sequence[int]] | None = None
+    """Must be None: the controller places the replicas."""
+
+
+class ResourceType(Enum):
+    """The kinds of resources that have a configuration here."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+RESOURCE_TOPIC, RESOURCE_BROKER = ResourceType.TOPIC, ResourceType.BROKER
+
+
+@dataclass(frozen=True)
+class ConfigResource:
+    """A topic, or a broker by its id. ``restype`` may be the name or the number of a ``ResourceType``."""
+
+    Type = ResourceType
+    restype: ResourceType
+    name: str
+
+    def __post_init__(self) -> None:
+        restype: Any = self.restype
+        known: dict[Any, ResourceType] = {key: kind for kind in ResourceType for key in (kind, kind.value, kind.name)}
+        kind = known.get(restype.upper() if isinstance(restype, str) else restype)
+        if kind is None:
+            raise ValueError(f"restype {restype!r} is neither ResourceType.TOPIC nor ResourceType.BROKER")
+        object.__setattr__(self, "restype", kind)
+
+
+@dataclass(frozen=True)
+class ConfigEntry:
+    """A key of a topic or broker. The value of a sensitive key is None."""
+
+    name: str
+    value: str | None
+    source: int
+    is_read_only: bool
+    is_default: bool
+    is_sensitive: bool
+    is_synonym: bool = False
+    synonyms: Mapping[str, ConfigEntry] = field(default_factory=dict)
+
+
 class AdminClient:
-    """Creates, deletes and lists topics. For everything else there is ``anabranch.sync.Admin``."""
+    """Creates, resizes, deletes and lists topics, and reads configurations.
+
+    For everything else there is ``anabranch.sync.Admin``.
+    """
 
     def __init__(self, conf: Mapping[str, Any] | None = None, /, **more: Any) -> None:
-        with translated():
-            self._admin = Admin(**admin_options({**(conf or {}), **more}))
+        given = {**(conf or {}), **more}
+        with translated(), named_as_given(given):
+            self._admin = Admin(**admin_options(given))
 
     def create_topics(
         self, new_topics: Iterable[NewTopic], *, operation_timeout: float | None = None, validate_only: bool = False
@@ -61,6 +121,38 @@ class AdminClient:
 
         return {name: _outcome(delete, name) for name in topics}
 
+    def create_partitions(
+        self,
+        new_partitions: Iterable[NewPartitions],
+        *,
+        operation_timeout: float | None = None,
+        validate_only: bool = False,
+    ) -> dict[str, Future[None]]:
+        """Resize topics one after the other, as ``create_topics`` creates them. Keys keep their order."""
+        limit_ms = _milliseconds(operation_timeout)
+
+        def resize(new: NewPartitions) -> None:
+            if new.replica_assignment:
+                raise ValueError("replica_assignment must be None: the controller places the replicas")
+            self._admin.create_partitions(
+                {new.topic: new.new_total_count}, timeout_ms=limit_ms, validate_only=validate_only
+            )
+
+        return {new.topic: _outcome(resize, new) for new in new_partitions}
+
+    def describe_configs(
+        self, resources: Iterable[ConfigResource], *, request_timeout: float | None = None
+    ) -> dict[ConfigResource, Future[dict[str, ConfigEntry]]]:
+        """The keys of each topic or broker. The futures are done already. Waits at most ``default.api.timeout.ms``."""
+
+        def describe(resource: ConfigResource) -> dict[str, ConfigEntry]:
+            of_topic = resource.restype is ResourceType.TOPIC
+            chosen: dict[str, Any] = {"topics": [resource.name]} if of_topic else {"brokers": [int(resource.name)]}
+            (found,) = self._admin.describe_configs(**chosen).values()
+            return {name: _config_entry(entry) for name, entry in found.items()}
+
+        return {resource: _outcome(describe, resource) for resource in resources}
+
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
         """The brokers, and all topics or one. Waits at most ``default.api.timeout.ms``."""
         with translated():
@@ -71,19 +163,43 @@ class AdminClient:
         """Returns 0: nothing calls back."""
         return 0
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(missing("AdminClient", name), name=name, obj=self)
 
-def _outcome(function: Callable[[Any], None], argument: Any) -> Future[None]:
+
+def _config_entry(entry: client.ConfigEntry) -> ConfigEntry:
+    synonyms = {
+        each.name: ConfigEntry(
+            each.name,
+            each.value,
+            each.source,
+            entry.read_only,
+            each.source == ConfigSource.DEFAULT_CONFIG,
+            entry.sensitive,
+            is_synonym=True,
+        )
+        for each in entry.synonyms
+    }
+    flags = (entry.read_only, entry.is_default, entry.sensitive)
+    return ConfigEntry(entry.name, entry.value, entry.source, *flags, synonyms=synonyms)
+
+
+def _outcome(function: Callable[[Any], T], argument: Any) -> Future[T]:
     """A future with the outcome of a call."""
-    future: Future[None] = Future()
+    future: Future[T] = Future()
     try:
         with translated():
-            function(argument)
+            found = function(argument)
     except Exception as error:
         future.set_exception(error)
     else:
-        future.set_result(None)
+        future.set_result(found)
     return future
 
 
 def _milliseconds(seconds: float | None) -> int | None:
     return None if seconds is None or seconds < 0 else int(seconds * 1000)
+
+
+def __getattr__(name: str) -> Any:
+    return missing_in_module(__name__, name)

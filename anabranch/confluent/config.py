@@ -5,11 +5,14 @@ A key that has the same name in both, but for ``.`` and ``_``, needs no line her
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
+from anabranch.blocking.methods import PAGE
 from anabranch.client.arguments import shown
 from anabranch.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from anabranch.client.options import AdminOptions, ConsumerOptions, ProducerOptions
@@ -76,7 +79,7 @@ ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "value.serializer": ((), "produce() takes bytes or str"),
     "key.deserializer": ((), "key() returns bytes"),
     "value.deserializer": ((), "value() returns bytes"),
-    "on_commit": ((), "commit() raises its error, and the automatic commit logs it"),
+    "on_commit": ((), "commit(asynchronous=False) raises its error, and the other commits log it"),
 }
 """Keys that are accepted with one of the values, and refused with any other. The text says why, or what to use."""
 
@@ -116,6 +119,7 @@ _USERS: dict[type[ClientConfig], str] = {ProducerConfig: "Producer", ConsumerCon
 _SECURITY = ("sasl.", "ssl.", "enable.ssl.", "oauth", "enable.sasl.")
 _QUEUE = "queue.buffering.max.messages"
 _QUEUE_DEFAULT = 100_000
+_DEFAULTS = ProducerConfig()
 
 
 def producer_options(conf: Mapping[str, Any]) -> tuple[ProducerOptions, int, Any]:
@@ -128,11 +132,25 @@ def producer_options(conf: Mapping[str, Any]) -> tuple[ProducerOptions, int, Any
     callback = next((found for found in [given.pop(name, None) for name in names] if found is not None), None)
     if callback is not None and not callable(callback):
         raise ConfigError("on_delivery", f"{shown(callback)} is not callable")
-    return _mapped(given, ProducerConfig), int(most), callback  # type: ignore[return-value]
+    options = _mapped(given, ProducerConfig)
+    _lower_request_timeout(options)
+    return options, int(most), callback  # type: ignore[return-value]
+
+
+def _lower_request_timeout(options: dict[str, Any]) -> None:
+    """Let no request wait longer than its records do, as in librdkafka. A wrong value is judged later."""
+    values = {name: options.get(name, getattr(_DEFAULTS, name)) for name in ("linger_ms", "request_timeout_ms")}
+    try:
+        left_ms = int(options["delivery_timeout_ms"]) - int(values["linger_ms"])
+        if 0 < left_ms < int(values["request_timeout_ms"]):
+            options["request_timeout_ms"] = left_ms
+    except (KeyError, TypeError, ValueError):
+        return
 
 
 def consumer_options(conf: Mapping[str, Any]) -> ConsumerOptions:
-    return _mapped(conf, ConsumerConfig)  # type: ignore[return-value]
+    """The keyword arguments. As in librdkafka, no topic is created unless a key says so."""
+    return {"allow_auto_create_topics": False} | _mapped(conf, ConsumerConfig)  # type: ignore[return-value]
 
 
 def admin_options(conf: Mapping[str, Any]) -> AdminOptions:
@@ -170,5 +188,18 @@ def _unknown(key: str, known: set[str]) -> str:
         if key.replace(".", "_") in {field.name for field in fields(kind)}:
             return f"is a key of {user} only"
     names = [*RENAMED, *(name.replace("_", ".") for name in sorted(known))]
-    (near,) = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0)
-    return f"there is no such key here; the nearest is {near}"
+    near = difflib.get_close_matches(key.lower(), names, n=1)
+    return "there is no such key here; " + (f"the nearest is {near[0]}" if near else f"{PAGE} has the keys")
+
+
+@contextlib.contextmanager
+def named_as_given(conf: Mapping[str, Any]) -> Iterator[None]:
+    """Give the keys in the text of a ConfigError the names of ``conf``, or else those with dots."""
+    try:
+        yield
+    except ConfigError as error:
+        kinds = (ProducerConfig, ConsumerConfig, AdminConfig)
+        names = {field.name: field.name.replace("_", ".") for kind in kinds for field in fields(kind)}
+        names |= {RENAMED[key][0]: key for key in conf if key in RENAMED}
+        text = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), error.detail)
+        raise ConfigError(names.get(error.key, error.key), text) from None

@@ -10,9 +10,10 @@ from typing import Any, Self
 
 import anyio.to_thread
 
-from anabranch.blocking.consumer import Consumer as BlockingConsumer
 from anabranch.client import OffsetAndMetadata, errors
-from anabranch.confluent.config import consumer_options
+from anabranch.client.consumer.arguments import CONSUMER_RULES
+from anabranch.confluent.commits import Consumer as BlockingConsumer
+from anabranch.confluent.config import consumer_options, named_as_given
 from anabranch.confluent.errors import CODES, KafkaError, KafkaException, error_of, translated
 from anabranch.confluent.messages import (
     OFFSET_BEGINNING,
@@ -24,6 +25,7 @@ from anabranch.confluent.messages import (
     cluster_metadata,
     message_of,
 )
+from anabranch.confluent.missing import missing
 from anabranch.protocol.types import TopicPartition as Partition
 
 Rebalanced = Callable[["Consumer", list[TopicPartition]], object]
@@ -33,8 +35,9 @@ class Consumer:
     """A consumer with ``poll``, whose messages are errors or records. One thread at a time may use it."""
 
     def __init__(self, conf: Mapping[str, Any] | None = None, /, **more: Any) -> None:
-        with translated():
-            self._consumer = BlockingConsumer(**consumer_options({**(conf or {}), **more}))
+        given = {**(conf or {}), **more}
+        with translated(), named_as_given(given):
+            self._consumer = BlockingConsumer(**consumer_options(given))
         self._callback_thread = 0
         """The thread in which a rebalance callback runs; 0 if none does."""
 
@@ -43,9 +46,12 @@ class Consumer:
         with translated():
             if threading.get_ident() != self._callback_thread:
                 return getattr(self._consumer, name)(*args, **kwargs)
-            loop = self._consumer._loop
-            assert loop is not None
-            return loop.call(functools.partial(getattr(self._consumer._client, name), *args, **kwargs))
+            return self._call_in_callback(getattr(self._consumer._client, name), *args, **kwargs)
+
+    def _call_in_callback(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        loop = self._consumer._loop
+        assert loop is not None
+        return loop.call(functools.partial(function, *args, **kwargs))
 
     # ------------------------------------------------------------ what to read
 
@@ -174,11 +180,16 @@ class Consumer:
     ) -> list[TopicPartition] | None:
         """Commit ``message``, ``offsets``, or the positions (or stored offsets) of all partitions.
 
-        The call waits for the broker, also with ``asynchronous``, and raises the error of the commit. Returns the
-        committed offsets if ``asynchronous`` is False.
+        Commits are sent in the order of the calls. With ``asynchronous`` the call does not wait for the broker, except
+        in a callback of ``subscribe``. The logger ``anabranch.confluent.commits`` warns of an error, and ``close``
+        waits for the commit. Without ``asynchronous`` the call raises the error or returns the committed offsets.
         """
-        chosen = _offsets(message, offsets)
-        self._call("commit", chosen)
+        judged = CONSUMER_RULES["commit"]["offsets"]
+        chosen: dict[Partition, OffsetAndMetadata] | None = judged("offsets", _offsets(message, offsets))
+        is_in_callback = threading.get_ident() == self._callback_thread
+        run = self._call_in_callback if is_in_callback else self._consumer._run
+        with translated():
+            run(self._consumer.commit_in_turn, chosen, waits=is_in_callback or not asynchronous)
         if asynchronous:
             return None
         if chosen is None:
@@ -227,6 +238,9 @@ class Consumer:
         if threading.get_ident() == self._callback_thread:
             raise KafkaException(KafkaError(CODES["_STATE"], "a rebalance callback cannot close its consumer"))
         self._call("close")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(missing("Consumer", name), name=name, obj=self)
 
     def __enter__(self) -> Self:
         return self

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import queue
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -13,14 +12,15 @@ import anyio
 
 from anabranch.blocking.producer import Producer as BlockingProducer
 from anabranch.client import RecordMetadata, errors
-from anabranch.confluent.config import producer_options
+from anabranch.confluent.config import named_as_given, producer_options
 from anabranch.confluent.errors import CODES, KafkaError, error_of, translated
 from anabranch.confluent.messages import ClusterMetadata, Message, cluster_metadata, timestamp_of
+from anabranch.confluent.missing import missing
 from anabranch.protocol.batch_layout import Header
 
 Delivered = Callable[[KafkaError | None, Message], object]
 Headers = Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]]
-_Report = tuple[Delivered, KafkaError | None, Message]
+_Report = tuple[object, Delivered, KafkaError | None, Message]
 
 
 class Producer:
@@ -30,14 +30,17 @@ class Producer:
     """
 
     def __init__(self, conf: Mapping[str, Any] | None = None, /, **more: Any) -> None:
-        with translated():
-            options, self._most, self._callback = producer_options({**(conf or {}), **more})
+        given = {**(conf or {}), **more}
+        with translated(), named_as_given(given):
+            options, self._most, self._callback = producer_options(given)
             self._producer = BlockingProducer(**options)
         self._reports: queue.SimpleQueue[_Report] = queue.SimpleQueue()
         """The callbacks that are due."""
-        self._changing = threading.Lock()
-        self._unserved = 0
-        """Number of records without an outcome, and of callbacks that are due."""
+        self._unserved: set[object] = set()
+        """A token for each record without an outcome, and for each callback that is due.
+
+        A signal may leave the token of a record that was not sent, or whose callback was lost. ``flush`` removes it.
+        """
 
     def produce(
         self,
@@ -61,10 +64,10 @@ class Producer:
         chosen = on_delivery or callback or self._callback
         data, name = _encoded(value), _encoded(key)
         pairs = None if headers is None else _pairs(headers)
-        with self._changing:
-            if self._unserved >= self._most:
-                raise BufferError(f"{self._most} records wait for their outcome or for poll() to call their callback")
-            self._unserved += 1
+        if len(self._unserved) >= self._most:
+            raise BufferError(f"{self._most} records wait for their outcome or for poll() to call their callback")
+        token = object()
+        self._unserved.add(token)
         try:
             with translated():
                 self._producer.send(
@@ -74,16 +77,17 @@ class Producer:
                     None if partition == -1 else partition,
                     pairs,
                     timestamp or None,
-                    on_delivery=functools.partial(self._on_outcome, chosen, data, name, pairs),
+                    on_delivery=functools.partial(self._on_outcome, token, chosen, data, name, pairs),
                 )
-        except BaseException as error:
-            self._serve_one()
+        except Exception as error:
+            self._unserved.discard(token)
             if isinstance(error.__cause__, errors.BufferExhaustedError):
                 raise BufferError(str(error.__cause__)) from error.__cause__
             raise
 
     def _on_outcome(
         self,
+        token: object,
         callback: Delivered | None,
         value: bytes | None,
         key: bytes | None,
@@ -93,17 +97,13 @@ class Producer:
     ) -> None:
         """In the client's thread: note the callback of a record for ``poll``."""
         if callback is None:
-            self._serve_one()
+            self._unserved.discard(token)
             return
         failure = None if error is None else _delivery_error(error)
         stamp = timestamp_of(place.timestamp, place.timestamp_type)
         offset = place.offset if error is None else -1001
         message = Message(place.topic, value, key, headers, failure, stamp, place.partition, offset)
-        self._reports.put((callback, failure, message))
-
-    def _serve_one(self) -> None:
-        with self._changing:
-            self._unserved -= 1
+        self._reports.put((token, callback, failure, message))
 
     def poll(self, timeout: float | None = None) -> int:
         """Call the callbacks that are due, and return their number. Waits up to ``timeout`` seconds for the first.
@@ -115,10 +115,10 @@ class Producer:
         wait_s = _limit(timeout)
         while True:
             try:
-                callback, error, message = self._reports.get(timeout=wait_s)
+                token, callback, error, message = self._reports.get(timeout=wait_s)
             except queue.Empty:
                 return served
-            self._serve_one()
+            self._unserved.discard(token)
             served, wait_s = served + 1, 0
             callback(error, message)
 
@@ -126,17 +126,20 @@ class Producer:
         """Send all records and call their callbacks, at most ``timeout`` seconds. Returns the number that is left."""
         limit_s = _limit(timeout)
         deadline = None if limit_s is None else time.monotonic() + limit_s
-        while len(self):
+        while self._unserved:
+            sent = set(self._unserved)
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             with translated():
-                self._producer._running().call(functools.partial(_flush, self._producer, left_s))
+                is_done = self._producer._running().call(functools.partial(_flush, self._producer, left_s))
             self.poll(0)
+            if is_done:
+                self._unserved -= sent
             if left_s == 0:
                 break
         return len(self)
 
     def __len__(self) -> int:
-        return self._unserved
+        return len(self._unserved)
 
     def __bool__(self) -> bool:
         return True
@@ -152,6 +155,9 @@ class Producer:
         with translated():
             self._producer.close()
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(missing("Producer", name), name=name, obj=self)
+
     def __enter__(self) -> Self:
         return self
 
@@ -159,11 +165,12 @@ class Producer:
         self.close()
 
 
-async def _flush(producer: BlockingProducer, timeout_s: float | None) -> None:
-    """Wait until all records have an outcome, at most ``timeout_s``."""
-    with anyio.move_on_after(timeout_s):
+async def _flush(producer: BlockingProducer, timeout_s: float | None) -> bool:
+    """Wait until all records have an outcome, at most ``timeout_s``. Returns whether they have."""
+    with anyio.move_on_after(timeout_s) as scope:
         await producer._until_taken()
         await producer._client.flush()
+    return not scope.cancelled_caught
 
 
 def _delivery_error(error: Exception) -> KafkaError:

@@ -650,11 +650,16 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         for ``default_api_timeout_ms``. An offset for a partition that a merge has removed is dropped without an error,
         because this member may not know of the removal yet.
         """
+        chosen = self._to_commit(offsets)
+        assert self._coordinator is not None
+        await self._coordinator.commit(chosen)
+
+    def _to_commit(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offsets of a ``commit`` that is called at this moment."""
         self._need_link()
         assert self._coordinator is not None
         if offsets is None:
-            await self._coordinator.commit(self._coordinator.consumed())
-            return
+            return self._coordinator.consumed()
         chosen: dict[TopicPartition, OffsetAndMetadata] = {}
         for tp, value in offsets.items():
             offset = committed_offset("offsets", value)
@@ -662,7 +667,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
             if offset.incarnation < 0 and state is not None:
                 offset = offset._replace(incarnation=state.incarnation)
             chosen[tp] = offset
-        await self._coordinator.commit(chosen)
+        return chosen
 
     async def committed(self, partition: TopicPartition) -> int | None:
         """The offset that the group has committed for ``partition``; None without a commit."""

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import queue
+import re
 import threading
 from typing import Any
 
+import anyio
 import confluent_kafka
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from anabranch.client.errors import ErrorCode
 from anabranch.confluent import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from anabranch.confluent.admin import AdminClient, ConfigResource, NewPartitions, ResourceType
 from anabranch.confluent.config import IGNORED, ONLY, admin_options, consumer_options, producer_options
 from anabranch.confluent.errors import CODES
+from anabranch.protocol.api_keys import ApiKey
+from anabranch.protocol.generated.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
+from anabranch.protocol.generated.describe_configs import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
 from anabranch.zk_schemas.config_def import ConfigError
 from tests.unit.client.fake_broker import FakeBroker
 from tests.unit.client.resized_broker import PARENT, Coordinated
@@ -33,6 +45,10 @@ from tests.unit.client.resized_broker import PARENT, Coordinated
             {"compression_type": "zstd", "compression_zstd_level": 4},
         ),
         ({"message.timeout.ms": 60_000}, {"delivery_timeout_ms": 60_000}),
+        (
+            {"message.timeout.ms": "1000", "linger.ms": 5, "socket.timeout.ms": 60_000},
+            {"delivery_timeout_ms": "1000", "linger_ms": 5, "request_timeout_ms": 995},
+        ),
         ({"delivery.timeout.ms": 0}, {"delivery_timeout_ms": 2**31 - 1}),
         ({"retries": 3, "message.send.max.retries": 4}, {"retries": 4}),
         ({"security.protocol": "PLAINTEXT", "log_level": 0, "partitioner": "murmur2_random"}, {}),
@@ -55,16 +71,18 @@ def test_the_keys_of_a_producer(conf: dict[str, Any], expected: dict[str, Any]) 
         ({"auto.offset.reset": "earliest"}, {"auto_offset_reset": "earliest"}),
         ({"fetch.wait.max.ms": 9}, {"fetch_max_wait_ms": 9}),
         ({"enable.partition.eof": False, "group.protocol": "classic"}, {}),
+        ({"allow.auto.create.topics": True}, {"allow_auto_create_topics": True}),
     ],
 )
 def test_the_keys_of_a_consumer(conf: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert consumer_options(conf) == expected
+    assert consumer_options(conf) == {"allow_auto_create_topics": False, **expected}
 
 
 @pytest.mark.parametrize(
     ("conf", "message"),
     [
         ({"group.idd": "g"}, r"group\.idd: there is no such key here; the nearest is group\.id"),
+        ({"nonsense": 1}, r"nonsense: there is no such key here; docs/from-other-clients\.md has the keys"),
         ({"linger.ms": 1}, r"linger\.ms: is a key of Producer only"),
         ({"enable.partition.eof": True}, r"enable\.partition\.eof: True cannot be set: .*compare offsets"),
         ({"sasl.username": "u"}, r"sasl\.username: cannot be set: connections are plaintext"),
@@ -154,6 +172,140 @@ def test_a_full_queue_is_a_buffer_error_until_callbacks_are_served(broker: FakeB
         producer.produce("t", b"v")
 
 
+@pytest.mark.parametrize("place", ["before it was sent", "after it was sent", "at its report"])
+def test_ctrl_c_leaves_no_record_for_which_flush_waits_for_ever(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    served: list[int] = []
+    interrupts: list[type[BaseException]] = []
+
+    class Reports(queue.Queue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            found = super().get(block, timeout)
+            if interrupts:
+                raise interrupts.pop()
+            return found
+
+    monkeypatch.setattr(queue, "SimpleQueue", Reports)
+    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 600_000})
+    send = producer._producer.send
+
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        if place == "after it was sent":
+            send(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    producer.produce("t", b"0", callback=lambda error, message: served.append(message.offset()))
+    if place == "at its report":
+        interrupts.append(KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            producer.flush()
+    else:
+        monkeypatch.setattr(producer._producer, "send", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.produce("t", b"1", callback=lambda error, message: served.append(message.offset()))
+    assert (producer.flush(), len(producer)) == (0, 0)
+    assert served == {"before it was sent": [0], "after it was sent": [0, 1], "at its report": []}[place]
+    producer.close()
+
+
+def test_errors_name_the_keys_as_the_program_gave_them() -> None:
+    given = {"message.timeout.ms": 5, "linger.ms": 10}
+    text = r"^message\.timeout\.ms: 5 is below linger\.ms \(10\) \+ request\.timeout\.ms \(30000\)$"
+    with pytest.raises(KafkaException) as refused:
+        Producer(given)
+    assert re.match(text, refused.value.args[0].str())
+    with pytest.raises(KafkaException) as refused:
+        Consumer({"fetch.wait.max.ms": "x"})
+    assert refused.value.args[0].str() == "fetch.wait.max.ms: 'x' is not a whole number"
+
+
+def test_a_missing_name_has_what_to_use_instead(broker: FakeBroker) -> None:
+    with pytest.raises(ImportError, match=r"anabranch\.confluent has no SerializingProducer: serialize before produce"):
+        exec("from anabranch.confluent import SerializingProducer")
+    with pytest.raises(ImportError, match=r"anabranch\.confluent\.admin has no OffsetSpec: anabranch\.sync\.Admin"):
+        exec("from anabranch.confluent.admin import OffsetSpec")
+    with pytest.raises(ImportError, match="cannot import name 'Nope'"):
+        exec("from anabranch.confluent import Nope")
+    conf = {"bootstrap.servers": broker.address}
+    for client, name, instead in (
+        (Producer(conf), "init_transactions", "there are no transactions yet"),
+        (Consumer(conf), "consumer_group_metadata", "there are no transactions yet"),
+        (AdminClient(conf), "describe_topics", r"use describe_topics\(\) of anabranch\.sync\.Admin"),
+        (AdminClient(conf), "list_consumer_groups", r"use list_groups\(\) of anabranch\.sync\.Admin"),
+    ):
+        with pytest.raises(AttributeError, match=f"has no {name}: {instead}, see docs/from-other-clients.md"):
+            getattr(client, name)
+        with pytest.raises(AttributeError, match=r"has no nope$"):
+            client.nope
+
+
+def test_an_admin_resizes_and_describes_configurations(broker: FakeBroker) -> None:
+    broker.answers[ApiKey.CREATE_PARTITIONS] = lambda body: CreatePartitionsResponse(
+        results=[CreatePartitionsTopicResult(name=topic.name) for topic in body.topics]
+    )
+    broker.answers[ApiKey.DESCRIBE_CONFIGS] = lambda body: DescribeConfigsResponse(
+        results=[
+            DescribeConfigsResult(
+                resource_type=each.resource_type,
+                resource_name=each.resource_name,
+                configs=[DescribeConfigsResourceResult(name="retention.ms", value="5", config_source=5)],
+            )
+            for each in body.resources
+        ]
+    )
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    assert admin.create_partitions([NewPartitions("t", 4)], validate_only=True)["t"].result() is None
+    (asked,) = broker.seen(ApiKey.CREATE_PARTITIONS)
+    assert [(topic.name, topic.count) for topic in asked.topics] == [("t", 4)] and asked.validate_only
+    refused = admin.create_partitions([NewPartitions("t", 4, [[1]])])["t"]
+    with pytest.raises(ValueError, match="replica_assignment must be None"):
+        refused.result()
+    topic, nobody = ConfigResource("topic", "t"), ConfigResource(ResourceType.BROKER, "x")  # type: ignore[arg-type]
+    futures = admin.describe_configs([topic, nobody])
+    entry = futures[ConfigResource(ResourceType.TOPIC, "t")].result()["retention.ms"]
+    assert (entry.name, entry.value, entry.is_default, entry.is_read_only) == ("retention.ms", "5", True, False)
+    with pytest.raises(ValueError, match="'x'"):
+        futures[nobody].result()
+    with pytest.raises(ValueError, match=r"restype 'group' is neither ResourceType\.TOPIC nor ResourceType\.BROKER"):
+        ConfigResource("group", "g")  # type: ignore[arg-type]
+
+
+def test_an_asynchronous_commit_does_not_wait_and_keeps_its_turn(caplog: pytest.LogCaptureFixture) -> None:
+    """The first commit waits for the broker, the second is refused, and the third, which waits, comes after them."""
+    with start_blocking_portal() as portal:
+        coordinated, asked = Coordinated(), []
+        may_answer = portal.call(anyio.Event)
+        answer = coordinated.answers[ApiKey.OFFSET_COMMIT]
+
+        async def commit(body: Any) -> Any:
+            asked.append(body.topics[0].partitions[0].committed_offset)
+            await may_answer.wait()
+            response = answer(body)
+            if len(asked) == 2:
+                response.topics[0].partitions[0].error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            return response
+
+        coordinated.answers[ApiKey.OFFSET_COMMIT] = commit
+        with portal.wrap_async_context_manager(coordinated.running()):
+            conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "enable.auto.commit": False}
+            with Consumer(conf, **{"auto.offset.reset": "earliest"}) as consumer:
+                consumer.assign([TopicPartition(*PARENT, 0)])
+                for _ in range(2):
+                    assert consumer.poll(30) is not None
+                    assert consumer.commit() is None
+                portal.call(may_answer.set)
+                assert consumer.poll(30) is not None
+                (done,) = consumer.commit(asynchronous=False) or []
+                assert (asked, done.offset) == ([1, 2, 3], 3)
+                assert "an asynchronous commit failed" in caplog.text
+                may_answer = portal.call(anyio.Event)
+                assert consumer.poll(30) is not None
+                consumer.commit()
+                portal.start_task_soon(may_answer.set)
+            assert (asked, coordinated.committed[0][0]) == ([1, 2, 3, 4], 4), "close() waits"
+
+
 def test_a_record_that_was_given_up_has_an_error(broker: FakeBroker) -> None:
     failed: list[KafkaError | None] = []
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 600_000})
@@ -182,6 +334,7 @@ def test_a_consumer_reads_stores_commits_and_seeks() -> None:
                 (done,) = consumer.commit(asynchronous=False) or []
                 assert (done.offset, coordinated.committed[0][0]) == (4, 4)
                 assert consumer.commit(message=messages[2]) is None
+                consumer.commit(offsets=[], asynchronous=False)
                 assert [tp.offset for tp in consumer.committed([done])] == [5]
                 assert [tp.offset for tp in consumer.position([done])] == [5]
                 consumer.seek(TopicPartition(topic, partition, 1))

@@ -1,0 +1,47 @@
+"""A blocking consumer whose commits may run in the background, one after the other."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+
+from anabranch.blocking.consumer import Consumer as BlockingConsumer
+from anabranch.client import OffsetAndMetadata
+from anabranch.protocol.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+Chosen = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class Consumer(BlockingConsumer):
+    """Commits in the order of the calls, so that no older offset replaces a newer one. ``close`` waits for them."""
+
+    def __init__(self, *args: Any, **config: Any) -> None:
+        super().__init__(*args, **config)
+        self._committing = anyio.Lock()
+        """Held during a commit. The lock is fair."""
+
+    async def commit_in_turn(self, offsets: Chosen | None, *, waits: bool) -> None:
+        """Commit ``offsets``, or those of this moment. Without ``waits`` it returns at once. In the loop."""
+        chosen = self._client._to_commit(offsets)
+        if waits:
+            async with self._committing:
+                await self._client.commit(chosen)
+            return
+        assert self._loop is not None
+        self._loop.run_task(functools.partial(self._commit_and_log, chosen))
+
+    async def _commit_and_log(self, chosen: Chosen) -> None:
+        try:
+            await self.commit_in_turn(chosen, waits=True)
+        except Exception as error:
+            _log.warning("an asynchronous commit failed: %s", error)
+
+    async def _before_close(self) -> None:
+        await super()._before_close()
+        async with self._committing:
+            pass  # the commits that were called before have ended
