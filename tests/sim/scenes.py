@@ -143,8 +143,10 @@ class Scene:
         self._wanted = count
 
     async def ask_a_new_controller_for(self, count: int) -> None:
-        """Request a count while a new controller takes over. The resize begins even if the response comes too late."""
-        await self.ask_for(count)
+        """Request a count while a new controller takes over. A broker drops a request whose client has gone."""
+        for _ in range(10):
+            if await self.ask_for(count) == "":
+                break
         self._wanted = count
 
     async def configure(self, **configs: str) -> None:
