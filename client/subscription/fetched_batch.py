@@ -191,8 +191,13 @@ class Records(Sequence[ConsumerRecord[KeyOut, ValueOut]], Generic[KeyOut, ValueO
         return f"Records({self.partition}, {self._length} records)"
 
     def _decode(self) -> Iterator[ConsumerRecord[KeyOut, ValueOut]]:
-        """The records, each made without a step of the interpreter unless it has a deserializer."""
-        return itertools.chain.from_iterable(map(self._decode_span, self._spans))
+        """The records, each made without a step of the interpreter unless it has a deserializer.
+
+        The iterator ends at an error. One that went on would join the key of one record and the value of another.
+        """
+        records = itertools.chain.from_iterable(self._decode_span(span) for span in self._spans)
+        is_plain = self._deserializers.key is None and self._deserializers.value is None
+        return records if is_plain else (record for record in records)
 
     def _decode_span(self, span: tuple[FetchedBatch, int, int]) -> Iterator[ConsumerRecord[KeyOut, ValueOut]]:
         fetched, start, stop = span

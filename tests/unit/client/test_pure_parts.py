@@ -10,7 +10,7 @@ import pytest
 from anabranch.client.cluster import Cluster
 from anabranch.client.consumer.fetch_session import ConsumerFetchSession, FetchPosition
 from anabranch.client.consumer.read_committed import visible_batches
-from anabranch.client.errors import ErrorCode
+from anabranch.client.errors import ErrorCode, RecordDeserializationError
 from anabranch.client.group.group_member import GroupMember, MemberState, Reaction, react
 from anabranch.client.net.connections import backoff_ms
 from anabranch.client.producer.partitioner import StickyPartitioner
@@ -178,6 +178,21 @@ def test_records_is_a_sequence() -> None:
     assert records[-1].offset == 3
     assert [r.offset for r in records[1:3]] == [1, 2]
     assert [r.offset for r in records] == [0, 1, 2, 3]
+
+
+def test_an_iterator_of_records_ends_at_the_error_of_a_deserializer() -> None:
+    """Without the end, all later records would have the key of one record and the value of another."""
+
+    def number(data: bytes | None) -> int:
+        return 1 // (int(data or b"") - 2)
+
+    raw = build_batch([(b"%d" % n, b"%d" % n, (), 0) for n in range(5)])
+    for deserializers in (Deserializers(number), Deserializers(None, number)):
+        records = iter(Records(T0, [FetchedBatch(RecordBatch(raw), 0).take(5)], deserializers))
+        assert [next(records).offset for _ in range(2)] == [0, 1]
+        with pytest.raises(RecordDeserializationError, match="offset 2"):
+            next(records)
+        assert list(records) == []
 
 
 def test_a_position_passes_over_batches_without_records() -> None:
