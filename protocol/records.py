@@ -353,6 +353,7 @@ class RecordBatch:
     __slots__ = (
         "_body",
         "_failure",
+        "_fits",
         "_keyless",
         "_records",
         "attributes",
@@ -407,6 +408,7 @@ class RecordBatch:
         self._body: bytes | None = None
         self._records: list[Record] | None = None
         self._failure: CorruptRecordError | None = None
+        self._fits = False
         self._keyless: list[int] = []
 
     @property
@@ -475,13 +477,23 @@ class RecordBatch:
         return decompress(self.compression, self.buffer[HEADER_BYTES:], self.max_decompressed_bytes)
 
     def ensure_size(self) -> None:
-        """Raise CorruptRecordError for records of more than ``max_decompressed_bytes``; decompresses only if needed."""
-        if self._records is not None or self.length * MOST_GROWTH[self.compression] <= self.max_decompressed_bytes:
+        """Raise CorruptRecordError for records of more than ``max_decompressed_bytes``.
+
+        Decompresses only if needed, and once. The bytes are kept if they are few.
+        """
+        if self._fits or self._records is not None:
             return
-        if not self._unpack(SMALL_BODY_BYTES):
-            self.body()
-        if self._failure is not None:
-            raise self._failure
+        if self.length * MOST_GROWTH[self.compression] > self.max_decompressed_bytes:
+            if self._body is None and self._failure is None:
+                try:
+                    body = self.body()
+                except CorruptRecordError as error:
+                    self._failure = error
+                else:
+                    self._body = body if len(body) <= SMALL_BODY_BYTES else None
+            if self._failure is not None:
+                raise self._failure
+        self._fits = True
 
     def records(self) -> list[Record]:
         """All records. Raises CorruptRecordError for a fault of the structure; the CRC is not checked here."""

@@ -18,7 +18,8 @@ from anabranch.client.errors import (
     OffsetOutOfRangeError,
     RecordDeserializationError,
 )
-from anabranch.client.subscription.fetched_batch import without_response
+from anabranch.client.subscription.fetched_batch import FetchedBatch, without_response
+from anabranch.client.subscription.subscription import AssignedPartition
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.compression import CompressionType
@@ -31,7 +32,7 @@ from anabranch.protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from anabranch.protocol.records import set_base_offset
+from anabranch.protocol.records import RecordBatch, set_base_offset
 from anabranch.protocol.types import TopicPartition
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import FakeBroker
@@ -487,6 +488,19 @@ def test_a_consumer_stays_before_a_batch_that_decompresses_to_too_much(run: Run,
             assert (await consumer.getone()).value == b"c"
 
     run(check)
+
+
+def test_the_size_of_a_batch_is_judged_once() -> None:
+    """Each call for one record would decompress the whole batch again."""
+    raw = build_batch([(None, bytes(1_000), (), 0)] * 1_000, compression=CompressionType.GZIP)
+    batch = RecordBatch(raw, 1_200_000)
+    state = AssignedPartition(T0)
+    state.seek(0)
+    state.add(FetchedBatch(batch, 0))
+    assert len(state.take(1)) == 1
+    batch.buffer = memoryview(bytes(len(raw)))  # it cannot be decompressed any more
+    assert len(state.take(1)) == 1
+    assert state.error is None
 
 
 def test_the_error_of_a_deserializer_names_the_partition_and_offset(run: Run) -> None:
