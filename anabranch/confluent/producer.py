@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import queue
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
@@ -41,6 +42,8 @@ class Producer:
 
         A signal may leave the token of a record that was not sent, or whose callback was lost. ``flush`` removes it.
         """
+        self._producing: dict[int, object] = {}
+        """By thread, the token of the record that it hands over now: ``flush`` does not know this record yet."""
 
     def produce(
         self,
@@ -66,7 +69,8 @@ class Producer:
         pairs = None if headers is None else _pairs(headers)
         if len(self._unserved) >= self._most:
             raise BufferError(f"{self._most} records wait for their outcome or for poll() to call their callback")
-        token = object()
+        token, thread = object(), threading.get_ident()
+        self._producing[thread] = token
         self._unserved.add(token)
         try:
             with translated():
@@ -84,6 +88,8 @@ class Producer:
             if isinstance(error.__cause__, errors.BufferExhaustedError):
                 raise BufferError(str(error.__cause__)) from error.__cause__
             raise
+        finally:
+            self._producing.pop(thread, None)
 
     def _on_outcome(
         self,
@@ -123,11 +129,13 @@ class Producer:
             callback(error, message)
 
     def flush(self, timeout: float | None = None) -> int:
-        """Send all records and call their callbacks, at most ``timeout`` seconds. Returns the number that is left."""
+        """Send all records and call their callbacks, at most ``timeout`` seconds. Returns the number that is left.
+
+        It does not wait for a record that another thread is still in ``produce`` with, but counts it.
+        """
         limit_s = _limit(timeout)
         deadline = None if limit_s is None else time.monotonic() + limit_s
-        while self._unserved:
-            sent = set(self._unserved)
+        while sent := self._unserved.difference(self._producing.values()):
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             with translated():
                 is_done = self._producer._running().call(functools.partial(_flush, self._producer, left_s))

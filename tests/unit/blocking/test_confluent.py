@@ -209,6 +209,34 @@ def test_ctrl_c_leaves_no_record_for_which_flush_waits_for_ever(
     producer.close()
 
 
+def test_flush_forgets_no_record_that_another_thread_hands_over_meanwhile(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other thread may wait for room. The record has its callback in a later ``flush``."""
+    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 600_000})
+    send, waits, may_send = producer._producer.send, threading.Event(), threading.Event()
+    served: list[int | None] = []
+
+    def slow(*args: Any, **kwargs: Any) -> None:
+        waits.set()
+        may_send.wait()
+        send(*args, **kwargs)
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        served.append(message.offset())
+
+    producer.produce("t", b"0", callback=delivered)
+    monkeypatch.setattr(producer._producer, "send", slow)
+    other = threading.Thread(target=producer.produce, args=("t", b"1"), kwargs={"callback": delivered})
+    other.start()
+    waits.wait()
+    assert (producer.flush(), served) == (1, [0])
+    may_send.set()
+    other.join()
+    assert (producer.flush(), served) == (0, [0, 1])
+    producer.close()
+
+
 def test_errors_name_the_keys_as_the_program_gave_them() -> None:
     given = {"message.timeout.ms": 5, "linger.ms": 10}
     text = r"^message\.timeout\.ms: 5 is below linger\.ms \(10\) \+ request\.timeout\.ms \(30000\)$"
