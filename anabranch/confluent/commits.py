@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,11 +34,18 @@ class Consumer(BlockingConsumer):
                 await self._client.commit(chosen)
             return
         assert self._loop is not None
-        self._loop.run_task(functools.partial(self._commit_and_log, chosen))
+        limit_s = self._client.config.default_api_timeout_ms / 1000
+        self._loop.run_task(functools.partial(self._commit_and_log, chosen, anyio.current_time() + limit_s))
 
-    async def _commit_and_log(self, chosen: Chosen) -> None:
+    async def _commit_and_log(self, chosen: Chosen, until: float) -> None:
+        """Commit ``chosen``, unless the turn comes later than ``until``: else ``close`` would wait for each in turn."""
         try:
-            await self.commit_in_turn(chosen, waits=True)
+            with anyio.CancelScope(deadline=until) as scope:
+                async with self._committing:
+                    scope.deadline = math.inf
+                    await self._client.commit(chosen)
+            if scope.cancelled_caught:
+                _log.warning("an asynchronous commit failed: the commits before it took default.api.timeout.ms")
         except Exception as error:
             _log.warning("an asynchronous commit failed: %s", error)
 

@@ -334,6 +334,30 @@ def test_an_asynchronous_commit_does_not_wait_and_keeps_its_turn(caplog: pytest.
             assert (asked, coordinated.committed[0][0]) == ([1, 2, 3, 4], 4), "close() waits"
 
 
+def test_asynchronous_commits_wait_for_an_absent_coordinator_together(caplog: pytest.LogCaptureFixture) -> None:
+    """One after the other they would delay ``close`` by the time-out of each."""
+    with start_blocking_portal() as portal:
+        coordinated, asked = Coordinated(), set()
+        answer = coordinated.answers[ApiKey.OFFSET_COMMIT]
+
+        def refuse(body: Any) -> Any:
+            response = answer(body)
+            asked.add(body.topics[0].partitions[0].committed_offset)
+            response.topics[0].partitions[0].error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return response
+
+        coordinated.answers[ApiKey.OFFSET_COMMIT] = refuse
+        with portal.wrap_async_context_manager(coordinated.running()):
+            conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "enable.auto.commit": False}
+            with Consumer(conf, **{"default.api.timeout.ms": 200}) as consumer:
+                consumer.assign([TopicPartition(*PARENT, 0)])
+                for offset in range(20):
+                    consumer.commit(offsets=[TopicPartition(*PARENT, offset)])
+            assert 0 in asked
+            assert len(asked) < 20
+            assert "the commits before it took default.api.timeout.ms" in caplog.text
+
+
 def test_a_record_that_was_given_up_has_an_error(broker: FakeBroker) -> None:
     failed: list[KafkaError | None] = []
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 600_000})
