@@ -454,7 +454,8 @@ class Subscription:
         self._turn += 1
         for state in states[first:] + states[:first]:
             readable = state.state is FetchState.FETCHING and not state.paused
-            if (readable or state.error is not None) and (not only or state.tp in only):
+            failed = state.error is not None and not (state.paused and state.buffer)  # the records come before it
+            if (readable or failed) and (not only or state.tp in only):
                 yield state
 
 

@@ -18,8 +18,8 @@ from anabranch.client.errors import (
     OffsetOutOfRangeError,
     RecordDeserializationError,
 )
-from anabranch.client.subscription.fetched_batch import FetchedBatch, without_response
-from anabranch.client.subscription.subscription import AssignedPartition
+from anabranch.client.subscription.fetched_batch import Deserializers, FetchedBatch, without_response
+from anabranch.client.subscription.subscription import AssignedPartition, Subscription
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.compression import CompressionType
@@ -501,6 +501,24 @@ def test_the_size_of_a_batch_is_judged_once() -> None:
     batch.buffer = memoryview(bytes(len(raw)))  # it cannot be decompressed any more
     assert len(state.take(1)) == 1
     assert state.error is None
+
+
+def test_a_paused_partition_delivers_no_record_before_its_error() -> None:
+    """The record was taken, and the batch after it refused; then the reader paused without having read the record."""
+    subscription = Subscription()
+    subscription.assign([T0])
+    state = subscription.state(T0)
+    state.seek(0)
+    state.add(FetchedBatch(RecordBatch(build_batch([(None, b"v", (), 0)])), 0))
+    large = build_batch([(None, bytes(1_000), (), 0)], compression=CompressionType.GZIP, base_offset=1)
+    state.add(FetchedBatch(RecordBatch(large, 100), 1))
+    state.give_back(state.take(9), 0)
+    state.paused = True
+    assert subscription.collect(9, (), Deserializers()) == {}
+    state.paused = False
+    assert len(subscription.collect(9, (), Deserializers())[T0]) == 1
+    with pytest.raises(KafkaError, match="seek to offset 2"):
+        subscription.collect(9, (), Deserializers())
 
 
 def test_the_error_of_a_deserializer_names_the_partition_and_offset(run: Run) -> None:
