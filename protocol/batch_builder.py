@@ -345,7 +345,8 @@ def recode_in_steps(batch: RecordBatch, codec: CompressionType) -> Generator[Cal
     """Encode a non-empty ``batch`` again, with another compression. Yields as ``retain_in_steps`` does."""
     builder = BatchBuilder(codec, max_bytes=MAX_SEQUENCE)
     records = batch.records()
-    builder.start_at(records[0].timestamp, batch.max_timestamp)
+    base = yield from _base_timestamp(records, batch.base_timestamp)
+    builder.start_at(base, batch.max_timestamp)
     yield from _append_all(builder, records, batch.base_offset)
 
     build = partial(

@@ -13,6 +13,7 @@ from anabranch.protocol.batch_layout import CRC_AT, HEADER_BYTES, LOG_APPEND_TIM
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode, KafkaError, RefusedRecordsError
 from anabranch.protocol.records import RecordBatch
+from anabranch.protocol.sentinels import NO_TIMESTAMP
 from tests.support.log.batches import build_control_batch, with_field
 from tests.support.log.log_fixture import START_MS, batch
 
@@ -167,6 +168,16 @@ def test_a_batch_gets_the_compression_type_of_its_topic(
     assert found.records() == original.records()
     for field in ("producer_id", "producer_epoch", "base_sequence", "last_offset_delta", "max_timestamp"):
         assert getattr(found, field) == getattr(original, field)
+
+
+def test_records_whose_timestamps_are_very_far_apart_stay_readable_in_another_compression() -> None:
+    """The timestamp of the first record cannot be the base of the others, as that of the client's batch is."""
+    builder = BatchBuilder(CompressionType.NONE)
+    builder.start_at(0, NO_TIMESTAMP)
+    for index, timestamp in enumerate((-START_MS, MAX_LONG)):
+        builder.append_at(index, None, b"v", (), timestamp)
+    found = validate(builder.build(), compression_type="gzip", message_timestamp_after_max_ms=MAX_LONG)
+    assert [record.timestamp for record in found.records()] == [-START_MS, MAX_LONG]
 
 
 def test_a_batch_that_is_too_large_without_compression_is_refused() -> None:
