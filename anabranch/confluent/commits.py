@@ -35,19 +35,30 @@ class Consumer(BlockingConsumer):
             return
         assert self._loop is not None
         limit_s = self._client.config.default_api_timeout_ms / 1000
-        self._loop.run_task(functools.partial(self._commit_and_log, chosen, anyio.current_time() + limit_s))
+        held, until = self._client._subscription.partitions, anyio.current_time() + limit_s
+        self._loop.run_task(functools.partial(self._commit_and_log, chosen, held, until))
 
-    async def _commit_and_log(self, chosen: Chosen, until: float) -> None:
+    async def _commit_and_log(self, chosen: Chosen, held: Mapping[TopicPartition, object], until: float) -> None:
         """Commit ``chosen``, unless the turn comes later than ``until``: else ``close`` would wait for each in turn."""
         try:
             with anyio.CancelScope(deadline=until) as scope:
                 async with self._committing:
                     scope.deadline = math.inf
-                    await self._client.commit(chosen)
+                    await self._client.commit(self._without_revoked(chosen, held))
             if scope.cancelled_caught:
                 _log.warning("an asynchronous commit failed: the commits before it took default.api.timeout.ms")
         except Exception as error:
             _log.warning("an asynchronous commit failed: %s", error)
+
+    def _without_revoked(self, chosen: Chosen, held: Mapping[TopicPartition, object]) -> Chosen:
+        """Leave out partitions of ``held`` that a rebalance took: their new reader may have committed more."""
+        subscription = self._client._subscription
+        if not subscription.is_group_managed:
+            return chosen
+        revoked = {tp for tp in chosen if tp in held and subscription.partitions.get(tp) is not held[tp]}
+        if revoked:
+            _log.warning("an asynchronous commit failed for %s: a rebalance came first", sorted(revoked))
+        return {tp: offset for tp, offset in chosen.items() if tp not in revoked}
 
     async def _before_close(self) -> None:
         await super()._before_close()

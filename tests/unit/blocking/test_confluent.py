@@ -12,9 +12,11 @@ import confluent_kafka
 import pytest
 from anyio.from_thread import start_blocking_portal
 
+from anabranch.client import OffsetAndMetadata
 from anabranch.client.errors import ErrorCode
 from anabranch.confluent import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from anabranch.confluent.admin import AdminClient, ConfigResource, NewPartitions, ResourceType
+from anabranch.confluent.commits import Consumer as InTurn
 from anabranch.confluent.config import IGNORED, ONLY, admin_options, consumer_options, producer_options
 from anabranch.confluent.errors import CODES
 from anabranch.protocol.api_keys import ApiKey
@@ -24,6 +26,7 @@ from anabranch.protocol.generated.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from anabranch.protocol.types import TopicPartition as Partition
 from anabranch.zk_schemas.config_def import ConfigError
 from tests.unit.client.fake_broker import FakeBroker
 from tests.unit.client.resized_broker import PARENT, Coordinated
@@ -356,6 +359,31 @@ def test_asynchronous_commits_wait_for_an_absent_coordinator_together(caplog: py
             assert 0 in asked
             assert len(asked) < 20
             assert "the commits before it took default.api.timeout.ms" in caplog.text
+
+
+def test_an_asynchronous_commit_leaves_out_partitions_that_were_revoked_before_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would be sent as the new generation, and lower the offset that the new reader committed."""
+    kept, revoked = (Partition("t", n) for n in range(2))
+    consumer = InTurn("t", group_id="g")
+    subscription, committed = consumer._client._subscription, []
+
+    async def commit(offsets: Any) -> None:
+        committed.append(offsets)
+
+    async def check() -> None:
+        subscription.set_assignment([kept, revoked])
+        offsets, held = {tp: OffsetAndMetadata(5) for tp in (kept, revoked)}, subscription.partitions
+        async with anyio.create_task_group() as tasks, consumer._committing:
+            tasks.start_soon(consumer._commit_and_log, offsets, held, anyio.current_time() + 60)
+            await anyio.wait_all_tasks_blocked()
+            subscription.set_assignment([kept])
+            subscription.set_assignment([kept, revoked])
+
+    monkeypatch.setattr(consumer._client, "commit", commit)
+    anyio.run(check)
+    assert committed == [{kept: OffsetAndMetadata(5)}]
 
 
 def test_a_record_that_was_given_up_has_an_error(broker: FakeBroker) -> None:
