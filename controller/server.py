@@ -76,8 +76,8 @@ class _Connection:
         self._decoded = decoded
         self._frames = ServerConnection(decoded.limits, pool)
         self._most_answer_bytes = config.socket_response_max_bytes
-        self._undecided_bytes = 0
-        """The memory of the decoded request that was read last, until it is in the controller's queue."""
+        self._undecided = (0, 0)
+        """The API key and the memory of the request that was read last, until it is in the controller's queue."""
         self._slots = trio.Semaphore(MAX_UNANSWERED)
         self._sending = trio.Lock()
 
@@ -94,13 +94,14 @@ class _Connection:
             self._frames.close()
             self._free(self._take_undecided())
 
-    def _take_undecided(self) -> int:
-        taken, self._undecided_bytes = self._undecided_bytes, 0
+    def _take_undecided(self) -> tuple[int, int]:
+        taken, self._undecided = self._undecided, (0, 0)
         return taken
 
-    def _free(self, decoded_bytes: int) -> None:
+    def _free(self, decoded: tuple[int, int]) -> None:
+        api_key, decoded_bytes = decoded
         if decoded_bytes:
-            self._decoded.free(decoded_bytes)
+            self._decoded.free(api_key, decoded_bytes)
 
     async def _read(self, nursery: trio.Nursery) -> None:
         try:
@@ -112,9 +113,9 @@ class _Connection:
                     return
                 self._frames.received(received)
                 while (frame := self._frames.next_frame()) is not None:
+                    await self._slots.acquire()  # before it is decoded: an answer may wait as long as its client asks
                     request = await self._decoded.read(frame, self._stream.has_ended)
-                    self._undecided_bytes = request.decoded_bytes
-                    await self._slots.acquire()
+                    self._undecided = request.header.api_key, request.decoded_bytes
                     self._accept(request, nursery)
                     self._free(self._take_undecided())
                     del request
@@ -155,7 +156,9 @@ class _Connection:
         call = active.submit(key, request.body, version)
         nursery.start_soon(self._answer, request.header, active, call, self._take_undecided())
 
-    async def _answer(self, header: RequestHeader, active: ActiveController, call: AdminCall, decoded: int) -> None:
+    async def _answer(
+        self, header: RequestHeader, active: ActiveController, call: AdminCall, decoded: tuple[int, int]
+    ) -> None:
         try:
             await active.decision(call)
         finally:

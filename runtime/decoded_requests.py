@@ -4,6 +4,9 @@ Objects take up to 16 times the bytes of a request. Each request has a budget (`
 connections may send one at the same time. So a request of many parts waits, before it is decoded, while the requests
 that are decoded or served have taken ``decoded.requests.max.bytes``. A request of few parts, such as a Produce of large
 batches, never waits: it is decoded in one piece.
+
+A request counts while it waits for the controller, and the controller's next request may be what it waits for. So half
+of the limit is for ``FIRST_APIS``: nothing that waits for another process can hold them back.
 """
 
 from __future__ import annotations
@@ -12,11 +15,13 @@ from collections.abc import Callable
 
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.framing import LARGE_FRAME_BYTES, Request, decode_request, decode_request_in_steps
-from anabranch.protocol.request_limits import DEFAULT_LIMITS, RequestLimits
+from anabranch.protocol.request_limits import CONTROLLER_APIS, DEFAULT_LIMITS, RequestLimits
 from anabranch.runtime.memory_budget import MemoryBudget
 from anabranch.runtime.pauses import with_pauses
 
 _PRODUCE = int(ApiKey.PRODUCE)
+FIRST_APIS = CONTROLLER_APIS | {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.ALTER_PARTITION}
+"""The requests by which partitions are led, followed, written and read. None of them waits for any other request."""
 
 
 class DecodedRequests:
@@ -24,12 +29,17 @@ class DecodedRequests:
 
     def __init__(self, limits: RequestLimits = DEFAULT_LIMITS) -> None:
         self.limits = limits
-        self._memory = MemoryBudget(limits.max_decoded_bytes)
+        half = max(1, limits.max_decoded_bytes // 2) if limits.max_decoded_bytes > 0 else limits.max_decoded_bytes
+        self._first = MemoryBudget(half)
+        self._others = MemoryBudget(half)
 
     @property
     def held_bytes(self) -> int:
         """The memory of the requests. One that is being decoded counts with its whole budget."""
-        return self._memory.held_bytes
+        return self._first.held_bytes + self._others.held_bytes
+
+    def _memory_for(self, api_key: int) -> MemoryBudget:
+        return self._first if api_key in FIRST_APIS else self._others
 
     async def read(self, frame: memoryview, has_ended: Callable[[], bool]) -> Request:
         """``decode_request``, with pauses and within the limits where the frame is large.
@@ -40,24 +50,25 @@ class DecodedRequests:
         if len(frame) < LARGE_FRAME_BYTES:
             return decode_request(frame)
         api_key = int.from_bytes(frame[:2], "big")
+        memory = self._memory_for(api_key)
         held_bytes = 0
 
         async def wait_for_room() -> None:
             nonlocal held_bytes
-            if self._memory.limited:
-                await self._memory.wait_for_room(0)
+            if memory.limited:
+                await memory.wait_for_room(0)
             if api_key != _PRODUCE and has_ended():
                 raise ConnectionAbortedError("closed by the client while its request waited to be decoded")
             held_bytes = self.limits.budget(api_key, len(frame)).memory
-            self._memory.hold(held_bytes)
+            memory.hold(held_bytes)
 
         try:
             request = await with_pauses(decode_request_in_steps(frame, self.limits), wait_for_room)
             held_bytes -= request.decoded_bytes
             return request
         finally:
-            self._memory.hold(-held_bytes)
+            memory.hold(-held_bytes)
 
-    def free(self, decoded_bytes: int) -> None:
+    def free(self, api_key: int, decoded_bytes: int) -> None:
         """Note that a request of ``decoded_bytes`` is not needed any more."""
-        self._memory.hold(-decoded_bytes)
+        self._memory_for(api_key).hold(-decoded_bytes)

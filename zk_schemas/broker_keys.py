@@ -224,8 +224,9 @@ _NETWORK_KEYS = [
         LONG,
         64 << 20,
         UNLIMITED,
-        doc="a request of many parts waits, before it is decoded, while the decoded requests of all connections take "
-        "this much memory; one request of any size may exceed it; -1: no limit",
+        doc="a request of many parts waits, before it is decoded, while such requests of all connections take half of "
+        "this memory; the other half is for Produce, Fetch and the requests between brokers and controllers; one "
+        "request of any size may exceed it; -1: no limit",
     ),
     ConfigKey(
         "socket.response.max.bytes",

@@ -151,6 +151,7 @@ class Connection:
         "_progress",
         "_sending",
         "_served_bytes",
+        "_served_key",
         "_session",
         "_slots",
         "_stream",
@@ -179,8 +180,8 @@ class Connection:
         self._session = ClientSession(values["max.retried.partitions.per.connection"])
         self._held_bytes = 0
         self._answer_bytes = 0
-        self._served_bytes = 0
-        """The memory of the decoded request that is served."""
+        self._served_bytes = self._served_key = 0
+        """The memory and the API key of the decoded request that is served."""
         self._is_over = False
         """Whether nothing counts any more: slices of a large request may be answered after the connection."""
         self._most_answer_bytes = values["socket.response.max.bytes"]
@@ -226,12 +227,12 @@ class Connection:
 
     def _free_served(self) -> None:
         if self._served_bytes:
-            self._decoded.free(self._served_bytes)
+            self._decoded.free(self._served_key, self._served_bytes)
             self._served_bytes = 0
 
     def _free_decoded(self, slot: _Slot) -> None:
         if slot.decoded_bytes:
-            self._decoded.free(slot.decoded_bytes)
+            self._decoded.free(slot.api_key, slot.decoded_bytes)
             slot.decoded_bytes = 0
 
     def close(self, because: str) -> None:
@@ -303,6 +304,7 @@ class Connection:
             else:
                 await shared.pause(cost)
             request = await self._decoded.read(frame, self._stream.has_ended)
+            self._served_bytes, self._served_key = request.decoded_bytes, request.header.api_key
             if is_produce:
                 shared.left -= cost_of_parts(request.size, cast(ProduceRequest, request.body))
             served += 1
@@ -310,7 +312,6 @@ class Connection:
             if served % _REQUESTS_PER_YIELD == 0 or unyielded_bytes > LARGE_FRAME_BYTES:
                 unyielded_bytes = 0
                 await trio.lowlevel.checkpoint()
-            self._served_bytes = request.decoded_bytes
             is_answered_alone = await self._serve(request, now)
             large_arrays = request.large_arrays
             del request

@@ -197,6 +197,22 @@ async def test_a_served_request_does_not_count(dispatcher: Any) -> None:
     assert decoded.held_bytes == 0
 
 
+async def test_a_request_that_is_cancelled_before_it_is_served_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, seen = DecodedRequests.read, []
+    with trio.CancelScope() as scope:
+
+        async def last(self: DecodedRequests, frame: memoryview, has_ended: Any) -> Any:
+            request = await read(self, frame, has_ended)
+            seen.append((self, self.held_bytes))
+            scope.cancel()
+            return request
+
+        monkeypatch.setattr(DecodedRequests, "read", last)
+        await serve_with(Handler(), join(5_000), RequestLimits(), MemoryBudget(-1))
+    ((decoded, held_bytes),) = seen
+    assert held_bytes > 0 == decoded.held_bytes
+
+
 def produce(topics: int, partitions: int, record_bytes: int) -> ProduceRequest:
     data = [PartitionProduceData(index=index, records=bytes(record_bytes)) for index in range(partitions)]
     return ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=data)] * topics)
