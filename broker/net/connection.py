@@ -153,6 +153,7 @@ class Connection:
         "_served_bytes",
         "_served_key",
         "_session",
+        "_slice",
         "_slots",
         "_stream",
         "_turns",
@@ -182,6 +183,8 @@ class Connection:
         self._answer_bytes = 0
         self._served_bytes = self._served_key = 0
         """The memory and the API key of the decoded request that is served."""
+        self._slice: trio.CancelScope | None = None
+        """The wait for the answer to a slice of a large request that only reads."""
         self._is_over = False
         """Whether nothing counts any more: slices of a large request may be answered after the connection."""
         self._most_answer_bytes = values["socket.response.max.bytes"]
@@ -241,13 +244,15 @@ class Connection:
             self._closed_because = because
             self._stream.close()
             self._progress.set()
+            if self._slice is not None:
+                self._slice.cancel()
 
     def overdue(self, now: float, max_idle_s: float) -> str | None:
         """The reason to close the connection (idle, an incomplete frame, or responses that are not read), or None.
 
         While requests wait for their answers, perhaps no task reads, so this notices that the client is gone.
         """
-        if self._slots and self._stream.has_ended():
+        if (self._slots or self._slice is not None) and self._stream.has_ended():
             return "closed by the client"
         if self.frame_since is not None and not self._slots and now - self.frame_since > max_idle_s:
             return "a request did not arrive whole within connections.max.idle.ms"
@@ -384,7 +389,17 @@ class Connection:
             await large_requests.leave_each_once(ctx, body)
         if ctx.request_bytes < large_requests.LEAST_BYTES:
             return self._dispatcher.handle(ctx, body)
-        return await large_requests.serve(self._dispatcher.handle, ctx, body, self._sink(ctx), self._stream.has_ended)
+        try:
+            return await large_requests.serve(
+                self._dispatcher.handle, ctx, body, self._sink(ctx), self._stream.has_ended, self._waits_in
+            )
+        finally:
+            self._slice = None
+
+    def _waits_in(self, scope: trio.CancelScope) -> None:
+        self._slice = scope
+        if self._closed_because is not None:
+            scope.cancel()
 
     # ------------------------------------------------------------ answers
 

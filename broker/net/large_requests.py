@@ -11,6 +11,8 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import trio
+
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.net.joined_answer import AnswerError, EncodedAnswer, JoinedAnswer, Sink, Slice
 from anabranch.broker.request.context import Answer, CloseConnectionError, RequestContext
@@ -182,11 +184,13 @@ async def serve(
     request: Any,
     sink: Sink,
     has_ended: Callable[[], bool],
+    waits_in: Callable[[trio.CancelScope], None],
 ) -> Answer:
     """Apply a request slice by slice. ``CloseConnectionError`` is raised only after every slice was applied.
 
-    Raises ``ConnectionAbortedError`` between two slices that only read, if the client has closed the connection. Slices
-    that change something are all applied.
+    Raises ``ConnectionAbortedError`` between two slices that only read, if the client has closed the connection, and
+    while such a slice waits for its answer, if the scope is cancelled that ``waits_in`` was told. Slices that change
+    something are all applied.
     """
     found = cut_of(ctx.api_key, request)
     if found is None:
@@ -199,7 +203,7 @@ async def serve(
         try:
             answer = handle(ctx, part.request)
             if isinstance(answer, Deferred) and found.in_turn:
-                answer = await answer.value()
+                answer = await _value(answer, waits_in)
             if answer is None:
                 is_silent = True
             else:
@@ -220,6 +224,17 @@ async def serve(
     if is_silent:
         return None
     return joining.all_expected()
+
+
+async def _value(answer: Deferred[Any], waits_in: Callable[[trio.CancelScope], None]) -> Any:
+    try:
+        with trio.CancelScope() as scope:
+            waits_in(scope)
+            return await answer.value()
+    finally:
+        if answer.on_abandoned is not None:
+            answer.on_abandoned()
+    raise ConnectionAbortedError("closed by the client while its request waited")
 
 
 class _Joining:

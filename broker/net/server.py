@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import structlog
@@ -128,9 +129,7 @@ class Server:
     async def _sweep(self) -> None:
         """Close overdue connections at regular intervals."""
         max_idle_ms = self._node.config.values["connections.max.idle.ms"]
-        if max_idle_ms < 0:
-            return
-        max_idle_s = max_idle_ms / 1000
+        max_idle_s = math.inf if max_idle_ms < 0 else max_idle_ms / 1000
         while True:
             await trio.sleep(min(max_idle_s / _SWEEPS_PER_IDLE_TIME, _MAX_SWEEP_S))
             now = self._node.env.clock.monotonic()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import structlog.testing
 import trio
+import trio.testing
 
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
@@ -19,6 +21,7 @@ from anabranch.protocol.framing import LARGE_FRAME_BYTES, BufferPool, RequestHea
 from anabranch.protocol.generated.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from anabranch.protocol.generated.heartbeat import HeartbeatResponse
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.protocol.request_limits import RequestLimits
 from anabranch.runtime.decoded_requests import DecodedRequests
@@ -107,7 +110,14 @@ async def serve(data: bytes, limits: RequestLimits = RequestLimits()) -> Handler
 
 
 async def serve_with(dispatcher: Any, data: bytes, limits: RequestLimits, budget: MemoryBudget) -> DecodedRequests:
-    stream: Any = Whole(data)
+    connection, decoded = connection_of(dispatcher, Whole(data), limits, budget)
+    await connection.run()
+    return decoded
+
+
+def connection_of(
+    dispatcher: Any, stream: Any, limits: RequestLimits, budget: MemoryBudget
+) -> tuple[Connection, DecodedRequests]:
     values = {"max.retried.partitions.per.connection": 10, "socket.response.max.bytes": 1 << 20}
     decoded = DecodedRequests(limits)
     node: Any = SimpleNamespace(
@@ -117,8 +127,7 @@ async def serve_with(dispatcher: Any, data: bytes, limits: RequestLimits, budget
         fetch_sessions=SimpleNamespace(connection_ended=lambda owner: None),
         env=SimpleNamespace(clock=SimClock()),
     )
-    await Connection(node, dispatcher, budget, "PLAINTEXT", stream, BufferPool()).run()
-    return decoded
+    return Connection(node, dispatcher, budget, "PLAINTEXT", stream, BufferPool()), decoded
 
 
 async def test_others_run_after_32_kib_of_requests_that_came_together() -> None:
@@ -184,6 +193,48 @@ async def test_a_decoded_request_counts_until_its_work_ends(may_stop: bool, monk
     assert (decoded.held_bytes == 0) == may_stop, "the connection has ended"
     dispatcher.answer()
     assert decoded.held_bytes == 0
+
+
+class Left(Whole):
+    """The client closes it while its request is served, once ``is_closed`` is set."""
+
+    is_closed = False
+
+    def has_ended(self) -> bool:
+        return self.is_closed
+
+
+class NeverKnown:
+    """Metadata is not known, as before the controller's first UpdateMetadata."""
+
+    def __init__(self) -> None:
+        self.stopped = 0
+
+    def handle(self, _ctx: Any, _body: MetadataRequest) -> Deferred[Any]:
+        answer: Deferred[Any] = Deferred()
+        answer.on_abandoned = self._stop
+        return answer
+
+    def _stop(self) -> None:
+        self.stopped += 1
+
+
+async def test_a_large_request_whose_slice_waits_ends_with_its_client() -> None:
+    topics = [MetadataRequestTopic(name=f"topic-{number}") for number in range(5_000)]
+    dispatcher = NeverKnown()
+    stream = Left(framed(9, MetadataRequest(topics=topics)))
+    connection, decoded = connection_of(dispatcher, stream, RequestLimits(), MemoryBudget(-1))
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            await trio.testing.wait_all_tasks_blocked()
+            assert decoded.held_bytes > 0
+            assert connection.overdue(connection.last_active, math.inf) is None
+            stream.is_closed = True
+            reason = connection.overdue(connection.last_active, math.inf)
+            assert reason == "closed by the client"
+            connection.close(reason)
+    assert (dispatcher.stopped, decoded.held_bytes) == (1, 0)
 
 
 class Refusing:

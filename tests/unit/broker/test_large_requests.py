@@ -152,9 +152,10 @@ async def serve(
     request: Any,
     kept: Kept | None = None,
     has_ended: Callable[[], bool] = lambda: False,
+    waits_in: Callable[[trio.CancelScope], None] = lambda scope: None,
 ) -> Any:
     context: Any = Context(key, version)
-    answer = await large_requests.serve(handle, context, request, (kept or Kept()).sink, has_ended)
+    answer = await large_requests.serve(handle, context, request, (kept or Kept()).sink, has_ended, waits_in)
     if isinstance(answer, Deferred):
         with trio.fail_after(5):
             return await answer.value()
@@ -226,7 +227,7 @@ async def test_answers_that_arrive_in_any_order_are_joined_in_order(key: int, fo
         return answer
 
     context: Any = Context(key, version)
-    answer = await large_requests.serve(handle, context, request, kept.sink, lambda: False)
+    answer = await large_requests.serve(handle, context, request, kept.sink, lambda: False, lambda scope: None)
     assert isinstance(answer, Deferred)
     for deferred, response in reversed(parked):
         if not deferred.filled:
@@ -309,6 +310,24 @@ async def test_only_slices_that_read_end_with_their_connection(key: ApiKey, vers
     else:
         await serve(handle, key, version, request, has_ended=lambda: applied == 2)
         assert applied > 2
+
+
+@pytest.mark.trio
+async def test_a_slice_that_waits_ends_with_its_connection() -> None:
+    key, abandoned = ApiKey.METADATA, 0
+
+    def handle(_ctx: Any, _part: Any) -> Any:
+        def abandon() -> None:
+            nonlocal abandoned
+            abandoned += 1
+
+        answer: Deferred[Any] = Deferred()
+        answer.on_abandoned = abandon
+        return answer
+
+    with pytest.raises(ConnectionAbortedError):
+        await serve(handle, key, 9, request_of(key, CUTS[key][0], 9, [100]), waits_in=trio.CancelScope.cancel)
+    assert abandoned == 1
 
 
 @pytest.mark.trio

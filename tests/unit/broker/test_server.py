@@ -12,6 +12,7 @@ import trio.testing
 
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
+from anabranch.broker.net.connection import Connection
 from anabranch.broker.net.dispatch import Dispatcher
 from anabranch.broker.net.server import Server
 from anabranch.runtime.background import Background
@@ -59,13 +60,14 @@ def fake_node(values: dict[str, int], listeners: Mapping[str, FakeListener]) -> 
         return listeners[host]
 
     config = BrokerConfig.from_given({"broker.id": "1", "zookeeper.connect": "zk:2181", "log.dirs": "/none"})
+    known = {**config.values, **values}
     return SimpleNamespace(
         decoded_requests=DecodedRequests(),
         request_memory=MemoryBudget(-1),
         metrics=BrokerMetrics(),
         fetch_sessions=SimpleNamespace(connection_ended=lambda owner: None),
         config=SimpleNamespace(
-            values=config.values,
+            values=known,
             inter_broker_listener="INTERNAL",
             listeners=[SimpleNamespace(name=name, host=name, port=0) for name in listeners],
         ),
@@ -108,4 +110,23 @@ async def test_every_listener_accepts_again_below_the_limit(mock_clock: trio.tes
         mock_clock.jump(2)
         await trio.testing.wait_all_tasks_blocked()
         assert (listeners["A"].accepted, listeners["B"].accepted) == (4, 3), "a raised limit is noticed"
+        nursery.cancel_scope.cancel()
+
+
+async def test_connections_whose_clients_are_gone_are_closed_also_without_a_limit_of_idle_time(
+    mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connection, "overdue", lambda self, now, max_idle_s: "closed by the client")
+    values = {"max.connections": LIMIT, "max.connections.per.ip": 1000, "connections.max.idle.ms": -1}
+    listener = FakeListener()
+    server = Server(fake_node(values, {"A": listener}), Dispatcher(), Background(propagate_bugs=True))
+    await server.listen()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.run)
+        listener.offer(FakeStream())
+        await trio.testing.wait_all_tasks_blocked()
+        assert connected(server) == 1
+        mock_clock.jump(10)
+        await trio.testing.wait_all_tasks_blocked()
+        assert connected(server) == 0
         nursery.cancel_scope.cancel()

@@ -119,7 +119,7 @@ async def test_a_metadata_request_waits_once_for_all_topics_that_it_creates(
     ctx: Any = RequestContext(node, "PLAINTEXT", "host", "client", request.API_KEY, 9, 1, ClientSession(1))
     ctx.begun = clock.monotonic()
     sink = Sink(1 << 20, lambda delta: None, lambda part: None)
-    answer: Any = await large_requests.serve(handle, ctx, request, sink, lambda: False)
+    answer: Any = await large_requests.serve(handle, ctx, request, sink, lambda: False, lambda scope: None)
     assert (await answer.value()).error is None
     assert len(silent.asked) == len(names)
     assert clock.monotonic() - ctx.begun <= MAX_WAIT_S
