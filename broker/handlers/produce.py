@@ -25,6 +25,7 @@ transaction would never end, and the last stable offset would stay below it.
 from __future__ import annotations
 
 from contextlib import suppress
+from copy import copy as copy_of
 from typing import NamedTuple
 
 from anabranch.broker.delayed_produce import (
@@ -46,6 +47,7 @@ from anabranch.broker.replication.layout_admission import (
 )
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.request.context import Answer, CloseConnectionError, RequestContext
+from anabranch.broker.request.large_batches import NONE
 from anabranch.broker.request.unsupported import NO_TRANSACTIONS, NO_TRANSACTIONS_CODE
 from anabranch.broker.stock.awaited_batches import SentBatch
 from anabranch.broker.stock.parked_batch import ParkedBatch
@@ -213,11 +215,13 @@ def _park(
     copy = RecordBatch(bytearray(batch.read.batch.buffer))
     copy.take_over(batch.read.batch)
     copied = batch._replace(records=copy.buffer, read=batch.read._replace(batch=copy))
+    later = copy_of(ctx)
+    later.large_batches = NONE  # the batches in the request's buffer, which may be much larger than this one
     park_ms = ctx.node.config.values["ordered.delivery.stock.producers.max.park.ms"]
     parked_until = ctx.node.env.clock.monotonic() + park_ms / 1000
 
     def append() -> Part:
-        return _append(ctx, copied, acks)
+        return _append(later, copied, acks)
 
     parked = ParkedBatch(
         partition, refusal, early.order, parked_until, append, ctx.node.request_memory, batch.size_bytes
