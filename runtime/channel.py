@@ -383,14 +383,24 @@ class Channel:
         limit = anyio.move_on_after(timeout_s)
         try:
             with limit:
-                async with self._slots:
+                await self._slots.acquire()
+                try:
                     await self._send_in_turn(body, pending)
                     await pending.until_settled()
                     return pending.result(timeout_s)
+                finally:
+                    self._give_back_slot(pending)
         except BaseException:
             self.abandon(pending, limit.deadline, timeout_s)
             raise
         raise self.close_late(pending.api_key, timeout_s)
+
+    def _give_back_slot(self, pending: Pending) -> None:
+        """A request that was sent keeps its slot until its response comes, also if nobody waits for it any more."""
+        if not pending.settled and pending in self._pending.values():
+            pending.on_settled = self._slots.release
+        else:
+            self._slots.release()
 
     async def _send_in_turn(self, body: Any, pending: Pending) -> None:
         async with self._encoding:

@@ -19,6 +19,7 @@ from anabranch.runtime.env import Network, Stream
 from anabranch.runtime.real_anyio import client_env
 
 HOST = "127.0.0.1"
+POSTED = 99
 Script = Callable[[Network], Awaitable[None]]
 
 
@@ -216,6 +217,56 @@ def test_a_cancelled_request_leaves_the_channel_usable() -> None:
             assert gone.cancelled_caught
             response = await channel.request(HeartbeatRequest(generation_id=2))
             assert response.throttle_time_ms == 2
+        listener.close()
+
+    run_both(scenario)
+
+
+def test_a_cancelled_request_keeps_its_slot_until_its_response_comes() -> None:
+    """So callers that leave cannot pile up requests until the channel is closed for all."""
+
+    async def scenario(network: Network) -> None:
+        listener = await network.listen(HOST, 0)
+        held: list[Any] = []
+        is_full, is_posted, is_answered = anyio.Event(), anyio.Event(), anyio.Event()
+        may_answer = False
+
+        def answer(request: Request) -> list[Any]:
+            held.append(heartbeat_generation(request))
+            if len(held) == 2:
+                is_full.set()
+            if request.body.generation_id == POSTED:
+                is_posted.set()
+            return [held.pop() for _ in range(len(held))] if may_answer else []
+
+        async def ask(channel: Channel, scope: anyio.CancelScope, generation: int) -> None:
+            with scope:
+                await channel.request(HeartbeatRequest(generation_id=generation))
+                is_answered.set()
+
+        async with (
+            anyio.create_task_group() as tasks,
+            Channel.open(network, HOST, listener.port, "t", max_in_flight=2) as channel,
+        ):
+            stream = await listener.accept()
+            tasks.start_soon(serve, stream, answer)
+            gone = [anyio.CancelScope() for _ in range(2)]
+            for generation, scope in enumerate(gone):
+                tasks.start_soon(ask, channel, scope, generation)
+            await is_full.wait()
+            for scope in gone:
+                scope.cancel()
+            tasks.start_soon(ask, channel, anyio.CancelScope(), 2)
+            await anyio.wait_all_tasks_blocked()
+            channel.post(HeartbeatRequest(generation_id=POSTED))  # needs no slot
+            await is_posted.wait()
+            assert sorted(body.throttle_time_ms for _, body in held) == [0, 1, POSTED]
+            may_answer = True
+            while held:
+                asked, body = held.pop()
+                header = asked.header
+                await stream.send(encode_response(header.api_key, header.api_version, header.correlation_id, body))
+            await is_answered.wait()
         listener.close()
 
     run_both(scenario)

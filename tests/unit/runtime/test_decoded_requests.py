@@ -74,9 +74,7 @@ async def test_requests_of_many_connections_take_bounded_memory() -> None:
     async with trio.open_nursery() as nursery:
         for _ in range(CLIENTS):
             nursery.start_soon(connection)
-    assert 2 * BUDGET < most_bytes <= LIMIT // 2 + BUDGET < CLIENTS * BUDGET, (
-        "some at the same time, not all"
-    )
+    assert 2 * BUDGET < most_bytes <= LIMIT // 2 + BUDGET < CLIENTS * BUDGET, "some at the same time, not all"
     assert (served, requests.held_bytes) == (CLIENTS, 0)
 
 
