@@ -164,19 +164,19 @@ def _reader_of(
     in_rebalance = group.protocol_type == CONSUMER_PROTOCOL_TYPE and group.state in REBALANCE
     if not (is_reading or unreadable_member or in_rebalance):
         return None
+    asked = {TopicPartition(topic, question.partition_index): question for question in questions}
+    commits = {tp: _commit(shard, group, tp, topics, question.incarnation) for tp, question in asked.items()}
+    due = {tp: question.incarnation for tp, question in asked.items() if 0 <= question.ask_from <= max(commits[tp], 0)}
+    ask_owners(turn, group, due)  # once: each call takes as long as all partitions that were asked for before
     partitions = []
-    for question in questions:
-        tp, incarnation = TopicPartition(topic, question.partition_index), question.incarnation
-        committed = _commit(shard, group, tp, topics, incarnation)
-        if question.ask_from >= 0 and max(committed, 0) >= question.ask_from:
-            ask_owners(turn, group, {tp: incarnation})
-        known = known_of(shard, group, tp, incarnation)
+    for tp, question in asked.items():
+        known = known_of(shard, group, tp, question.incarnation)
         partitions.append(
             TopicReadersResponsePartition(
                 partition_index=tp.partition,
                 position=known.position,
                 is_reported=is_subscribed and known.awaits_report,
-                committed_offset=committed,
+                committed_offset=commits[tp],
                 need_position=may_be_wanted(group, tp),
             )
         )

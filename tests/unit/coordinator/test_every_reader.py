@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from trio.testing import MockClock
 
+from anabranch.broker.coordinator import readers
 from anabranch.protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from anabranch.protocol.generated.topic_readers import (
     TopicReadersRequest,
@@ -110,6 +111,23 @@ async def test_an_owner_is_asked_for_its_position_once_the_commit_is_far_enough(
     assert position(found(running, ask_from=7)[GROUP]) == (7, -1, True, True)
     poll(running, member_id, 1, wants=False, position=6)
     assert position(found(running, ask_from=7)[GROUP]) == (7, 6, True, True)
+
+
+async def test_owners_are_asked_once_about_all_partitions(
+    running: Running, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A question for each partition would take a time that grows with the square of their number."""
+    await running.loaded()
+    commit(running, 7)
+    asked: list[dict[TopicPartition, int]] = []
+    monkeypatch.setattr(readers, "ask_owners", lambda _turn, _group, wanted: asked.append(wanted))
+    questions = [
+        TopicReadersRequestQuestion(partition_index=index, incarnation=3, ask_from=ask_from)
+        for index, ask_from in enumerate((7, 8, -1, 0))
+    ]
+    topic = TopicReadersRequestTopic(name="t", questions=questions)
+    value(running.coordinator.topic_readers(TopicReadersRequest(topics=[topic])))
+    assert asked == [{TopicPartition("t", 0): 3, TopicPartition("t", 3): 3}]
 
 
 async def test_each_answer_to_a_controller_has_its_own_proof_of_leadership(
