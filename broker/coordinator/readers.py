@@ -28,6 +28,7 @@ from anabranch.broker.coordinator.offsets import CommitEnded, committed_now
 from anabranch.broker.coordinator.outcome import Turn
 from anabranch.broker.coordinator.position_answers import known_of, owner_of
 from anabranch.broker.coordinator.position_poll import ask_owners, may_be_wanted
+from anabranch.broker.coordinator.positions import NOTHING_KNOWN
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequestTopics
 from anabranch.protocol.generated.topic_readers import TopicReadersRequestQuestion as Question
@@ -145,17 +146,26 @@ def _commit(shard: Shard, group: Group, tp: TopicPartition, topics: Topics, inca
 
 
 def every_reader(
-    turn: Turn, topic: str, questions: Collection[Question], group_ids: Collection[str], topics: Topics
+    turn: Turn,
+    topic: str,
+    questions: Collection[Question],
+    group_ids: Collection[str],
+    topics: Topics,
+    *,
+    knows_positions: bool = True,
 ) -> list[TopicReadersResponseGroup]:
-    """Every group that reads the topic or may read it; ``group_ids`` limits them, unless it is empty."""
+    """Every group that reads the topic or may read it; ``group_ids`` limits them, unless it is empty.
+
+    Without ``knows_positions`` members cannot report their positions, and so no commit shows what they have processed.
+    """
     shard = turn.shard
     groups = [shard.groups[name] for name in group_ids if name in shard.groups] if group_ids else shard.groups.values()
-    found = (_reader_of(turn, group, topic, questions, topics) for group in list(groups))
+    found = (_reader_of(turn, group, topic, questions, topics, knows_positions) for group in list(groups))
     return [reader for reader in found if reader is not None]
 
 
 def _reader_of(
-    turn: Turn, group: Group, topic: str, questions: Collection[Question], topics: Topics
+    turn: Turn, group: Group, topic: str, questions: Collection[Question], topics: Topics, knows_positions: bool
 ) -> TopicReadersResponseGroup | None:
     shard, is_settled = turn.shard, group.state in (GroupState.STABLE, GroupState.EMPTY)
     has_committed = group.group_id in shard.durable.committers.get(topic, ())
@@ -170,14 +180,14 @@ def _reader_of(
     ask_owners(turn, group, due)  # once: each call takes as long as all partitions that were asked for before
     partitions = []
     for tp, question in asked.items():
-        known = known_of(shard, group, tp, question.incarnation)
+        known = known_of(shard, group, tp, question.incarnation) if knows_positions else NOTHING_KNOWN
         partitions.append(
             TopicReadersResponsePartition(
                 partition_index=tp.partition,
                 position=known.position,
                 is_reported=is_subscribed and known.awaits_report,
                 committed_offset=commits[tp],
-                need_position=may_be_wanted(group, tp),
+                need_position=may_be_wanted(group, tp) or not knows_positions,
             )
         )
     return TopicReadersResponseGroup(

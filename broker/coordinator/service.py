@@ -25,7 +25,7 @@ from anabranch.broker.coordinator import (
 from anabranch.broker.coordinator.broker_services import OffsetsLog, RequestOrigin, Topics
 from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.counted import Creation, RecentCreations
-from anabranch.broker.coordinator.decisions import DECISIONS, Asked
+from anabranch.broker.coordinator.decisions import DECISIONS, POSITIONS_LEVEL, Asked
 from anabranch.broker.coordinator.deletions import Deletion, RecentDeletions, as_of
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.leadership import Leadership
@@ -396,8 +396,11 @@ class GroupCoordinator:
             return
         loaded.confirmed_ms = max(confirmed_ms, loaded.confirmed_ms or confirmed_ms)
         turn = loaded.turn()
+        every_reader = partial(
+            readers.every_reader, turn, knows_positions=self._level(GROUP_COORDINATOR) >= POSITIONS_LEVEL
+        )
         found = [
-            readers.every_reader(turn, topic.name, topic.questions, request.group_ids, self._topics)
+            every_reader(topic.name, topic.questions, request.group_ids, self._topics)
             if topic.questions
             else readers.readers_of(turn, topic.name, topic.partition_indexes, self._topics)
             for topic in request.topics

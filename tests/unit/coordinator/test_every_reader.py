@@ -14,6 +14,7 @@ from anabranch.protocol.generated.topic_readers import (
     TopicReadersResponseGroup,
 )
 from anabranch.protocol.types import TopicPartition
+from anabranch.zk_schemas.features import GROUP_COORDINATOR
 from tests.unit.coordinator.calls import GROUP, commit, join, value
 from tests.unit.coordinator.conftest import Running
 from tests.unit.coordinator.driver import Context, assignment
@@ -128,6 +129,17 @@ async def test_owners_are_asked_once_about_all_partitions(
     topic = TopicReadersRequestTopic(name="t", questions=questions)
     value(running.coordinator.topic_readers(TopicReadersRequest(topics=[topic])))
     assert asked == [{TopicPartition("t", 0): 3, TopicPartition("t", 3): 3}]
+
+
+async def test_no_commit_is_enough_while_members_cannot_report(running: Running, autojump_clock: MockClock) -> None:
+    """KIP-584: ``group_coordinator`` was forced below level 2, and the polls of owners are refused."""
+    await running.loaded()
+    commit(running, 7)
+    assert position(found(running, ask_from=7)[GROUP]) == (7, 7, False, False)
+    running.levels[GROUP_COORDINATOR] = 1
+    assert position(found(running, ask_from=7)[GROUP]) == (7, -1, False, True)
+    await stock_member(running, "t")
+    assert position(found(running, ask_from=0)[GROUP]) == (7, -1, True, True)
 
 
 async def test_each_answer_to_a_controller_has_its_own_proof_of_leadership(
