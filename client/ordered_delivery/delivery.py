@@ -136,6 +136,8 @@ class OrderedDelivery:
 
     def _on_answer(self, answer: PositionAnswer) -> None:
         self.hand_overs.acknowledged(answer.report_number, self._clock.monotonic())
+        if any(position.position < 0 for position in answer.wanted.values()):
+            self._gates.settle()  # epochs satisfied before this answer stay passed, except those that it revokes
         for tp, position in answer.wanted.items():
             if self._is_present(tp, position.incarnation):
                 self._on_position(tp, position)

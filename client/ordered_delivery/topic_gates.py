@@ -168,8 +168,6 @@ class TopicGates:
         topic = self._topics.get(tp.topic)
         if topic is None or self.position(tp) == position:
             return
-        if position < 0:
-            self.settle()  # epochs that are satisfied stay passed
         self.version += 1
         topic.gate.facts.on_position(tp.partition, position)
 
