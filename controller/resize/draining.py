@@ -69,9 +69,10 @@ class Asked(NamedTuple):
         """The wait for one of the groups; None if they are all done with the partition."""
         pair = Pair(self.tp.partition, self.of.leader_epoch)
         facts = facts_of(pair, self.log_start_offset, self.of.end_offset)
-        if self.is_empty:
-            return removal_wait(ReadProgress(facts, [reader_of(group, live_reports_count) for group in groups]), pair)
-        return drain_wait(ReadProgress(facts, [reader_of(group, wanted_reports_count) for group in groups]), pair)
+        reports = live_reports_count if self.is_empty else wanted_reports_count
+        readers = [reader_of(group, reports, only=self.tp.partition) for group in groups]
+        decide = removal_wait if self.is_empty else drain_wait
+        return decide(ReadProgress(facts, readers), pair)
 
 
 def leftovers(topic: TopicImage, partitions: Container[int] | None = None) -> list[Asked]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from anabranch.controller.image import ClusterImage
@@ -38,11 +40,16 @@ class Question(NamedTuple):
     ask_from: int = NOT_ASKED
 
 
-class Group(NamedTuple):
+@dataclass(frozen=True)
+class Group:
     """A group that may read a topic, as ``coordinator`` answered."""
 
     coordinator: int
     answer: TopicReadersResponseGroup
+
+    @cached_property
+    def partitions(self) -> Mapping[int, TopicReadersResponsePartition]:
+        return {partition.partition_index: partition for partition in self.answer.partitions}
 
 
 class KnownGroups(NamedTuple):
@@ -145,11 +152,13 @@ def live_reports_count(partition: TopicReadersResponsePartition) -> bool:
     return partition.is_reported
 
 
-def reader_of(group: Group, is_reported: Reports) -> Reader:
-    """The group as ``ordered_resize`` judges it."""
-    answer = group.answer
-    reported = {p.partition_index: p.position for p in answer.partitions if answer.is_settled and is_reported(p)}
-    commits = {p.partition_index: p.committed_offset for p in answer.partitions if p.committed_offset >= 0}
+def reader_of(group: Group, is_reported: Reports, only: int | None = None) -> Reader:
+    """The group as ``ordered_resize`` judges it; with ``only``, what it has read of this partition."""
+    answer, partitions = group.answer, group.partitions
+    if only is not None:
+        partitions = {only: partitions[only]} if only in partitions else {}
+    reported = {p: found.position for p, found in partitions.items() if answer.is_settled and is_reported(found)}
+    commits = {p: found.committed_offset for p, found in partitions.items() if found.committed_offset >= 0}
     known = {p: position for p, position in reported.items() if position >= 0}
     unreadable = answer.unreadable_member
     return Reader(

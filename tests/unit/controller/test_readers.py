@@ -56,3 +56,11 @@ def test_a_request_has_whole_topics_and_a_bounded_number_of_questions() -> None:
     questions = [Question(TopicPartition(name, p), 9, 40) for name, size in sizes.items() for p in range(size)]
     found = [[(topic.name, len(topic.questions)) for topic in request.topics] for request in requests(questions, {"g"})]
     assert found == [[("a", QUESTIONS_TOGETHER + 5)], [("b", 600), ("c", 400)], [("d", 1)]]
+
+
+def test_a_decision_about_one_partition_reads_only_this_partition() -> None:
+    """A round decides about each marked partition, and each answer has all of them."""
+    found = [TopicReadersResponsePartition(partition_index=index, committed_offset=40 + index) for index in range(3)]
+    group = Group(2, TopicReadersResponseGroup(group_id="g", is_settled=True, partitions=found))
+    assert reader_of(group, live_reports_count, only=1).commits == {1: 41}
+    assert reader_of(group, live_reports_count, only=7).commits == {}
