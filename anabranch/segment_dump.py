@@ -22,9 +22,10 @@ from anabranch.broker.log.checkpoint_files import MAX_FILE_BYTES, MalformedFileE
 from anabranch.broker.log.producer_snapshot import decode_snapshot
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT, LOG_APPEND_TIME, MAX_SEQUENCE
 from anabranch.protocol.compression import CorruptRecordError
+from anabranch.protocol.control_records import read_control_record
 from anabranch.protocol.plurals import counted
 from anabranch.protocol.primitives import DecodeError
-from anabranch.protocol.records import Record, RecordBatch, increment_sequence, iter_batches, read_control_record
+from anabranch.protocol.records import Record, RecordBatch, increment_sequence, iter_batches
 from anabranch.protocol.sentinels import NO_OFFSET, NO_TIMESTAMP
 from anabranch.record_decoders import Decoder, decode_text
 from anabranch.runtime.regular_files import open_regular, read_regular

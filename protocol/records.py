@@ -16,11 +16,7 @@ from fastcrc import crc32
 
 from anabranch.protocol.batch_layout import (
     CODEC_MASK,
-    CONTROL_ABORT,
     CONTROL_BIT,
-    CONTROL_COMMIT,
-    CONTROL_KEY,
-    CONTROL_VALUE,
     CRC_AT,
     CRC_START,
     CREATE_TIME,
@@ -693,20 +689,3 @@ def set_log_append_time(buf: bytearray | memoryview, timestamp_ms: int) -> None:
     struct.pack_into(">h", buf, 21, attributes | LOG_APPEND_TIME_BIT)
     struct.pack_into(">q", buf, 35, timestamp_ms)
     struct.pack_into(">I", buf, CRC_AT, crc32.iscsi(memoryview(buf)[CRC_START:]))
-
-
-def read_control_record(record: Record) -> tuple[int, int]:
-    """(kind, coordinator epoch) of the record of a control batch. Kinds other than 0 and 1 are not interpreted."""
-    key = record.key
-    value = record.value
-    if key is None or len(key) < CONTROL_KEY.size:
-        raise CorruptRecordError(f"control record at offset {record.offset} has no type")
-    version, kind = CONTROL_KEY.unpack_from(key)
-    if version < 0:
-        raise CorruptRecordError(f"control record at offset {record.offset} has version {version}")
-    if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
-        return kind, -1
-    if value is None or len(value) < CONTROL_VALUE.size:
-        raise CorruptRecordError(f"transaction marker at offset {record.offset} has no coordinator epoch")
-    _, coordinator_epoch = CONTROL_VALUE.unpack_from(value)
-    return kind, coordinator_epoch

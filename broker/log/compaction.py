@@ -21,8 +21,9 @@ from anabranch.broker.log.txn_index import AbortedTxn
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.protocol.batch_builder import RECORDS_AT_ONCE, retain_in_steps, retain_records
 from anabranch.protocol.batch_layout import CONTROL_ABORT, MAX_LONG, MIN_LONG
+from anabranch.protocol.control_records import read_control_record
 from anabranch.protocol.key_placement import MOVED_HEADER
-from anabranch.protocol.records import Record, RecordBatch, read_control_record
+from anabranch.protocol.records import Record, RecordBatch
 
 _PLAIN_KEY_BYTES = 24
 _ENTRY_BYTES = 200

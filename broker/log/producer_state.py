@@ -31,8 +31,9 @@ from anabranch.broker.log.producer_kept import KeptProducer
 from anabranch.broker.log.producer_snapshot import SnapshotEntry
 from anabranch.broker.log.txn_index import AbortedTxn
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
+from anabranch.protocol.control_records import read_control_record
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.records import RecordBatch, increment_sequence, read_control_record
+from anabranch.protocol.records import RecordBatch, increment_sequence
 from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP
 
 BATCHES_KEPT = 5

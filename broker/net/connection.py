@@ -391,12 +391,12 @@ class Connection:
             return self._dispatcher.handle(ctx, body)
         try:
             return await large_requests.serve(
-                self._dispatcher.handle, ctx, body, self._sink(ctx), self._stream.has_ended, self._waits_in
+                self._dispatcher.handle, ctx, body, self._sink(ctx), self._stream.has_ended, self._wait_in
             )
         finally:
             self._slice = None
 
-    def _waits_in(self, scope: trio.CancelScope) -> None:
+    def _wait_in(self, scope: trio.CancelScope) -> None:
         self._slice = scope
         if self._closed_because is not None:
             scope.cancel()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from anabranch.protocol.batch_layout import CONTROL_ABORT
-from anabranch.protocol.records import RecordBatch, read_control_record
+from anabranch.protocol.control_records import read_control_record
+from anabranch.protocol.records import RecordBatch
 
 
 def visible_batches(

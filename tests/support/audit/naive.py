@@ -11,8 +11,9 @@ from anabranch.audit.order_field import Extract, OrderFieldError
 from anabranch.audit.segment_reader import Row, read_batch
 from anabranch.protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT, HEADER_BYTES, LENGTH_PREFIX_BYTES
 from anabranch.protocol.compression import CompressionType, CorruptRecordError
+from anabranch.protocol.control_records import read_control_record
 from anabranch.protocol.key_placement import MOVED_HEADER, place, positive_hash
-from anabranch.protocol.records import Record, increment_sequence, read_control_record
+from anabranch.protocol.records import Record, increment_sequence
 
 Values = dict[str, Any]
 

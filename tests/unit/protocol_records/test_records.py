@@ -13,6 +13,7 @@ from anabranch.protocol import batch_layout as layout
 from anabranch.protocol import records as r
 from anabranch.protocol.batch_builder import BatchBuilder, build_batch
 from anabranch.protocol.compression import CompressionType, CorruptRecordError, compress
+from anabranch.protocol.control_records import read_control_record
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.produced_batch import read_header, validate_produce_batch
 from anabranch.protocol.records import RecordBatch, iter_batches
@@ -242,7 +243,7 @@ def test_control_batches_are_read_by_us_and_by_kafka_python(kind: int) -> None:
     assert batch.is_control and batch.is_transactional and batch.verify_crc()
     (record,) = batch
     assert record.key == struct.pack(">hh", 0, kind)
-    assert r.read_control_record(record) == (kind, 33)
+    assert read_control_record(record) == (kind, 33)
     theirs = MemoryRecords(bytes(batch.buffer)).next_batch()
     assert theirs.is_control_batch
 
@@ -253,7 +254,7 @@ def test_control_batches_are_read_by_us_and_by_kafka_python(kind: int) -> None:
 def test_malformed_control_records_are_refused(key: bytes | None, value: bytes | None) -> None:
     (record,) = RecordBatch(build_batch([(key, value, (), T0)]))
     with pytest.raises(CorruptRecordError):
-        r.read_control_record(record)
+        read_control_record(record)
 
 
 # ---------------------------------------------------------------- batches that a broker refuses
@@ -501,7 +502,7 @@ def test_a_record_of_too_many_headers_is_refused_before_one_is_read() -> None:
 
 def test_a_control_batch_is_not_decompressed_beyond_the_size_of_a_marker() -> None:
     marker = RecordBatch(build_control_batch(1, 9, 0, 3, 5)).control_record()
-    assert marker is not None and r.read_control_record(marker) == (1, 3)
+    assert marker is not None and read_control_record(marker) == (1, 3)
     large = build_batch(
         [(b"k", bytes(layout.MAX_CONTROL_BYTES), (), 5)], is_control=True, compression=CompressionType.ZSTD
     )
