@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+import trio
 
 from anabranch.broker.log.log_config import LogConfig
 from anabranch.broker.log.log_manager import LogManager, LogManagerConfig
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.trio
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 SIZE = len(batch(b"value"))
 SEGMENTS = 200
+DEADLINE_S = 60
 CONFIG = LogConfig(segment_bytes=2 * SIZE, index_interval_bytes=SIZE // 2)
 
 
@@ -79,6 +81,9 @@ async def test_a_log_has_no_open_files_before_it_is_used(log_fixture: LogFixture
         await manager.shutdown()
     else:
         manager.close_at_once()
+        with trio.fail_after(DEADLINE_S):
+            while files_of(log_fixture):  # a thread that flushes a segment closes it afterwards
+                await trio.sleep(0.005)  # polls: the thread has no event
     manager = await start(log_fixture, limit=10)
     log = manager.get(A)
     assert log is not None
