@@ -41,8 +41,8 @@ from anabranch.protocol.framing import (
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.generated.metadata import MetadataRequest
 from anabranch.protocol.message import Message
+from anabranch.protocol.message_limits import MAX_FRAME_BYTES
 from anabranch.protocol.primitives import DecodeError
-from anabranch.protocol.request_limits import MAX_FRAME_BYTES
 from anabranch.runtime.properties_file import read_properties
 from anabranch.zk_schemas.config_def import ConfigError
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from anabranch.protocol.addresses import split_address
-from anabranch.protocol.request_limits import RequestLimits
+from anabranch.protocol.message_limits import RequestLimits
 from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.broker_registration import PLAINTEXT, VersionRange
 from anabranch.zk_schemas.config_def import ConfigError

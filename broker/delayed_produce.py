@@ -22,7 +22,7 @@ from anabranch.protocol.types import TopicPartition
 
 
 class AnswerListener(Protocol):
-    """A batch of an idempotent producer. It notes what the producer is answered (``stock/awaited_batches``)."""
+    """A batch of an idempotent producer. It notes what the producer is answered (``stock/order_with_idempotence``)."""
 
     def acknowledged(self, producers: ProducerState, last_offset: int) -> None:
         """Note that the batch, which ends at ``last_offset``, is answered with success."""

@@ -9,7 +9,6 @@ import structlog
 import trio
 
 from anabranch.broker.config import BrokerConfig
-from anabranch.broker.consumer_holds import ConsumerHolds
 from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.service import GroupCoordinator
 from anabranch.broker.deferred import Deferred
@@ -36,6 +35,7 @@ from anabranch.broker.replication.settings import take_over_settings
 from anabranch.broker.replication.throttle import ReplicationQuota
 from anabranch.broker.retention_holds import RetentionHolds, held_gauges
 from anabranch.broker.stock.producers import StockProducers
+from anabranch.broker.stock_consumer_facts import ConsumerHolds
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse

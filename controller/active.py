@@ -47,7 +47,7 @@ from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.outcome import Outcome
 from anabranch.controller.request_batch import BrokerRequest, RequestBatch
-from anabranch.controller.resize import draining, expiry
+from anabranch.controller.resize import draining, unread_expiry
 from anabranch.controller.resize.broker_link import BrokerLink
 from anabranch.controller.resize.waits import Round, changed_waits
 from anabranch.controller.senders import Senders
@@ -255,7 +255,7 @@ class ActiveController:
         while True:
             await trio.sleep(self._config.retention_warning_interval_ms / 1000)
             with self._background.guard("retention-warnings", passes=ControllerMovedError):
-                found = await expiry.look(self._context, link, self._env.clock.now_ms())
+                found = await unread_expiry.look(self._context, link, self._env.clock.now_ms())
                 if found:
                     self._events.put(HoldsFound(tuple(found)))
 

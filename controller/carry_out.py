@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from anabranch.controller import appended_bytes, config_writes, stock_producers
+from anabranch.controller import appended_bytes, config_writes, stock_producer_reports
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Ask, Decisions, Effects, R
 from anabranch.controller.events import ResizesDue, WatchedStateChanged
@@ -17,7 +17,7 @@ from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import DeleteOp
 from anabranch.zk_schemas import paths
 
-_ASK = {Ask.STOCK_PRODUCERS: stock_producers.ask, Ask.APPENDED_BYTES: appended_bytes.ask_for_some_time}
+_ASK = {Ask.STOCK_PRODUCERS: stock_producer_reports.ask, Ask.APPENDED_BYTES: appended_bytes.ask_for_some_time}
 
 
 async def carry_out_all(context: Context, decisions: Decisions[R]) -> R:

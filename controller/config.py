@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from anabranch.protocol.request_limits import RequestLimits
+from anabranch.protocol.message_limits import RequestLimits
 from anabranch.runtime.http_limits import HttpLimits
 from anabranch.zk_schemas.broker_registration import VersionRange
 from anabranch.zk_schemas.config_def import ConfigError

@@ -23,7 +23,7 @@ from anabranch.controller import (
     log_dirs,
     partitions,
     reassignment,
-    stock_producers,
+    stock_producer_reports,
     topics,
 )
 from anabranch.controller.admin import dispatch
@@ -69,7 +69,7 @@ from anabranch.controller.reads.log_dirs import read_log_dir_events
 from anabranch.controller.reads.requests import read_facts, read_nothing
 from anabranch.controller.reads.topics import read_topic_change, read_topic_list, read_watched_state
 from anabranch.controller.request_batch import BrokerRequest
-from anabranch.controller.resize import ends, expiry, removal, steps
+from anabranch.controller.resize import deleting_replicas, ends, steps, unread_expiry
 from anabranch.controller.store import ControllerMovedError, ImageStaleError
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
@@ -162,7 +162,7 @@ def _on_broker_answered(context: Context, event: BrokerAnswered) -> Decisions[No
 
 def _on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
     deletion.on_stop_replica_answered(context, event)
-    removal.on_stop_replica_answered(context, event)
+    deleting_replicas.on_stop_replica_answered(context, event)
 
 
 def _on_metadata_answered(context: Context, event: BrokerAnswered) -> None:
@@ -174,7 +174,7 @@ def _on_metadata_answered(context: Context, event: BrokerAnswered) -> None:
             error=ErrorCode.of(event.response.error_code).name,
         )
         return
-    stock_producers.on_metadata_answered(context, event)
+    stock_producer_reports.on_metadata_answered(context, event)
     appended_bytes.on_metadata_answered(context, event)
 
 
@@ -186,7 +186,7 @@ HANDLERS: Mapping[type, Handler] = dict(
         ),
         _single(FirstReplicasDue, lambda image, _, event: leaders.decide_first_replicas(image, event.tps)),
         _update(RefusalsDue, lambda context, _: brokers.on_refusals_due(context)),
-        _update(HoldsFound, lambda context, event: expiry.send(context, event.holds)),
+        _update(HoldsFound, lambda context, event: unread_expiry.send(context, event.holds)),
         _update(PartitionProcessed, ends.on_partition_processed),
         _update(ReplicasBehind, ends.on_replicas_behind),
         _update(ReadAgainDue, _on_read_again_due),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.controller.assignment import assign_replicas
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.image import ClusterImage, TopicImage
+from anabranch.controller.new_topic_replicas import assign_replicas
 from anabranch.controller.partition_limit import check_partition_limit
 from anabranch.protocol.errors import ErrorCode, KafkaError
 

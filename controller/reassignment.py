@@ -24,7 +24,7 @@ from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.events import ReassignmentsDue
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import ClusterImage, TopicImage
-from anabranch.controller.replica_assignment import ReplicaAssignment, check_target, into
+from anabranch.controller.moving_replicas import ReplicaAssignment, check_target, into
 from anabranch.controller.state_writes import StateChange
 from anabranch.controller.store import MAX_OPERATIONS
 from anabranch.protocol.errors import ErrorCode, KafkaError

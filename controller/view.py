@@ -6,10 +6,10 @@ import uuid
 from collections.abc import Container, Mapping, Sequence
 
 from anabranch.controller.image import ClusterImage, Leftover, PartitionImage, TopicImage
-from anabranch.ordered_resize import resize
+from anabranch.ordered_resize import next_step
 from anabranch.ordered_resize.explain import request_effect, resize_waits
 from anabranch.ordered_resize.layout import Layout
-from anabranch.ordered_resize.resize import Phase
+from anabranch.ordered_resize.next_step import Phase
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.key_placement import is_doubled
 from anabranch.protocol.sentinels import NO_TIMESTAMP
@@ -80,7 +80,7 @@ def marked(topic: TopicImage) -> list[int]:
 
 def is_over(topic: TopicImage) -> bool:
     """Whether the last resize is done, except for draining. True for a topic that was never resized."""
-    return resize.is_recorded(topic.znode) or resize.is_settled(_known(topic))
+    return next_step.is_recorded(topic.znode) or next_step.is_settled(_known(topic))
 
 
 def is_unfinished(topic: TopicImage) -> bool:
@@ -96,7 +96,7 @@ def is_resizing(topic: TopicImage) -> bool:
 def is_due(topic: TopicImage) -> bool:
     """Whether the controller has anything left to do for a resize, including the record that it is over."""
     return was_resized(topic) and bool(
-        topic.znode.wanted is not None or marked(topic) or not resize.is_recorded(topic.znode)
+        topic.znode.wanted is not None or marked(topic) or not next_step.is_recorded(topic.znode)
     )
 
 
@@ -108,14 +108,14 @@ def drainable(topic: TopicImage, partitions: Container[int] | None = None) -> li
     if not marked(topic) or topic.frozen or topic.unreadable:
         return []
     snapshot = _known(topic)
-    if not resize.removals_may_begin(snapshot):
+    if not next_step.removals_may_begin(snapshot):
         return []
     return [
         p
         for p in marked(topic)
         if p >= (topic.znode.wanted or 0)
         and (partitions is None or p in partitions)
-        and resize.phase_of(snapshot, p) is Phase.DRAINING
+        and next_step.phase_of(snapshot, p) is Phase.DRAINING
     ]
 
 

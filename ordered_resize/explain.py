@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from anabranch.ordered_resize.resize import Phase, losers_are_done, phases
+from anabranch.ordered_resize.next_step import Phase, losers_are_done, phases
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.plurals import one_or_many
 from anabranch.protocol.sentinels import NO_OFFSET

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from anabranch.ordered_resize import resize
+from anabranch.ordered_resize import next_step
 from anabranch.ordered_resize.consistency import contradictions
 from anabranch.ordered_resize.explain import named, states_unreadable
 from anabranch.ordered_resize.marked import Marked, of_compacted
-from anabranch.ordered_resize.resize import Assign
+from anabranch.ordered_resize.next_step import Assign
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.plurals import one_or_many
@@ -99,7 +99,7 @@ class Case:
     @cached_property
     def begun(self) -> TopicZnode:
         """The write that would begin the resize at once."""
-        topic = resize.begun(self.uncounted, self.count, self.setting.assign)
+        topic = next_step.begun(self.uncounted, self.count, self.setting.assign)
         return topic.replace(
             ordered_delivery=self.setting.is_ordered if topic.ordered_delivery is None else topic.ordered_delivery
         )
@@ -123,7 +123,7 @@ def judge_request(
         return _refused(ErrorCode.POLICY_VIOLATION, _states_unreadable(unreadable))
     topic = snapshot.topic
     if count == topic.undeleted_partition_count:
-        if topic.wanted is None and resize.is_over(snapshot):
+        if topic.wanted is None and next_step.is_over(snapshot):
             return _refused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partitions.")
         return Verdict(VerdictKind.ACCEPT, topic.replace(wanted=None))
     asked = topic.replace(undeleted_partition_count=count, partitions={**topic.partitions, **(assigned or {})})
@@ -172,7 +172,7 @@ def judge_wanted(snapshot: Snapshot, setting: Setting) -> Verdict | None:
     A refusal with a topic drops an impossible count. After a refusal without a topic, the count stays queued.
     """
     wanted = snapshot.topic.wanted
-    if wanted is None or snapshot.frozen or not resize.may_begin(snapshot, wanted):
+    if wanted is None or snapshot.frozen or not next_step.may_begin(snapshot, wanted):
         return None
     dropped = snapshot.topic.replace(wanted=None)
     case = Case(snapshot, dropped.replace(undeleted_partition_count=wanted), setting)
@@ -234,11 +234,11 @@ def _judge(case: Case) -> Verdict:
         return refused
     if case.count == case.before:
         return Verdict(VerdictKind.ACCEPT, case.asked)
-    if case.count == case.known.topic.previous_undeleted_partition_count and resize.may_cancel(case.known):
-        return Verdict(VerdictKind.ACCEPT, resize.cancelled(case.uncounted))
+    if case.count == case.known.topic.previous_undeleted_partition_count and next_step.may_cancel(case.known):
+        return Verdict(VerdictKind.ACCEPT, next_step.cancelled(case.uncounted))
     if refused := _refusal(case, RULES):
         return refused
-    if resize.may_begin(case.known, case.count):
+    if next_step.may_begin(case.known, case.count):
         return _refusal(case, MOMENTS) or Verdict(VerdictKind.ACCEPT, case.begun)
     if refused := _refusal(case, (REASSIGNED,)):
         return refused
@@ -342,7 +342,7 @@ def _emptied(case: Case) -> str | None:
 
 def _size(case: Case) -> str | None:
     limits, replicas = case.setting.limits, case.known.topic.partitions[0]
-    topic = resize.begun(case.uncounted, case.count, lambda new: dict.fromkeys(new, replicas))
+    topic = next_step.begun(case.uncounted, case.count, lambda new: dict.fromkeys(new, replicas))
     begun = dataclasses.replace(case.known, topic=topic)
     if (size := len(begun.topic.encode())) > limits.max_topic_bytes:
         return f"The topic's znode would have {size} bytes, more than {limits.max_topic_bytes}."

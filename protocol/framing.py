@@ -16,8 +16,8 @@ from anabranch.protocol import steps
 from anabranch.protocol.api_keys import API_BY_NUMBER, ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.message import Message
+from anabranch.protocol.message_limits import DEFAULT_LIMITS, RequestLimits, response_budget
 from anabranch.protocol.primitives import DecodeError, EncodeError, bad_length, skip_tags
-from anabranch.protocol.request_limits import DEFAULT_LIMITS, RequestLimits, response_budget
 from anabranch.protocol.types import Part
 
 BUFFER_BYTES: Final = 64 * 1024

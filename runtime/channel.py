@@ -24,7 +24,7 @@ from anabranch.protocol.api_keys import API, Api, ApiKey
 from anabranch.protocol.errors import ErrorCode, KafkaError, error_for
 from anabranch.protocol.framing import ClientConnection, RequestHeader, encode_request
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from anabranch.protocol.request_limits import MAX_FRAME_BYTES
+from anabranch.protocol.message_limits import MAX_FRAME_BYTES
 from anabranch.runtime.env import Network, Part, Stream
 from anabranch.runtime.pauses import read_response, write_request
 from anabranch.runtime.release import SOFTWARE_NAME, software_version

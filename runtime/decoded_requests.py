@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.framing import LARGE_FRAME_BYTES, Request, decode_request, decode_request_in_steps
-from anabranch.protocol.request_limits import CONTROLLER_APIS, DEFAULT_LIMITS, RequestLimits
+from anabranch.protocol.message_limits import CONTROLLER_APIS, DEFAULT_LIMITS, RequestLimits
 from anabranch.runtime.memory_budget import MemoryBudget
 from anabranch.runtime.pauses import with_pauses
 

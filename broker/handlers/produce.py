@@ -15,8 +15,8 @@ producer has sent it again in a higher epoch (``log/producer_bump``). With acks=
 replicas is not answered NOT_ENOUGH_REPLICAS_AFTER_APPEND, as Kafka does, but waits for the ISR until the timeout.
 
 When an idempotent producer has to repeat a batch, its later batches may be in flight already. If the log does not know
-the producer's next sequence, the later batches are refused as well (``awaited_batches``). Apache Kafka appends them,
-and librdkafka then considers the first batch written.
+the producer's next sequence, the later batches are refused as well (``order_with_idempotence``). Apache Kafka appends
+them, and librdkafka then considers the first batch written.
 
 Skipped: transactions. A transactional id is refused. A transactional batch without an id is refused too: its
 transaction would never end, and the last stable offset would stay below it.
@@ -49,7 +49,7 @@ from anabranch.broker.replication.partition import Partition
 from anabranch.broker.request.context import Answer, CloseConnectionError, RequestContext
 from anabranch.broker.request.large_batches import NONE
 from anabranch.broker.request.unsupported import NO_TRANSACTIONS, NO_TRANSACTIONS_CODE
-from anabranch.broker.stock.awaited_batches import SentBatch
+from anabranch.broker.stock.order_with_idempotence import SentBatch
 from anabranch.broker.stock.parked_batch import ParkedBatch
 from anabranch.broker.stock.producers import EarlyBatchError
 from anabranch.protocol.batch_layout import CODEC_AT, CODEC_MASK, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT

@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from anabranch.broker.metadata_cache import MetadataCache
-from anabranch.ordered_resize import tombstones
+from anabranch.ordered_resize import kept_tombstones
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH
 from anabranch.protocol.errors import ErrorCode
@@ -191,7 +191,7 @@ class LineageReader:
         lineage = None if answer is None else Lineage.of_answer(answer)
         if topic is None or lineage is None:
             return BELOW_EVERY_EPOCH
-        return tombstones.first_kept_epoch(lineage.entries, lineage.as_of, topic.last_leader_epochs)
+        return kept_tombstones.first_kept_epoch(lineage.entries, lineage.as_of, topic.last_leader_epochs)
 
     def _malformed(self, tp: TopicPartition, path: str, read: Read) -> PartitionAnswer | None:
         known = self._find(path, read)

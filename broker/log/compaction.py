@@ -3,7 +3,7 @@
 A record is kept if no later record in the part that was read for keys has its key. A tombstone stays until its delete
 horizon (KIP-534). The marker of a transaction without remaining records stays until its delete horizon, too. The
 horizon is written into the batch: the time of the first compaction that found the tombstone, plus
-``delete.retention.ms``. If another partition may hold older values of the key (``ordered_resize.tombstones``), a
+``delete.retention.ms``. If another partition may hold older values of the key (``ordered_resize.kept_tombstones``), a
 tombstone stays longer, unless it only marks that the key moved (docs/adr/0018). The last batch of each producer stays
 for its sequence, even without records. The last batch of a segment stays too, so that each segment ends where the next
 one begins. Offsets never change.

@@ -133,7 +133,7 @@ class Partition:
         self.retention_hold: Hold | None = None
         """The records that retention by time keeps at this leader; None if not determined in this leader epoch yet."""
         self.stock_cap: StockCap = NOTHING
-        """The limit for stock consumers, if the leader holds them (``broker/consumer_holds.py``)."""
+        """The limit for stock consumers, if the leader holds them (``broker/stock_consumer_facts.py``)."""
         self.progress: dict[int, ReplicaProgress] = {}
         """The progress of the other replicas, as far as this leader knows; empty if this replica is a follower."""
         self._refused_until: dict[int, float] = {}

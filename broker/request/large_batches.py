@@ -20,7 +20,7 @@ from anabranch.broker.log.slices import TimeSlice, in_slices
 from anabranch.broker.replication.layout_admission import Placement, named_layout, place_keys, verifies_keys
 from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.broker.stock.client_session import ClientSession
-from anabranch.broker.stock.retry_order import can_be_awaited
+from anabranch.broker.stock.order_without_idempotence import can_be_awaited
 from anabranch.protocol.batch_builder import RECORDS_AT_ONCE, recode_in_steps
 from anabranch.protocol.batch_layout import (
     CODEC_AT,
@@ -88,9 +88,9 @@ async def read(
     session: ClientSession,
     found: list[tuple[TopicPartition, StoredLayout | None, memoryview]],
 ) -> LargeBatches:
-    """Read the batches whose records must be checked one by one, and those that may be awaited (``retry_order``).
+    """Read the batches whose records must be checked one by one, and those that may be awaited.
 
-    A fault in a batch is reported when the batch is appended.
+    ``order_without_idempotence`` awaits batches. A fault in a batch is reported when the batch is appended.
     """
     batches: dict[TopicPartition, LargeBatch] = {}
     work = TimeSlice(clock)

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from anabranch.broker.log.producer_bump import ProducerConnection
 from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES, ProducerState
-from anabranch.broker.stock.awaited_batches import AwaitedBatches, SentBatch
-from anabranch.broker.stock.retry_order import RetryOrder
+from anabranch.broker.stock.order_with_idempotence import AwaitedBatches, SentBatch
+from anabranch.broker.stock.order_without_idempotence import RetryOrder
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.sentinels import NO_EPOCH, NO_SEQUENCE

@@ -1,4 +1,4 @@
-"""A batch of a producer without idempotence that is parked: it was repeated before its turn (``retry_order``)."""
+"""A batch of a producer without idempotence that is parked: it was repeated before its turn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from anabranch.broker.delayed_produce import Awaited, AwaitedInTerm, DelayedProduce, Part
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
-from anabranch.broker.stock.retry_order import RetryOrder
+from anabranch.broker.stock.order_without_idempotence import RetryOrder
 from anabranch.protocol.generated.produce import PartitionProduceResponse
 from anabranch.runtime.memory_budget import MemoryBudget
 

@@ -10,7 +10,7 @@ for each connection and layout:
 
 Batches in flight that follow a refused batch are refused too; otherwise they would be written before the refused batch.
 The same holds if the first batch was refused because this broker did not lead its partition yet. See
-``awaited_batches`` for idempotent producers, and ``retry_order`` for the others.
+``order_with_idempotence`` for idempotent producers, and ``order_without_idempotence`` for the others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from anabranch.broker.replication.layout_admission import (
 )
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.stock.client_session import ClientSession
-from anabranch.broker.stock.retry_order import BatchTurn, RetryOrder, can_be_awaited
+from anabranch.broker.stock.order_without_idempotence import BatchTurn, RetryOrder, can_be_awaited
 from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.update_metadata import StockProducersOfTopic

@@ -19,7 +19,7 @@ from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, Ka
 from anabranch.client.tasks import Tasks
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.message import Message
-from anabranch.protocol.request_limits import MAX_FRAME_BYTES
+from anabranch.protocol.message_limits import MAX_FRAME_BYTES
 from anabranch.runtime.channel import Channel, Failures
 from anabranch.runtime.env import Env
 

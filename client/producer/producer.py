@@ -26,7 +26,7 @@ from anabranch.client.lifecycle import Client
 from anabranch.client.options import ProducerOptions, SentKey, SentValue
 from anabranch.client.producer.accumulator import Accumulator, check_record_size
 from anabranch.client.producer.message_batch import MessageBatch
-from anabranch.client.producer.moved_keys import MovedKeys
+from anabranch.client.producer.moved_key_tombstones import MovedKeys
 from anabranch.client.producer.partitioner import Partitioner, StickyPartitioner, judged_partitioner
 from anabranch.client.producer.producer_batch import OnDelivery, ProducerBatch, RecordHandle, RecordMetadata
 from anabranch.client.producer.replacement import Placing

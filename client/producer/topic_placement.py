@@ -50,7 +50,7 @@ class TopicPlacement:
         """Number of pauses since a broker first refused the layout in force while the metadata had no newer layout."""
         self.retry_at_ms = 0.0
         self.watches_keys = info.ordered_delivery
-        """Whether ``moved_keys`` watches records with a key, because the topic is or may be compacted."""
+        """Whether ``moved_key_tombstones`` watches records with a key, because the topic is or may be compacted."""
         self._refused: set[ProducerBatch] = set()
         self._metadata_seen = 0
         self._confirm_after = 0

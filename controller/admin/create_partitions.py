@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from anabranch.controller import appended_bytes, stock_producers, view
+from anabranch.controller import appended_bytes, stock_producer_reports, view
 from anabranch.controller.admin.create_topics import check_assignment
 from anabranch.controller.admin.resize_wait import advised, lines, resized
 from anabranch.controller.config import ControllerConfig
@@ -119,7 +119,7 @@ def _resize(
     except ZkRequestTooLargeError as error:
         message = f"{len(znode.partitions)} partitions of {topic.name} are too many: {error}."
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message) from error
-    is_concerned = stock_producers.concerned_by(topic, count)
+    is_concerned = stock_producer_reports.concerned_by(topic, count)
     answer = _dry_run if demand.validate_only else _response
     waits = answer(topic, znode, count, advice, result)
     return replace(
@@ -137,7 +137,7 @@ def _dry_run(
     if in_the_way := view.dry_run(topic, znode, count):
         result.error_message = lines(in_the_way, advice)
         return []
-    if stock_producers.concerned_by(topic, count):
+    if stock_producer_reports.concerned_by(topic, count):
         return [AdviceWait(advised(topic, count, advice, result), result)]
     result.error_message = lines(advice)
     return []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from anabranch.controller.context import Context
 from anabranch.controller.effects import Decisions
+from anabranch.controller.moving_replicas import ReplicaAssignment
 from anabranch.controller.outcome import Outcome
 from anabranch.controller.reassignment import in_progress
-from anabranch.controller.replica_assignment import ReplicaAssignment
 from anabranch.protocol.generated.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
-from anabranch.controller import stock_producers
+from anabranch.controller import stock_producer_reports
 from anabranch.controller.admin.create_topics import is_ready
 from anabranch.controller.context import Context
 from anabranch.controller.image import ClusterImage, TopicImage
-from anabranch.ordered_resize import resize
+from anabranch.ordered_resize import next_step
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.create_partitions import CreatePartitionsTopicResult
 
@@ -40,7 +40,7 @@ def state_of_resize(image: ClusterImage, asked: TopicImage, version: int, count:
     if znode.layout_version != version:
         is_back = znode.previous_undeleted_partition_count == znode.undeleted_partition_count != count
         return ResizeState.TAKEN_BACK if znode.layout_version == version + 1 and is_back else ResizeState.FOLLOWED
-    if znode.undeleted_partition_count != count or not resize.is_recorded(znode):
+    if znode.undeleted_partition_count != count or not next_step.is_recorded(znode):
         return ResizeState.UNFINISHED
     return ResizeState.SETTLED
 
@@ -59,7 +59,7 @@ def resized(
             case ResizeState.UNFINISHED:
                 return False
             case ResizeState.SETTLED:
-                warning = stock_producers.warning(context, context.image.topics[asked.name], count)
+                warning = stock_producer_reports.warning(context, context.image.topics[asked.name], count)
                 result.error_message = lines(advice, warning)
                 return is_ready(asked.name, context)
             case ResizeState.TAKEN_BACK:
@@ -84,9 +84,9 @@ def advised(
         topic = context.image.topics.get(asked.name)
         if topic is None:
             return True
-        if not stock_producers.have_reported(context, topic):
+        if not stock_producer_reports.have_reported(context, topic):
             return False
-        result.error_message = lines(advice, stock_producers.warning(context, topic, count))
+        result.error_message = lines(advice, stock_producer_reports.warning(context, topic, count))
         return True
 
     return condition

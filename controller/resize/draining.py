@@ -36,8 +36,8 @@ from anabranch.controller.resize.waits import Round
 from anabranch.controller.topic_config import topic_values
 from anabranch.ordered_resize.explain import Wait, listed, named
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted
+from anabranch.ordered_resize.next_step import is_stored
 from anabranch.ordered_resize.progress import Pair, ReadProgress, drain_wait, removal_wait
-from anabranch.ordered_resize.resize import is_stored
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from anabranch.protocol.plurals import one_or_many

@@ -16,11 +16,11 @@ from anabranch.controller.effects import Decisions, Effects
 from anabranch.controller.events import ResizesDue
 from anabranch.controller.giving_up import give_up
 from anabranch.controller.image import TopicImage
-from anabranch.controller.resize import announcing, ends, goal, removal
+from anabranch.controller.resize import deleting_replicas, ends, goal, stock_producer_wait
 from anabranch.controller.state_writes import StateChange
 from anabranch.controller.store import MAX_OPERATIONS
 from anabranch.controller.topic_id import new_topic_id
-from anabranch.ordered_resize.resize import Step, next_steps
+from anabranch.ordered_resize.next_step import Step, next_steps
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import DeleteOp, SetOp, ZkError
@@ -57,10 +57,10 @@ def concerns(context: Context, names: Sequence[str]) -> bool:
 
 def _advance(context: Context, topic: TopicImage, at_most: int) -> Decisions[int]:
     """Write the due steps of one topic. Returns the number of changed partitions."""
-    removal.stop(context, topic)
+    deleting_replicas.stop(context, topic)
     ends.ask(context, topic)
-    announcing.advance(context, topic)
-    if not announcing.is_over(topic):
+    stock_producer_wait.advance(context, topic)
+    if not stock_producer_wait.is_over(topic):
         return 0
     snapshot = view.snapshot_of(context.image, topic, new_topic_id(context.rng), context.clock.now_ms())
     due = decide(topic, snapshot, at_most)

@@ -12,7 +12,7 @@ import trio
 
 from anabranch.protocol.framing import BUFFER_BYTES, GROWTH, FrameReader
 from anabranch.protocol.generated.metadata import MetadataRequest
-from anabranch.protocol.request_limits import MIB
+from anabranch.protocol.message_limits import MIB
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.os_sockets import SocketStream
 from anabranch.runtime.real_trio import RealNetwork

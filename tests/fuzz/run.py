@@ -16,7 +16,7 @@ import trio
 
 from anabranch.protocol.framing import RequestHeader, encode_request
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
-from anabranch.protocol.request_limits import MIB
+from anabranch.protocol.message_limits import MIB
 from tests.soak.cluster import SoakCluster, run_cluster
 from tests.soak.hostile import send_frame
 from tests.soak.network import HOST

@@ -66,7 +66,7 @@ from anabranch.protocol.generated.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from anabranch.protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from anabranch.protocol.request_limits import ADMIN_APIS
+from anabranch.protocol.message_limits import ADMIN_APIS
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.real_trio import RealNetwork
 from anabranch.testing.processes import ProcessCluster, wait_for

@@ -24,7 +24,7 @@ from anabranch.client.producer.sender import Sender
 from anabranch.client.producer.topic_placement import TopicPlacement
 from anabranch.controller import request_batch, view
 from anabranch.controller.store import GuardedStore
-from anabranch.ordered_resize import lineage, resize, snapshot
+from anabranch.ordered_resize import lineage, next_step, snapshot
 from anabranch.ordered_resize.layout import Layout, Moves, moves
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.key_placement import parent
@@ -222,7 +222,7 @@ def the_losers_are_those_of_the_new_count(patch: Patch) -> None:
         return state.leader_epoch if state.before is None else state.before.leader_epoch
 
     patch.setattr(snapshot, "moves", by_parents)
-    patch.setattr(resize, "last_epoch", last_epoch)
+    patch.setattr(next_step, "last_epoch", last_epoch)
 
 
 def send_leaders_the_topics_layout(patch: Patch) -> None:
@@ -238,12 +238,12 @@ def send_leaders_the_topics_layout(patch: Patch) -> None:
 
 
 def losers_need_not_answer(patch: Patch) -> None:
-    patch.setattr(resize, "losers_are_done", lambda snapshot, losers: all(map(snapshot.has_goal, losers)))
+    patch.setattr(next_step, "losers_are_done", lambda snapshot, losers: all(map(snapshot.has_goal, losers)))
 
 
 def gainers_do_not_wait_for_losers(patch: Patch) -> None:
-    patch.setattr(resize, "losers_are_done", lambda *_: True)
-    patch.setattr(resize, "last_epoch", lambda snapshot, loser: snapshot.states[loser].leader_epoch)
+    patch.setattr(next_step, "losers_are_done", lambda *_: True)
+    patch.setattr(next_step, "last_epoch", lambda snapshot, loser: snapshot.states[loser].leader_epoch)
 
 
 def a_loser_without_a_leader_counts_as_acknowledged(patch: Patch) -> None:
@@ -253,7 +253,7 @@ def a_loser_without_a_leader_counts_as_acknowledged(patch: Patch) -> None:
             for loser in losers
         )
 
-    patch.setattr(resize, "losers_are_done", losers_are_done)
+    patch.setattr(next_step, "losers_are_done", losers_are_done)
 
 
 def a_removal_is_two_writes(patch: Patch) -> None:

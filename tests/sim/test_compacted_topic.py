@@ -14,7 +14,7 @@ import trio
 
 from anabranch.broker.node import Node
 from anabranch.client import Consumer, ConsumerRecord, Producer
-from anabranch.ordered_resize import tombstones
+from anabranch.ordered_resize import kept_tombstones
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.ordered_resize.marked import Marked
 from anabranch.protocol.key_placement import MOVED_HEADER
@@ -214,12 +214,12 @@ def tombstones_go_after_their_time(patch: pytest.MonkeyPatch) -> None:
 
 def survivors_keep_no_tombstones(patch: pytest.MonkeyPatch) -> None:
     """The lineage entries of shrinks, which name partitions 3 and above here, keep no tombstones."""
-    original = tombstones.first_kept_epoch
+    original = kept_tombstones.first_kept_epoch
 
     def of_grows(entries: Iterable[LineageEntry], as_of: int, over: Mapping[int, int]) -> int:
         return original([entry for entry in entries if min(entry.losers) < 3], as_of, over)
 
-    patch.setattr(tombstones, "first_kept_epoch", of_grows)
+    patch.setattr(kept_tombstones, "first_kept_epoch", of_grows)
 
 
 def marked_partitions_are_drained(patch: pytest.MonkeyPatch) -> None:

@@ -12,15 +12,15 @@ from functools import partial
 import pytest
 import trio
 
-from anabranch.broker import consumer_holds, topic_holds
+from anabranch.broker import stock_consumer_decision, stock_consumer_facts
 from anabranch.broker.coordinator import readers
 from anabranch.broker.coordinator.counted import Creation
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.ordered_resize import lineage
 from anabranch.ordered_resize.explain import Wait
-from anabranch.ordered_resize.hold import Requirements
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.ordered_resize.progress import Reader, ReadProgress
+from anabranch.ordered_resize.stock_consumers import Requirements
 from anabranch.protocol.types import TopicPartition
 from sim.scheduler import run_deterministic
 from tests.sim.group_scenarios import CHILD, GroupScene
@@ -132,17 +132,19 @@ async def a_chain(scene: GroupScene, tasks: trio.Nursery) -> str:
 
 def fetches_count(patch: Patch) -> None:
     """Fetched records count as processed."""
-    original_readers = consumer_holds.readers_in
+    original_readers = stock_consumer_facts.readers_in
     patch.setattr(
-        consumer_holds,
+        stock_consumer_facts,
         "readers_in",
         lambda groups: (r._replace(positions=dict.fromkeys(range(9), 99)) for r in original_readers(groups)),
     )
 
 
 def no_commit_holds_no_group(patch: Patch) -> None:
-    original_readers = consumer_holds.readers_in
-    patch.setattr(consumer_holds, "readers_in", lambda groups: (r for r in original_readers(groups) if r.positions))
+    original_readers = stock_consumer_facts.readers_in
+    patch.setattr(
+        stock_consumer_facts, "readers_in", lambda groups: (r for r in original_readers(groups) if r.positions)
+    )
 
 
 def the_first_group_opens(patch: Patch) -> None:
@@ -219,7 +221,7 @@ async def a_leader_changes(scene: GroupScene, tasks: trio.Nursery) -> str:
 
 
 def a_new_leader_opens_at_once(patch: Patch) -> None:
-    patch.setattr(topic_holds, "ANY_GROUP", Reader("", positions=dict.fromkeys(range(9), 99)))
+    patch.setattr(stock_consumer_decision, "ANY_GROUP", Reader("", positions=dict.fromkeys(range(9), 99)))
 
 
 def test_a_new_leader_serves_nothing_new_before_every_coordinator_has_answered(monkeypatch: Patch) -> None:

@@ -17,7 +17,7 @@ from anabranch.broker.log.retention import NOTHING_HELD, Hold
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.retention_holds import RetentionHolds
 from anabranch.client.admin.admin import NewTopic
-from anabranch.controller.resize import expiry
+from anabranch.controller.resize import unread_expiry
 from anabranch.protocol.types import TopicPartition
 from sim.scheduler import run_deterministic
 from tests.sim.faults import BROKERS, CONTROLLERS, wait_until_whole
@@ -163,7 +163,7 @@ def test_awaited_records_stay_until_they_are_read_or_no_group_reads_them(scenari
 
 
 def no_hold_is_sent(patch: Patch) -> None:
-    patch.setattr(expiry, "send", lambda context, found: None)
+    patch.setattr(unread_expiry, "send", lambda context, found: None)
 
 
 def followers_remove_by_their_own_clocks(patch: Patch) -> None:
@@ -203,7 +203,7 @@ def test_records_expire_unread_when_a_rule_is_switched_off(
 
 
 def test_holds_that_do_not_end_keep_records_when_no_controller_is_left(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(expiry, "ROUNDS", 10**6)
+    monkeypatch.setattr(unread_expiry, "ROUNDS", 10**6)
     assert broken(no_controller) == "forgotten"
 
 

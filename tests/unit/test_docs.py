@@ -24,7 +24,7 @@ from anabranch import wire_reference
 from anabranch.cli.main import build_app
 from anabranch.client.client_metrics import ConsumerTraffic, ProducerTraffic
 from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
-from anabranch.client.ordered_delivery.hand_overs import HandOvers
+from anabranch.client.ordered_delivery.hand_over_metrics import HandOvers
 from anabranch.client.producer.resize_metrics import ProducerMetrics
 from anabranch.config_reference import TARGET, render
 from anabranch.runtime import env

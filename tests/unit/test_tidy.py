@@ -40,7 +40,12 @@ AWAITING = {
     for name in (
         *("active", "carry_out", "config_writes", "state_writes", "store"),  # read and write ZooKeeper for handlers
         *("__main__", "controller_election", "events", "process", "registration", "senders", "server"),  # the process
-        *("resize/broker_link", "resize/draining", "resize/expiry", "resize/readers"),  # ask brokers beside the queue
+        *(
+            "resize/broker_link",
+            "resize/draining",
+            "resize/unread_expiry",
+            "resize/readers",
+        ),  # ask brokers beside the queue
     )
 }
 """The files of the controller that await, apart from ``controller/reads``."""
@@ -195,7 +200,7 @@ def test_tasks_beside_the_queue_of_the_controller_change_no_object() -> None:
     """They report to the queue by events: an object of the image may be an old one when an answer comes."""
     assigned = [
         f"{name}.py:{node.lineno} {ast.unparse(node)}"
-        for name in ("draining", "expiry", "readers")
+        for name in ("draining", "unread_expiry", "readers")
         for node in ast.walk(ast.parse((ROOT / "controller" / "resize" / f"{name}.py").read_text()))
         if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load) and ast.unparse(node.value) != "self"
     ]

@@ -14,7 +14,7 @@ from anabranch.ordered_resize.progress import (
     removal_wait,
     retained_from,
 )
-from tests.property.ordered_resize.test_hold_naive import drawn
+from tests.property.ordered_resize.test_stock_consumers_naive import drawn
 from tests.support.resize.resize_histories import History, histories
 
 Data = st.DataObject

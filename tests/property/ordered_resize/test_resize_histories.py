@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pytest
 
-from anabranch.ordered_resize import resize
+from anabranch.ordered_resize import next_step
 from anabranch.ordered_resize.judgement import VerdictKind
 from anabranch.protocol.transitions import IllegalTransitionError
 from anabranch.zk_schemas.partition_state import PartitionState
@@ -271,5 +271,5 @@ def test_a_grow_that_counts_a_partition_being_removed_breaks_no_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The grow waits for the end of the removal, and then creates the partition again."""
-    monkeypatch.setattr(resize, "may_begin", lambda snapshot, _: resize.is_settled(snapshot))
+    monkeypatch.setattr(next_step, "may_begin", lambda snapshot, _: next_step.is_settled(snapshot))
     assert not histories(0, 20)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from anabranch.broker.log.slices import at_once
 from anabranch.protocol import steps
+from anabranch.protocol.message_limits import response_budget
 from anabranch.protocol.reference import struct_for
-from anabranch.protocol.request_limits import response_budget
 from anabranch.protocol.types import Part
 from tests.support.protocol.protocol_tables import (
     Case,

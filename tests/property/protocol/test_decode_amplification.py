@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from anabranch.broker.log.slices import at_once
-from anabranch.protocol import request_limits, steps
+from anabranch.protocol import message_limits, steps
 from anabranch.protocol.api_keys import API, ApiKey
 from anabranch.protocol.framing import decode_request_in_steps, decode_response_in_steps
+from anabranch.protocol.message_limits import MIB, RequestLimits
 from anabranch.protocol.primitives import DecodeError
-from anabranch.protocol.request_limits import MIB, RequestLimits
 from anabranch.protocol.schema import layout
 from anabranch.runtime.pauses import STEPS_AT_ONCE
 from tests.support.protocol.hostile_frames import (
@@ -81,8 +81,8 @@ def decoded_request(frame: bytes) -> Cost:
 @pytest.fixture
 def no_flat_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Budgets in proportion to the message, so that small messages show what large ones cost."""
-    monkeypatch.setattr(request_limits, "FLAT_MEMORY", 0)
-    monkeypatch.setattr(request_limits, "CONTROLLER_FLAT_MEMORY", 0)
+    monkeypatch.setattr(message_limits, "FLAT_MEMORY", 0)
+    monkeypatch.setattr(message_limits, "CONTROLLER_FLAT_MEMORY", 0)
 
 
 @pytest.mark.usefixtures("no_flat_memory")

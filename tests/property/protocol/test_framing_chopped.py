@@ -11,8 +11,8 @@ from anabranch.protocol.framing import BufferPool, FrameError, RequestHeader, Se
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.protocol.message import Message
+from anabranch.protocol.message_limits import RequestLimits
 from anabranch.protocol.primitives import DecodeError
-from anabranch.protocol.request_limits import RequestLimits
 
 
 def _produce(size: int) -> ProduceRequest:

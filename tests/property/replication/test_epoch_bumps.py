@@ -18,7 +18,7 @@ import trio
 
 from anabranch.broker.delayed_produce import AwaitedAppend
 from anabranch.broker.log.producer_bump import MAX_IN_FLIGHT, ProducerConnection
-from anabranch.broker.stock.awaited_batches import AwaitedBatches, SentBatch
+from anabranch.broker.stock.order_with_idempotence import AwaitedBatches, SentBatch
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.produce import PartitionProduceResponse

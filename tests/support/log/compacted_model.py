@@ -1,9 +1,9 @@
 """A compacted topic in the simulation of ``lineage_model``: cleaners take the place of the readers.
 
 Every record of a key is a value or a tombstone. Cleaners remove tombstones by the rule of
-``ordered_resize.tombstones``, with lineages of any age. Producers write tombstones of moved keys (ADR 18), which may
-arrive late. Time does not matter: ``delete.retention.ms`` may have passed at any moment. After each step, a new reader
-of the whole topic must find the last value of each key, or nothing if the key's last record is a tombstone. The
+``ordered_resize.kept_tombstones``, with lineages of any age. Producers write tombstones of moved keys (ADR 18), which
+may arrive late. Time does not matter: ``delete.retention.ms`` may have passed at any moment. After each step, a new
+reader of the whole topic must find the last value of each key, or nothing if the key's last record is a tombstone. The
 lineage gives this reader a key's records in order.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from anabranch.ordered_resize import tombstones
+from anabranch.ordered_resize import kept_tombstones
 from anabranch.ordered_resize.lineage import leader_epochs_after_creation
 from anabranch.zk_schemas.partition_state import LineageEntry
 from tests.support.resize.lineage_model import Batch, BrokenError, LineageModel, Metadata, Number, Record
@@ -122,7 +122,7 @@ class CompactedModel(LineageModel):
         known = self.ages[p][-1] if self.quiet else self.r.choice(self.ages[p])
         over = self.overs[-1] if self.quiet else self.r.choice(self.overs)
         entries = [entry for entry in known.entries if self.counts(p, entry)]
-        return record.epoch < tombstones.first_kept_epoch(entries, known.as_of, over)
+        return record.epoch < kept_tombstones.first_kept_epoch(entries, known.as_of, over)
 
     def counts(self, _p: int, _entry: LineageEntry) -> bool:
         """Return True: every lineage entry of a partition counts."""

@@ -1,4 +1,4 @@
-"""A simulation of one topic: a controller with the steps of ``ordered_resize.resize``, leaders, producers, a group.
+"""A simulation of one topic: a controller with the steps of ``ordered_resize.next_step``, leaders, producers, a group.
 
 A step is one write to ZooKeeper, one LeaderAndIsr, one request, or one poll of a reader. Steps interleave in any order.
 Each partition has its own reader, the worst case for order. ``ordered_resize.gate`` decides from responses of any age
@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from anabranch.ordered_resize import consistency, judgement, resize
+from anabranch.ordered_resize import consistency, judgement, next_step
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.gate import Ask, Gate, GateState, Question
 from anabranch.ordered_resize.layout import Layout
 from anabranch.ordered_resize.lineage import Loaded
-from anabranch.ordered_resize.resize import Step
+from anabranch.ordered_resize.next_step import Step
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.key_placement import place
 from anabranch.zk_schemas.partition_state import Layout as StoredLayout
@@ -236,7 +236,7 @@ class LineageModel:
     def advance(self, *, first: bool = False) -> bool:
         """Let the controller write some of the due steps in any order; with ``first`` only the first step."""
         snapshot = self.snapshot()
-        steps = resize.next_steps(snapshot)
+        steps = next_step.next_steps(snapshot)
         if not steps and (verdict := judgement.judge_wanted(snapshot, self.setting)):
             steps = [Step("begin", topic=verdict.topic)]
         if self.retains and not self.quiet:
@@ -560,8 +560,8 @@ class LineageModel:
                 moved = self.look(p) or moved
             idle = 0 if moved else idle + 1
         snapshot = self.snapshot()
-        if self.topic.wanted is not None or not resize.is_settled(snapshot):
-            raise BrokenError(f"hangs: {resize.phases(snapshot)}, wanted {self.topic.wanted}")
+        if self.topic.wanted is not None or not next_step.is_settled(snapshot):
+            raise BrokenError(f"hangs: {next_step.phases(snapshot)}, wanted {self.topic.wanted}")
         if set(self.states) != set(range(self.topic.undeleted_partition_count)) or len(self.topic.partitions) != len(
             self.states
         ):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from anabranch.ordered_resize import facts, gate, lineage, resize
+from anabranch.ordered_resize import facts, gate, lineage, next_step
 from anabranch.ordered_resize.layout import Layout
-from anabranch.ordered_resize.resize import Phase, Step
+from anabranch.ordered_resize.next_step import Phase, Step
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.zk_schemas.partition_state import LineageEntry, PartitionState
 from anabranch.zk_schemas.topic import TopicZnode
@@ -20,23 +20,23 @@ Patch = pytest.MonkeyPatch
 
 
 def no_lineage(patch: Patch) -> None:
-    patch.setattr(resize, "entries_of", lambda *_: ())
+    patch.setattr(next_step, "entries_of", lambda *_: ())
 
 
 def a_revived_partition_gets_no_entry(patch: Patch) -> None:
-    original = resize.entries_of
+    original = next_step.entries_of
 
     def entries(snapshot: Snapshot, partition: int, epoch: int) -> tuple[LineageEntry, ...]:
         counted = snapshot.topic.previous_undeleted_partition_count or 0
         revived = partition in snapshot.states and partition >= counted
         return () if revived else original(snapshot, partition, epoch)
 
-    patch.setattr(resize, "entries_of", entries)
+    patch.setattr(next_step, "entries_of", entries)
 
 
 def an_entry_is_written_after_the_bump(patch: Patch) -> None:
-    entries, steps = resize.entries_of, resize.next_steps
-    patch.setattr(resize, "entries_of", lambda *_: ())
+    entries, steps = next_step.entries_of, next_step.next_steps
+    patch.setattr(next_step, "entries_of", lambda *_: ())
 
     def with_entries(snapshot: Snapshot) -> list[Step]:
         found = steps(snapshot)
@@ -50,46 +50,46 @@ def an_entry_is_written_after_the_bump(patch: Patch) -> None:
                 found.append(Step("entry", {p: state.replace(lineage=(*state.lineage, *entry))}))
         return found
 
-    patch.setattr(resize, "next_steps", with_entries)
+    patch.setattr(next_step, "next_steps", with_entries)
 
 
 def a_losers_epoch_is_recorded_with_the_goal(patch: Patch) -> None:
     """The loser's last epoch is recorded too early: an election before the bump raises the epoch."""
     noted: dict[int, int] = {}
-    begun = resize.begun
+    begun = next_step.begun
 
     def noting(snapshot: Snapshot, *args: Any) -> TopicZnode:
         noted.update({p: state.leader_epoch for p, state in snapshot.states.items()})
         return begun(snapshot, *args)
 
-    patch.setattr(resize, "begun", noting)
-    patch.setattr(resize, "last_epoch", lambda _, loser: noted[loser])
+    patch.setattr(next_step, "begun", noting)
+    patch.setattr(next_step, "last_epoch", lambda _, loser: noted[loser])
 
 
 def a_losers_epoch_is_read_when_its_gainer_is_bumped(patch: Patch) -> None:
-    patch.setattr(resize, "last_epoch", lambda snapshot, loser: snapshot.states[loser].leader_epoch)
+    patch.setattr(next_step, "last_epoch", lambda snapshot, loser: snapshot.states[loser].leader_epoch)
 
 
 def losers_need_not_answer_and_producers_go_back(patch: Patch) -> None:
     """Two rules are switched off at once, because each rule alone is enough (``docs/model``)."""
-    patch.setattr(resize, "losers_are_done", lambda snapshot, losers: all(map(snapshot.has_goal, losers)))
+    patch.setattr(next_step, "losers_are_done", lambda snapshot, losers: all(map(snapshot.has_goal, losers)))
     patch.setattr(lineage_model, "NEVER_BACK", False)
 
 
 def the_next_resize_begins_at_any_time(patch: Patch) -> None:
-    patch.setattr(resize, "is_settled", lambda _: True)
+    patch.setattr(next_step, "is_settled", lambda _: True)
 
 
 def the_next_resize_begins_when_all_is_stored(patch: Patch) -> None:
-    patch.setattr(resize, "is_settled", resize.is_stored)
+    patch.setattr(next_step, "is_settled", next_step.is_stored)
 
 
 def a_resize_is_cancelled_at_any_time(patch: Patch) -> None:
-    patch.setattr(resize, "may_cancel", lambda snapshot: bool(snapshot.moves.losers_of))
+    patch.setattr(next_step, "may_cancel", lambda snapshot: bool(snapshot.moves.losers_of))
 
 
 def a_removal_does_not_wait_for_gainers(patch: Patch) -> None:
-    patch.setattr(resize, "removals_may_begin", lambda _: True)
+    patch.setattr(next_step, "removals_may_begin", lambda _: True)
 
 
 def a_recreated_log_begins_at_offset_0(patch: Patch) -> None:
@@ -97,14 +97,14 @@ def a_recreated_log_begins_at_offset_0(patch: Patch) -> None:
 
 
 def a_recreated_partition_begins_at_epoch_0(patch: Patch) -> None:
-    create = resize.STEPS[Phase.CREATE]
+    create = next_step.STEPS[Phase.CREATE]
 
     def again(snapshot: Snapshot, partition: int) -> Step:
         state = create(snapshot, partition).states[partition]
         lineage = tuple(LineageEntry(0, entry.losers) for entry in state.lineage)
         return Step("create", {partition: state.replace(leader_epoch=0, lineage=lineage)})
 
-    patch.setattr(resize, "STEPS", MappingProxyType({**resize.STEPS, Phase.CREATE: again}))
+    patch.setattr(next_step, "STEPS", MappingProxyType({**next_step.STEPS, Phase.CREATE: again}))
 
 
 def a_batch_of_another_layout_version_is_accepted(patch: Patch) -> None:
@@ -149,19 +149,19 @@ def entries_of_a_later_incarnation_are_pruned(patch: Patch) -> None:
         dropped = [e.epoch for e in entries if e not in kept]
         return kept, max([floor, *dropped])
 
-    patch.setattr(resize, "pruned", pruned)
+    patch.setattr(next_step, "pruned", pruned)
 
 
 def a_bump_never_replaces_before(patch: Patch) -> None:
     """``before`` is written once and never replaced."""
-    bump = resize.STEPS[Phase.BUMP]
+    bump = next_step.STEPS[Phase.BUMP]
 
     def keep(snapshot: Snapshot, partition: int) -> Step:
         known = snapshot.states[partition].before
         state: PartitionState = bump(snapshot, partition).states[partition]
         return Step("bump", {partition: state.replace(before=known or state.before)})
 
-    patch.setattr(resize, "STEPS", MappingProxyType({**resize.STEPS, Phase.BUMP: keep}))
+    patch.setattr(next_step, "STEPS", MappingProxyType({**next_step.STEPS, Phase.BUMP: keep}))
 
 
 def no_load_is_due(patch: Patch) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection
 
-from anabranch.ordered_resize import resize
+from anabranch.ordered_resize import next_step
 from anabranch.ordered_resize.judgement import Setting, judge_request
-from anabranch.ordered_resize.resize import Step
+from anabranch.ordered_resize.next_step import Step
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.sentinels import NO_TIMESTAMP
 from anabranch.zk_schemas.partition_state import Before, Layout, PartitionState
@@ -66,7 +66,7 @@ class Topic:
         self.write(Step("ask", topic=judge_request(self.snapshot(silent=silent), count, setting).topic))
 
     def carry_out(self, **given: Collection[int]) -> None:
-        while steps := resize.next_steps(self.snapshot(**given)):
+        while steps := next_step.next_steps(self.snapshot(**given)):
             self.write(steps[0])
 
     def layout(self, p: int) -> tuple[int, Layout | None, Before | None]:

@@ -18,7 +18,7 @@ from anabranch.broker.request.forwarding import forward
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.framing import BufferPool, RequestHeader, encode_request, encode_response
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
-from anabranch.protocol.request_limits import ADMIN_APIS, RequestLimits
+from anabranch.protocol.message_limits import ADMIN_APIS, RequestLimits
 from anabranch.runtime.decoded_requests import DecodedRequests
 from anabranch.runtime.env import Part
 from anabranch.runtime.memory_budget import MemoryBudget

@@ -23,7 +23,7 @@ from anabranch.protocol.generated.heartbeat import HeartbeatResponse
 from anabranch.protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from anabranch.protocol.request_limits import RequestLimits
+from anabranch.protocol.message_limits import RequestLimits
 from anabranch.runtime.decoded_requests import DecodedRequests
 from anabranch.runtime.memory_budget import MemoryBudget
 from anabranch.runtime.turns import PIECE

@@ -1,4 +1,4 @@
-"""Fetches of held consumers: the log seems to end at the partition's cap (``broker/consumer_holds.py``)."""
+"""Fetches of held consumers: the log seems to end at the partition's cap (``broker/stock_consumer_facts.py``)."""
 
 from __future__ import annotations
 

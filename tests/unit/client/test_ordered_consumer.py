@@ -193,7 +193,7 @@ def test_metrics_show_the_duration_of_the_hand_over(run: Run, caplog: pytest.Log
         assert names["partition-key-maybe-revoked-total"] >= 1
         assert names["partition-key-assigned-total"] == 1
 
-    with caplog.at_level(logging.INFO, "anabranch.client.ordered_delivery.hand_overs"):
+    with caplog.at_level(logging.INFO, "anabranch.client.ordered_delivery.hand_over_metrics"):
         run(check)
     first, released = caplog.messages
     assert first.startswith(

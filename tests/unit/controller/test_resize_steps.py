@@ -23,7 +23,7 @@ from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.request_batch import RequestBatch
 from anabranch.controller.resize import goal, steps
 from anabranch.controller.store import MAX_OPERATIONS
-from anabranch.ordered_resize.resize import next_steps
+from anabranch.ordered_resize.next_step import next_steps
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.stop_replica import StopReplicaRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataTopicState

@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.controller import view
 from anabranch.controller.image import Ending, TopicImage
-from anabranch.ordered_resize import resize
+from anabranch.ordered_resize import next_step
 from anabranch.protocol.key_placement import is_doubled, place
 from anabranch.zk_schemas.partition_state import Layout
 from tests.support.controller.topic_images import asked, image_of, resized, unfinished
@@ -16,7 +16,7 @@ from tests.support.resize.resized_topic import Topic
 
 
 def first_bump(topic: Topic) -> Topic:
-    topic.write(resize.next_steps(topic.snapshot())[0])
+    topic.write(next_step.next_steps(topic.snapshot())[0])
     return topic
 
 

@@ -10,7 +10,7 @@ from anabranch.controller.events import PartitionProcessed, ReplicasBehind
 from anabranch.controller.image import ClusterImage, Ending, Leftover
 from anabranch.controller.resize import draining, ends
 from anabranch.controller.resize.waits import Round, changed_waits
-from anabranch.ordered_resize import resize
+from anabranch.ordered_resize import next_step
 from anabranch.ordered_resize.explain import Wait
 from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
@@ -125,14 +125,14 @@ def test_a_report_about_a_partition_that_has_changed_since_does_not_count(of: Le
 
 
 def test_explaining_a_merge_of_twice_as_many_partitions_takes_twice_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked, phase_of = 0, resize.phase_of
+    looked, phase_of = 0, next_step.phase_of
 
-    def counted(*args: object) -> resize.Phase:
+    def counted(*args: object) -> next_step.Phase:
         nonlocal looked
         looked += 1
         return phase_of(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(resize, "phase_of", counted)
+    monkeypatch.setattr(next_step, "phase_of", counted)
     found = []
     for count in (32, 64):
         topic = Topic.split(4, count)

@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.controller import config_writes
 from anabranch.controller.image import ClusterImage
-from anabranch.controller.resize.expiry import ALL, Rules, awaited, rules_of
+from anabranch.controller.resize.unread_expiry import ALL, Rules, awaited, rules_of
 from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.config import ConfigZnode
 from tests.support.controller.decisions import CONFIG

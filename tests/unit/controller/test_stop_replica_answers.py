@@ -8,7 +8,7 @@ from typing import Any
 from anabranch.controller import deletion
 from anabranch.controller.events import BrokerAnswered, RemovalDue, ResizesDue
 from anabranch.controller.image import LiveBroker, PartitionImage
-from anabranch.controller.resize import removal
+from anabranch.controller.resize import deleting_replicas
 from anabranch.controller.states import PartitionStatus, ReplicaStatus
 from anabranch.protocol.generated.stop_replica import (
     StopReplicaPartitionState,
@@ -55,7 +55,7 @@ def test_a_partition_is_removed_once_its_own_stop_replica_is_answered() -> None:
     partition = PartitionImage(PartitionStatus.ONLINE, PartitionState(1, LEADER_DURING_DELETE, 6, [1]), 3, 2)
     of.image.topics["t"].partitions[0] = partition
     for earlier in (answer(5), answer(6, incarnation=1)):
-        removal.on_stop_replica_answered(of, earlier)
+        deleting_replicas.on_stop_replica_answered(of, earlier)
         assert of.queued == [] and partition.ending is None
-    removal.on_stop_replica_answered(of, answer(6))
+    deleting_replicas.on_stop_replica_answered(of, answer(6))
     assert of.queued == [ResizesDue()] and partition.ending is not None and partition.ending.stopped == {BROKER.id}

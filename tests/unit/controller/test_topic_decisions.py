@@ -15,7 +15,7 @@ from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.reads.config_znodes import is_followed
 from anabranch.controller.resize import goal, steps
 from anabranch.ordered_resize.judgement import VerdictKind
-from anabranch.ordered_resize.resize import next_steps
+from anabranch.ordered_resize.next_step import next_steps
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import CreateOp, DeleteOp, SetOp
 from anabranch.zk_schemas import paths

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from anabranch.ordered_resize.explain import resize_waits
-from anabranch.ordered_resize.resize import STEPS, Phase
+from anabranch.ordered_resize.next_step import STEPS, Phase
 from tests.support.resize.resized_topic import Topic
 
 

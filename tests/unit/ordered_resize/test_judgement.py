@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.ordered_resize import resize
+from anabranch.ordered_resize import next_step
 from anabranch.ordered_resize.judgement import (
     Limits,
     Setting,
@@ -22,7 +22,7 @@ from anabranch.ordered_resize.judgement import (
     judge_wanted,
 )
 from anabranch.ordered_resize.marked import LOSS_KEY, Marked
-from anabranch.ordered_resize.resize import STEPS, Phase
+from anabranch.ordered_resize.next_step import STEPS, Phase
 from anabranch.protocol.errors import ErrorCode
 from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry
 from anabranch.zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
@@ -250,7 +250,7 @@ def test_a_tool_that_knows_none_of_our_fields_loses_none(topic: Topic) -> None:
 
 def test_a_topic_found_after_any_step_of_a_resize_is_accepted(topic: Topic) -> None:
     topic.ask(8)
-    while steps := resize.next_steps(topic.snapshot()):
+    while steps := next_step.next_steps(topic.snapshot()):
         topic.write(steps[-1])
         assert judge_found(topic.snapshot(), SETTING).outcome is ACCEPT
 
@@ -422,7 +422,7 @@ def test_a_frozen_topic_does_not_change_until_an_edit_ends_the_contradiction(top
         "The topic is frozen: partition 0: layout is 4 partitions in version 2, not the topic's ("
         "8 partitions in version 9) or its previous one (4 partitions in version 8)."
     )
-    assert judge_wanted(frozen, SETTING) is None and resize.next_steps(frozen) == []
+    assert judge_wanted(frozen, SETTING) is None and next_step.next_steps(frozen) == []
     assert judge_edit(frozen, good.replace(layout_version=8), SETTING).outcome is FREEZE
     assert judge_edit(frozen, good, SETTING) == (ACCEPT, None, "", ErrorCode.NONE)
 
@@ -441,7 +441,7 @@ def test_nothing_is_written_while_a_state_cannot_be_read(topic: Topic) -> None:
     topic.ask(8)
     found = topic.snapshot()
     hidden = dataclasses.replace(found, states={p: s for p, s in found.states.items() if p != 5}, unreadable={5})
-    assert resize.next_steps(found) and not resize.next_steps(hidden)
+    assert next_step.next_steps(found) and not next_step.next_steps(hidden)
     assert judge_found(hidden, SETTING).outcome is ACCEPT
 
 

@@ -16,7 +16,7 @@ from anabranch.protocol.generated.leave_group import LeaveGroupRequest, MemberId
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from anabranch.protocol.message import Message, encode_versioned
-from anabranch.protocol.request_limits import RequestLimits
+from anabranch.protocol.message_limits import RequestLimits
 from anabranch.protocol.subscriptions import read_subscription, subscribed_topics
 
 PLENTY = 1 << 30

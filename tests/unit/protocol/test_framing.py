@@ -27,8 +27,8 @@ from anabranch.protocol.generated.heartbeat import HeartbeatRequest, HeartbeatRe
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataResponse
 from anabranch.protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from anabranch.protocol.message import Message
+from anabranch.protocol.message_limits import MAX_FRAME_BYTES, RequestLimits
 from anabranch.protocol.primitives import DecodeError
-from anabranch.protocol.request_limits import MAX_FRAME_BYTES, RequestLimits
 
 
 def wire(body: Message, version: int, correlation_id: int = 1, client_id: str | None = "me") -> bytes:

@@ -20,8 +20,8 @@ from anabranch.protocol.generated.update_metadata import (
     UpdateMetadataTopicState,
 )
 from anabranch.protocol.message import Message
+from anabranch.protocol.message_limits import RequestLimits
 from anabranch.protocol.primitives import DecodeError
-from anabranch.protocol.request_limits import RequestLimits
 from anabranch.runtime.decoded_requests import DecodedRequests
 
 pytestmark = pytest.mark.trio

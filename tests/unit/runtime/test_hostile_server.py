@@ -11,7 +11,7 @@ import pytest
 
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.generated.metadata import MetadataRequest
-from anabranch.protocol.request_limits import MIB
+from anabranch.protocol.message_limits import MIB
 from anabranch.runtime.channel import Channel, ChannelClosedError
 from anabranch.runtime.real_anyio import client_env
 from tests.support.protocol.hostile_frames import EMPTY, Dense, dense_messages, unknown_tags

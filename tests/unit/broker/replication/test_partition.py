@@ -12,7 +12,7 @@ from anabranch.broker.delayed_produce import AwaitedAppend, AwaitedRefusal, Dela
 from anabranch.broker.log.producer_bump import ProducerConnection
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import Purgatory
-from anabranch.broker.stock.awaited_batches import AwaitedBatches, SentBatch
+from anabranch.broker.stock.order_with_idempotence import AwaitedBatches, SentBatch
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse
 from anabranch.protocol.records import RecordBatch

@@ -10,8 +10,8 @@ from anabranch.broker.log.append_validation import ReadBatch
 from anabranch.broker.request.context import RequestContext
 from anabranch.broker.request.large_batches import LargeBatch
 from anabranch.broker.stock.client_session import ClientSession
+from anabranch.broker.stock.order_without_idempotence import RetryOrder
 from anabranch.broker.stock.producers import EarlyBatchError
-from anabranch.broker.stock.retry_order import RetryOrder
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode

@@ -14,10 +14,10 @@ import pytest
 from anabranch.broker.log.producer_state import AppendOrigin, ProducerState
 from anabranch.broker.metadata_cache import TopicInfo
 from anabranch.broker.replication.layout_admission import DeliveryRules
-from anabranch.broker.stock.awaited_batches import SentBatch
 from anabranch.broker.stock.client_session import IN_FLIGHT_S, ClientSession
+from anabranch.broker.stock.order_with_idempotence import SentBatch
+from anabranch.broker.stock.order_without_idempotence import GIVE_UP_S
 from anabranch.broker.stock.producers import REFRESH_AGAIN_S, StockProducers
-from anabranch.broker.stock.retry_order import GIVE_UP_S
 from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode, KafkaError

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from anabranch.broker.log.producer_bump import Answer, ProducerConnection
 from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES, ProducerState
-from anabranch.broker.stock.retry_order import GIVE_UP_S
+from anabranch.broker.stock.order_without_idempotence import GIVE_UP_S
 from anabranch.protocol.batch_layout import MAX_SEQUENCE
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.records import RecordBatch, increment_sequence

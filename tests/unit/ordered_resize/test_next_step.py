@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 import pytest
 
-from anabranch.ordered_resize import resize
-from anabranch.ordered_resize.resize import MAX_TOGETHER, STEPS, Phase
+from anabranch.ordered_resize import next_step
+from anabranch.ordered_resize.next_step import MAX_TOGETHER, STEPS, Phase
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.sentinels import LEADER_DURING_DELETE, NO_LEADER
 from anabranch.zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
@@ -106,17 +106,17 @@ def test_a_thousand_partitions_become_two_thousand_in_one_resize() -> None:
     t.electable = {p: [2, 1] for p in range(2000)}
     for count in (1000, 2000):
         t.ask(count)
-        while steps := resize.next_steps(t.snapshot()):
+        while steps := next_step.next_steps(t.snapshot()):
             for step in steps:
                 t.write(step)
-        assert resize.is_settled(t.snapshot()) and len(t.states) == count
+        assert next_step.is_settled(t.snapshot()) and len(t.states) == count
     topic = t.topic.replace(partitions={p: [1, 2, 3] for p in range(2000)})
     assert len(topic.encode()) < 64 * 1024
     assert max(len(state.encode()) for state in t.states.values()) < 1024
 
 
 def found(snapshot: Snapshot) -> dict[int, Phase]:
-    return resize.phases(snapshot)
+    return next_step.phases(snapshot)
 
 
 def test_a_gainer_waits_only_for_its_own_losers() -> None:
@@ -135,7 +135,7 @@ def test_a_gainer_waits_only_for_its_own_losers() -> None:
     assert found(t.snapshot())[5] is Phase.CREATE
     t.electable = {}
     assert found(t.snapshot())[5] is Phase.LEADERLESS
-    assert {step.name for step in resize.next_steps(t.snapshot())} == {"bump"}
+    assert {step.name for step in next_step.next_steps(t.snapshot())} == {"bump"}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_created_partition_begins_above_all_epochs_of_its_number_and_of_delete
         t.topic = t.topic.replace(last_leader_epochs={1: removed_at})
     t.ask(2)
     t.write(STEPS[Phase.BUMP](t.snapshot(), 0))
-    (step,) = resize.next_steps(dataclasses.replace(t.snapshot(), first_leader_epoch=first))
+    (step,) = next_step.next_steps(dataclasses.replace(t.snapshot(), first_leader_epoch=first))
     assert (step.states[1].leader_epoch, step.states[1].lineage) == (epoch, (entry(epoch, {0: 0}),))
 
 
@@ -160,8 +160,8 @@ def test_only_the_phases_that_do_not_wait_have_a_step() -> None:
 def test_a_bump_keeps_leader_and_unknown_fields_and_raises_only_its_epoch() -> None:
     t = Topic(1)
     t.states[0] = PartitionState(3, NO_LEADER, 5, [2], extra={"theirs": 1})
-    t.topic = resize.begun(t.snapshot(), 2, lambda new: {key: [1] for key in new})
-    (step,) = resize.next_steps(t.snapshot())
+    t.topic = next_step.begun(t.snapshot(), 2, lambda new: {key: [1] for key in new})
+    (step,) = next_step.next_steps(t.snapshot())
     bumped = step.states[0]
     assert (bumped.leader, bumped.isr, bumped.leader_epoch, bumped.controller_epoch) == (NO_LEADER, [2], 6, 4)
     assert bumped.extra == {"theirs": 1} and bumped.before == Before(Layout(1, 0), 5)
@@ -198,7 +198,7 @@ def test_elections_change_neither_the_layout_nor_the_previous_layout() -> None:
     """A loser's last epoch under the old layout stays in the loser's znode, even if elections follow the bump."""
     t = Topic(1)
     t.ask(2)
-    t.write(resize.next_steps(t.snapshot())[0])
+    t.write(next_step.next_steps(t.snapshot())[0])
     t.states[0] = t.states[0].replace(leader_epoch=9)
     t.carry_out()
     assert t.states[1].lineage == (entry(0, {0: 0}),)
@@ -207,9 +207,9 @@ def test_elections_change_neither_the_layout_nor_the_previous_layout() -> None:
 def test_a_topic_whose_partitions_were_never_led_is_not_settled() -> None:
     t = Topic(2)
     del t.states[1]
-    assert found(t.snapshot())[1] is Phase.UNLED and not resize.is_settled(t.snapshot())
+    assert found(t.snapshot())[1] is Phase.UNLED and not next_step.is_settled(t.snapshot())
     t.states[1] = PartitionState(3, NO_LEADER, -1, [])
-    assert found(t.snapshot())[1] is Phase.UNLED and resize.next_steps(t.snapshot()) == []
+    assert found(t.snapshot())[1] is Phase.UNLED and next_step.next_steps(t.snapshot()) == []
 
 
 def test_the_last_of_several_requests_is_queued_and_a_request_for_the_goal_takes_it_back() -> None:
@@ -256,7 +256,7 @@ def drained(parts: int, **given: Collection[int]) -> list[int]:
     t = Topic.split(1, parts)
     t.ask(1)
     t.carry_out()
-    steps = resize.next_steps(t.snapshot(**given))
+    steps = next_step.next_steps(t.snapshot(**given))
     return sorted(steps[0].states) if steps else []
 
 
@@ -286,10 +286,10 @@ def test_nothing_is_removed_before_every_gainer_is_bumped() -> None:
         t.ask(count)
         t.carry_out(silent=[4] if count == 4 else [])
     assert (t.states[0].layout, t.states[1].layout) == (Layout(6, 1), Layout(4, 2))
-    assert resize.next_steps(t.snapshot(silent=[4], drained=[5])) == []
+    assert next_step.next_steps(t.snapshot(silent=[4], drained=[5])) == []
     t.carry_out()
     assert (t.states[0].lineage, t.states[1].lineage) == ((entry(2, {4: 0}),), (entry(2, {5: 0}),))
-    (removal,) = resize.next_steps(t.snapshot(drained=[5]))
+    (removal,) = next_step.next_steps(t.snapshot(drained=[5]))
     assert sorted(removal.states) == [5] and removal.states[5].leader == LEADER_DURING_DELETE
 
 
@@ -302,7 +302,7 @@ def test_the_removal_of_a_partition_that_the_next_resize_counts_does_not_begin()
     t.ask(1)
     t.carry_out()
     t.topic = t.topic.replace(wanted=2)
-    (step,) = resize.next_steps(t.snapshot(drained=[1, 2]))
+    (step,) = next_step.next_steps(t.snapshot(drained=[1, 2]))
     assert sorted(step.states) == [2]
 
 
@@ -310,12 +310,12 @@ def test_the_end_of_a_resize_is_recorded_once_every_leader_has_answered() -> Non
     t = Topic(4)
     t.ask(6)
     t.carry_out(silent=[2])
-    assert resize.next_steps(t.snapshot(silent=[2])) == [] and not resize.is_over(t.snapshot(silent=[2]))
-    (step,) = resize.next_steps(t.snapshot())
+    assert next_step.next_steps(t.snapshot(silent=[2])) == [] and not next_step.is_over(t.snapshot(silent=[2]))
+    (step,) = next_step.next_steps(t.snapshot())
     assert (step.name, step.states, step.deleted) == ("finished", {}, ())
     assert step.topic == t.topic.replace(finished_layout_version=1)
     t.write(step)
-    assert resize.next_steps(t.snapshot()) == []
+    assert next_step.next_steps(t.snapshot()) == []
 
 
 def test_a_recorded_end_does_not_begin_the_next_resize_while_a_leader_is_silent() -> None:
@@ -323,14 +323,14 @@ def test_a_recorded_end_does_not_begin_the_next_resize_while_a_leader_is_silent(
     t = Topic(4)
     t.ask(6)
     t.carry_out()
-    assert resize.is_over(t.snapshot(silent=[2])) and not resize.may_begin(t.snapshot(silent=[2]), 8)
+    assert next_step.is_over(t.snapshot(silent=[2])) and not next_step.may_begin(t.snapshot(silent=[2]), 8)
 
 
 def test_a_topic_that_is_resized_again_is_not_over() -> None:
     t = Topic(4)
     for count in (6, 8):
         t.ask(count)
-        assert not resize.is_recorded(t.topic) and not resize.is_over(t.snapshot())
+        assert not next_step.is_recorded(t.topic) and not next_step.is_over(t.snapshot())
         t.carry_out()
     t.ask(12)
     t.ask(8)
@@ -346,4 +346,4 @@ def test_a_grow_waits_for_a_removal_that_has_begun_and_never_lowers_a_log_end() 
     assert (t.topic.undeleted_partition_count, t.topic.wanted) == (1, 2)
     t.carry_out(deleted={1: 50})
     assert t.topic.last_offsets == {1: 60} and t.topic.wanted == 2
-    assert resize.may_begin(t.snapshot(), 2)
+    assert next_step.may_begin(t.snapshot(), 2)

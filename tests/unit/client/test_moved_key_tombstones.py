@@ -13,7 +13,7 @@ import pytest
 
 from anabranch import Producer
 from anabranch.client.errors import ErrorCode
-from anabranch.client.producer.moved_keys import MovedKeys
+from anabranch.client.producer.moved_key_tombstones import MovedKeys
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.generated.describe_configs import (
     DescribeConfigsResourceResult,

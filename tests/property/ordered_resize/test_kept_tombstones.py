@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import pytest
 
-from anabranch.ordered_resize import tombstones
+from anabranch.ordered_resize import kept_tombstones
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.zk_schemas.partition_state import LineageEntry
 from tests.support.log.compacted_model import CompactedModel
@@ -46,7 +46,7 @@ def test_hole_24_a_new_reader_finds_the_latest_value_of_each_key(first: int) -> 
 
 
 def tombstones_go_after_their_time(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tombstones, "first_kept_epoch", lambda *_: EVERY_EPOCH)
+    patch.setattr(kept_tombstones, "first_kept_epoch", lambda *_: EVERY_EPOCH)
 
 
 def entries_of_shrinks_keep_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -59,19 +59,19 @@ def entries_of_grows_keep_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def tombstones_newer_than_the_lineage_go(patch: pytest.MonkeyPatch) -> None:
-    original = tombstones.first_kept_epoch
+    original = kept_tombstones.first_kept_epoch
 
     def at_any_age(entries: Entries, as_of: int, over: Mapping[int, int]) -> int:
         found = original(entries, as_of, over)
         return EVERY_EPOCH if found > as_of else found
 
-    patch.setattr(tombstones, "first_kept_epoch", at_any_age)
+    patch.setattr(kept_tombstones, "first_kept_epoch", at_any_age)
 
 
 def any_ended_incarnation_counts(patch: pytest.MonkeyPatch) -> None:
-    original = tombstones.first_kept_epoch
+    original = kept_tombstones.first_kept_epoch
     patch.setattr(
-        tombstones,
+        kept_tombstones,
         "first_kept_epoch",
         lambda entries, as_of, over: original(entries, as_of, dict.fromkeys(over, EVERY_EPOCH)),
     )

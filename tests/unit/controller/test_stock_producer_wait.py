@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anabranch.controller.image import Announcement, StockReport
-from anabranch.controller.resize.announcing import ASK_EVERY_S, QUIET_S, UNANSWERED_S, Next, decide
-from anabranch.controller.stock_producers import listed_counts
+from anabranch.controller.resize.stock_producer_wait import ASK_EVERY_S, QUIET_S, UNANSWERED_S, Next, decide
+from anabranch.controller.stock_producer_reports import listed_counts
 
 GRACE_S = 6.0
 IDLE = StockReport(written_at=0.0, misplaced_at=None)

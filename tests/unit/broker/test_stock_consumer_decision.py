@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from anabranch.broker.replication.stock_cap import NOTHING, StockCap
-from anabranch.broker.topic_holds import CoordinatorAnswer, Decision, Limits, TopicHold
+from anabranch.broker.stock_consumer_decision import CoordinatorAnswer, Decision, Limits, TopicHold
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.progress import Reader
 from anabranch.zk_schemas.partition_state import LineageEntry as Entry

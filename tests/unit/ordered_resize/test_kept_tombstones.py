@@ -1,10 +1,10 @@
-"""Which tombstones stay; tests/property/ordered_resize/test_tombstones.py explains why."""
+"""Which tombstones stay; tests/property/ordered_resize/test_kept_tombstones.py explains why."""
 
 from __future__ import annotations
 
 import pytest
 
-from anabranch.ordered_resize.tombstones import first_kept_epoch
+from anabranch.ordered_resize.kept_tombstones import first_kept_epoch
 from anabranch.zk_schemas.partition_state import LineageEntry
 
 GROWN, MERGED = LineageEntry(1, {0: 4}), LineageEntry(3, {5: 2, 7: 2})

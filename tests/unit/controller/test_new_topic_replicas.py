@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.controller.assignment import alternate_racks, assign_replicas
+from anabranch.controller.new_topic_replicas import alternate_racks, assign_replicas
 
 NO_RACKS: dict[int, str | None] = dict.fromkeys(range(5))
 RACKS = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}

@@ -9,8 +9,8 @@ import pytest
 
 from anabranch.broker.log.producer_bump import ProducerConnection
 from anabranch.broker.log.producer_state import AppendOrigin, ProducerState
-from anabranch.broker.stock.awaited_batches import AwaitedBatches, SentBatch
-from anabranch.broker.stock.retry_order import GIVE_UP_S
+from anabranch.broker.stock.order_with_idempotence import AwaitedBatches, SentBatch
+from anabranch.broker.stock.order_without_idempotence import GIVE_UP_S
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.batch_layout import MAX_SEQUENCE
 from anabranch.protocol.errors import ErrorCode, KafkaError

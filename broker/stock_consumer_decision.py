@@ -9,8 +9,8 @@ from typing import NamedTuple
 from anabranch.broker.replication.stock_cap import StockCap
 from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.facts import Facts, Lineage
-from anabranch.ordered_resize.hold import Patience, Requirements
 from anabranch.ordered_resize.progress import ANY_GROUP, Reader, ReadProgress
+from anabranch.ordered_resize.stock_consumers import Patience, Requirements
 from anabranch.protocol.sentinels import NO_EPOCH
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.broker.stock.retry_order import GIVE_UP_S, BatchTurn, RetryOrder
+from anabranch.broker.stock.order_without_idempotence import GIVE_UP_S, BatchTurn, RetryOrder
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.records import Record, RecordBatch
 

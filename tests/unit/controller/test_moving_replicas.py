@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.controller.replica_assignment import ReplicaAssignment, check_target, into
+from anabranch.controller.moving_replicas import ReplicaAssignment, check_target, into
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.zk_schemas.topic import TopicZnode
 

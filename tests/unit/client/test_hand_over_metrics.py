@@ -9,7 +9,7 @@ import pytest
 
 from anabranch.client.client_metrics import PRODUCER_GROUP, Durations
 from anabranch.client.ordered_delivery.explain import BlockedPartition, WaitsFor
-from anabranch.client.ordered_delivery.hand_overs import HandOvers
+from anabranch.client.ordered_delivery.hand_over_metrics import HandOvers
 from anabranch.client.producer.replacement import Replaced
 from anabranch.client.producer.resize_metrics import ProducerMetrics
 from anabranch.ordered_resize.lineage import BELOW_EVERY_EPOCH
@@ -144,7 +144,7 @@ def test_the_time_of_a_report_ends_when_the_coordinator_acknowledges_it() -> Non
 
 def test_one_log_line_names_the_blocker_and_one_the_duration(caplog: pytest.LogCaptureFixture) -> None:
     hand_overs = HandOvers()
-    with caplog.at_level(logging.INFO, "anabranch.client.ordered_delivery.hand_overs"):
+    with caplog.at_level(logging.INFO, "anabranch.client.ordered_delivery.hand_over_metrics"):
         hand_overs.evaluated([blocked(until=-1)], {CHILD: None}, 10.0)
         assert not caplog.messages  # the awaited offset is not known yet
         for position in (80, 90):
@@ -163,7 +163,7 @@ def test_a_blocked_partition_is_logged_after_a_while_even_if_the_awaited_offset_
 ) -> None:
     hand_overs = HandOvers()
     one = BlockedPartition(CHILD, 4, tuple(waits_for(TopicPartition("t", q), -1, -1) for q in range(10, 17)))
-    with caplog.at_level(logging.INFO, "anabranch.client.ordered_delivery.hand_overs"):
+    with caplog.at_level(logging.INFO, "anabranch.client.ordered_delivery.hand_over_metrics"):
         hand_overs.evaluated([one], {CHILD: None}, 10.0)
         hand_overs.evaluated([one], {CHILD: None}, 10.5)
         assert not caplog.messages

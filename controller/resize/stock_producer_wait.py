@@ -16,7 +16,7 @@ import enum
 
 import structlog
 
-from anabranch.controller import stock_producers, view
+from anabranch.controller import stock_producer_reports, view
 from anabranch.controller.context import Context
 from anabranch.controller.image import Announcement, StockReport, TopicImage
 
@@ -80,7 +80,7 @@ def advance(context: Context, topic: TopicImage) -> None:
         return
     lately = now - context.config.stock_producer_window_ms / 1000
     reports = [report for report in topic.stock_reports.values() if report.written_at >= lately]
-    due = decide(announcement, now, grace_s, stock_producers.have_reported(context, topic), reports)
+    due = decide(announcement, now, grace_s, stock_producer_reports.have_reported(context, topic), reports)
     if due is Next.LATE:
         logger.warning("resize.stock_producers_late", topic=topic.name)
     if due in (Next.OVER, Next.LATE):
@@ -96,5 +96,5 @@ def advance(context: Context, topic: TopicImage) -> None:
 
 
 def _ask(context: Context, topic: TopicImage) -> None:
-    stock_producers.ask(context, topic)
+    stock_producer_reports.ask(context, topic)
     context.events.soon(steadily=True)

@@ -1,4 +1,4 @@
-"""A batch that was sent after a refused batch is not written before the refused batch (``awaited_batches``)."""
+"""A batch that was sent after a refused batch is not written before the refused batch (``order_with_idempotence``)."""
 
 from __future__ import annotations
 
