@@ -117,8 +117,14 @@ def _is_unused(buffer: bytearray) -> bool:
     return True
 
 
+_NOTHING: Final = memoryview(b"")
+"""The view of a reader without a buffer."""
+
+
 class FrameReader:
     """Cuts a byte stream into frames without copying them."""
+
+    __slots__ = ("_buffer", "_end", "_max_frame_bytes", "_pool", "_small_partial", "_start", "_view")
 
     limited_by: ClassVar[str] = ""
     """The config key of ``max_frame_bytes``, if it has one."""
@@ -128,7 +134,7 @@ class FrameReader:
         self._pool = pool or BufferPool()
         self._buffer: bytearray | None = None
         self._small_partial = b""
-        self._view = memoryview(b"")
+        self._view = _NOTHING
         self._start = 0
         self._end = 0
 
@@ -249,7 +255,7 @@ class FrameReader:
         self._view.release()
         self._pool.give(self._buffer)
         self._buffer = None
-        self._view = memoryview(b"")
+        self._view = _NOTHING
         self._start = self._end = 0
 
 
@@ -463,6 +469,8 @@ class ServerConnection(FrameReader):
     Produce request of the same size.
     """
 
+    __slots__ = ("_always_allowed", "_limits")
+
     limited_by: ClassVar[str] = "socket.request.max.bytes"
 
     def __init__(self, limits: RequestLimits = DEFAULT_LIMITS, pool: BufferPool | None = None) -> None:
@@ -492,6 +500,8 @@ class ServerConnection(FrameReader):
 
 class ClientConnection(FrameReader):
     """The client's side of a connection: response frames, for :func:`decode_response` once the request is known."""
+
+    __slots__ = ()
 
     def __init__(self, max_frame_bytes: int = 2**31 - 1, pool: BufferPool | None = None) -> None:
         super().__init__(max_frame_bytes, pool)

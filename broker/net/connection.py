@@ -7,7 +7,6 @@ needed. While all slots are taken nothing more is read, so a client that stops r
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -158,7 +157,6 @@ class Connection:
         "_stream",
         "_turns",
         "_wake_writer",
-        "_writer_runs",
         "client_host",
         "frame_since",
         "last_active",
@@ -178,7 +176,8 @@ class Connection:
         self._decoded = node.decoded_requests
         self._frames = ServerConnection(self._decoded.limits, pool)
         self._turns = turns()
-        self._session = ClientSession(values["max.retried.partitions.per.connection"])
+        self._session: ClientSession | None = None
+        """None before the first request."""
         self._held_bytes = 0
         self._answer_bytes = 0
         self._served_bytes = self._served_key = 0
@@ -188,11 +187,12 @@ class Connection:
         self._is_over = False
         """Whether nothing counts any more: slices of a large request may be answered after the connection."""
         self._most_answer_bytes = values["socket.response.max.bytes"]
-        self._slots: deque[_Slot] = deque()
+        self._slots: list[_Slot] = []
         self._nursery: trio.Nursery | None = None
-        self._wake_writer = trio.Event()
-        self._progress = trio.Event()
-        self._writer_runs = False
+        self._wake_writer: trio.Event | None = None
+        """None until there is a writer task."""
+        self._progress: trio.Event | None = None
+        """Wakes the reading task; None before it has waited for an answer."""
         self._sending = False
         self._closed_because: str | None = None
         self.client_host = host_of(stream.peer)
@@ -221,7 +221,8 @@ class Connection:
 
     def _abandon(self) -> None:
         """End what only this connection's client waited for: fetch sessions, and answers that may be left out."""
-        self._node.fetch_sessions.connection_ended(self._session.fetch_sessions)
+        if self._session is not None:
+            self._node.fetch_sessions.connection_ended(self._session.fetch_sessions)
         for slot in self._slots:
             if slot.awaited is not None and slot.awaited.on_abandoned is not None:
                 slot.awaited.on_abandoned()
@@ -243,7 +244,7 @@ class Connection:
         if self._closed_because is None:
             self._closed_because = because
             self._stream.close()
-            self._progress.set()
+            self._note_progress()
             if self._slice is not None:
                 self._slice.cancel()
 
@@ -345,6 +346,10 @@ class Connection:
     async def _serve(self, request: Request, arrived: float) -> bool:
         """Apply a request. Returns whether it has to be answered before the next one is read."""
         header = request.header
+        session = self._session
+        if session is None:
+            session = ClientSession(self._node.config.values["max.retried.partitions.per.connection"])
+            self._session = session
         ctx = RequestContext(
             self._node,
             self.listener,
@@ -353,8 +358,8 @@ class Connection:
             header.api_key,
             header.api_version,
             header.correlation_id,
-            self._session,
-            header.asks_for_own_tags or self._session.is_ours,
+            session,
+            header.asks_for_own_tags or session.is_ours,
         )
         ctx.request_bytes = request.size
         clock = self._node.env.clock
@@ -384,7 +389,7 @@ class Connection:
     async def _handle(self, ctx: RequestContext, body: Any) -> Answer:
         node = self._node
         if ctx.api_key == ApiKey.PRODUCE and (large := await with_pauses(large_batches.find(body))):
-            ctx.large_batches = await large_batches.read(node.replicas, node.env.clock, self._session, large)
+            ctx.large_batches = await large_batches.read(node.replicas, node.env.clock, ctx.session, large)
         if not has_one_item(ctx.api_key, body):
             await large_requests.leave_each_once(ctx, body)
         if ctx.request_bytes < large_requests.LEAST_BYTES:
@@ -437,18 +442,19 @@ class Connection:
                 if slot.rest:
                     self._count_rest(slot, slot.rest)
             if slot.rest or slot.has_many_items:
-                self._wake_writer.set()
-                if not self._writer_runs and self._nursery is not None:
-                    self._writer_runs = True
+                if self._wake_writer is not None:
+                    self._wake_writer.set()
+                elif self._nursery is not None:
+                    self._wake_writer = trio.Event()
                     self._nursery.start_soon(self._write)
                 return
             self._answered()
 
     def _answered(self) -> None:
         """Remove the first slot, whose response was sent."""
-        slot = self._slots.popleft()
+        slot = self._slots.pop(0)
         self._count_answer(-slot.counted_bytes)
-        self._progress.set()
+        self._note_progress()
         now = self.last_active = self._node.env.clock.monotonic()
         self._note_answered(slot, slot.arrived, slot.begun, slot.handled, slot.filled, now)
 
@@ -457,6 +463,10 @@ class Connection:
         self._metrics.requests.answered(of.api_key, of.api_version, of.is_follower, *times)
         if request_log.is_on():
             request_log.answered(of, self._stream.peer, *times)
+
+    def _note_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.set()
 
     async def _wait_until(self, condition: Any) -> None:
         while not condition() and self._closed_because is None:
@@ -479,7 +489,7 @@ class Connection:
         except OSError as error:
             self.close(str(error))
         finally:
-            self._progress.set()
+            self._note_progress()
 
     def _encode(self, slot: _Slot) -> Sequence[Part]:
         """Returns the parts to send. If encoding fails, there are no parts, and the connection is closed."""

@@ -1,14 +1,22 @@
-"""Many connections share each pass of the event loop: bytes that are received and moved in one pass are counted."""
+"""Many connections: each costs little memory, and they share each pass of the event loop.
+
+The bytes that are received and moved in one pass are counted, and the bytes that Python allocates for a connection.
+"""
 
 from __future__ import annotations
 
+import gc
+import socket
 import struct
-from collections.abc import AsyncIterator
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from anabranch.protocol.framing import BUFFER_BYTES, GROWTH, FrameReader
 from anabranch.protocol.generated.metadata import MetadataRequest
@@ -25,6 +33,19 @@ CONNECTIONS = 100
 SENT = BUFFER_BYTES + 4_000
 MOST_IN_A_PASS = 2 * (PASS_BYTES + 2 * MIB)
 """A pass may also have the work that began the pass, and the turns that were given before."""
+
+FEW_CONNECTIONS = 40
+"""Fewer than ``socket.listen.backlog.size``: the kernel connects them while the broker does not run."""
+MOST_BYTES_OF_A_CONNECTION = 7 * 1024
+"""A connection that has sent less than a frame takes at most 8 KB in all, with what the allocator adds."""
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    gc.collect()
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
 
 
 @pytest.fixture
@@ -92,3 +113,29 @@ async def test_the_channels_of_a_client_grow_their_buffers_one_after_the_other(p
         await _grow(connect, probe, nursery)
         nursery.cancel_scope.cancel()
     listener.close()
+
+
+async def test_a_connection_that_has_sent_less_than_a_frame_takes_little_memory(
+    tmp_path: Path, probe: LoopProbe, traced: None
+) -> None:
+    async with one_broker(tmp_path) as broker:
+        with ExitStack() as clients:
+            await _half_open(broker.port, probe, clients)  # creates what all connections share
+            before, _ = tracemalloc.get_traced_memory()
+            taken = await _half_open(broker.port, probe, clients) - before
+        assert taken / FEW_CONNECTIONS <= MOST_BYTES_OF_A_CONNECTION
+
+
+async def _half_open(port: int, probe: LoopProbe, clients: ExitStack) -> int:
+    """Open connections that begin a frame. Returns the traced memory, without the objects of these clients."""
+    sockets, _ = tracemalloc.get_traced_memory()
+    for _ in range(FEW_CONNECTIONS):
+        client = clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+        client.sendall(struct.pack(">i", 90 * MIB) + b"\0")
+    sockets = tracemalloc.get_traced_memory()[0] - sockets
+    probe.steps = 0
+    with trio.fail_after(DEADLINE_S):
+        while probe.steps < FEW_CONNECTIONS * 5:
+            await trio.lowlevel.checkpoint()
+        await trio.testing.wait_all_tasks_blocked()
+    return tracemalloc.get_traced_memory()[0] - sockets
