@@ -68,6 +68,11 @@ class Client(ABC, Generic[Config]):
             state = "is closed" if self._closed else f"is used outside of `async with {name}(...)` and before start()"
             raise ClientClosedError(f"this {name} {state}")
 
+    def _ensure_not_closed(self) -> None:
+        """Raise the error of a use after the end. Before the start there is no error."""
+        if self._closed or self._tasks is not None:
+            self._ensure_open()
+
     def _make_metadata(self, *, allow_auto_create: bool, topic_idle_ms: float = float("inf")) -> Metadata:
         config = self._config
         return Metadata(
@@ -128,8 +133,9 @@ class Client(ABC, Generic[Config]):
         """Finish running work; ``clean`` is False when an exception ends the block."""
 
     async def __aenter__(self) -> Self:
-        if self._tasks is not None:
-            raise ClientClosedError(f"this {type(self).__name__} was entered before, and cannot be entered twice")
+        if self._tasks is not None or self._closed:
+            state = "is closed" if self._closed else "was entered before, and cannot be entered twice"
+            raise ClientClosedError(f"this {type(self).__name__} {state}")
         self._tasks = DetachedGroup()
         await self._tasks.open()
         tasks = GuardedTasks(self._tasks, self._fail)
@@ -165,18 +171,20 @@ class Client(ABC, Generic[Config]):
         return await self.__aenter__()
 
     async def stop(self) -> None:
-        """Stop the client, as leaving ``async with`` does. Does nothing if the client is not running."""
-        if self._tasks is None or self._tasks.closed:
-            return
-        await self.__aexit__(None, None, None)
+        """Stop the client, as leaving ``async with`` does. A client that was never started can then not be started."""
+        if self._tasks is not None and not self._tasks.closed:
+            await self.__aexit__(None, None, None)
+        self._closed = True
 
     async def close(self, *, timeout_ms: float | None = None) -> None:
         """Finish and disconnect before the ``async with`` block ends. Does nothing once that is done.
 
-        After ``timeout_ms`` unfinished work is given up: records fail, positions are not committed.
+        After ``timeout_ms`` unfinished work is given up: records fail, positions are not committed. A client that was
+        never started can then not be started.
         """
         if self._tasks is not None:
             await self._end(clean=True, timeout_ms=timeout_ms)
+        self._closed = True
 
     async def _end(self, clean: bool, timeout_ms: float | None = None) -> None:
         if self._forked:

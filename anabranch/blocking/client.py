@@ -89,7 +89,7 @@ class BlockingClient(Generic[T]):
         self.close()
 
     def close(self, *, timeout_ms: float | None = None) -> None:
-        """Finish and disconnect; does nothing if the client is not started, or closed already.
+        """Finish and disconnect; does nothing if the client is closed already. No other call is possible from then on.
 
         A producer waits until its records are acknowledged or have failed, a consumer commits (with
         ``enable_auto_commit``) and leaves its group. After ``timeout_ms`` unfinished work is given up: records fail,
@@ -120,9 +120,9 @@ class BlockingClient(Generic[T]):
             raise IllegalStateError("a callback cannot close its client, which waits for the callback")
         with self._changing:
             loop = self._loop
-            if loop is None or self._closed:
+            was_closed, self._closed = self._closed, True
+            if loop is None or was_closed:
                 return
-            self._closed = True
             self._on_closing()
             try:
                 loop.call(close)
@@ -214,6 +214,7 @@ class BlockingClient(Generic[T]):
         """Call a method of the async client in the loop's thread."""
         method = getattr(self._client, name)
         if name in _NEEDS_NO_START and self._loop is None:
+            self._ensure_usable()
             return method(*args, **kwargs)  # it raises: nothing has been started
         return self._run(method, *args, **kwargs)
 

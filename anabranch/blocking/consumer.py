@@ -201,9 +201,19 @@ class Consumer(BlockingClient[AsyncConsumer]):
         When the program takes the next batch, the records of the batches before count as processed.
         """
         max_records = CONSUMER_RULES["batches"]["max_records"]("max_records", max_records)
+        self._ensure_usable()
+        return self._until_closed(max_records)
+
+    def _until_closed(self, max_records: int | None) -> Iterator[Records]:
         timeout_ms = self._client.config.default_api_timeout_ms
+        found: dict[TopicPartition, Records]
         while True:
-            found: dict[TopicPartition, Records] = self._run(self._client._take, (), timeout_ms, max_records, 1)
+            try:
+                found = self._run(self._client._take, (), timeout_ms, max_records, 1)
+            except ClientFailedError:
+                raise
+            except ClientClosedError:
+                return
             yield from found.values()
 
     def _take_more(self, timeout_ms: float | None = None) -> None:

@@ -7,7 +7,7 @@ from itertools import islice
 from operator import length_hint
 
 from anabranch.client import ConsumerRecord
-from anabranch.client.consumer.consumer import TakenRecords
+from anabranch.client.subscription.subscription import TakenRecords
 
 TARGET_S = 0.05
 """The time for which the records of one crossing should keep the reader busy."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import queue
 import threading
@@ -117,6 +118,8 @@ class Producer:
         Without ``timeout``, or with -1, it waits as long as it takes. The error of a callback is raised; the next call
         goes on with the next callback.
         """
+        if self._reports.empty():
+            self._producer._ensure_usable()
         served = 0
         wait_s = _limit(timeout)
         while True:
@@ -133,6 +136,7 @@ class Producer:
 
         It does not wait for a record that another thread is still in ``produce`` with, but counts it.
         """
+        self._producer._ensure_usable()
         limit_s = _limit(timeout)
         deadline = None if limit_s is None else time.monotonic() + limit_s
         while sent := self._unserved.difference(self._producing.values()):
@@ -158,8 +162,9 @@ class Producer:
             return cluster_metadata(self._producer.list_topics(topic, _limit(timeout)))
 
     def close(self) -> None:
-        """``flush``, and disconnect."""
-        self.flush()
+        """``flush``, and disconnect. Does nothing if the producer is closed already."""
+        with contextlib.suppress(errors.ClientClosedError):
+            self.flush()
         with translated():
             self._producer.close()
 

@@ -91,6 +91,7 @@ class Admin(Client[AdminConfig]):
 
     def outage(self, least_s: float) -> str | None:
         """The problem if no broker has answered for ``least_s`` seconds. Otherwise, or if no response is due: None."""
+        self._ensure_open()
         return self._metadata.silence_of(least_s)
 
     # ------------------------------------------------------------ asking

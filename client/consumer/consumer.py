@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Generic, Self, Unpack
 
 import anyio
@@ -34,6 +32,7 @@ from anabranch.client.subscription.subscription import (
     FetchState,
     Mode,
     Subscription,
+    TakenRecords,
 )
 from anabranch.client.tasks import Tasks
 from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -46,15 +45,6 @@ Offsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 
 _UNCLEAN_LEAVE_S = 1.0
 """Seconds for which a consumer tries to leave its group after an exception or a cancellation."""
-
-
-@dataclass(frozen=True, slots=True)
-class TakenRecords:
-    """Records of one partition, and the state of the partition when they were taken."""
-
-    records: Records[Any, Any]
-    state: AssignedPartition
-    version: int
 
 
 @judged(CONSUMER_RULES)
@@ -155,11 +145,11 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
                 with anyio.move_on_after(_UNCLEAN_LEAVE_S, shield=True):
                     await self._coordinator.leave()
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self._current = None
-        await super().__aexit__(exc_type, exc, tb)
+    async def _end(self, clean: bool, timeout_ms: float | None = None) -> None:
+        try:
+            await super()._end(clean, timeout_ms)
+        finally:
+            self._current = None
 
     def _on_fork(self) -> None:
         super()._on_fork()
@@ -226,11 +216,6 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._announced = frozenset()
         self._take_up()
 
-    def _ensure_not_closed(self) -> None:
-        """Raise the error of a use after the end. Before the start there is no error."""
-        if self._has_parts or self._closed:
-            self._ensure_open()
-
     def _take_up(self) -> None:
         """Begin to read as the subscription says, if the consumer is started."""
         if not self._has_parts:
@@ -295,25 +280,30 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
 
     def subscription(self) -> frozenset[str]:
         """The subscribed topics, including those that a pattern matches."""
+        self._ensure_not_closed()
         return self._subscription.topics
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads at the moment."""
+        self._ensure_not_closed()
         return frozenset(self._subscription.partitions)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Deliver nothing from ``partitions`` until ``resume``."""
+        self._ensure_not_closed()
         for tp in partitions:
             self._subscription.state(tp).paused = True
 
     def resume(self, *partitions: TopicPartition) -> None:
         """Deliver records of ``partitions`` again."""
+        self._ensure_not_closed()
         for tp in partitions:
             self._subscription.state(tp).paused = False
         self._on_positions()
 
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions that are paused."""
+        self._ensure_not_closed()
         return frozenset(tp for tp, state in self._subscription.partitions.items() if state.paused)
 
     # ------------------------------------------------------------ records
@@ -462,7 +452,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         except ClientClosedError:
             raise StopAsyncIteration from None
 
-    async def batches(self, *, max_records: int | None = None) -> AsyncIterator[Records[Key, Value]]:
+    def batches(self, *, max_records: int | None = None) -> AsyncIterator[Records[Key, Value]]:
         """Iterate over records, of one partition after the other, for as long as the consumer is open.
 
             async for records in consumer.batches():
@@ -470,6 +460,10 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
 
         When the caller takes the next records, the previous records count as processed.
         """
+        self._ensure_open()
+        return self._until_closed(max_records)
+
+    async def _until_closed(self, max_records: int | None) -> AsyncIterator[Records[Key, Value]]:
         while not self._closed or self._forked:
             try:
                 found = await self._take((), self._config.default_api_timeout_ms, max_records, most=1)
@@ -502,6 +496,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Deliver from ``offset`` next."""
+        self._ensure_not_closed()
         self._subscription.state(partition).seek(offset)
         self._on_moved()
 
@@ -552,11 +547,13 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
 
     def highwater(self, partition: TopicPartition) -> int | None:
         """The high watermark when the partition was last fetched: the offset after its last committed record."""
+        self._ensure_not_closed()
         mark = self._subscription.state(partition).high_watermark
         return mark if mark >= 0 else None
 
     def last_stable_offset(self, partition: TopicPartition) -> int | None:
         """The last stable offset when the partition was last fetched: all transactions before it are complete."""
+        self._ensure_not_closed()
         offset = self._subscription.state(partition).last_stable_offset
         return offset if offset >= 0 else None
 

@@ -342,6 +342,7 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
 
     def create_batch(self) -> MessageBatch:
         """An empty batch for ``send_batch``, with the compression and ``batch_size`` of this producer."""
+        self._ensure_not_closed()
         config = self._config
         return MessageBatch(config.compression, config.compression_level, config.batch_size, self._env.clock.now_ms)
 

@@ -6,6 +6,8 @@ import enum
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from anabranch.client.cluster import Cluster
 from anabranch.client.errors import ErrorCode, IllegalStateError, KafkaError, error_for
@@ -283,6 +285,15 @@ class AssignedPartition:
     @property
     def has_position(self) -> bool:
         return self.state in (FetchState.FETCHING, FetchState.AWAIT_VALIDATION)
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRecords:
+    """Records of one partition, and the state of the partition when they were taken."""
+
+    records: Records[Any, Any]
+    state: AssignedPartition
+    version: int
 
 
 class Mode(enum.Enum):

@@ -56,8 +56,9 @@ def test_each_way_to_end_a_client_ends_its_thread_too(run_program: Program, kind
         from anabranch.sync import Admin, Consumer, Producer
 
         client = {kind}(bootstrap_servers=BOOTSTRAP)
-        client.{end}({arguments})  # there is nothing to end yet
-        client.start()
+        client.{end}({arguments})  # it starts no thread
+        assert threading.active_count() == 1, threading.enumerate()
+        client = {kind}(bootstrap_servers=BOOTSTRAP).start()
         assert threading.active_count() > 1
         client.{end}({arguments})
         assert threading.active_count() == 1, threading.enumerate()

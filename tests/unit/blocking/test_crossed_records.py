@@ -11,9 +11,8 @@ import pytest
 
 from anabranch import TopicPartition
 from anabranch.blocking.hand_over import HandOver
-from anabranch.client.consumer.consumer import TakenRecords
 from anabranch.client.subscription.fetched_batch import Deserializers, FetchedBatch, Records
-from anabranch.client.subscription.subscription import AssignedPartition
+from anabranch.client.subscription.subscription import AssignedPartition, TakenRecords
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.records import RecordBatch
 from anabranch.sync import Consumer, Producer
