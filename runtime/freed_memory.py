@@ -22,29 +22,39 @@ LONGEST_PAUSE = 32
 
 
 class FreedMemory:
-    """Decides at each look whether to return freed memory. ``resident``: the process's size, None if it is unknown."""
+    """Decides at each look whether to return freed memory. ``resident``: the process's size, None if it is unknown.
+
+    What is in use at a return may be freed later, and then the process does not grow. So memory is returned again after
+    1, 2, 4, 8 looks and so on, while the process is larger than after another return by ``GROWTH_BYTES``.
+    """
 
     def __init__(self, resident: Callable[[], int | None], give_back: Callable[[], object]) -> None:
         self._resident = resident
         self._give_back = give_back
-        self._least_bytes = resident() or 0
-        self._pause = 0
-        self._looks_left = 0
+        self._least_bytes = self._last_bytes = resident() or 0
+        self._pause = self._next_pause = 0
+        self._looks = self._again_at = 0
+        """Looks since the last return after growth."""
 
     def look(self) -> None:
-        if self._looks_left > 0:
-            self._looks_left -= 1
-            return
         resident = self._resident()
         if resident is None:
             return
-        if resident < self._least_bytes + GROWTH_BYTES:
-            self._pause = 0
-            return
+        self._looks += 1
+        if resident >= self._last_bytes + GROWTH_BYTES:
+            if self._looks <= self._pause:
+                return
+            self._pause, self._next_pause = self._next_pause, min(max(1, 2 * self._next_pause), LONGEST_PAUSE)
+            self._looks, self._again_at = 0, 1
+        else:
+            if self._looks > self._pause:
+                self._pause = self._next_pause = 0
+            if resident < self._least_bytes + GROWTH_BYTES or self._looks < self._again_at:
+                return
+            self._again_at = 2 * self._looks
         self._give_back()
-        self._least_bytes = self._resident() or resident
-        self._looks_left = self._pause
-        self._pause = min(max(1, 2 * self._pause), LONGEST_PAUSE)
+        self._last_bytes = self._resident() or resident
+        self._least_bytes = min(self._least_bytes, self._last_bytes)
 
 
 async def return_freed_memory() -> None:

@@ -28,12 +28,23 @@ def test_memory_is_returned_at_the_first_look_after_the_process_has_grown() -> N
     assert (process.returned, process.resident) == (1, AT_START)
 
 
-def test_memory_in_use_is_not_looked_for_again() -> None:
+def test_memory_in_use_is_looked_for_more_and_more_seldom() -> None:
     process = Process()
     process.resident = process.in_use = AT_START + GROWTH_BYTES
-    for _ in range(10):
+    for _ in range(1000):
         process.memory.look()
-    assert process.returned == 1
+    assert process.returned == 11
+
+
+def test_memory_that_was_in_use_when_the_process_grew_is_returned_once_it_is_free() -> None:
+    process = Process()
+    process.resident = process.in_use = AT_START + 10 * GROWTH_BYTES
+    for _ in range(20):
+        process.memory.look()
+    process.in_use = AT_START
+    for _ in range(20):
+        process.memory.look()
+    assert process.resident == AT_START
 
 
 def test_memory_that_is_needed_again_at_once_is_returned_more_and_more_seldom() -> None:
