@@ -9,36 +9,26 @@ fact is missing, a partition serves only records that no group can wait for.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 import trio
 
 from anabranch.broker.config import BrokerConfig
 from anabranch.broker.dynamic_config import DynamicConfig
-from anabranch.broker.link.broker_connections import BrokerConnections
 from anabranch.broker.link.lineage_reader import NOTHING_READ, LineageReader, Question
+from anabranch.broker.link.progress_reader import progress_reader
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.broker.stock_consumer_decision import CoordinatorAnswer, Limits, TopicHold
 from anabranch.ordered_resize.facts import Lineage
-from anabranch.ordered_resize.progress import Reader
+from anabranch.ordered_resize.reader_answers import readers_in
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from anabranch.protocol.generated.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
-from anabranch.protocol.generated.topic_readers import (
-    TopicReadersRequest,
-    TopicReadersRequestTopic,
-    TopicReadersResponse,
-    TopicReadersResponseGroup,
-)
-from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP
+from anabranch.protocol.generated.topic_readers import TopicReadersRequest, TopicReadersRequestTopic
+from anabranch.protocol.offset_requests import ANY_LEADER_EPOCH
+from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
@@ -72,9 +62,8 @@ class ConsumerHolds:
         self._replicas = replicas
         self._lineages = lineages
         self._metrics = metrics
-        self._connections = BrokerConnections(env, metadata, config)
         self._lease_s: float = config.values["stock.consumer.lease.ms"] / 1000
-        self._timeout_s = self._lease_s / ROUNDS_PER_LEASE
+        self._reader = progress_reader(env, metadata, config, "holds", self._lease_s / ROUNDS_PER_LEASE)
         self._wake = trio.Event()
         self._starts_asked_at: dict[str, float] = {}
         self.topics: dict[str, TopicHold] = {}
@@ -87,12 +76,13 @@ class ConsumerHolds:
     async def run(self) -> None:
         """Run rounds until cancelled."""
         async with trio.open_nursery() as nursery:
+            self._reader.open(nursery)
             while True:
                 self._wake = trio.Event()
                 led = self._led()
                 for name in self.topics.keys() - led.keys():
                     del self.topics[name]
-                pause_s = await self._look(nursery, led) if led else math.inf
+                pause_s = await self._look(led) if led else math.inf
                 with trio.move_on_after(pause_s):
                     await self._wake.wait()
 
@@ -122,7 +112,7 @@ class ConsumerHolds:
 
     # ------------------------------------------------------------ a round
 
-    async def _look(self, nursery: trio.Nursery, led: Mapping[str, Mapping[int, Partition]]) -> float:
+    async def _look(self, led: Mapping[str, Mapping[int, Partition]]) -> float:
         """One round: collect facts and decide. Returns the seconds until the next round."""
         asked: dict[str, list[int]] = {}
         for name, partitions in led.items():
@@ -130,15 +120,13 @@ class ConsumerHolds:
         async with trio.open_nursery() as asking:
             for name, partitions in led.items():
                 if name in self.topics:
-                    self._ask_leaders(nursery, asking, name, self.topics[name].requirements(partitions).epochs)
+                    self._ask_leaders(asking, name, self.topics[name].requirements(partitions).epochs)
         for name, partitions in led.items():
             topic = self.topics.get(name)
             if topic is not None and not topic.is_open_to_any_group(partitions):
                 asked[name] = sorted(topic.requirements(partitions).epochs)
         if asked:
-            async with trio.open_nursery() as asking:
-                for broker_id in self._coordinators():
-                    asking.start_soon(self._ask_coordinator, nursery, broker_id, asked)
+            await self._ask_coordinators(asked)
         waits = [self._decide(name, partitions) for name, partitions in led.items()]
         return WAITING_PAUSE_S if any(waits) else self._lease_s / ROUNDS_PER_LEASE
 
@@ -201,9 +189,7 @@ class ConsumerHolds:
 
     # ------------------------------------------------------------ leaders
 
-    def _ask_leaders(
-        self, nursery: trio.Nursery, asking: trio.Nursery, name: str, named: Mapping[int, Collection[int]]
-    ) -> None:
+    def _ask_leaders(self, asking: trio.Nursery, name: str, named: Mapping[int, Collection[int]]) -> None:
         """Ask leaders for the ends of epochs, and from time to time for log starts."""
         now = self._clock.monotonic()
         topic, infos = self.topics[name], {q: self._metadata.partition(TopicPartition(name, q)) for q in named}
@@ -220,13 +206,11 @@ class ConsumerHolds:
                 by_leader.setdefault(info.leader, []).append(q)
         for leader, partitions in by_leader.items():
             of_leader = {q: (epochs[q], ends[q]) for q in partitions if q in ends}
-            asking.start_soon(
-                self._ask_leader, nursery, leader, name, topic, of_leader, [q for q in partitions if q in starts]
-            )
+            of_starts = [q for q in partitions if q in starts]
+            asking.start_soon(self._ask_leader, leader, name, topic, of_leader, of_starts)
 
     async def _ask_leader(
         self,
-        nursery: trio.Nursery,
         leader: int,
         name: str,
         topic: TopicHold,
@@ -235,17 +219,14 @@ class ConsumerHolds:
     ) -> None:
         """Ask one leader. ``ends`` has for each partition its leader epoch and the epochs whose ends are requested."""
         try:
-            if ends:
-                answer = await self._connections.ask(nursery, leader, _ends_request(name, ends), self._timeout_s)
-                for at, (q, epoch) in enumerate((q, f) for q, (_, epochs) in ends.items() for f in sorted(epochs)):
-                    found = answer.topics[0].partitions[at]
-                    if found.error_code == ErrorCode.NONE and found.end_offset >= 0:
-                        topic.on_ends(q, ends[q][0], {epoch: found.end_offset})
+            asked = [(q, leads, epoch) for q, (leads, epochs) in ends.items() for epoch in sorted(epochs)]
+            for (q, epoch), end in (await self._reader.epoch_ends(leader, name, asked)).items():
+                topic.on_ends(q, ends[q][0], {epoch: end})
             if starts:
-                answer = await self._connections.ask(nursery, leader, _starts_request(name, starts), self._timeout_s)
-                for found in answer.topics[0].partitions:
-                    if found.error_code == ErrorCode.NONE:
-                        topic.facts.on_log_start(found.partition_index, found.offset)
+                any_epoch = {name: [(q, ANY_LEADER_EPOCH) for q in starts]}
+                found = await self._reader.offsets(leader, any_epoch, EARLIEST_TIMESTAMP)
+                for tp, offset in found.items():
+                    topic.facts.on_log_start(tp.partition, offset)
         except (OSError, KafkaError) as error:
             logger.info("hold.leader_not_asked", topic=name, broker=leader, error=str(error))
 
@@ -256,40 +237,14 @@ class ConsumerHolds:
         leaders = set() if info is None else {partition.leader for partition in info.partitions.values()}
         return leaders & self._metadata.brokers.keys()
 
-    async def _ask_coordinator(self, nursery: trio.Nursery, broker_id: int, asked: Mapping[str, Sequence[int]]) -> None:
+    async def _ask_coordinators(self, asked: Mapping[str, Sequence[int]]) -> None:
         topics = [TopicReadersRequestTopic(name=name, partition_indexes=list(named)) for name, named in asked.items()]
-        sent_at = self._clock.monotonic()
-        try:
-            answer: TopicReadersResponse = await self._connections.ask(
-                nursery, broker_id, TopicReadersRequest(topics=topics), self._timeout_s
-            )
-        except (OSError, KafkaError) as error:
+        request = TopicReadersRequest(topics=topics)
+        answers, errors = await self._reader.coordinated_by_all(self._coordinators(), [request])
+        for broker_id, error in errors.items():
             logger.info("hold.coordinator_not_asked", broker=broker_id, error=str(error))
-            return
-        as_of = {k.partition_index: sent_at - k.confirmed_ms_ago / 1000 for k in answer.coordinators}
-        for found in answer.topics:
-            if found.name in self.topics:
-                self.topics[found.name].answers[broker_id] = CoordinatorAnswer(as_of, tuple(readers_in(found.groups)))
-
-
-def readers_in(groups: Iterable[TopicReadersResponseGroup]) -> Iterable[Reader]:
-    for group in groups:
-        positions = {p.partition_index: p.position for p in group.partitions if p.position >= 0}
-        reporting = frozenset(p.partition_index for p in group.partitions if p.is_reported)
-        yield Reader(group.group_id, group.life, positions, reporting)
-
-
-def _ends_request(topic: str, ends: Mapping[int, tuple[int, set[int]]]) -> OffsetForLeaderEpochRequest:
-    asked = [
-        OffsetForLeaderPartition(partition=q, current_leader_epoch=leads, leader_epoch=epoch)
-        for q, (leads, epochs) in ends.items()
-        for epoch in sorted(epochs)
-    ]
-    return OffsetForLeaderEpochRequest(
-        replica_id=CONSUMER_REPLICA_ID, topics=[OffsetForLeaderTopic(topic=topic, partitions=asked)]
-    )
-
-
-def _starts_request(topic: str, partitions: Sequence[int]) -> ListOffsetsRequest:
-    asked = [ListOffsetsPartition(partition_index=q, timestamp=EARLIEST_TIMESTAMP) for q in partitions]
-    return ListOffsetsRequest(replica_id=CONSUMER_REPLICA_ID, topics=[ListOffsetsTopic(name=topic, partitions=asked)])
+        for broker_id, answer in answers.items():
+            for name, groups in answer.readers.items():
+                if name in self.topics:
+                    readers = tuple(readers_in(groups))
+                    self.topics[name].answers[broker_id] = CoordinatorAnswer(answer.as_of, readers)

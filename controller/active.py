@@ -46,9 +46,8 @@ from anabranch.controller.handlers import HANDLERS, LOADING, Handler
 from anabranch.controller.image import ClusterImage, LiveBroker
 from anabranch.controller.metrics import ControllerMetrics
 from anabranch.controller.outcome import Outcome
-from anabranch.controller.request_batch import BrokerRequest, RequestBatch
+from anabranch.controller.request_batch import BrokerRequest, RequestBatch, inter_broker_endpoint
 from anabranch.controller.resize import draining, unread_expiry
-from anabranch.controller.resize.broker_link import BrokerLink
 from anabranch.controller.resize.waits import Round, changed_waits
 from anabranch.controller.senders import Senders
 from anabranch.controller.store import ControllerMovedError, GuardedStore, ImageStaleError
@@ -56,7 +55,9 @@ from anabranch.ordered_resize.explain import Wait
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env, SessionState, ZkError
+from anabranch.runtime.progress_reader import ProgressReader
 from anabranch.runtime.turns import pause
+from anabranch.zk_schemas.broker_registration import Endpoint
 
 logger = structlog.get_logger(__name__)
 FIRST_LEADER_CHECK_S = 5
@@ -101,6 +102,7 @@ class ActiveController:
         client_id = f"controller-{config.controller_id}"
         timeout_s = config.controller_socket_timeout_ms / 1000
         self._senders = Senders(env.network, client_id, timeout_s, self._answered, self._background)
+        self._reader = ProgressReader(env, client_id, self._endpoint, timeout_s)
         self._store = GuardedStore(env.zk, office.epoch_version)
         self._context = self._new_context()
         self.waits: dict[TopicPartition, Wait] = {}
@@ -127,6 +129,7 @@ class ActiveController:
         try:
             async with trio.open_nursery() as nursery:
                 self._senders.open(nursery)
+                self._reader.open(nursery)
                 for duty in (
                     self._handle_events,
                     self._watch_office,
@@ -145,6 +148,10 @@ class ActiveController:
             unregister()
             self._refuse_undecided()
         raise ending[0]
+
+    def _endpoint(self, broker_id: int) -> Endpoint | None:
+        broker = self.image.brokers.get(broker_id)
+        return None if broker is None else inter_broker_endpoint(broker, self._config.inter_broker_listener_name)
 
     def submit(self, api_key: int, body: Any, version: int) -> AdminCall:
         """Put a request into the queue, after all earlier events. ``answer`` waits for the response."""
@@ -230,14 +237,13 @@ class ActiveController:
 
     async def _watch_draining(self) -> None:
         """Check partitions marked for deletion periodically, because no event reports that one is empty."""
-        link = BrokerLink(self._env.network, self._config)
         holders = draining.Holders()
         while True:
             await trio.sleep(self._config.partition_drain_check_interval_ms / 1000)
             if any(view.marked(topic) for topic in self.image.topics.values()):
                 found = Round({}, set())
                 with self._background.guard("partition-drain", passes=ControllerMovedError):
-                    found = await draining.drain(lambda: self._context, link, holders)
+                    found = await draining.drain(lambda: self._context, self._reader, holders)
                 for wait in changed_waits(self.waits, found.waits):
                     logger.info("resize.waits", **wait)
                 self._note_waits(draining.waits_after(self.image, self.waits, found))
@@ -251,11 +257,10 @@ class ActiveController:
         self.waits, self.waiting_since = waits, {tp: since.get(tp, now) for tp in waits}
 
     async def _warn_of_retention(self) -> None:
-        link = BrokerLink(self._env.network, self._config)
         while True:
             await trio.sleep(self._config.retention_warning_interval_ms / 1000)
             with self._background.guard("retention-warnings", passes=ControllerMovedError):
-                found = await unread_expiry.look(self._context, link, self._env.clock.now_ms())
+                found = await unread_expiry.look(self._context, self._reader, self._env.clock.now_ms())
                 if found:
                     self._events.put(HoldsFound(tuple(found)))
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from anabranch.controller import list_offsets, view
+from anabranch.controller import view
 from anabranch.controller.image import ClusterImage, LiveBroker, OffsetQuestion, PartitionImage, TopicImage
 from anabranch.ordered_resize.layout import Layout
+from anabranch.protocol import offset_requests
 from anabranch.protocol.generated.leader_and_isr import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
@@ -335,7 +336,7 @@ class RequestBatch:
         }
         timestamp = EARLIEST_TIMESTAMP if question is OffsetQuestion.START else LATEST_TIMESTAMP
         replica_id = self._image.controller_id if question is OffsetQuestion.END else CONSUMER_REPLICA_ID
-        return list_offsets.request(asked, timestamp, replica_id)
+        return offset_requests.list_offsets(asked, timestamp, replica_id)
 
     def _metadata_broker(self, broker: LiveBroker) -> UpdateMetadataBroker:
         protocols = broker.registration.security_protocols

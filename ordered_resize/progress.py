@@ -3,7 +3,7 @@
 A *pair* is a partition and a leader epoch. A group is done with a pair when it has processed the partition up to the
 end of that epoch. ``ReadProgress.waits`` names the groups that are not done. Four decisions ask it:
 
-- ``hold.Requirements.caps``: how far a leader serves stock consumers;
+- ``stock_consumers.Requirements.caps``: how far a leader serves stock consumers;
 - ``drain_wait``: whether the records of a marked partition may be deleted;
 - ``removal_wait``: whether an empty marked partition may be removed;
 - ``retained_from``: the records that retention keeps.
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from anabranch.ordered_resize import lineage
 from anabranch.ordered_resize.explain import ITS_COMMITS, ITS_FLUSH, ITS_REBALANCE, SOME_READER, Wait
-from anabranch.ordered_resize.facts import Facts
+from anabranch.ordered_resize.facts import Facts, Lineage
 from anabranch.protocol.sentinels import NO_OFFSET
 
 
@@ -93,6 +93,16 @@ class ReadProgress:
             for reader, facts in self._committed
             if not lineage.is_satisfied(facts, *pair)
         ]
+
+
+def facts_of(pair: Pair, log_start: int, end: int | None) -> Facts:
+    """The facts about one partition; ``end`` is the end of the pair, None if it is not known."""
+    facts = Facts()
+    facts.on_lineage(pair.partition, Lineage(pair.epoch))
+    facts.on_log_start(pair.partition, log_start)
+    if end is not None:
+        facts.on_end(pair.partition, pair.epoch, end)
+    return facts
 
 
 def _facts_of(known: Facts, positions: Mapping[int, int], reporting: frozenset[int]) -> Facts:

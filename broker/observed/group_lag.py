@@ -15,14 +15,14 @@ import structlog
 import trio
 
 from anabranch.broker.coordinator.service import GroupCoordinator
-from anabranch.broker.link.broker_connections import BrokerConnections
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.replication.replica_manager import ReplicaManager
-from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.offset_requests import ANY_LEADER_EPOCH
+from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
+from anabranch.runtime.progress_reader import ProgressReader
 
 logger = structlog.get_logger(__name__)
 
@@ -91,10 +91,9 @@ class GroupLag:
         groups: GroupCoordinator,
         metadata: MetadataCache,
         replicas: ReplicaManager,
-        connections: BrokerConnections,
+        reader: ProgressReader,
         *,
         interval_s: float,
-        timeout_s: float,
         most: int,
     ) -> None:
         """``most``: the greatest number of partitions whose ends are followed."""
@@ -102,9 +101,8 @@ class GroupLag:
         self._groups = groups
         self._metadata = metadata
         self._replicas = replicas
-        self._connections = connections
+        self._reader = reader
         self._interval_s = interval_s
-        self._timeout_s = timeout_s
         self._most = most
         self._histories: dict[TopicPartition, EndHistory] = {}
         self._starts: dict[TopicPartition, int] = {}
@@ -113,11 +111,12 @@ class GroupLag:
     async def run(self) -> None:
         """Follow the ends until cancelled."""
         async with trio.open_nursery() as nursery:
+            self._reader.open(nursery)
             while True:
-                await self.look(nursery)
+                await self.look()
                 await trio.sleep(self._interval_s)
 
-    async def look(self, nursery: trio.Nursery) -> None:
+    async def look(self) -> None:
         """Note the present end of each partition for which groups have committed offsets."""
         wanted = self._wanted()
         self._histories = {tp: known for tp, known in self._histories.items() if tp in wanted}
@@ -132,7 +131,7 @@ class GroupLag:
                 by_leader.setdefault(info.leader, []).append(tp)
         async with trio.open_nursery() as asking:
             for leader, partitions in by_leader.items():
-                asking.start_soon(self._ask, nursery, leader, partitions)
+                asking.start_soon(self._ask, leader, partitions)
 
     def _wanted(self) -> dict[TopicPartition, None]:
         wanted: dict[TopicPartition, None] = {}
@@ -143,13 +142,13 @@ class GroupLag:
                     return dict.fromkeys(list(wanted)[: self._most])
         return wanted
 
-    async def _ask(self, nursery: trio.Nursery, leader: int, partitions: list[TopicPartition]) -> None:
+    async def _ask(self, leader: int, partitions: list[TopicPartition]) -> None:
         try:
             for at in range(0, len(partitions), _ASKED_AT_ONCE):
                 some = partitions[at : at + _ASKED_AT_ONCE]
-                starts = await self._offsets(nursery, leader, some, EARLIEST_TIMESTAMP)
+                starts = await self._offsets(leader, some, EARLIEST_TIMESTAMP)
                 self._starts.update(starts)
-                ends = await self._offsets(nursery, leader, list(starts), LATEST_TIMESTAMP)
+                ends = await self._offsets(leader, list(starts), LATEST_TIMESTAMP)
                 now = self._clock.monotonic()
                 for tp, end in ends.items():
                     self._add(tp, now, end)
@@ -157,17 +156,12 @@ class GroupLag:
             logger.debug("group_lag.leader_not_asked", broker=leader, error=str(error))
 
     async def _offsets(
-        self, nursery: trio.Nursery, leader: int, partitions: Iterable[TopicPartition], timestamp: int
+        self, leader: int, partitions: Iterable[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, int]:
-        """The offsets that the leader answers without an error. Raises ``OSError``, ``KafkaError``."""
-        request = _offsets_request(partitions, timestamp)
-        answer = await self._connections.ask(nursery, leader, request, self._timeout_s)
-        return {
-            TopicPartition(topic.name, found.partition_index): found.offset
-            for topic in answer.topics
-            for found in topic.partitions
-            if found.error_code == ErrorCode.NONE
-        }
+        asked: dict[str, list[tuple[int, int]]] = {}
+        for name, index in partitions:
+            asked.setdefault(name, []).append((index, ANY_LEADER_EPOCH))
+        return await self._reader.offsets(leader, asked, timestamp)
 
     def _add(self, tp: TopicPartition, now: float, end: int) -> None:
         self._histories.setdefault(tp, EndHistory()).add(now, end)
@@ -188,11 +182,3 @@ class GroupLag:
         lag = max(0, end - first)
         seconds = history.behind_s(first, self._clock.monotonic()) if history is not None and lag else 0.0
         return Lag(lag, seconds, max(0, min(start, end) - committed))
-
-
-def _offsets_request(partitions: Iterable[TopicPartition], timestamp: int) -> ListOffsetsRequest:
-    topics: dict[str, ListOffsetsTopic] = {}
-    for tp in partitions:
-        topic = topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic, partitions=[]))
-        topic.partitions.append(ListOffsetsPartition(partition_index=tp.partition, timestamp=timestamp))
-    return ListOffsetsRequest(replica_id=CONSUMER_REPLICA_ID, topics=list(topics.values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anabranch.broker.link.broker_connections import BrokerConnections
+from anabranch.broker.link.progress_reader import progress_reader
 from anabranch.broker.net.server import Server
 from anabranch.broker.node import Node
 from anabranch.broker.observed.group_lag import GroupLag
@@ -31,9 +31,8 @@ async def offer_metrics(node: Node, server: Server, zk_latency: Histogram | None
         node.groups,
         node.metadata,
         node.replicas,
-        BrokerConnections(node.env, node.metadata, node.config, "lag"),
+        progress_reader(node.env, node.metadata, node.config, "lag", values["request.timeout.ms"] / 1000),
         interval_s=values["metrics.lag.interval.ms"] / 1000,
-        timeout_s=values["request.timeout.ms"] / 1000,
         most=limits.partitions,
     )
     metrics.sources += [

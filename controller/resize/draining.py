@@ -21,27 +21,19 @@ from anabranch.controller import view
 from anabranch.controller.context import Context
 from anabranch.controller.events import PartitionProcessed, ReplicasBehind
 from anabranch.controller.image import ClusterImage, Leftover, OffsetQuestion, TopicImage
-from anabranch.controller.resize.broker_link import BrokerLink
-from anabranch.controller.resize.readers import (
-    Group,
-    Question,
-    ask_all,
-    ask_one,
-    facts_of,
-    live_reports_count,
-    reader_of,
-    wanted_reports_count,
-)
+from anabranch.controller.resize.readers import Question, ask_all, ask_one
 from anabranch.controller.resize.waits import Round
 from anabranch.controller.topic_config import topic_values
 from anabranch.ordered_resize.explain import Wait, listed, named
 from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted
 from anabranch.ordered_resize.next_step import is_stored
-from anabranch.ordered_resize.progress import Pair, ReadProgress, drain_wait, removal_wait
+from anabranch.ordered_resize.progress import Pair, ReadProgress, drain_wait, facts_of, removal_wait
+from anabranch.ordered_resize.reader_answers import Group, live_reports_count, reader_of, wanted_reports_count
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from anabranch.protocol.plurals import one_or_many
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.progress_reader import ProgressReader
 
 logger = structlog.get_logger(__name__)
 _REPLICAS_ANSWER_WITHIN_MS = 5_000
@@ -130,9 +122,7 @@ class Holders:
     def __init__(self) -> None:
         self._groups: dict[TopicPartition, Group] = {}
 
-    async def still_hold(
-        self, link: BrokerLink, image: ClusterImage, left: Sequence[Asked]
-    ) -> dict[TopicPartition, Wait]:
+    async def still_hold(self, reader: ProgressReader, left: Sequence[Asked]) -> dict[TopicPartition, Wait]:
         """The waits of the partitions in ``left`` that still wait for the group of the last round."""
         before, self._groups = self._groups, {}
         by_coordinator: dict[int, list[Asked]] = {}
@@ -143,7 +133,7 @@ class Holders:
         for coordinator, of_coordinator in by_coordinator.items():
             names = {before[leftover.tp].answer.group_id for leftover in of_coordinator}
             questions = [leftover.question for leftover in of_coordinator]
-            groups = await ask_one(link, image, coordinator, names, questions)
+            groups = await ask_one(reader, coordinator, names, questions)
             for leftover in of_coordinator:
                 name = before[leftover.tp].answer.group_id
                 again = [group for group in groups.get(leftover.tp.topic, ()) if group.answer.group_id == name]
@@ -159,7 +149,7 @@ class Holders:
         return wait
 
 
-async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holders) -> Round:
+async def drain(current: Callable[[], Context], reader: ProgressReader, holders: Holders) -> Round:
     """Run one round: delete records that every group has read. The results are reported to the queue, too.
 
     Questions take time, so ``current`` gives the context after each question. Meanwhile a partition may be removed,
@@ -168,12 +158,12 @@ async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holde
     """
     waits, left = _left(current())
     found = Round(waits, set())
-    held = await holders.still_hold(link, current().image, left)
+    held = await holders.still_hold(reader, left)
     waits.update(held)
     left = [leftover for leftover in left if leftover.tp not in held]
     if not left:
         return found
-    groups = await ask_all(link, current().image, [leftover.question for leftover in left])
+    groups = await ask_all(reader, current().image, [leftover.question for leftover in left])
     for leftover in left:
         if groups.unknown:
             waits[leftover.tp] = _not_learnt(leftover, groups.unknown)
@@ -184,7 +174,7 @@ async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holde
             current().events.put(PartitionProcessed(leftover.of))
         elif wait is None:
             try:
-                wait = await _delete(current, link, leftover, found.processed)
+                wait = await _delete(current, reader, leftover, found.processed)
             except (OSError, KafkaError) as error:
                 wait = _not_learnt(leftover, error)
         if wait is not None:
@@ -197,7 +187,7 @@ def _not_learnt(leftover: Asked, why: object) -> Wait:
 
 
 async def _delete(
-    current: Callable[[], Context], link: BrokerLink, leftover: Asked, processed: set[TopicPartition]
+    current: Callable[[], Context], reader: ProgressReader, leftover: Asked, processed: set[TopicPartition]
 ) -> Wait | None:
     """Delete the records, if nothing has changed since the questions. Returns the wait for a broker that refuses.
 
@@ -208,22 +198,22 @@ async def _delete(
     image, of = current().image, leftover.of
     if Marked.of(topic_values(image, of.tp.topic)) is not Marked.DRAINED:
         return None  # the config was altered while the groups were asked
-    topic, leader = image.topics.get(of.tp.topic), image.brokers.get(of.leader)
+    topic = image.topics.get(of.tp.topic)
     if (
         topic is None
-        or leader is None
+        or of.leader not in image.brokers
         or topic.name in image.deletions
         or leftover not in leftovers(topic, [of.tp.partition])
     ):
         return None
-    answer = (await link.ask(leader, (_deletion(of), None)))[0]
+    answer = await reader.ask(of.leader, _deletion(of))
     error = answer.topics[0].partitions[0].error_code
     if error == ErrorCode.REQUEST_TIMED_OUT and (behind := _behind(image, topic, of.tp.partition)):
         current().events.put(ReplicasBehind(of, behind))
         brokers = f"{named('broker', behind)} to delete {one_or_many(len(behind), 'its', 'their')} records"
         return Wait(on=of.tp.partition, why=f"{brokers}: not in sync")
     if error != ErrorCode.NONE:
-        return Wait(on=of.tp.partition, why=f"broker {leader.id} to delete its records: {ErrorCode.of(error).name}")
+        return Wait(on=of.tp.partition, why=f"broker {of.leader} to delete its records: {ErrorCode.of(error).name}")
     processed.add(of.tp)
     current().events.put(PartitionProcessed(of))
     topic_name, partition = of.tp

@@ -13,23 +13,20 @@ from typing import NamedTuple
 
 import structlog
 
-from anabranch.controller import list_offsets, view
+from anabranch.controller import view
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
 from anabranch.controller.image import ClusterImage, Hold, TopicImage
-from anabranch.controller.resize.broker_link import BrokerLink
-from anabranch.controller.resize.readers import KnownGroups, Question, ask_all, commits_count, facts_of, reader_of
+from anabranch.controller.resize.readers import KnownGroups, Question, ask_all
 from anabranch.controller.topic_config import topic_values
-from anabranch.ordered_resize.progress import KEEP_ALL, Pair, Reader, ReadProgress, retained_from
-from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.generated.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
+from anabranch.ordered_resize.progress import KEEP_ALL, Pair, Reader, ReadProgress, facts_of, retained_from
+from anabranch.ordered_resize.reader_answers import commits_count, reader_of
+from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.generated.update_metadata import HeldRecords
-from anabranch.protocol.sentinels import CONSUMER_REPLICA_ID, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH
+from anabranch.protocol.offset_requests import ANY_LEADER_EPOCH
+from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH
 from anabranch.protocol.types import TopicPartition
+from anabranch.runtime.progress_reader import ProgressReader
 from anabranch.zk_schemas.znode import MAX_EPOCH
 
 logger = structlog.get_logger(__name__)
@@ -102,7 +99,7 @@ class _Found(NamedTuple):
     unknown: list[str]
 
 
-async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Hold]:
+async def look(context: Context, reader: ProgressReader, now_ms: int) -> list[Hold]:
     """Warn of records of resized topics that expire soon; return the holds. Raises ``ControllerMovedError``."""
     image = context.image
     resized = [topic for _, topic in sorted(image.topics.items()) if topic.znode.layout_version and not topic.frozen]
@@ -117,13 +114,13 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Hold]:
         if topic.name in expiring_in
         for index in sorted(awaited(image, topic).keys() & topic.partitions.keys())
     ]
-    groups = await ask_all(link, image, questions)
+    groups = await ask_all(reader, image, questions)
     found = [_Found([], [], [groups.unknown] if groups.unknown else [])]
     for topic in topics:
         of_topic = expiring_in.get(topic.name)
         is_read = any(group.answer.is_reading for group in groups.of.get(topic.name, ()))
         if of_topic is not None and (is_read or of_topic.waits):
-            found.append(await _look_at(context, link, topic, groups, of_topic))
+            found.append(await _look_at(context, reader, topic, groups, of_topic))
     for why in (why for one in found for why in one.unknown):
         logger.info("retention.unread_not_known", reason=why)
     for entry in (entry for one in found for entry in one.expiring):
@@ -150,7 +147,9 @@ def rules_of(image: ClusterImage, own: ControllerConfig, topic: str, now_ms: int
     return Rules(max(kept_after_ms, 0), waits) if waits or kept_after_ms > 0 else None
 
 
-async def _look_at(context: Context, link: BrokerLink, topic: TopicImage, groups: KnownGroups, rules: Rules) -> _Found:
+async def _look_at(
+    context: Context, reader: ProgressReader, topic: TopicImage, groups: KnownGroups, rules: Rules
+) -> _Found:
     epochs = awaited(context.image, topic)
     by_leader: dict[int, list[int]] = {}
     for index in sorted(epochs.keys() & topic.partitions.keys()):
@@ -163,7 +162,7 @@ async def _look_at(context: Context, link: BrokerLink, topic: TopicImage, groups
     for leader, indexes in sorted(by_leader.items()):
         offsets: dict[int, _Offsets] = {}
         try:
-            offsets = await _ask(context, link, leader, topic.name, {p: epochs[p] for p in indexes}, rules)
+            offsets = await _ask(reader, leader, topic.name, {p: epochs[p] for p in indexes}, rules)
         except (OSError, KafkaError) as error:
             found.unknown.append(f"broker {leader} did not report the offsets of {topic.name}: {error}")
         for index in indexes:
@@ -187,48 +186,23 @@ def _progress(readers: Sequence[Reader], pair: Pair, offsets: _Offsets | None) -
 
 
 async def _ask(
-    context: Context, link: BrokerLink, leader: int, topic: str, epochs: Mapping[int, int], rules: Rules
+    reader: ProgressReader, leader: int, topic: str, epochs: Mapping[int, int], rules: Rules
 ) -> dict[int, _Offsets]:
     """Ask a leader for the offsets of its partitions, ``{partition: offsets}``. Raises ``OSError``, ``KafkaError``."""
-    broker = context.image.brokers.get(leader)
-    if broker is None:
-        return {}
-    asked = {topic: [(index, list_offsets.ANY_LEADER_EPOCH) for index in epochs]}
-    times = (EARLIEST_TIMESTAMP, rules.kept_after_ms, LATEST_TIMESTAMP)
-    requests = [(list_offsets.request(asked, when), None) for when in times]
-    past = {index: epoch for index, epoch in epochs.items() if epoch != ALL}
-    *answers, ended = await link.ask(broker, *requests, (_epoch_ends_request(topic, past), None))
-    starts, kept, ends = map(_offsets, answers)
-    awaited_ends = {index: ends[index] for index in ends if index not in past} | _epoch_ends(ended)
-    return {
-        index: _Offsets(
-            starts[index], kept[index] if kept[index] >= 0 else ends[index], ends[index], awaited_ends.get(index)
-        )
-        for index in epochs
-        if index in starts and index in kept and index in ends
-    }
-
-
-def _offsets(answer: object) -> dict[int, int]:
-    """``{partition: offset}`` of the partitions that answered without an error."""
-    topics = getattr(answer, "topics", [])
-    return {p.partition_index: p.offset for t in topics for p in t.partitions if p.error_code == ErrorCode.NONE}
-
-
-def _epoch_ends_request(topic: str, epochs: Mapping[int, int]) -> OffsetForLeaderEpochRequest:
-    """A request for the end offsets of leader epochs, in the form that consumers send.
-
-    Leaders answer consumers only with final ends.
-    """
-    asked = [OffsetForLeaderPartition(partition=index, leader_epoch=epoch) for index, epoch in epochs.items()]
-    topics = [OffsetForLeaderTopic(topic=topic, partitions=asked)] if asked else []
-    return OffsetForLeaderEpochRequest(replica_id=CONSUMER_REPLICA_ID, topics=topics)
-
-
-def _epoch_ends(answer: object) -> dict[int, int]:
-    """``{partition: end offset}`` of the partitions whose leader answered with an end."""
-    partitions = [p for topic in getattr(answer, "topics", []) for p in topic.partitions]
-    return {p.partition: p.end_offset for p in partitions if p.error_code == ErrorCode.NONE and p.end_offset >= 0}
+    asked = {topic: [(index, ANY_LEADER_EPOCH) for index in epochs]}
+    past = [(index, ANY_LEADER_EPOCH, epoch) for index, epoch in epochs.items() if epoch != ALL]
+    starts = await reader.offsets(leader, asked, EARLIEST_TIMESTAMP)
+    kept = await reader.offsets(leader, asked, rules.kept_after_ms)
+    ends = await reader.offsets(leader, asked, LATEST_TIMESTAMP)
+    awaited_ends = await reader.epoch_ends(leader, topic, past)
+    found = {}
+    for index, epoch in epochs.items():
+        tp = TopicPartition(topic, index)
+        if tp in starts and tp in kept and tp in ends:
+            awaited_end = ends[tp] if epoch == ALL else awaited_ends.get((index, epoch))
+            kept_from = kept[tp] if kept[tp] >= 0 else ends[tp]
+            found[index] = _Offsets(starts[tp], kept_from, ends[tp], awaited_end)
+    return found
 
 
 def send(context: Context, holds: Iterable[Hold]) -> None:

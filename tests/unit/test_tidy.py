@@ -40,12 +40,7 @@ AWAITING = {
     for name in (
         *("active", "carry_out", "config_writes", "state_writes", "store"),  # read and write ZooKeeper for handlers
         *("__main__", "controller_election", "events", "process", "registration", "senders", "server"),  # the process
-        *(
-            "resize/broker_link",
-            "resize/draining",
-            "resize/unread_expiry",
-            "resize/readers",
-        ),  # ask brokers beside the queue
+        *("resize/draining", "resize/unread_expiry", "resize/readers"),  # ask brokers beside the queue
     )
 }
 """The files of the controller that await, apart from ``controller/reads``."""

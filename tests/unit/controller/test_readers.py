@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.controller.resize.readers import (
-    QUESTIONS_TOGETHER,
+from anabranch.controller.resize.readers import QUESTIONS_TOGETHER, Question, requests
+from anabranch.ordered_resize.progress import Reader
+from anabranch.ordered_resize.reader_answers import (
     Group,
-    Question,
     Reports,
     commits_count,
     live_reports_count,
     reader_of,
-    requests,
     wanted_reports_count,
 )
-from anabranch.ordered_resize.progress import Reader
 from anabranch.protocol.generated.topic_readers import TopicReadersResponseGroup, TopicReadersResponsePartition
 from anabranch.protocol.types import TopicPartition
 

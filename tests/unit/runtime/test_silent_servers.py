@@ -21,27 +21,23 @@ import trio
 from trio.testing import MockClock
 
 from anabranch import Consumer, Producer, TopicPartition
-from anabranch.broker.config import BrokerConfig
-from anabranch.broker.link.broker_connections import BrokerConnections
 from anabranch.broker.link.controller_client import ControllerClient
-from anabranch.broker.metadata_cache import BrokerInfo, MetadataCache
 from anabranch.broker.replication.fetcher import ReplicaFetcher
 from anabranch.broker.replication.fetcher_config import FetcherConfig
 from anabranch.cli import controller_loggers
 from anabranch.client.cluster import Node
 from anabranch.client.net.connections import Connections, ConnectionSettings
 from anabranch.command_error import CommandError
-from anabranch.controller.config import ControllerConfig
 from anabranch.controller.image import LiveBroker
-from anabranch.controller.resize.broker_link import BrokerLink
 from anabranch.controller.senders import Senders
 from anabranch.local import cluster as local_cluster
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.generated.heartbeat import HeartbeatRequest
 from anabranch.protocol.generated.metadata import MetadataRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
-from anabranch.runtime.channel import Channel, ChannelTimeoutError
+from anabranch.runtime.channel import Channel
 from anabranch.runtime.env import Env
+from anabranch.runtime.progress_reader import ProgressReader
 from anabranch.zk_schemas.broker_registration import BrokerRegistration, Endpoint
 from anabranch.zk_schemas.controller import ControllerZnode
 from sim.clock import SimClock
@@ -119,12 +115,10 @@ async def controller_client(machine: Machine, nursery: trio.Nursery) -> None:
         await client.request(HeartbeatRequest(), 1, LIMIT_S / 2, lambda _: False)
 
 
-async def broker_connections(machine: Machine, nursery: trio.Nursery) -> None:
-    metadata = MetadataCache()
-    metadata.brokers[2] = BrokerInfo(2, {"PLAINTEXT": ENDPOINT})
-    config = BrokerConfig.from_given({"broker.id": "1", "zookeeper.connect": "z", "log.dirs": "d"})
-    connections = BrokerConnections(machine.env, metadata, config)
-    await impatient(lambda: connections.ask(nursery, 2, HeartbeatRequest(), LIMIT_S))
+async def progress_reader(machine: Machine, nursery: trio.Nursery) -> None:
+    reader = ProgressReader(machine.env, "broker-1-holds", lambda _: ENDPOINT, LIMIT_S)
+    reader.open(nursery)
+    await impatient(lambda: reader.ask(2, HeartbeatRequest()))
 
 
 async def replica_fetcher(machine: Machine, nursery: trio.Nursery) -> None:
@@ -141,12 +135,6 @@ async def senders(machine: Machine, nursery: trio.Nursery) -> None:
     sending.open(nursery)
     sending.add(BROKER, ENDPOINT)
     sending.send({2: [UpdateMetadataRequest()]})
-
-
-async def broker_link(machine: Machine, nursery: trio.Nursery) -> None:
-    config = ControllerConfig(1, "h", 1, "z", controller_socket_timeout_ms=int(LIMIT_S * 1000))
-    with pytest.raises(ChannelTimeoutError):
-        await BrokerLink(machine, config).ask(BROKER, (HeartbeatRequest(), None))
 
 
 async def client_connections(machine: Machine, nursery: trio.Nursery) -> None:
@@ -188,10 +176,9 @@ async def consumer(machine: Machine, nursery: trio.Nursery) -> None:
 
 CLIENTS = {
     "broker/link/controller_client.py": controller_client,
-    "broker/link/broker_connections.py": broker_connections,
     "broker/replication/fetcher.py": replica_fetcher,
     "controller/senders.py": senders,
-    "controller/resize/broker_link.py": broker_link,
+    "runtime/progress_reader.py": progress_reader,
     "client/net/connections.py": client_connections,
     "client/producer/sender.py": producer,
     "client/consumer/fetcher.py": consumer,
