@@ -14,8 +14,8 @@ from anabranch.audit.deliveries import (
     read_deliveries,
     undecided_deliveries,
 )
+from anabranch.audit.key_order import broken_key_order, repeated_records
 from anabranch.audit.row_checks import (
-    broken_key_order,
     broken_offsets,
     broken_sequences,
     diverging_replicas,
@@ -24,7 +24,6 @@ from anabranch.audit.row_checks import (
     promise_of,
     records_while_closed,
     repeated_batches,
-    repeated_records,
     unreadable_batches,
     untrue_index_entries,
     without_aborted,

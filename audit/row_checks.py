@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from anabranch.audit.offences import offences, sentence, shown_key
 from anabranch.protocol.batch_layout import CONTROL_ABORT
 from anabranch.protocol.key_placement import MOVED_HEADER
 
@@ -36,7 +37,7 @@ def wrong_crcs(batches: DataFrame) -> DataFrame:
     Promise: a batch is stored as the producer sent it. Kafka, "Message Format", RecordBatch: crc covers all bytes from
     the attributes on.
     """
-    return _offences(
+    return offences(
         batches.where(~F.col("batch_crc_ok") & F.col("base_offset").isNotNull()),
         F.col("error"),
         F.coalesce("suspect_offset", "base_offset"),
@@ -49,7 +50,7 @@ def unreadable_batches(batches: DataFrame) -> DataFrame:
     Promise: a segment file is a sequence of whole batches of magic 2. Kafka, "Message Format", RecordBatch and Record.
     """
     malformed = F.col("error").isNotNull() & (F.col("base_offset").isNull() | F.col("batch_crc_ok"))
-    return _offences(batches.where(malformed), F.col("error"), F.col("base_offset"))
+    return offences(batches.where(malformed), F.col("error"), F.col("base_offset"))
 
 
 class Missing(NamedTuple):
@@ -77,21 +78,21 @@ def broken_offsets(batches: DataFrame, compacted: bool, missing: Sequence[Missin
     previous = F.lag("last_offset").over(in_file_order)
     ordered = batches.where("base_offset is not null").withColumn("previous", previous)
     if compacted:
-        return _offences(
+        return offences(
             ordered.where("base_offset <= previous"),
-            _sentence("batch begins at offset ", "base_offset", ", the one before ended at ", "previous"),
+            sentence("batch begins at offset ", "base_offset", ", the one before ended at ", "previous"),
             F.col("base_offset"),
         )
     holes = "record_count != last_offset - base_offset + 1"
     gap = F.col("base_offset") != F.col("previous") + 1
     for found in missing:
         gap = gap & ~(_of(found) & (F.col("base_offset") == found.end) & (F.col("previous") == found.first - 1))
-    return _offences(
+    return offences(
         ordered.where(gap | F.expr(holes)),
         F.when(
             F.expr(holes),
-            _sentence("batch with offsets ", "base_offset", "-", "last_offset", " has record count ", "record_count"),
-        ).otherwise(_sentence("batch begins at offset ", "base_offset", ", the one before ended at ", "previous")),
+            sentence("batch with offsets ", "base_offset", "-", "last_offset", " has record count ", "record_count"),
+        ).otherwise(sentence("batch begins at offset ", "base_offset", ", the one before ended at ", "previous")),
         F.col("base_offset"),
     )
 
@@ -111,7 +112,7 @@ def untrue_index_entries(entries: DataFrame) -> DataFrame:
         .groupBy(*index)
         .agg(F.min("error").alias("error"), F.min("offset").alias("offset"))
     )
-    return _offences(untrue, F.col("error"), F.col("offset"))
+    return offences(untrue, F.col("error"), F.col("offset"))
 
 
 def leader_epochs_that_go_back(batches: DataFrame) -> DataFrame:
@@ -122,9 +123,9 @@ def leader_epochs_that_go_back(batches: DataFrame) -> DataFrame:
     in_file_order = Window.partitionBy(*_COPY).orderBy("segment", "position")
     highest = F.max("leader_epoch").over(in_file_order.rowsBetween(Window.unboundedPreceding, -1))
     ordered = batches.where("base_offset is not null").withColumn("previous", highest)
-    return _offences(
+    return offences(
         ordered.where("leader_epoch < previous"),
-        _sentence("leader epoch ", "leader_epoch", " comes after ", "previous"),
+        sentence("leader epoch ", "leader_epoch", " comes after ", "previous"),
         F.col("base_offset"),
     )
 
@@ -155,13 +156,13 @@ def broken_sequences(batches: DataFrame, compacted: bool, missing: Sequence[Miss
     same, newer = F.expr("producer_epoch = epoch_before"), F.expr("producer_epoch > epoch_before")
     late = F.lit(False) if compacted else newer & F.expr("base_sequence > written")
     batch = ("producer ", "producer_id", " epoch ", "producer_epoch", ": sequence ", "base_sequence")
-    return _offences(
+    return offences(
         ordered.where(
             F.col("previous").isNotNull() & ((same & wrong) | late | F.expr("producer_epoch < epoch_before"))
         ),
-        F.when(same, _sentence(*batch, " follows sequence ", "previous"))
-        .when(newer, _sentence(*batch, " begins the epoch; the number of its records before is ", "written"))
-        .otherwise(_sentence(*batch, " comes after a batch of epoch ", "epoch_before")),
+        F.when(same, sentence(*batch, " follows sequence ", "previous"))
+        .when(newer, sentence(*batch, " begins the epoch; the number of its records before is ", "written"))
+        .otherwise(sentence(*batch, " comes after a batch of epoch ", "epoch_before")),
         F.col("base_offset"),
     )
 
@@ -173,9 +174,9 @@ def repeated_batches(batches: DataFrame) -> DataFrame:
     """
     same = Window.partitionBy("topic", "partition", "producer_id", "producer_epoch", "base_sequence")
     copies = _sequenced(batches).withColumn("first", F.min("base_offset").over(same))
-    return _offences(
+    return offences(
         copies.where("base_offset > first"),
-        _sentence(
+        sentence(
             "producer ", "producer_id", " epoch ", "producer_epoch", ": sequence ", "base_sequence",
             " is already at offset ", "first",
         ),
@@ -204,53 +205,6 @@ def overlapping_stretches(rows: DataFrame) -> DataFrame:
     return back.select("topic", "partition").unionByName(again.select("topic", "partition"))
 
 
-def repeated_records(records: DataFrame) -> DataFrame:
-    """Records with the key and order value of an earlier record of their topic.
-
-    Promise: a record is stored once, also across resizes. docs/ordered-resize.md, "What is promised".
-    """
-    same = Window.partitionBy("topic", "key", "order_value", _known_order()).orderBy(
-        "layout_version", "partition", "offset"
-    )
-    copies = _ordered_by_value(records).withColumn("number", F.row_number().over(same))
-    copies = copies.withColumn("first_partition", F.first("partition").over(same))
-    copies = copies.withColumn("first_offset", F.first("offset").over(same))
-    return _offences(
-        copies.where("number > 1"),
-        _sentence(
-            "key ", _shown_key(), " has order value ", "order_value", " already in partition ", "first_partition",
-            " at offset ", "first_offset",
-        ),
-        F.col("offset"),
-    )  # fmt: skip
-
-
-def broken_key_order(records: DataFrame) -> DataFrame:
-    """Records whose order value is below the previous one of the same key, and records without an order value.
-
-    Under one layout a key has one partition, so a key's records are in order by layout version, then offset.
-
-    Promise: a key's records are stored in the order in which they were sent, within a partition and across every split
-    and merge. KIP-253, "Proposed Changes"; docs/ordered-resize.md, "What is promised".
-    """
-    of_key = Window.partitionBy("topic", "key", _known_order()).orderBy("layout_version", "partition", "offset")
-    ordered = _ordered_by_value(records).withColumn("previous", F.lag("order_value").over(of_key))
-    backwards = _offences(
-        ordered.where("order_value < previous"),
-        _sentence("key ", _shown_key(), ": order value ", "order_value", " comes after ", "previous"),
-        F.col("offset"),
-    )
-    unreadable = _offences(records.where("order_error is not null"), F.col("order_error"), F.col("offset"))
-    return backwards.unionByName(unreadable)
-
-
-def keys_that_do_not_ascend(keys: DataFrame) -> DataFrame:
-    """The topics and keys whose order values do not ascend, within a summary or from one summary to the next."""
-    of_key = Window.partitionBy("topic", "key", _known_order()).orderBy("layout_version", "partition", "offset")
-    ordered = keys.withColumn("previous", F.lag("last_value").over(of_key))
-    return ordered.where("not ascends or order_value <= previous").select("topic", "key").distinct()
-
-
 def misplaced_records(records: DataFrame) -> DataFrame:
     """Records in another partition than linear hashing gives for their key and the layout of their leader epoch.
 
@@ -264,9 +218,9 @@ def misplaced_records(records: DataFrame) -> DataFrame:
         .when(~F.col("moved"), f"; the header {MOVED_HEADER} is only for tombstones, and this record has a value")
         .otherwise("")
     )
-    return _offences(
+    return offences(
         records.where("expected_partition != partition"),
-        F.concat(_sentence("key ", _shown_key(), " belongs in partition ", "expected_partition"), note),
+        F.concat(sentence("key ", shown_key(), " belongs in partition ", "expected_partition"), note),
         F.col("offset"),
     )
 
@@ -279,9 +233,9 @@ def records_while_closed(records: DataFrame) -> DataFrame:
     Promise: a partition that is marked for deletion takes no records of clients while it is closed. KIP-253,
     "Proposed Changes"; docs/ordered-resize.md, "The steps".
     """
-    return _offences(
+    return offences(
         records.where("while_closed"),
-        _sentence("record of leader epoch ", "leader_epoch", ", in which the partition was closed"),
+        sentence("record of leader epoch ", "leader_epoch", ", in which the partition was closed"),
         F.col("offset"),
     )
 
@@ -296,11 +250,11 @@ def wrong_control_batches(batches: DataFrame) -> DataFrame:
         F.when(F.expr("producer_id < 0 and is_control"), "control batch without a producer")
         .when(F.expr("producer_id < 0"), "transactional batch without a producer")
         .when(F.expr("is_control and not is_transactional"), "control batch that is not transactional")
-        .when(F.expr("is_control and record_count != 1"), _sentence("control batch with ", "record_count", " records"))
+        .when(F.expr("is_control and record_count != 1"), sentence("control batch with ", "record_count", " records"))
         .when(F.expr("is_control and marker is null"), "control batch whose record is neither COMMIT nor ABORT")
     )
     readable = batches.where("(is_control or is_transactional) and error is null and topic != '__cluster_metadata'")
-    return _offences(readable.withColumn("fault", fault).where("fault is not null"), F.col("fault"), _BASE_OFFSET)
+    return offences(readable.withColumn("fault", fault).where("fault is not null"), F.col("fault"), _BASE_OFFSET)
 
 
 def diverging_replicas(batches: DataFrame, copies: DataFrame) -> DataFrame:
@@ -331,16 +285,16 @@ def diverging_replicas(batches: DataFrame, copies: DataFrame) -> DataFrame:
     both = expected.select(*same, _place("expected")).join(found.select(*same, _place("found")), same, "full_outer")
     wrong = both.where("expected is null or found is null or expected.content != found.content")
     message = (
-        F.when(F.col("found").isNull(), _sentence("replica ", "replica", " lacks the batch at offset ", "base_offset"))
+        F.when(F.col("found").isNull(), sentence("replica ", "replica", " lacks the batch at offset ", "base_offset"))
         .when(
             F.col("expected").isNull(),
-            _sentence("replica ", "replica", " has a batch at offset ", "base_offset", " that its leader lacks"),
+            sentence("replica ", "replica", " has a batch at offset ", "base_offset", " that its leader lacks"),
         )
-        .otherwise(_sentence("replica ", "replica", " has another batch at offset ", "base_offset", " than its leader"))
+        .otherwise(sentence("replica ", "replica", " has another batch at offset ", "base_offset", " than its leader"))
     )
     at = F.coalesce("found", "expected")
     placed = wrong.select("*", at["segment"].alias("segment"), at["position"].alias("position"))
-    return _offences(placed, message, _BASE_OFFSET)
+    return offences(placed, message, _BASE_OFFSET)
 
 
 def without_aborted(rows: DataFrame) -> DataFrame:
@@ -359,38 +313,9 @@ def without_aborted(rows: DataFrame) -> DataFrame:
 _BASE_OFFSET = "base_offset"
 
 
-def _known_order() -> Column:
-    """A window key that separates partitions with unknown layouts, because nothing orders their records."""
-    return F.expr("if(layout_version is null, partition, -1)")
-
-
 def _place(name: str) -> Column:
     return F.struct("segment", "position", "content").alias(name)
 
 
 def _sequenced(batches: DataFrame) -> DataFrame:
     return batches.where("producer_id >= 0 and base_sequence >= 0 and not is_control")
-
-
-def _ordered_by_value(records: DataFrame) -> DataFrame:
-    return records.where("key is not null and order_value is not null")
-
-
-def _shown_key() -> Column:
-    return F.concat(F.lit("'"), F.substring(F.decode("key", "UTF-8"), 1, 80), F.lit("'"))
-
-
-def _sentence(*parts: str | Column) -> Column:
-    """A sentence from literal texts and column names in turn, beginning with a text."""
-    columns = []
-    for number, part in enumerate(parts):
-        if isinstance(part, Column):
-            columns.append(part)
-        else:
-            columns.append(F.col(part).cast("string") if number % 2 else F.lit(part))
-    return F.concat(*columns)
-
-
-def _offences(rows: DataFrame, message: Column, offset: Column | str) -> DataFrame:
-    at = F.col(offset) if isinstance(offset, str) else offset
-    return rows.select("topic", "partition", at.alias("offset"), "segment", "position", message.alias("message"))

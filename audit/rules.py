@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from anabranch.audit import deliveries, file_checks
+from anabranch.audit import deliveries, file_checks, key_order
 from anabranch.audit import row_checks as checks
 from anabranch.audit.discovery import TopicFiles
 from anabranch.audit.manifest import PartitionEntry
@@ -368,10 +368,12 @@ def record_rules(found: Found) -> Iterator[Rule]:
     # Without overlapping stretches no batch is repeated.
     repeated = [checks.repeated_batches(rows.where("batch_start"))] if found.batches_of is None else []
     suspects = [] if found.order_by is None else [_suspects(found, records)]
-    repeated += [checks.repeated_records(some) for some in suspects]
-    yield _rule("duplicates", checks.repeated_records, _decide_duplicates, repeated)
+    repeated += [key_order.repeated_records(some) for some in suspects]
+    yield _rule("duplicates", key_order.repeated_records, _decide_duplicates, repeated)
     decide = _no_key_order if found.order_by is None else _decide_key_order
-    yield _rule("key order", checks.broken_key_order, decide, [checks.broken_key_order(some) for some in suspects])
+    yield _rule(
+        "key order", key_order.broken_key_order, decide, [key_order.broken_key_order(some) for some in suspects]
+    )
     yield _rule("placement", checks.misplaced_records, _decide_placement, [checks.misplaced_records(records)])
     yield _rule(
         "closed partitions", checks.records_while_closed, _decide_closed, [checks.records_while_closed(records)]
@@ -433,7 +435,7 @@ def _suspects(found: Found, records: DataFrame) -> DataFrame:
 
 
 def _descending_keys(found: Found) -> DataFrame:
-    return checks.keys_that_do_not_ascend(found.kept.where(f"kind = 'key' and replica = {OF_LEADERS}"))
+    return key_order.keys_that_do_not_ascend(found.kept.where(f"kind = 'key' and replica = {OF_LEADERS}"))
 
 
 # ---------------------------------------------------------------- consumers

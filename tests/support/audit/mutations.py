@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from anabranch.audit import deliveries, file_checks, index_checks, row_checks, rules, totals
+from anabranch.audit import deliveries, file_checks, index_checks, key_order, row_checks, rules, totals
 from anabranch.audit.columns import arrow_schema
 from anabranch.audit.discovery import discover, replica_files
 from anabranch.audit.order_field import OrderField
@@ -139,13 +139,13 @@ RULES_OFF = [
     # ------------------------------------------------------------ records
     _off("a producer's batch is stored once", "duplicates", _RECORDS, row_checks.repeated_batches,
          '"base_offset > first"', '"false"', 33),
-    _off("a record of a key is stored once", "duplicates", _RECORDS, row_checks.repeated_records,
+    _off("a record of a key is stored once", "duplicates", _RECORDS, key_order.repeated_records,
          '"number > 1"', '"false"', 32, 42),
-    _off("a key's records ascend", "key order", _RECORDS, row_checks.broken_key_order,
+    _off("a key's records ascend", "key order", _RECORDS, key_order.broken_key_order,
          '"order_value < previous"', '"false"', 0, 2, 42),
-    _off("layouts order the records of a key", "key order", _RECORDS, row_checks.broken_key_order,
+    _off("layouts order the records of a key", "key order", _RECORDS, key_order.broken_key_order,
          '"layout_version", "partition", "offset"', '"partition", "offset"', 42),
-    _off("a value has a place in its key's order", "key order", _RECORDS, row_checks.broken_key_order,
+    _off("a value has a place in its key's order", "key order", _RECORDS, key_order.broken_key_order,
          '"order_error is not null"', '"false"', 35),
     _off("a record lies where its key is placed", "placement", _RECORDS, row_checks.misplaced_records,
          '"expected_partition != partition"', '"false"', 1),
