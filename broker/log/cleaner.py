@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import structlog
@@ -18,7 +17,7 @@ from anabranch.broker.log.batch_reader import BatchReader
 from anabranch.broker.log.cold_reads import load_indexes
 from anabranch.broker.log.compaction import CleanedTransactions, KeyOffsets, RetainRules
 from anabranch.broker.log.current_logs import CurrentLogs
-from anabranch.broker.log.log_config import MAX_LONG
+from anabranch.broker.log.dirty_range import DirtyRange, dirty_range
 from anabranch.broker.log.log_directory import LogDirectory
 from anabranch.broker.log.manager_config import LogManagerConfig
 from anabranch.broker.log.partition_log import PartitionLog
@@ -36,23 +35,6 @@ logger = structlog.get_logger(__name__)
 
 TASK = "log-cleaner"
 _INDEX_ENTRY_BYTES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class DirtyRange:
-    """The part of a log that may be compacted. Keys are read from the offsets [first_dirty, first_uncleanable)."""
-
-    first_dirty: int
-    first_uncleanable: int
-    clean_bytes: int
-    dirty_bytes: int
-    overdue: bool
-    """Whether the oldest dirty record has waited for ``max.compaction.lag.ms``."""
-
-    @property
-    def ratio(self) -> float:
-        total = self.clean_bytes + self.dirty_bytes
-        return self.dirty_bytes / total if total else 0.0
 
 
 class LogCleaner:
@@ -144,35 +126,8 @@ class LogCleaner:
         return True
 
     def dirty_range(self, log: PartitionLog) -> DirtyRange:
-        """The part of ``log`` that is dirty now.
-
-        It consists of whole segments that are below the active segment and the last stable offset, and older than
-        ``min.compaction.lag.ms``.
-        """
-        now_ms = self._env.clock.now_ms()
-        segments = log.segments
-        first_dirty = max(self._first_dirty.get(log.partition, 0), log.log_start_offset, segments[0].base_offset)
-        if first_dirty > log.log_end_offset:
-            first_dirty = max(log.log_start_offset, segments[0].base_offset)
-        settled_ms = now_ms - log.config.min_compaction_lag_ms
-        limit = first_dirty
-        clean_bytes = dirty_bytes = 0
-        oldest: int | None = None
-        for segment, following in pairwise(segments):
-            if following.base_offset <= first_dirty:
-                clean_bytes += segment.size_bytes
-                continue
-            if following.base_offset > log.last_stable_offset:
-                break
-            if log.config.min_compaction_lag_ms > 0 and segment.largest_timestamp() > settled_ms:
-                break
-            limit = following.base_offset
-            dirty_bytes += segment.size_bytes
-            if oldest is None and segment.size_bytes and log.config.max_compaction_lag_ms < MAX_LONG:
-                oldest = segment.first_timestamp()
-                segment.release()
-        overdue = oldest is not None and now_ms - oldest > log.config.max_compaction_lag_ms
-        return DirtyRange(first_dirty, limit, clean_bytes, dirty_bytes, overdue)
+        """The part of ``log`` that is dirty now."""
+        return dirty_range(log, self._first_dirty.get(log.partition, 0), self._env.clock.now_ms())
 
     # ------------------------------------------------------------ cleaning
 
