@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from anabranch.protocol.sentinels import NO_EPOCH, NO_OFFSET
 
+REFUSED_REPLICA_WAITS_S = 1.0
+"""If the controller refused a replica for the ISR, the replica is proposed again after this time."""
+
 
 class PendingIsr(NamedTuple):
     """An ISR that the controller was asked for and has not confirmed, with the epochs of the request."""
@@ -75,6 +78,10 @@ class ReplicaProgress:
         """Whether the follower lacks records, and has lacked some for too long or has no room for them."""
         is_behind = self.log_end_offset < leader_end_offset
         return is_behind and (self.has_no_room or not self.was_caught_up(now, max_lag_s))
+
+    def may_join(self, high_watermark: int, epoch_start_offset: int) -> bool:
+        """Whether a follower outside the ISR may join: it has the committed records and all from before this epoch."""
+        return not self.has_no_room and self.log_end_offset >= max(high_watermark, epoch_start_offset)
 
     def was_caught_up(self, now: float, max_lag_s: float) -> bool:
         return now - self.caught_up_at <= max_lag_s

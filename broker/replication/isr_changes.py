@@ -12,8 +12,8 @@ from typing import Any
 import structlog
 import trio
 
-from anabranch.broker.replication.isr import PendingIsr
-from anabranch.broker.replication.partition import REFUSED_REPLICA_WAITS_S, Partition
+from anabranch.broker.replication.isr import REFUSED_REPLICA_WAITS_S, PendingIsr
+from anabranch.broker.replication.partition import Partition
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
 from anabranch.protocol.types import TopicPartition

@@ -11,7 +11,7 @@ from anabranch.broker.log.partition_log import AppendOrigin, AppendResult, Parti
 from anabranch.broker.log.producer_bump import ProducerConnection
 from anabranch.broker.log.retention import Hold
 from anabranch.broker.replication import isr
-from anabranch.broker.replication.isr import PendingIsr, ReplicaProgress
+from anabranch.broker.replication.isr import REFUSED_REPLICA_WAITS_S, PendingIsr, ReplicaProgress
 from anabranch.broker.replication.layout_admission import UNKNOWN, Admission, DeliveryRules, StockConsumerRule
 from anabranch.broker.replication.stock_cap import NOTHING, StockCap
 from anabranch.protocol.batch_layout import Buffer
@@ -20,9 +20,6 @@ from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.sentinels import NO_EPOCH, NO_LEADER
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
-
-REFUSED_REPLICA_WAITS_S = 1.0
-"""If the controller refused a replica for the ISR, the replica is proposed again after this time."""
 
 
 class Watcher(Protocol):
@@ -383,11 +380,11 @@ class Partition:
         return min([self.log.log_start_offset, *starts])
 
     def _consider_joining(self, replica_id: int, progress: ReplicaProgress, now: float) -> None:
-        """Propose a replica once it has all committed records and all records from before this epoch."""
-        if self.pending_isr is not None or progress.has_no_room or now < self._refused_until.get(replica_id, now):
+        """Propose a replica that may join the ISR."""
+        if self.pending_isr is not None or now < self._refused_until.get(replica_id, now):
             return
-        has_all = progress.log_end_offset >= max(self.log.high_watermark, self.epoch_start_offset)
-        if has_all and self.services.is_live(replica_id):
+        may_join = progress.may_join(self.log.high_watermark, self.epoch_start_offset)
+        if may_join and self.services.is_live(replica_id):
             self._propose([*self.isr, replica_id])
 
     def review_isr(self) -> None:
