@@ -16,6 +16,7 @@ import anyio
 
 from anabranch.client.cluster import Node
 from anabranch.client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, error_for
+from anabranch.client.net.broker_choice import FORGIVEN_S, Load, load_of
 from anabranch.client.tasks import Tasks
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.message import Message
@@ -35,10 +36,6 @@ _HELD_WITHOUT_END = float("inf")
 """The time for which brokers may hold requests back on separate connections."""
 SILENT_S = 0.4
 """A response that is overdue for less time than this is ignored: a busy broker sends the response soon."""
-CONNECTED, UNTRIED, FAILING, SILENT = range(4)
-"""The ranks in ``Connections.load``. A silent broker is last, because a request to it takes its whole time limit."""
-_FORGIVEN_S = 30.0
-"""A failure counts for this many seconds. After that the broker may be available again."""
 _JITTER = 0.2
 _FAILURES = Failures(
     closed=lambda peer, why: error_for(ErrorCode.NETWORK_EXCEPTION, f"{peer}: {why}"),
@@ -235,8 +232,8 @@ class Connections:
         hint = ", which may wait for replicas" if pending.api_key == ApiKey.PRODUCE else ""
         return Unanswered(pending.due_at, f"{slot.node} has not answered {ApiKey(pending.api_key).name}{hint}")
 
-    def load(self, node: Node, purpose: str = GENERAL) -> tuple[int, int]:
-        """The load of a broker as (rank, requests in flight or failures). The broker with the least load is chosen.
+    def load(self, node: Node, purpose: str = GENERAL) -> Load:
+        """The load of a broker.
 
         A broker is silent if a response on any connection to its address is overdue. A broker counts as failing for a
         while after a failure of its connection for ``purpose`` or of its general connection. A response that is too
@@ -244,13 +241,13 @@ class Connections:
         """
         now = self._env.clock.monotonic()
         of_broker = [slot for slot in self._slots.values() if slot.node.address == node.address]
-        if any((owed := self._overdue(slot)) and owed.since < now - SILENT_S for slot in of_broker):
-            return SILENT, 0
         found = [slot for use in {purpose, GENERAL} if (slot := self._slots.get((node.id, use)))]
-        if failures := sum(slot.failures for slot in found if now - slot.failed_at < _FORGIVEN_S):
-            return FAILING, failures
-        open_ones = [slot.connection for slot in found if slot.connection is not None and not slot.connection.closed]
-        return (CONNECTED if open_ones else UNTRIED), sum(connection.in_flight for connection in open_ones)
+        connections = [slot.connection for slot in found if slot.connection is not None and not slot.connection.closed]
+        return load_of(
+            is_silent=any((owed := self._overdue(slot)) and owed.since < now - SILENT_S for slot in of_broker),
+            failures=sum(slot.failures for slot in found if now - slot.failed_at < FORGIVEN_S),
+            in_flight=[connection.in_flight for connection in connections],
+        )
 
     def close_idle(self) -> None:
         """Close connections that were not used for ``connections_max_idle_ms`` and have nothing in flight."""

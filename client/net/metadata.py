@@ -17,7 +17,8 @@ from anabranch.client.errors import (
     RetriableError,
     error_for,
 )
-from anabranch.client.net.connections import FAILING, GENERAL, SILENT_S, Connections, backoff_ms
+from anabranch.client.net import broker_choice
+from anabranch.client.net.connections import GENERAL, SILENT_S, Connections, backoff_ms
 from anabranch.client.net.troubles import Troubles
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from anabranch.protocol.types import TopicPartition
@@ -138,16 +139,10 @@ class Metadata:
 
     def any_node(self, purpose: str = GENERAL) -> Node:
         """The least loaded broker; before the first response, or if all known brokers fail, a bootstrap server."""
-
-        def load(node: Node) -> tuple[int, int]:
-            return self._connections.load(node, purpose)
-
         known = list(self.cluster.nodes.values())
-        self._env.rng.shuffle(known)
-        known.sort(key=load)
-        if known and load(known[0])[0] < FAILING:
-            return known[0]
-        return min(known + self._env.rng.sample(self._bootstrap, len(self._bootstrap)), key=load)
+        return broker_choice.choose(
+            known, self._bootstrap, lambda node: self._connections.load(node, purpose), self._env.rng
+        )
 
     # ------------------------------------------------------------ refreshing
 

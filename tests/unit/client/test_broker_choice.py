@@ -12,8 +12,9 @@ import trio
 from anabranch.client.admin.admin import Admin
 from anabranch.client.cluster import Node
 from anabranch.client.errors import KafkaError
-from anabranch.client.net.connections import CHANGES, FAILING, GENERAL
-from anabranch.client.net.connections import SILENT as RANK_OF_SILENT
+from anabranch.client.net.broker_choice import FAILING
+from anabranch.client.net.broker_choice import SILENT as RANK_OF_SILENT
+from anabranch.client.net.connections import CHANGES, GENERAL
 from anabranch.client.net.metadata import Metadata
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
