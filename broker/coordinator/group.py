@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from anabranch.broker.coordinator.awaited_positions import GroupPositions
 from anabranch.broker.coordinator.durable import OffsetAndMetadata, StableGeneration
 from anabranch.broker.coordinator.group_state import VALID_PREVIOUS_STATES, GroupState
-from anabranch.broker.coordinator.positions import GroupPositions
 from anabranch.broker.coordinator.token import Token
 from anabranch.protocol.sentinels import NO_TIMESTAMP
 from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics

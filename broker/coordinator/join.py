@@ -16,7 +16,7 @@ from anabranch.broker.coordinator.fencing import check_member
 from anabranch.broker.coordinator.group import Group, Member, ParkedJoin, Protocols
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Turn
-from anabranch.broker.coordinator.position_answers import refuse_poll
+from anabranch.broker.coordinator.position_owners import refuse_poll
 from anabranch.broker.coordinator.rebalance import (
     generation_response,
     maybe_complete_join,

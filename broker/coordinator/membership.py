@@ -11,7 +11,7 @@ from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID
 from anabranch.broker.coordinator.outcome import Turn
-from anabranch.broker.coordinator.position_answers import end_generation, note_polling, on_poll_deadlines
+from anabranch.broker.coordinator.position_owners import end_generation, note_polling, on_poll_deadlines
 from anabranch.broker.coordinator.rebalance import (
     on_rebalance_deadline,
     on_sync_deadline,

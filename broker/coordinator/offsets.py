@@ -1,7 +1,7 @@
 """OffsetCommit 2-8, OffsetFetch 1-8, OffsetDelete 0.
 
 OffsetCommit v2-4 carry a retention of their own, v6 leader epochs, v7 ``group.instance.id``. v8 carries KIP-253's
-incarnation in tag 10256; tag 10260 marks the offset as a report (``positions``). OffsetFetch v2 adds a top-level error,
+incarnation in tag 10256; tag 10260 marks the offset as a report. OffsetFetch v2 adds a top-level error,
 and null topics stand for all topics, v7 ``require_stable``, v8 many groups at once and incarnations.
 
 An offset committed without an incarnation counts for the incarnation that the broker knows. An offset of an earlier
@@ -21,14 +21,14 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from anabranch.broker.coordinator.awaited_positions import Report
 from anabranch.broker.coordinator.broker_services import IncarnationOf, Topics
 from anabranch.broker.coordinator.durable import CoordinatorRecord, OffsetAndMetadata, OffsetRecord
 from anabranch.broker.coordinator.fencing import check_generation
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Turn, is_committed
-from anabranch.broker.coordinator.position_answers import Processed, on_committed, take_processed
-from anabranch.broker.coordinator.positions import Report
+from anabranch.broker.coordinator.position_owners import Processed, on_committed, take_processed
 from anabranch.broker.coordinator.responses import offset_append_error
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.coordinator.token import Token

@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from anabranch.broker.coordinator.awaited_positions import Poller, PositionWait
 from anabranch.broker.coordinator.broker_services import IncarnationOf
 from anabranch.broker.coordinator.fencing import present_member
 from anabranch.broker.coordinator.group import Group, Member
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID
 from anabranch.broker.coordinator.outcome import Turn
-from anabranch.broker.coordinator.position_answers import (
+from anabranch.broker.coordinator.position_owners import (
     answer,
     answer_if_news,
     end_wait,
@@ -28,7 +29,6 @@ from anabranch.broker.coordinator.position_answers import (
     position_of,
     response_of,
 )
-from anabranch.broker.coordinator.positions import Poller, PositionWait
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.coordinator.token import Token
 from anabranch.protocol.errors import ErrorCode

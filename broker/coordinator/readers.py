@@ -19,6 +19,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterable, Mapping
 
+from anabranch.broker.coordinator.awaited_positions import NOTHING_KNOWN
 from anabranch.broker.coordinator.broker_services import Topics
 from anabranch.broker.coordinator.counted import Creation
 from anabranch.broker.coordinator.durable import CoordinatorRecord, OffsetAndMetadata, OffsetRecord
@@ -26,9 +27,8 @@ from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.offsets import CommitEnded, committed_now
 from anabranch.broker.coordinator.outcome import Turn
-from anabranch.broker.coordinator.position_answers import known_of, owner_of
+from anabranch.broker.coordinator.position_owners import known_of, owner_of
 from anabranch.broker.coordinator.position_poll import ask_owners, may_be_wanted
-from anabranch.broker.coordinator.positions import NOTHING_KNOWN
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequestTopics
 from anabranch.protocol.generated.topic_readers import TopicReadersRequestQuestion as Question

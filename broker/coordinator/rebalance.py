@@ -10,7 +10,7 @@ from anabranch.broker.coordinator.durable import GroupRecord, StableGeneration, 
 from anabranch.broker.coordinator.group import Group, Member, ParkedJoin
 from anabranch.broker.coordinator.group_state import VALID_PREVIOUS_STATES, GroupState
 from anabranch.broker.coordinator.outcome import Turn
-from anabranch.broker.coordinator.position_answers import end_generation, refuse_poll
+from anabranch.broker.coordinator.position_owners import end_generation, refuse_poll
 from anabranch.broker.coordinator.responses import join_error, sync_error
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.join_group import JoinGroupResponse, JoinGroupResponseMember

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from anabranch.broker.coordinator.durable import OffsetAndMetadata
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.group_state import GroupState
-from anabranch.broker.coordinator.position_answers import owner_of
+from anabranch.broker.coordinator.position_owners import owner_of
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.delayed_produce import DelayedProduce
 from anabranch.broker.log.cleaner import LogCleaner

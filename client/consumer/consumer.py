@@ -15,7 +15,7 @@ from anabranch.client.cluster import Cluster
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.consumer.arguments import CONSUMER_RULES
 from anabranch.client.consumer.fetcher import Fetcher
-from anabranch.client.consumer.positions import PositionResolver
+from anabranch.client.consumer.position_resolver import PositionResolver
 from anabranch.client.errors import ClientClosedError, ClientFailedError, IllegalStateError, KafkaTimeoutError
 from anabranch.client.group.assignors import resolve_assignors
 from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata, committed_offset

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from anabranch.broker.coordinator import offsets, position_answers
+from anabranch.broker.coordinator import offsets, position_owners
 from anabranch.broker.delayed_produce import AwaitedRefusal
 from anabranch.broker.handlers import offset_for_leader_epoch, produce
 from anabranch.broker.handlers.fetch_read import FetchRead
@@ -195,13 +195,13 @@ def refuse_before_all_have_followed(patch: Patch) -> None:
 
 
 def an_unknown_position_counts_as_the_end(patch: Patch) -> None:
-    original = position_answers.position_of
+    original = position_owners.position_of
 
     def position_of(*of: Any) -> int:
         known = original(*of)
         return known if known >= 0 else 2**31
 
-    patch.setattr(position_answers, "position_of", position_of)
+    patch.setattr(position_owners, "position_of", position_of)
 
 
 # ---------------------------------------------------------------- controllers

@@ -15,7 +15,7 @@ import trio
 from anabranch.broker.coordinator import offsets, position_poll, rebalance
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.loaded_partition import LoadedPartition
-from anabranch.broker.coordinator.position_answers import answer_if_news
+from anabranch.broker.coordinator.position_owners import answer_if_news
 from anabranch.client.errors import KafkaError
 from anabranch.client.group.coordinator_link import CoordinatorLink
 from anabranch.client.group.listener import PartitionKeyListener

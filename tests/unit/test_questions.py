@@ -20,8 +20,8 @@ CHANGES = re.compile(
 )
 """Methods of collections and queues that change them."""
 CACHES = {
-    "broker/coordinator/position_answers.py: _has_news": "the owners of a generation",
-    "broker/coordinator/position_answers.py: awaits_report": "the owners of a generation",
+    "broker/coordinator/position_owners.py: _has_news": "the owners of a generation",
+    "broker/coordinator/position_owners.py: awaits_report": "the owners of a generation",
     "broker/replication/throttle.py: is_throttled": "the bytes for which the time until now has paid",
     "broker/stock_consumer_decision.py: is_open_to_any_group": "the requirements of a version of the facts",
 }

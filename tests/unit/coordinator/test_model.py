@@ -21,7 +21,7 @@ from anabranch.broker.coordinator.durable import GroupRecord
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID
 from anabranch.broker.coordinator.membership import release_groups
-from anabranch.broker.coordinator.position_answers import owner_of
+from anabranch.broker.coordinator.position_owners import owner_of
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
 from anabranch.protocol.message import decode_versioned, encode_versioned

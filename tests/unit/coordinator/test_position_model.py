@@ -19,7 +19,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from anabranch.broker.coordinator import position_answers
+from anabranch.broker.coordinator import position_owners
 from anabranch.broker.coordinator.group import Group
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.protocol.errors import ErrorCode
@@ -238,7 +238,7 @@ def first_polls_are_not_waited_for(group: Group) -> None:
 def test_without_a_rule_the_model_finds_a_position_that_is_returned_too_early(
     switched_off: Callable[[Group], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = position_answers.position_of
+    real = position_owners.position_of
 
     def mutated(shard: Shard, group: Group, tp: TopicPartition, incarnation: int) -> int:
         kept = group.positions.pollers, group.positions.without_poll
@@ -248,6 +248,6 @@ def test_without_a_rule_the_model_finds_a_position_that_is_returned_too_early(
         finally:
             group.positions.pollers, group.positions.without_poll = kept
 
-    monkeypatch.setattr(position_answers, "position_of", mutated)
+    monkeypatch.setattr(position_owners, "position_of", mutated)
     with pytest.raises(AssertionError, match="too early"):
         run_state_machine_as_test(PositionMachine, settings=SEARCH)

@@ -66,7 +66,7 @@ def test_the_log_names_a_partition_that_is_not_read_because_it_is_unknown(
             while not caplog.records:
                 await consumer.getmany(timeout_ms=20)
 
-    with caplog.at_level(logging.WARNING, "anabranch.client.consumer.positions"):
+    with caplog.at_level(logging.WARNING, "anabranch.client.consumer.position_resolver"):
         run(check)
     [message] = [record.getMessage() for record in caplog.records]
     assert message.startswith("t-7: no records are read until a broker answers with an offset to start at: ")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from anabranch.broker.coordinator.awaited_positions import NOTHING_KNOWN, Known, Ownership, Poller, Report
 from anabranch.broker.coordinator.group import Group, Member
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.outcome import Turn
-from anabranch.broker.coordinator.positions import NOTHING_KNOWN, Known, Ownership, Poller, Report
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.consumer_group_position import (
