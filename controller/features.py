@@ -21,7 +21,7 @@ from anabranch.controller.feature_updates import for_new_cluster, with_risen_min
 from anabranch.controller.image import ClusterImage, TopicImage
 from anabranch.controller.reads.brokers import LockedBrokers
 from anabranch.controller.reads.features import FoundFeatures
-from anabranch.ordered_resize.explain import listed
+from anabranch.protocol.plurals import listed
 from anabranch.protocol.sentinels import NO_EPOCH
 from anabranch.runtime.env import CreateOp, SetOp, Znode
 from anabranch.zk_schemas import paths

@@ -1,14 +1,18 @@
-"""Sentences that explain why a partition or a resize waits."""
+"""The words for all waits: of a partition for a group, of a partition marked for deletion, and of a resize.
+
+``explain_blocked``, the descriptions of groups and topics, the console, the log and the metrics use them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted
 from anabranch.ordered_resize.next_step import Phase, losers_are_done, phases
 from anabranch.ordered_resize.snapshot import Snapshot
-from anabranch.protocol.plurals import one_or_many
+from anabranch.protocol.plurals import counted, listed, named, one_or_many
 from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.zk_schemas.topic import TopicZnode
 
@@ -46,11 +50,72 @@ class Wait(NamedTuple):
         return self.group, self.life, self.on, self.epoch
 
     def __str__(self) -> str:
+        return self.sentence()
+
+    def sentence(self, committed: int = NO_OFFSET) -> str:
+        """The wait in words. A member reports its position only now and then, so its commit may be ahead of it."""
         end = f"offset {self.offset}" if self.offset >= 0 else f"the end of epoch {self.epoch}, not known yet"
         owner = f"owned by {self.owner}" if self.owner is not None else "owner not known"
         at = f"at position {self.position}" if self.position >= 0 else "position not known"
         waits = f"partition {self.partition} from epoch {self.from_epoch} waits for partition {self.on} until {end}"
-        return f"{waits}, {owner}, {at}"
+        return f"{waits}, {owner}, {at}" + (f" ({committed} committed)" if committed > self.position else "")
+
+    def withheld(self, waited_s: int, *, is_over: bool, is_let_go: bool) -> str:
+        """The wait of a partition's leader for ``group``, in words, while it withholds records from stock consumers."""
+        end = f"offset {self.offset}" if self.offset >= 0 else f"the end of epoch {self.epoch}"
+        at = f"at offset {self.position}" if self.position >= 0 else "without a commit"
+        return (
+            f"partition {self.partition} from epoch {self.from_epoch} "
+            f"{'was held' if is_over else 'is held for stock consumers'}: group {self.group} must first process "
+            f"partition {self.on} until {end} ({at}, for {waited_s} s{', no longer awaited' if is_let_go else ''})"
+        )
+
+
+def waits_for(waiting: str, left: int | None, on: str) -> str:
+    """The wait of a partition with this name, for ``left`` records (None: not known) of another partition, in short."""
+    return f"{waiting} waits for {'records' if left is None else counted(left, 'record', form=',')} of {on}"
+
+
+# ---------------------------------------------------------------- partitions marked for deletion
+
+A_LEADER: Final = "a leader"
+
+
+def for_merge(unfinished: str) -> str:
+    """``unfinished``: see ``resize_waits``."""
+    return f"the merge: {unfinished}"
+
+
+def for_grow(wanted: int) -> str:
+    return f"the resize to {wanted} partitions, which counts it again"
+
+
+def for_replicas(brokers: Sequence[int]) -> str:
+    return f"brokers {listed(brokers)} to delete their replicas"
+
+
+def for_records(marked: Marked, values: Mapping[str, Any]) -> str:
+    """Why the records stay, although every group may have read them. ``values``: see ``Marked.of``."""
+    if marked is Marked.EXPIRED:
+        return "their records to expire"
+    if is_compacted(values):
+        return f"{LOSS_KEY}=true: they have the latest values of their keys"
+    return f"{DRAIN_KEY}=true: their records never expire"
+
+
+def for_lagging_replicas(brokers: Sequence[int]) -> str:
+    return f"{named('broker', brokers)} to delete {one_or_many(len(brokers), 'its', 'their')} records: not in sync"
+
+
+def for_refused_deletion(leader: int, code: str) -> str:
+    return f"broker {leader} to delete its records: {code}"
+
+
+def for_positions(why: object) -> str:
+    return f"the groups' positions: {why}"
+
+
+# ---------------------------------------------------------------- resizes
 
 
 def resize_waits(
@@ -126,14 +191,3 @@ def states_unreadable(partitions: Sequence[int]) -> str:
     """The sentence about partitions whose states cannot be read, without a capital and a full stop."""
     states = one_or_many(len(partitions), "state", "states")
     return f"the {states} of {named('partition', partitions)} cannot be read: see the controller's log"
-
-
-def named(noun: str, numbers: Sequence[object]) -> str:
-    """The numbers as ``listed``, after their noun: ``partition 1``, ``partitions 1, 2``."""
-    return f"{one_or_many(len(numbers), noun, noun + 's')} {listed(numbers)}"
-
-
-def listed(numbers: Sequence[object]) -> str:
-    """The first ten numbers, and how many more there are."""
-    shown = ", ".join(map(str, numbers[:10]))
-    return f"{shown} and {len(numbers) - 10} more" if len(numbers) > 10 else shown

@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 
 from anabranch.ordered_resize import next_step
 from anabranch.ordered_resize.consistency import contradictions
-from anabranch.ordered_resize.explain import named, states_unreadable
+from anabranch.ordered_resize.explain import states_unreadable
 from anabranch.ordered_resize.marked import Marked, of_compacted
 from anabranch.ordered_resize.next_step import Assign
 from anabranch.ordered_resize.snapshot import Snapshot
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.plurals import one_or_many
+from anabranch.protocol.plurals import named, one_or_many
 from anabranch.zk_schemas.partition_state import LineageEntry
 from anabranch.zk_schemas.topic import TopicZnode
 from anabranch.zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS, MAX_TIME_MS

@@ -11,8 +11,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from anabranch.ordered_resize.explain import named
-from anabranch.protocol.plurals import one_or_many
+from anabranch.protocol.plurals import named, one_or_many
 
 DRAIN_KEY: Final = "delete.records.when.drained"
 LOSS_KEY: Final = "delete.latest.values.when.drained"

@@ -8,8 +8,7 @@ from typing import Any
 
 from anabranch.cli.autoscale import autoscale_lines
 from anabranch.cli.output import TOTAL, print_table
-from anabranch.ordered_resize.explain import named
-from anabranch.protocol.plurals import counted
+from anabranch.protocol.plurals import counted, named
 from anabranch.view.moves import split_tree
 from anabranch.view.topics import IN_USE, MARKED, DescribedPartition, DescribedTopic
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from anabranch.console.problems import LONG_MS
 from anabranch.console.rates import READ_LEAST_S, outlook
 from anabranch.console.watched import REBALANCES, WatchedGroup, WatchedPartition
+from anabranch.ordered_resize.explain import waits_for
 from anabranch.protocol.plurals import counted
 from anabranch.view.amounts import duration
 from anabranch.view.groups import AwaitedMember, GroupWait
@@ -143,9 +144,7 @@ def _wait(wait: GroupWait, rows: Sequence[WatchedPartition]) -> Reason:
     left = wait.left
     records = "records" if left is None else counted(left, "record", form=",")
     hold = "holds" if left == 1 else "hold"
-    text = (
-        f"{_name(topic, partition)} waits for {records} of {_name(topic, on)}, which {hold} older changes of its keys."
-    )
+    text = f"{waits_for(_name(topic, partition), left, _name(topic, on))}, which {hold} older changes of its keys."
     row = next((r for r in rows if (r.topic, r.partition) == (topic, on)), None)
     member = wait.client_id or wait.member
     if member is None:

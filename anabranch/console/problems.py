@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from anabranch import ClusterDescription, GroupDescription, TopicDescription
-from anabranch.ordered_resize.explain import named
-from anabranch.protocol.plurals import counted
+from anabranch.protocol.plurals import counted, named
 from anabranch.view.amounts import duration
 
 NAMED = 5

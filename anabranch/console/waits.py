@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from anabranch.protocol.plurals import counted
+from anabranch.ordered_resize.explain import waits_for
 from anabranch.view.groups import GroupWait
 
 BOX_W, BOX_H, GAP_X, GAP_Y, EDGE_PX = 140, 44, 70, 14, 8
@@ -249,8 +249,7 @@ def _arrow(points: Sequence[tuple[int, int]], wait: GroupWait) -> Arrow:
         path += f" C{middle} {y} {middle} {y1} {x1 - 2 * is_last} {y1}" + ("" if is_last else f"h{BOX_W}")
         x, y = x1 + BOX_W, y1
     left = wait.left
-    records = "the records" if left is None else counted(left, "record", form=",")
-    title = f"partition {wait.partition} waits for {records} of partition {wait.waits_for}"
+    title = waits_for(f"partition {wait.partition}", left, f"partition {wait.waits_for}")
     # The text is beside the arrow's start, because several arrows may end at the same place.
     return Arrow(path, x0 + 6, y0 - 4, "" if left is None else _short(left), wait.blocked, title)
 

@@ -100,8 +100,7 @@ class GroupWait(NamedTuple):
         )
         wait = Wait(self.partition, self.from_epoch, self.waits_for, self.epoch, until, position, self.member)
         states = [name for name, is_so in (("blocked", self.blocked), ("expiring", self.expiring)) if is_so]
-        ahead = f" ({committed} committed)" if committed > position else ""
-        return f"{self.topic}: {wait}{ahead}" + (f" ({', '.join(states)})" if states else "")
+        return f"{self.topic}: {wait.sentence(committed)}" + (f" ({', '.join(states)})" if states else "")
 
 
 class DescribedGroup(NamedTuple):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from anabranch import Admin, ConfigEntry, ErrorCode, KafkaError, TopicDescription, TopicPartition
 from anabranch.client.admin.types import ConfigSource, PartitionLineage
 from anabranch.client.cluster import PartitionInfo
+from anabranch.ordered_resize.explain import Wait
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.lineage import Merge, has_keys, last_merges, leader_epochs_after_creation, split_epoch
 from anabranch.view.autoscale import Autoscaling, autoscaling, is_on
@@ -45,15 +46,10 @@ class ConsumerHold(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        return (
-            f"partition {self.partition} from epoch {self.from_epoch} "
-            + ("is held for stock consumers: " if self.is_held else "was held: ")
-            + f"group {self.group} must first process partition {self.on} until "
-            + (f"offset {self.end_offset}" if self.end_offset >= 0 else f"the end of epoch {self.epoch}")
-            + (f" (at offset {self.position}" if self.position >= 0 else " (without a commit")
-            + f", for {self.waited_ms // 1000} s"
-            + (", no longer awaited)" if self.is_let_go else ")")
+        wait = Wait(
+            self.partition, self.from_epoch, self.on, self.epoch, self.end_offset, self.position, group=self.group
         )
+        return wait.withheld(self.waited_ms // 1000, is_over=not self.is_held, is_let_go=self.is_let_go)
 
 
 class DescribedPartition(NamedTuple):

@@ -47,7 +47,7 @@ class WaitsFor:
     def sentence(self, partition: int) -> str:
         """Describe the wait of ``partition`` in words."""
         wait = Wait(partition, self.from_epoch, self.on.partition, self.epoch, self.until, self.position, self.member)
-        return f"{wait} ({self.committed} committed)" if self.committed > self.position else str(wait)
+        return wait.sentence(self.committed)
 
 
 @dataclass(frozen=True, slots=True)

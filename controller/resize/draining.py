@@ -13,7 +13,7 @@ they have not flushed yet. ``ordered_resize.progress`` decides both.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
@@ -24,14 +24,14 @@ from anabranch.controller.image import ClusterImage, Leftover, OffsetQuestion, T
 from anabranch.controller.resize.readers import Question, ask_all, ask_one
 from anabranch.controller.resize.waits import Round
 from anabranch.controller.topic_config import topic_values
-from anabranch.ordered_resize.explain import Wait, listed, named
-from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted
+from anabranch.ordered_resize import explain
+from anabranch.ordered_resize.explain import Wait
+from anabranch.ordered_resize.marked import Marked
 from anabranch.ordered_resize.next_step import is_stored
 from anabranch.ordered_resize.progress import Pair, ReadProgress, drain_wait, facts_of, removal_wait
 from anabranch.ordered_resize.reader_answers import Group, live_reports_count, reader_of, wanted_reports_count
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from anabranch.protocol.plurals import one_or_many
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.progress_reader import ProgressReader
 
@@ -86,19 +86,19 @@ def leftovers(topic: TopicImage, partitions: Container[int] | None = None) -> li
 def standing(image: ClusterImage, topic: TopicImage) -> dict[int, Wait]:
     """The waits of marked partitions for anything but groups: for a merge, a leader, or brokers with replicas."""
     found: dict[int, str] = {}
-    merge = "" if is_stored(view.snapshot_of(image, topic)) else f"the merge: {view.unfinished(topic)}"
+    merge = "" if is_stored(view.snapshot_of(image, topic)) else explain.for_merge(view.unfinished(topic))
     for index in view.marked(topic):
         state = topic.state(index)
         if state is not None and state.being_removed:
             away = sorted(replica for replica in topic.replicas(index) if replica not in image.brokers)
             if away:
-                found[index] = f"brokers {listed(away)} to delete their replicas"
+                found[index] = explain.for_replicas(away)
         elif merge:
             found[index] = merge
-        elif index < (topic.znode.wanted or 0):
-            found[index] = f"the resize to {topic.znode.wanted} partitions, which counts it again"
+        elif topic.znode.wanted is not None and index < topic.znode.wanted:
+            found[index] = explain.for_grow(topic.znode.wanted)
         elif state is not None and state.leader < 0:
-            found[index] = "a leader"
+            found[index] = explain.A_LEADER
     return {index: Wait(on=index, why=why) for index, why in found.items()}
 
 
@@ -183,7 +183,7 @@ async def drain(current: Callable[[], Context], reader: ProgressReader, holders:
 
 
 def _not_learnt(leftover: Asked, why: object) -> Wait:
-    return Wait(on=leftover.tp.partition, why=f"the groups' positions: {why}")
+    return Wait(on=leftover.tp.partition, why=explain.for_positions(why))
 
 
 async def _delete(
@@ -210,10 +210,9 @@ async def _delete(
     error = answer.topics[0].partitions[0].error_code
     if error == ErrorCode.REQUEST_TIMED_OUT and (behind := _behind(image, topic, of.tp.partition)):
         current().events.put(ReplicasBehind(of, behind))
-        brokers = f"{named('broker', behind)} to delete {one_or_many(len(behind), 'its', 'their')} records"
-        return Wait(on=of.tp.partition, why=f"{brokers}: not in sync")
+        return Wait(on=of.tp.partition, why=explain.for_lagging_replicas(behind))
     if error != ErrorCode.NONE:
-        return Wait(on=of.tp.partition, why=f"broker {of.leader} to delete its records: {ErrorCode.of(error).name}")
+        return Wait(on=of.tp.partition, why=explain.for_refused_deletion(of.leader, ErrorCode.of(error).name))
     processed.add(of.tp)
     current().events.put(PartitionProcessed(of))
     topic_name, partition = of.tp
@@ -238,21 +237,13 @@ def _left(context: Context) -> tuple[dict[TopicPartition, Wait], list[Asked]]:
         for index, wait in standing(image, topic).items():
             waits[TopicPartition(name, index)] = wait
         values = topic_values(image, name)
+        marked = Marked.of(values)
         for leftover in leftovers(topic):
-            if leftover.is_empty or Marked.of(values) is Marked.DRAINED:
+            if leftover.is_empty or marked is Marked.DRAINED:
                 left.append(leftover)
             else:
-                waits[leftover.tp] = Wait(on=leftover.tp.partition, why=_keeps(values))
+                waits[leftover.tp] = Wait(on=leftover.tp.partition, why=explain.for_records(marked, values))
     return waits, left
-
-
-def _keeps(values: Mapping[str, Any]) -> str:
-    """The reason why the records of a drainable partition are not deleted."""
-    if Marked.of(values) is Marked.EXPIRED:
-        return "their records to expire"
-    if is_compacted(values):
-        return f"{LOSS_KEY}=true: they have the latest values of their keys"
-    return f"{DRAIN_KEY}=true: their records never expire"
 
 
 def _deletion(leftover: Leftover) -> DeleteRecordsRequest:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
-from anabranch.ordered_resize.explain import resize_waits
+import pytest
+
+from anabranch.ordered_resize.explain import Wait, for_records, resize_waits
+from anabranch.ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked
 from anabranch.ordered_resize.next_step import STEPS, Phase
 from tests.support.resize.resized_topic import Topic
 
@@ -68,3 +72,25 @@ def test_brokers_that_have_not_deleted_the_records_of_a_drained_partition_are_na
         "partitions 1, 2, 3 are marked for deletion",
         "brokers 2, 3 are not in sync and have to delete the records of partitions 1, 2",
     ]
+
+
+def test_a_commit_is_named_where_it_is_ahead_of_the_reported_position() -> None:
+    wait = Wait(5, 2, 1, 0, 100, 60, "m")
+    words = "partition 5 from epoch 2 waits for partition 1 until offset 100, owned by m, at position 60"
+    assert (str(wait), wait.sentence(60), wait.sentence(70)) == (words, words, f"{words} (70 committed)")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"retention.ms": 1}, "their records to expire"),
+        ({}, "delete.records.when.drained=true: their records never expire"),
+        (
+            {"cleanup.policy": "compact"},
+            "delete.latest.values.when.drained=true: they have the latest values of their keys",
+        ),
+    ],
+)
+def test_a_partition_whose_records_stay_names_the_key_that_lets_them_go(values: dict[str, Any], words: str) -> None:
+    config = {"cleanup.policy": "delete", "retention.ms": -1, DRAIN_KEY: False, LOSS_KEY: False} | values
+    assert for_records(Marked.of(config), config) == words
