@@ -23,6 +23,7 @@ class Consumer(BlockingConsumer):
 
     def __init__(self, *args: Any, **config: Any) -> None:
         super().__init__(*args, **config)
+        self._client._tells_absent = True
         self._committing = anyio.Lock()
         """Held during a commit. The lock is fair."""
 

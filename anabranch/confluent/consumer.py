@@ -12,6 +12,7 @@ import anyio.to_thread
 
 from anabranch.client import OffsetAndMetadata, errors
 from anabranch.client.consumer.arguments import CONSUMER_RULES
+from anabranch.client.net.metadata import AbsentTopicError
 from anabranch.confluent.commits import Consumer as BlockingConsumer
 from anabranch.confluent.config import consumer_options, named_as_given
 from anabranch.confluent.errors import CODES, KafkaError, KafkaException, error_of, translated
@@ -139,7 +140,8 @@ class Consumer:
     def poll(self, timeout: float | None = None) -> Message | None:
         """The next message; None if there is none for ``timeout`` seconds. Without ``timeout``, or with -1, it waits.
 
-        An error of the broker or the group is a message with ``error()``. An error that ends the client is raised.
+        An error of the broker or the group is a message with ``error()``; so is, once, a topic that does not exist:
+        UNKNOWN_TOPIC_OR_PART. An error that ends the client is raised.
         """
         limit_s = None if timeout is None or timeout < 0 else timeout
         try:
@@ -147,6 +149,8 @@ class Consumer:
         except (errors.ClientClosedError, errors.ForkedClientError):
             with translated():
                 raise
+        except AbsentTopicError as error:
+            return Message(error.topic, error=error_of(error))
         except errors.KafkaError as error:
             return Message(error=error_of(error))
         except errors.IllegalStateError as error:

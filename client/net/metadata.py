@@ -12,6 +12,7 @@ from anabranch.client.config import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from anabranch.client.errors import (
     ClientClosedError,
     ErrorCode,
+    InvalidMetadataError,
     KafkaError,
     KafkaTimeoutError,
     RetriableError,
@@ -37,6 +38,14 @@ _NAMED_PARTITIONS = 10
 _LOOK_EVERY_S = 0.5
 _TOPIC_ABSENT = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION})
 _TOPIC_FATAL = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
+
+
+class AbsentTopicError(InvalidMetadataError):
+    """A topic that the client asks for does not exist."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        super().__init__(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} does not exist")
 
 
 class Metadata:
@@ -68,6 +77,7 @@ class Metadata:
         self._retry_backoff_max_ms = retry_backoff_max_ms
         self._allow_auto_create = allow_auto_create
         self._topic_idle_ms = topic_idle_ms
+        self._logs_absent_once = topic_idle_ms < float("inf")
         self._topics: dict[str, float] = {}
         self.all_topics = False
         self.knows_all_topics = False
@@ -87,6 +97,11 @@ class Metadata:
         """The start of the time in which no broker has answered; None if a broker answers."""
         self._changed = Signal()
         self._troubles = Troubles()
+        self._topic_troubles: dict[str, str] = {}
+        """The topic of each problem of the last look that is one of a topic."""
+        self._told_absent: set[str] = set()
+        """The topics of which ``tell_absent`` has raised that they do not exist."""
+        self._told_generation = -1
         self._listeners: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------ wants
@@ -220,6 +235,21 @@ class Metadata:
 
     # ------------------------------------------------------------ lasting problems
 
+    def tell_absent(self) -> None:
+        """Raise ``AbsentTopicError`` for a topic that is asked for and does not exist: once, until the topic exists."""
+        if self._told_generation == self.generation:
+            return
+        absent = {name for name in self._topics if self._is_absent(name)}
+        self._told_absent &= absent
+        for name in sorted(absent - self._told_absent):
+            self._told_absent.add(name)
+            raise AbsentTopicError(name)
+        self._told_generation = self.generation
+
+    def _is_absent(self, name: str) -> bool:
+        topic = self.cluster.topics.get(name)
+        return topic is not None and not topic.partitions and topic.error in _TOPIC_ABSENT
+
     @property
     def address_hint(self) -> str:
         """The end of an error message if no broker has answered yet and the only address is the default one."""
@@ -247,16 +277,26 @@ class Metadata:
         return f"{_NO_BROKER} at {', '.join(nodes)}" + (f" ({why})" if why else "") + self.address_hint
 
     async def _watch(self) -> None:
-        """Log each problem that lasts for longer than a moment: at first, repeatedly while it lasts, and at its end."""
+        """Log each problem that lasts for longer than a moment: at first, repeatedly while it lasts, and at its end.
+
+        A producer logs a topic that does not exist once, because ``send`` has raised the error. Nothing is logged at
+        the end of a problem if its topic is not asked for any more.
+        """
         while True:
             now = self._env.clock.monotonic()
+            topics = self._topic_troubles
             present = self._present_troubles()
             for subject, lasted_s in self._troubles.end(now, present):
                 if subject == _NO_BROKER:
                     _log.warning("after %.0f s a broker answers again", lasted_s)
-                else:
+                elif topics[subject] in self._topics:
                     _log.warning("this problem is over after %.0f s: %s", lasted_s, subject)
-            for subject, lasted_s in self._troubles.look(now, present):
+            once = {
+                text
+                for text, name in self._topic_troubles.items()
+                if self._topic_idle_ms < float("inf") and self._is_absent(name)
+            }
+            for subject, lasted_s in self._troubles.look(now, present, once):
                 text = self._silence() if subject == _NO_BROKER else subject
                 extra = {BEFORE_CONTACT: not self.cluster.nodes}
                 _log.warning("%s, for %.0f s now", text, lasted_s, extra=extra)
@@ -268,18 +308,19 @@ class Metadata:
         silent_since = self._look_for_silence()
         if silent_since is not None:
             found[_NO_BROKER] = silent_since
+        self._topic_troubles = {}
         for name in self._topics:
             topic = self.cluster.topics.get(name)
             if topic is None:
                 continue
-            if not topic.partitions and topic.error in _TOPIC_ABSENT:
-                found[f"topic {name} does not exist"] = None
+            if self._is_absent(name):
+                self._topic_troubles[f"topic {name} does not exist"] = name
             elif leaderless := [p.partition for p in topic.partitions.values() if p.leader < 0]:
                 some = ", ".join(map(str, leaderless[:_NAMED_PARTITIONS])) + (
                     ", ..." if len(leaderless) > _NAMED_PARTITIONS else ""
                 )
-                found[f"topic {name}: no leader for partitions {some}"] = None
-        return found
+                self._topic_troubles[f"topic {name}: no leader for partitions {some}"] = name
+        return found | dict.fromkeys(self._topic_troubles)
 
     def _look_for_silence(self) -> float | None:
         """The start of the time in which no broker has answered.

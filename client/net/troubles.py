@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 FIRST_S = 1.0
 """A problem that is shorter is not reported: a broker may be restarting, or a topic may just be being created."""
 _NEXT_S = (10.0, 30.0)
 _EVERY_S = 30.0
+_NEVER_AGAIN = 1_000_000
+"""A number of reports after which the next one would be due after a year."""
 
 
 class Report(NamedTuple):
@@ -23,8 +25,11 @@ class Troubles:
         self._since: dict[str, float] = {}
         self._reported: dict[str, int] = {}
 
-    def look(self, now: float, present: Mapping[str, float | None]) -> list[Report]:
-        """The problems to report now. ``present`` has the start of each problem; None: this is the start."""
+    def look(self, now: float, present: Mapping[str, float | None], once: Collection[str] = ()) -> list[Report]:
+        """The problems to report now. ``present`` has the start of each problem; None: this is the start.
+
+        Those in ``once`` are reported once.
+        """
         for subject, since in present.items():
             if since is None:
                 self._since.setdefault(subject, now)
@@ -37,7 +42,7 @@ class Troubles:
             if lasted >= _due_after(reported):
                 while lasted >= _due_after(reported):
                     reported += 1
-                self._reported[subject] = reported
+                self._reported[subject] = _NEVER_AGAIN if subject in once else reported
                 due.append(Report(subject, lasted))
         return due
 

@@ -28,7 +28,7 @@ from anabranch.protocol.generated.describe_configs import (
 )
 from anabranch.protocol.types import TopicPartition as Partition
 from anabranch.zk_schemas.config_def import ConfigError
-from tests.unit.client.fake_broker import FakeBroker
+from tests.unit.client.fake_broker import FakeBroker, PartitionLog
 from tests.unit.client.resized_broker import PARENT, Coordinated
 
 
@@ -384,6 +384,27 @@ def test_an_asynchronous_commit_leaves_out_partitions_that_were_revoked_before_i
     monkeypatch.setattr(consumer._client, "commit", commit)
     anyio.run(check)
     assert committed == [{kept: OffsetAndMetadata(5)}]
+
+
+@pytest.mark.parametrize("how", ["subscribe", "assign"])
+def test_a_topic_that_does_not_exist_is_one_message_until_it_exists(broker: FakeBroker, how: str) -> None:
+    with Consumer({"bootstrap.servers": broker.address, "auto.offset.reset": "earliest"}) as consumer:
+        if how == "subscribe":
+            consumer.subscribe(["nope", "neither"])
+        else:
+            consumer.assign([TopicPartition("nope", 0), TopicPartition("neither", 0)])
+        failed = consumer.consume(2, 60)
+        assert [(message.topic(), message.partition()) for message in failed] == [("neither", -1), ("nope", -1)]
+        errors = [message.error() for message in failed]
+        assert [error and error.code() for error in errors] == [KafkaError.UNKNOWN_TOPIC_OR_PART] * 2
+        assert errors[0] is not None and errors[0].str().endswith("topic neither does not exist")
+        assert consumer.poll(0.3) is None
+        broker.logs[Partition("nope", 0)] = PartitionLog()
+        broker.topics["nope"] = 1
+        with Producer({"bootstrap.servers": broker.address}) as producer:
+            producer.produce("nope", b"v")
+        message = consumer.poll(60)
+        assert message is not None and (message.error(), message.value()) == (None, b"v")
 
 
 def test_a_record_that_was_given_up_has_an_error(broker: FakeBroker) -> None:

@@ -58,8 +58,8 @@ class Brokers:
 
 
 @asynccontextmanager
-async def metadata_of(brokers: Brokers) -> AsyncIterator[Metadata]:
-    metadata = metadata_over(brokers)
+async def metadata_of(brokers: Brokers, topic_idle_ms: float = float("inf")) -> AsyncIterator[Metadata]:
+    metadata = metadata_over(brokers, topic_idle_ms=topic_idle_ms)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(metadata.run)
         metadata.want("t")
@@ -169,6 +169,27 @@ async def test_a_topic_that_does_not_exist_is_logged(
         await trio.sleep(2)  # virtual time: autojump_clock
         (end,) = warnings(caplog)[1:]
         assert re.fullmatch(r"this problem is over after [2-5] s: topic t does not exist", end)
+
+
+async def test_a_producer_logs_a_topic_that_does_not_exist_once_and_again_after_it_existed(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers = Brokers()
+    absent = MetadataResponseTopic(name="t", error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    brokers.answer = MetadataResponse(brokers=[BROKER], topics=[absent])
+    async with metadata_of(brokers, topic_idle_ms=300_000) as metadata:
+        await trio.sleep(120)  # virtual time: autojump_clock
+        assert warnings(caplog) == ["topic t does not exist, for 1 s now"]
+        brokers.answer = MetadataResponse(brokers=[BROKER], topics=[MetadataResponseTopic(name="t")])
+        await trio.sleep(5)  # virtual time: autojump_clock
+        (end,) = warnings(caplog)[1:]
+        assert re.fullmatch(r"this problem is over after 12\d s: topic t does not exist", end)
+        brokers.answer = MetadataResponse(brokers=[BROKER], topics=[absent])
+        metadata.request_update()
+        await trio.sleep(120)  # virtual time: autojump_clock
+        assert warnings(caplog)[2:] == ["topic t does not exist, for 1 s now"]
+        await trio.sleep(300)  # virtual time: autojump_clock
+    assert len(warnings(caplog)) == 3  # the topic is idle: it is not asked for, and not known to exist
 
 
 async def test_the_error_of_a_late_record_names_the_last_refusal(caplog: pytest.LogCaptureFixture) -> None:

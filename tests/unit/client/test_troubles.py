@@ -12,6 +12,18 @@ def test_a_lasting_problem_is_reported_soon_and_repeatedly() -> None:
     assert FIRST_S < 2
 
 
+def test_a_problem_may_be_reported_once_until_it_is_over() -> None:
+    troubles = Troubles()
+    present: dict[str, float | None] = {"a": None, "b": None}
+    reported = [[each.subject for each in troubles.look(float(now), present, {"a"})] for now in range(95)]
+    assert [now for now in range(95) if "a" in reported[now]] == [1]
+    assert [now for now in range(95) if "b" in reported[now]] == [1, 10, 30, 60, 90]
+    assert troubles.next_at() == 120
+    troubles.end(95.0, ["b"])
+    troubles.look(96.0, present, {"a"})
+    assert troubles.look(97.0, present, {"a"}) == [Report("a", 1.0)]
+
+
 def test_the_next_check_is_when_a_report_is_due() -> None:
     troubles = Troubles()
     assert troubles.next_at() == float("inf")
