@@ -20,6 +20,7 @@ from anabranch.protocol.generated.update_metadata import (
 from anabranch.protocol.sentinels import (
     LEADER_DURING_DELETE,
     NO_COUNT,
+    NO_EPOCH,
     NO_INCARNATION,
     NO_LAYOUT_VERSION,
     NO_LEADER,
@@ -32,6 +33,8 @@ from anabranch.zk_schemas.broker_registration import Endpoint
 
 PARTITIONS_AT_ONCE = 256
 """The number of partitions that are updated or described in one step."""
+DELETED_TOPICS = 10_000
+"""The number of deleted topics whose leader epochs are remembered."""
 
 
 @dataclass(slots=True)
@@ -78,6 +81,8 @@ class TopicInfo:
     """Whether producers are made to refresh metadata, because every live broker knows the announced count."""
     removed: set[int] = field(default_factory=set)
     """Numbers of partitions that existed and were merged away."""
+    removed_leader_epoch: int = NO_EPOCH
+    """The highest leader epoch of a removed partition; -1 if none was removed."""
 
     def remove(self, index: int, incarnation: int) -> int:
         """Drop a partition unless it was created again since; returns the removed incarnation, -1 if unknown."""
@@ -86,6 +91,8 @@ class TopicInfo:
             return incarnation
         self.partitions.pop(index, None)
         self.removed.add(index)
+        if known is not None:
+            self.removed_leader_epoch = max(self.removed_leader_epoch, known.leader_epoch)
         return incarnation if known is None else known.incarnation
 
     def coming_leader(self, index: int) -> int:
@@ -122,6 +129,8 @@ class MetadataCache:
         self.topics: dict[str, TopicInfo] = {}
         self._names: dict[uuid.UUID, str] = {}
         self._created: dict[TopicPartition, Creation] = {}
+        self._deleted: dict[str, int] = {}
+        """The highest leader epoch of each deleted topic, as far as this broker knew it; the last one deleted last."""
         self.is_held: Callable[[str], bool] = lambda _topic: False
         """Whether a topic's configuration holds its stock consumers."""
         self.update_lock = trio.Lock()
@@ -177,6 +186,15 @@ class MetadataCache:
         info = self.topics.get(topic)
         found = None if info is None else info.partitions.get(partition)
         return NO_OFFSET if found is None else found.base_offset
+
+    def is_of_deleted_topic(self, key: TopicPartition, leader_epoch: int) -> bool:
+        """Whether the epoch belongs to an earlier, deleted topic of this name; False if this broker does not know.
+
+        The leader epochs of a topic begin above every epoch of deleted topics, unless those are exhausted.
+        """
+        present = self.partition(key)
+        deleted = self._deleted.get(key.topic, NO_EPOCH)
+        return present is not None and NO_EPOCH < leader_epoch <= deleted < present.leader_epoch
 
     def partition_count(self, topic: str) -> int | None:
         """Number of partitions of a topic, None when it does not exist."""
@@ -263,7 +281,9 @@ class MetadataCache:
             for index in [index for index in topic.partitions if index not in named]:
                 removed[TopicPartition(name, index)] = topic.remove(index, topic.partitions[index].incarnation)
             if 0 <= topic.incarnation < state.topic_incarnation:
+                self._note_deleted(name, topic)
                 topic.removed.clear()  # the removed partitions belonged to another topic
+                topic.removed_leader_epoch = NO_EPOCH
         if topic is None:
             topic = TopicInfo()
         if state.topic_id != ZERO_UUID:
@@ -300,5 +320,13 @@ class MetadataCache:
         else:
             for index in sorted(topic.removed):
                 removed.setdefault(TopicPartition(name, index), -1)
+            self._note_deleted(name, topic)
             self.topics.pop(name, None)
             self._names.pop(topic.topic_id, None)
+
+    def _note_deleted(self, name: str, topic: TopicInfo) -> None:
+        epochs = (partition.leader_epoch for partition in topic.partitions.values())
+        highest = max((topic.removed_leader_epoch, self._deleted.pop(name, NO_EPOCH), *epochs))
+        self._deleted[name] = highest
+        if len(self._deleted) > DELETED_TOPICS:
+            del self._deleted[next(iter(self._deleted))]

@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.errors import KafkaError
+from anabranch.protocol.types import TopicPartition
 
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
 """The key and the value of a record in the offsets topic. If the value is None, the record is a tombstone."""
@@ -82,6 +83,10 @@ class Topics(Protocol):
 
     def base_offset(self, topic: str, partition: int) -> int:
         """The first offset of a partition that was removed and created again; -1 for others, or if unknown."""
+        ...
+
+    def is_of_deleted_topic(self, key: TopicPartition, leader_epoch: int) -> bool:
+        """Whether the epoch belongs to an earlier, deleted topic of this name; False if this broker does not know."""
         ...
 
     def partition_count(self, topic: str) -> int | None:

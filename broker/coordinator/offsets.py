@@ -11,6 +11,9 @@ returned instead. A commit for a later, unknown incarnation is refused with a re
 metadata has that incarnation. If a forged incarnation were stored, every later commit would be refused as a commit for
 an earlier incarnation.
 
+A stock consumer that reads a topic while it is deleted and created again still commits its positions in the deleted
+topic. Their leader epochs show that: they are below those of the present topic. Such an offset is not stored.
+
 Transactional commits are not supported. If they were, the offsets of an open transaction would count as pending here.
 """
 
@@ -68,8 +71,8 @@ Checked: TypeAlias = list[tuple[str, list[tuple[int, ErrorCode]]]]
 def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, topics: Topics) -> None:
     """Write the offsets and answer once they are committed; each partition has an error of its own.
 
-    A stock consumer commits offsets of partitions that were merged away, until it rebalances. Such a commit is
-    acknowledged but not stored: if it were refused, aiokafka would not rebalance.
+    A stock consumer commits offsets of partitions that were merged away, or of a deleted topic, until it rebalances.
+    Such a commit is acknowledged but not stored: if it were refused, aiokafka would not rebalance.
     """
     group, error = committing_group(turn, request)
     if error is not ErrorCode.NONE or group is None:
@@ -85,7 +88,10 @@ def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, topic
             tp = TopicPartition(topic.name, partition.partition_index)
             known = _newest_incarnation(turn.shard, group, tp, topics.incarnation)
             error = _check_partition(turn, topic.name, partition, topics, known)
-            if error is ErrorCode.NONE and topics.contains(*tp):
+            is_foreign = _is_of_deleted_topic(tp, partition, topics)
+            if is_foreign and request.generation_id < 0:
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if error is ErrorCode.NONE and topics.contains(*tp) and not is_foreign:
                 committed = _committed(turn, request, partition, known, _newest_commit(turn.shard, group, tp))
                 accepted.append(OffsetRecord(group.group_id, tp, committed))
                 partitions.append(tp)
@@ -158,6 +164,11 @@ def _newest_commit(shard: Shard, group: Group, tp: TopicPartition) -> OffsetAndM
     """The group's last commit for the partition, in flight or in the log."""
     pending = group.pending_commits.get(tp)
     return pending[-1] if pending else shard.durable.offsets_of(group.group_id).get(tp)
+
+
+def _is_of_deleted_topic(tp: TopicPartition, partition: OffsetCommitRequestPartition, topics: Topics) -> bool:
+    is_stock = partition.incarnation == NO_INCARNATION
+    return is_stock and topics.is_of_deleted_topic(tp, partition.committed_leader_epoch)
 
 
 def _check_partition(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import uuid
 
+import pytest
+
+from anabranch.broker import metadata_cache
 from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.protocol.generated.update_metadata import (
     UpdateMetadataPartitionState,
@@ -147,3 +150,56 @@ def test_a_topic_that_was_created_anew_has_no_merged_partitions() -> None:
     assert deliver(3, 19, 20) == {TopicPartition("t", 1): 12}
     assert not cache.goes_on("t", 1)
     assert cache.topics["t"].incarnation == 19
+
+
+def a_topic(topic: int, *epochs: int, leader: int = 1) -> UpdateMetadataRequest:
+    """``topic``: the topic's id and incarnation. ``epochs``: the leader epochs of its partitions."""
+    states = [
+        UpdateMetadataPartitionState(partition_index=p, leader=leader, leader_epoch=epoch, incarnation=topic)
+        for p, epoch in enumerate(epochs)
+    ]
+    described = UpdateMetadataTopicState(
+        topic_name="t", topic_id=uuid.UUID(int=topic), topic_incarnation=topic, partition_states=states
+    )
+    return UpdateMetadataRequest(topic_states=[described])
+
+
+@pytest.mark.parametrize("was_told", [True, False])
+def test_leader_epochs_of_a_deleted_topic_are_told_from_those_of_the_present_one(was_told: bool) -> None:
+    cache = MetadataCache()
+    cache.update(a_topic(1, 2, 4))
+    assert not cache.is_of_deleted_topic(T0, 2)
+    if was_told:
+        cache.update(a_topic(1, 2, 4, leader=LEADER_DURING_DELETE))
+    assert not cache.is_of_deleted_topic(T0, 2)
+    cache.update(a_topic(9, 5))
+    assert [cache.is_of_deleted_topic(T0, epoch) for epoch in (-1, 0, 4, 5, 6)] == [False, True, True, False, False]
+    assert not cache.is_of_deleted_topic(TopicPartition("t", 1), 4), "there is no such partition"
+
+
+def test_leader_epochs_that_do_not_begin_above_those_of_the_deleted_topic_tell_nothing() -> None:
+    cache = MetadataCache()
+    cache.update(a_topic(1, 4))
+    cache.update(a_topic(9, 4))
+    assert not cache.is_of_deleted_topic(T0, 4) and not cache.is_of_deleted_topic(T0, 3)
+
+
+def test_leader_epochs_of_a_merged_partition_count_for_its_topic_once_it_is_deleted() -> None:
+    cache = MetadataCache()
+    cache.update(a_topic(1, 2, 4))
+    cache.update(a_topic(1, 2))
+    merged = UpdateMetadataPartitionState(partition_index=1, leader=LEADER_DURING_DELETE, incarnation=1)
+    cache.update(
+        UpdateMetadataRequest(topic_states=[UpdateMetadataTopicState(topic_name="t", partition_states=[merged])])
+    )
+    assert not cache.is_of_deleted_topic(T0, 2)
+    cache.update(a_topic(9, 5))
+    assert cache.is_of_deleted_topic(T0, 4)
+
+
+def test_only_the_last_deleted_topics_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_cache, "DELETED_TOPICS", 0)
+    cache = MetadataCache()
+    cache.update(a_topic(1, 4))
+    cache.update(a_topic(9, 5))
+    assert not cache.is_of_deleted_topic(T0, 4)

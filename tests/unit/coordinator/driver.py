@@ -85,6 +85,7 @@ class Driver:
     merged: frozenset[tuple[str, int]] = frozenset()
     incarnations: dict[tuple[str, int], int] = field(default_factory=dict)
     bases: dict[tuple[str, int], int] = field(default_factory=dict)
+    deleted_epoch: int = -1
     ids: int = 0
     tokens: int = 0
 
@@ -357,6 +358,7 @@ class Driver:
         topics = EveryTopic()
         topics.missing, topics.merged = set(self.missing_topics), set(self.merged)
         topics.incarnations, topics.bases = self.incarnations, self.bases
+        topics.deleted_epoch = self.deleted_epoch
         return topics
 
     def incarnation_of(self, topic: str, partition: int) -> int:

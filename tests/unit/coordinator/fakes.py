@@ -11,6 +11,7 @@ from anabranch.broker.coordinator.broker_services import KeyValue
 from anabranch.broker.coordinator.outcome import is_committed
 from anabranch.broker.deferred import Deferred
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.protocol.types import TopicPartition
 
 WALL_START_MS = 1_600_000_000_000
 
@@ -107,6 +108,7 @@ class EveryTopic:
         self.merged: set[tuple[str, int]] = set()
         self.incarnations: dict[tuple[str, int], int] = {}
         self.bases: dict[tuple[str, int], int] = {}
+        self.deleted_epoch = -1
         self.offsets_partitions = offsets_partitions
         self.held: set[str] = set()
         self.resized: set[str] = set()
@@ -131,6 +133,9 @@ class EveryTopic:
 
     def base_offset(self, topic: str, partition: int) -> int:
         return self.bases.get((topic, partition), -1)
+
+    def is_of_deleted_topic(self, key: TopicPartition, leader_epoch: int) -> bool:
+        return 0 <= leader_epoch <= self.deleted_epoch
 
     def partition_count(self, topic: str) -> int | None:
         return self.offsets_partitions

@@ -71,6 +71,22 @@ def test_hole_29_a_stock_consumers_commit_to_a_merged_partition_gets_no_error() 
     assert driver.commit_error(ours) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_a_stock_consumers_commit_to_a_deleted_topic_is_not_stored_for_the_present_topic() -> None:
+    driver = Driver(deleted_epoch=4)
+    (member,) = driver.stable_group("a")
+    late = driver.commit({T0: 67}, member, 1, leader_epoch=4)
+    assert driver.commit_error(late) == ErrorCode.NONE
+    assert found(driver) == []
+    driver.commit({T0: 6}, member, 1, leader_epoch=5)
+    assert found(driver) == [(6, -1)]
+
+
+def test_an_offset_of_a_deleted_topic_that_no_member_commits_is_refused() -> None:
+    driver = Driver(deleted_epoch=4)
+    assert driver.commit_error(driver.commit({T0: 67}, leader_epoch=4)) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert driver.commit_error(driver.commit({T0: 67})) == ErrorCode.NONE, "without a leader epoch"
+
+
 @pytest.mark.parametrize("settled", [True, False])
 def test_hole_20_a_late_commit_is_refused_before_the_broker_knows_the_later_incarnation(settled: bool) -> None:
     """The group's previous coordinator knew the later incarnation.
