@@ -15,8 +15,8 @@ from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 INTRODUCTION = """# Configuration
-Written by `make gen` from the tables in `zk_schemas/topic_keys.py`, `zk_schemas/broker_keys.py`,
-`zk_schemas/controller_keys.py` and `client/config.py`.
+Written by `make gen` from the tables in `zk_schemas/topic_keys.py`, `zk_schemas/process_keys.py`,
+`zk_schemas/broker_keys.py`, `zk_schemas/controller_keys.py` and `client/config.py`.
 
 A broker or controller reads its keys in this order; the last value counts:
 

@@ -145,7 +145,7 @@ def _check_configured_broker(properties: str | None, where: str, settings: Seque
     for listener in config.listeners:
         host = _LOOPBACK if listener.host in _ANY else listener.host
         failures |= dict.fromkeys(check_broker(host, listener.port, config.broker_id))
-    return list(failures | dict.fromkeys(_check_listener(config.values["metrics.listener"])))
+    return list(failures | dict.fromkeys(_check_listener(config.values.metrics_listener)))
 
 
 def _check_configured_controller(properties: str | None, where: str, settings: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from anabranch.broker.log.log_manager import LogDirError
 from anabranch.broker.process import run
 from anabranch.runtime.env import ZkError
 from anabranch.runtime.real_trio import real_env
-from anabranch.runtime.server_program import ServerProgram, Settings
+from anabranch.runtime.server_program import ServerProgram
 from anabranch.runtime.zk_kazoo import KazooZk
 from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
 from anabranch.zk_schemas.features import IncompatibleFeaturesError
@@ -23,21 +23,8 @@ def _parse(given: Mapping[str, str]) -> BrokerConfig:
     return BrokerConfig.from_given(given, socket.gethostname())
 
 
-def _settings(config: BrokerConfig) -> Settings:
-    values = config.values
-    return Settings(
-        logging_levels=values["logging.levels"],
-        logging_format=values["logging.format"],
-        zookeeper_connect=values["zookeeper.connect"],
-        zookeeper_session_timeout_ms=values["zookeeper.session.timeout.ms"],
-        zookeeper_connection_timeout_ms=values["zookeeper.connection.timeout.ms"],
-        jute_maxbuffer=values["jute.maxbuffer"],
-        socket_keepalive_timeout_ms=values["socket.keepalive.timeout.ms"],
-    )
-
-
 async def _run(config: BrokerConfig, zk: KazooZk) -> None:
-    env = real_env(zk=zk, keep_alive_s=config.values["socket.keepalive.timeout.ms"] / 1000)
+    env = real_env(zk=zk, keep_alive_s=config.values.socket_keepalive_timeout_ms / 1000)
     await run(config, env, zk_latency=zk.latency_ms)
 
 
@@ -46,7 +33,7 @@ PROGRAM = ServerProgram(
     table=BROKER_CONFIGS,
     acting=for_broker,
     parse=_parse,
-    settings=_settings,
+    values=lambda config: config.values,
     run=_run,
     failures=(LogDirError, DuplicateBrokerError, IncompatibleFeaturesError, ZkError, OSError),
 )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from anabranch.protocol.addresses import split_address
 from anabranch.protocol.message_limits import RequestLimits
-from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
-from anabranch.zk_schemas.broker_registration import PLAINTEXT, VersionRange
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS, BrokerKeys
+from anabranch.zk_schemas.broker_registration import PLAINTEXT
 from anabranch.zk_schemas.config_def import ConfigError
-from anabranch.zk_schemas.features import supported_by
 
 
 class ListenerAddress(NamedTuple):
@@ -26,7 +25,7 @@ class ListenerAddress(NamedTuple):
 class BrokerConfig:
     """A broker's configuration at its start. ``values`` has every key; ``given`` has the set keys, as text."""
 
-    values: Mapping[str, Any]
+    values: BrokerKeys
     given: Mapping[str, str]
     listeners: tuple[ListenerAddress, ...]
     advertised: Mapping[str, ListenerAddress]
@@ -38,26 +37,12 @@ class BrokerConfig:
 
     @property
     def broker_id(self) -> int:
-        return int(self.values["broker.id"])
-
-    @property
-    def supported_features(self) -> Mapping[str, VersionRange]:
-        """The feature levels that this broker takes part in."""
-        return supported_by(self.values["supported.features"])
+        return self.values.broker_id
 
     @property
     def request_limits(self) -> RequestLimits:
         """The sizes of a request, before it is decoded."""
-        values = self.values
-        return RequestLimits(
-            max_bytes=values["socket.request.max.bytes"],
-            max_small_bytes=values["small.request.max.bytes"],
-            max_admin_bytes=values["admin.request.max.bytes"],
-            max_elements=values["request.max.elements"],
-            max_admin_elements=values["admin.request.max.elements"],
-            max_controller_elements=values["controller.request.max.elements"],
-            max_decoded_bytes=values["decoded.requests.max.bytes"],
-        )
+        return self.values.request_limits._replace(max_controller_elements=self.values.controller_request_max_elements)
 
     @classmethod
     def from_given(cls, given: Mapping[str, str], host_name: str = "localhost") -> BrokerConfig:
@@ -65,16 +50,16 @@ class BrokerConfig:
 
         Raises ``ConfigError``.
         """
-        values = BROKER_CONFIGS.parse(given)
-        protocols = _security_protocols(values["listener.security.protocol.map"])
-        listeners = _addresses("listeners", values["listeners"], protocols)
-        advertised = _advertised(values["advertised.listeners"] or values["listeners"], protocols, host_name)
+        values = BrokerKeys.of(BROKER_CONFIGS.parse(given))
+        protocols = _security_protocols(values.listener_security_protocol_map)
+        listeners = _addresses("listeners", values.listeners, protocols)
+        advertised = _advertised(values.advertised_listeners or values.listeners, protocols, host_name)
         if unknown := sorted(advertised.keys() - {entry.name for entry in listeners}):
             raise ConfigError("advertised.listeners", f"listener {unknown[0]} is not in listeners")
-        inter_broker = values["inter.broker.listener.name"] or listeners[0].name
+        inter_broker = values.inter_broker_listener_name or listeners[0].name
         if inter_broker not in advertised:
             raise ConfigError("inter.broker.listener.name", f"{inter_broker} is not an advertised listener")
-        log_dirs = tuple(values["log.dirs"] or [values["log.dir"]])
+        log_dirs = tuple(values.log_dirs or [values.log_dir])
         if repeated := [path for path in log_dirs if log_dirs.count(path) > 1]:
             raise ConfigError("log.dirs", f"directory {repeated[0]} is named twice")
         return cls(values, dict(given), listeners, advertised, protocols, inter_broker, log_dirs, host_name)
@@ -84,7 +69,7 @@ class BrokerConfig:
 
         The listeners' names stay the same: only their addresses may change while the broker runs.
         """
-        if not entries or entries == self.values["advertised.listeners"]:
+        if not entries or entries == self.values.advertised_listeners:
             return self.advertised
         found = _advertised(entries, self.security_protocols, self.host_name)
         if found.keys() != self.advertised.keys():

@@ -20,7 +20,7 @@ from anabranch.broker.replication.layout_admission import DeliveryRules, StockCo
 from anabranch.ordered_resize.marked import Marked
 from anabranch.runtime.env import NoNodeError, SessionState, ZkConnectionError, ZkError, ZkSessionExpiredError, ZkStore
 from anabranch.zk_schemas import paths
-from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS, BrokerKeys
 from anabranch.zk_schemas.config import ConfigChange, ConfigZnode
 from anabranch.zk_schemas.config_def import ConfigDef, ConfigError, UpdateMode
 from anabranch.zk_schemas.topic_keys import TOPIC_CONFIGS, topic_defaults
@@ -55,8 +55,8 @@ class DynamicConfig:
         self._wake = trio.Event()
         self._seen = ""
         self._reload = False
-        self.values: Mapping[str, Any] = config.values
-        self._topic_defaults = topic_defaults(config.values)
+        self.values: BrokerKeys = config.values
+        self._topic_defaults = topic_defaults(config.values.by_key())
         self._unapplied: set[str] = set()
         """Topics whose overrides were read and differ from the overrides in force."""
         self._all_unapplied = False
@@ -82,7 +82,7 @@ class DynamicConfig:
         return {**self._topic_defaults, **_usable(given, TOPIC_CONFIGS, "topic")}
 
     def log_config(self, topic: str) -> LogConfig:
-        return LogConfig.from_values(self.topic_values(topic))
+        return LogConfig.of(self.topic_values(topic))
 
     def min_insync_replicas(self, topic: str) -> int:
         return int(self.topic_value(topic, "min.insync.replicas"))
@@ -101,7 +101,7 @@ class DynamicConfig:
 
     @property
     def default_log_config(self) -> LogConfig:
-        return LogConfig.from_values(self._topic_defaults)
+        return LogConfig.of(self._topic_defaults)
 
     # ------------------------------------------------------------ reading
 
@@ -161,8 +161,9 @@ class DynamicConfig:
         self._default_overrides = await self._read(ConfigZnode.broker_path(None), _FOR_ALL_BROKERS)
         self._own_overrides = await self._read(ConfigZnode.broker_path(self._config.broker_id), _FOR_ONE_BROKER)
         before = self.values
-        self.values = {**self._config.values, **self._default_overrides, **self._own_overrides}
-        defaults = topic_defaults(self.values)
+        values = {**self._config.values.by_key(), **self._default_overrides, **self._own_overrides}
+        self.values = BrokerKeys.of(values)
+        defaults = topic_defaults(values)
         self._all_unapplied |= defaults != self._topic_defaults
         self._topic_defaults = defaults
         if self.values != before:

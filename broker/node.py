@@ -73,7 +73,7 @@ class Node:
         self.advertised: list[ApiVersion] = []
         self.on_values_changed: list[Callable[[], None]] = []
         """Called when ``dynamic.values`` changed."""
-        self.flushes_on_ack = config.values["log.flush"] == "ack"
+        self.flushes_on_ack = config.values.log_flush == "ack"
         self.metadata = MetadataCache()
         self.state_change_lock = trio.Lock()
         """Held while a LeaderAndIsr or StopReplica is applied, also while its configuration is read."""
@@ -84,9 +84,9 @@ class Node:
         self.timestamp_refusals = TimestampRefusals(env.clock)
         self.decoded_requests = DecodedRequests(config.request_limits)
         values = config.values
-        self.request_memory = MemoryBudget(values["queued.max.request.bytes"])
+        self.request_memory = MemoryBudget(values.queued_max_request_bytes)
         self.stock_producers = StockProducers(
-            env.clock, values["ordered.delivery.stock.producers.silence.ms"] / 1000, self.metadata
+            env.clock, values.ordered_delivery_stock_producers_silence_ms / 1000, self.metadata
         )
         self.purgatory = Purgatory(env.clock, self.background)
         self.logs = LogManager(self._log_manager_config(), env, self.background)
@@ -96,17 +96,17 @@ class Node:
         """The addresses of leaders in LeaderAndIsr requests, used until UpdateMetadata has these addresses."""
         self.isr_changes = IsrChanges(config.broker_id, lambda: self.link.broker_epoch, self._ask_for_isr)
         self.leader_throttle = self._throttle(
-            "leader.replication.throttled.rate", "leader.replication.throttled.replicas"
+            lambda: dynamic.values.leader_replication_throttled_rate, "leader.replication.throttled.replicas"
         )
         self.follower_throttle = self._throttle(
-            "follower.replication.throttled.rate", "follower.replication.throttled.replicas"
+            lambda: dynamic.values.follower_replication_throttled_rate, "follower.replication.throttled.replicas"
         )
         self.follower_throttle.on_used = self._note_replicated
         self.replicas = self._new_replica_manager()
         self.groups = self._new_coordinator()
         self.fetch_sessions = FetchSessionCache(
-            config.values["max.incremental.fetch.session.cache.slots"],
-            config.values["max.incremental.fetch.session.cache.partitions"],
+            config.values.max_incremental_fetch_session_cache_slots,
+            config.values.max_incremental_fetch_session_cache_partitions,
             env.clock,
             env.rng,
             self.purgatory,
@@ -149,7 +149,7 @@ class Node:
     def _new_coordinator(self) -> GroupCoordinator:
         values, env = self.config.values, self.env
         groups = GroupCoordinator(
-            GroupConfig.from_values(values),
+            GroupConfig.of(values),
             env.clock,
             env.rng,
             ReplicatedOffsetsLog(self.replicas, self.purgatory, env.clock, values),
@@ -164,7 +164,7 @@ class Node:
         config, env = self.config, self.env
         services = SharedServices(
             env.clock,
-            config.values["replica.lag.time.max.ms"] / 1000,
+            config.values.replica_lag_time_max_ms / 1000,
             self.flushes_on_ack,
             self.metadata,
             self.isr_changes,
@@ -172,7 +172,7 @@ class Node:
             self.link.log_dir_failures.report,
         )
         fetchers = FetcherPerLeader(
-            FetcherConfig.from_values(config.values),
+            FetcherConfig.of(config.values),
             env.clock,
             env.network,
             self.nursery,
@@ -186,18 +186,18 @@ class Node:
         )
 
     def _new_retention_holds(self) -> RetentionHolds:
-        lease_ms = self.config.values["ordered.delivery.retention.waits.lease.ms"]
+        lease_ms = self.config.values.ordered_delivery_retention_waits_lease_ms
         holds = RetentionHolds(self.replicas.hosted, self.env.clock, lease_ms, self.metrics)
         self.logs.maintenance.held_from, self.logs.maintenance.on_expired = holds.held_from, holds.expired
         self.metrics.labelled_gauges += held_gauges(holds, self.logs.logs)
         return holds
 
-    def _throttle(self, rate_key: str, replicas_key: str) -> ReplicationQuota:
+    def _throttle(self, rate: Callable[[], int], replicas_key: str) -> ReplicationQuota:
         dynamic = self.dynamic
         return ReplicationQuota(
             self.config.broker_id,
             self.env.clock,
-            lambda: int(dynamic.values[rate_key]),
+            rate,
             lambda topic: dynamic.topic_value(topic, replicas_key),
         )
 
@@ -209,7 +209,7 @@ class Node:
         return self.leader_addresses.get(broker_id) if endpoint is None else (endpoint.host, endpoint.port)
 
     async def _ask_for_isr(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        timeout_s = self.config.values["request.timeout.ms"] / 1000
+        timeout_s = self.config.values.request_timeout_ms / 1000
         response: AlterPartitionResponse = await self.link.controller.request(
             request,
             ALTER_PARTITION_VERSION,
@@ -281,7 +281,7 @@ class Node:
         return await self.link.lineages.first_kept_epoch(key) if self.is_ordered(key.topic) else EVERY_EPOCH
 
     def _log_manager_config(self) -> LogManagerConfig:
-        return LogManagerConfig.from_values(
+        return LogManagerConfig.of(
             self.dynamic.values,
             broker_id=self.config.broker_id,
             cluster_id=self.cluster_id,

@@ -91,13 +91,13 @@ async def _serve(
         node.nursery.start_soon(node.background.keep, "isr-changes", node.isr_changes.run)
         node.nursery.start_soon(node.background.keep, "log-dir-failures", node.link.log_dir_failures.run)
         # A replica that falls behind leaves the ISR within one and a half times the allowed lag.
-        node.nursery.start_soon(node.replicas.watch_lag, node.config.values["replica.lag.time.max.ms"] / 2000)
+        node.nursery.start_soon(node.replicas.watch_lag, node.config.values.replica_lag_time_max_ms / 2000)
         registration = Registration(
             node.zk,
             node.config.broker_id,
             lambda: describe(node.config, server.advertised(), node.env.clock.now_ms()),
             node.link.features.load,
-            wait_s=2 * node.config.values["zookeeper.session.timeout.ms"] / 1000,
+            wait_s=2 * node.config.values.zookeeper_session_timeout_ms / 1000,
         )
         node.link.registration = registration
         node.on_values_changed.append(registration.refresh)
@@ -128,7 +128,7 @@ async def _serve(
 
 async def _stop(node: Node, server: Server, registration: Registration) -> None:
     logger.info("broker.stopping", broker_id=node.config.broker_id)
-    if node.config.values["controlled.shutdown.enable"]:
+    if node.config.values.controlled_shutdown_enable:
         await hand_over(node, registration.epoch)
     server.close_listeners()
     node.groups.close()
@@ -141,9 +141,9 @@ async def hand_over(node: Node, broker_epoch: int) -> bool:
     """Ask the controller to move the leaders away (ControlledShutdown); returns whether it did."""
     values = node.config.values
     request = ControlledShutdownRequest(broker_id=node.config.broker_id, broker_epoch=broker_epoch)
-    backoff_s = values["controlled.shutdown.retry.backoff.ms"] / 1000
-    timeout_s = min(values["request.timeout.ms"] / 1000, backoff_s)
-    for attempt in range(1 + values["controlled.shutdown.max.retries"]):
+    backoff_s = values.controlled_shutdown_retry_backoff_ms / 1000
+    timeout_s = min(values.request_timeout_ms / 1000, backoff_s)
+    for attempt in range(1 + values.controlled_shutdown_max_retries):
         if attempt:
             await trio.sleep(backoff_s)
         if node.link.controller.address is None or (attempt and _nobody_can_take_over(node)):
@@ -181,7 +181,7 @@ async def read_cluster(config: BrokerConfig, env: Env, zk: ZkStore) -> tuple[str
     If the connection is lost meanwhile, the read is repeated until ``zookeeper.connection.timeout.ms`` is over
     (default: the session timeout); then raises ``ZkError``. The same key limits the wait for the first connection.
     """
-    limit_ms = config.values["zookeeper.connection.timeout.ms"] or config.values["zookeeper.session.timeout.ms"]
+    limit_ms = config.values.zookeeper_start_timeout_ms
     give_up = env.clock.monotonic() + limit_ms / 1000
     while True:
         try:
@@ -217,7 +217,7 @@ def describe(config: BrokerConfig, advertised: Mapping[str, ListenerAddress], no
     return BrokerRegistration(
         endpoints=[Endpoint(entry.name, entry.host, entry.port) for entry in advertised.values()],
         security_protocols={name: config.security_protocols[name] for name in advertised},
-        rack=config.values["broker.rack"],
-        features=dict(config.supported_features),
+        rack=config.values.broker_rack,
+        features=dict(config.values.features),
         timestamp_ms=now_ms,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from typing import Any
 
 import trio
 
@@ -28,6 +27,7 @@ from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
 from anabranch.runtime.turns import pause
+from anabranch.zk_schemas.broker_keys import BrokerKeys
 
 MAX_READ_BYTES = 1 << 20
 """The largest part of a log that is read at once, even if ``offsets.load.buffer.size`` is larger."""
@@ -38,7 +38,7 @@ NOOP_RECORD = encode(GroupRecord("", None))
 class ReplicatedOffsetsLog:
     """``OffsetsLog`` over the replica manager."""
 
-    def __init__(self, replicas: ReplicaManager, purgatory: Purgatory, clock: Clock, values: Any) -> None:
+    def __init__(self, replicas: ReplicaManager, purgatory: Purgatory, clock: Clock, values: BrokerKeys) -> None:
         self._replicas = replicas
         self._purgatory = purgatory
         self._clock = clock
@@ -80,7 +80,7 @@ class ReplicatedOffsetsLog:
         return fate
 
     def _build(self, records: Sequence[KeyValue]) -> bytearray:
-        builder = BatchBuilder(CompressionType(self._values["offsets.topic.compression.codec"]), 2**31 - 1)
+        builder = BatchBuilder(CompressionType(self._values.offsets_topic_compression_codec), 2**31 - 1)
         now_ms = self._clock.now_ms()
         for key, value in records:
             builder.append(key, value, (), now_ms)
@@ -116,7 +116,7 @@ class ReplicatedOffsetsLog:
         end_offset = log.log_end_offset
         offset = log.log_start_offset
         work = TimeSlice(self._clock)
-        max_bytes = min(MAX_READ_BYTES, self._values["offsets.load.buffer.size"])
+        max_bytes = min(MAX_READ_BYTES, self._values.offsets_load_buffer_size)
         while offset < end_offset:
             data = await load_records(log, offset, max_bytes)
             if not data:

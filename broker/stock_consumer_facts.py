@@ -62,7 +62,7 @@ class ConsumerHolds:
         self._replicas = replicas
         self._lineages = lineages
         self._metrics = metrics
-        self._lease_s: float = config.values["stock.consumer.lease.ms"] / 1000
+        self._lease_s: float = config.values.stock_consumer_lease_ms / 1000
         self._reader = progress_reader(env, metadata, config, "holds", self._lease_s / ROUNDS_PER_LEASE)
         self._wake = trio.Event()
         self._starts_asked_at: dict[str, float] = {}

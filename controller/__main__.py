@@ -9,23 +9,11 @@ from anabranch.controller.config import ControllerConfig
 from anabranch.controller.process import run
 from anabranch.runtime.env import ZkError
 from anabranch.runtime.real_trio import real_env
-from anabranch.runtime.server_program import ServerProgram, Settings
+from anabranch.runtime.server_program import ServerProgram
 from anabranch.runtime.zk_kazoo import KazooZk
 from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS
 from anabranch.zk_schemas.features import IncompatibleFeaturesError
 from anabranch.zk_schemas.static_keys import for_controller
-
-
-def _settings(config: ControllerConfig) -> Settings:
-    return Settings(
-        logging_levels=config.logging_levels,
-        logging_format=config.logging_format,
-        zookeeper_connect=config.zookeeper_connect,
-        zookeeper_session_timeout_ms=config.zookeeper_session_timeout_ms,
-        zookeeper_connection_timeout_ms=config.zookeeper_connection_timeout_ms,
-        jute_maxbuffer=config.jute_maxbuffer,
-        socket_keepalive_timeout_ms=config.socket_keepalive_timeout_ms,
-    )
 
 
 async def _run(config: ControllerConfig, zk: KazooZk) -> None:
@@ -38,7 +26,7 @@ PROGRAM = ServerProgram(
     table=CONTROLLER_CONFIGS,
     acting=for_controller,
     parse=ControllerConfig.parse,
-    settings=_settings,
+    values=lambda config: config,
     run=_run,
     failures=(ZkError, OSError, IncompatibleFeaturesError),
 )

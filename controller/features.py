@@ -79,7 +79,7 @@ def _take(context: Context, found: Znode | None) -> None:
         image.features_problem = str(error)
         logger.error("features.malformed", error=str(error))
         return
-    check_supported(context.config.supported_features, image.features)
+    check_supported(context.config.features, image.features)
 
 
 def check_supported(supported: Mapping[str, VersionRange], finalized: Features) -> None:
@@ -105,7 +105,7 @@ def decide_settled(image: ClusterImage, config: ControllerConfig, brokers: Locke
     ranges = [broker.registration.features for broker in brokers.live.values()]
     if image.features_epoch >= 0:
         return becoming(image, with_risen_minimums(image.features, ranges), brokers)
-    features = for_new_cluster(config.supported_features)
+    features = for_new_cluster(config.features)
     if image.topics or image.malformed or any(misfits(own, features) for own in ranges):
         features = Features(FeaturesStatus.DISABLED)
     return becoming(image, features, brokers)

@@ -19,6 +19,7 @@ from anabranch.controller.state_metrics import ImageMetrics
 from anabranch.controller.store import ControllerMovedError
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env, NoNodeError, SessionState, ZkConnectionError, ZkSessionExpiredError, ZkStore
+from anabranch.runtime.http_limits import HttpLimits
 from anabranch.runtime.metrics import Gauge, Histogram, ShownTopics
 from anabranch.runtime.observed import Observed
 from anabranch.runtime.release import software_version
@@ -100,7 +101,7 @@ class _Process:
         metrics.sources.append(ImageMetrics(lambda: self.active, metrics, shown, most, now))
         observed = Observed("controller", config.controller_id, env, metrics, self.background, env.zk, zk_latency)
         observed.check_loop(config.health_loop_lag_ms / 1000)
-        await observed.listen(address, config.metrics_http)
+        await observed.listen(address, HttpLimits.of(config))
         nursery.start_soon(observed.run)
 
     def _vacancy(self) -> list[str]:
@@ -163,7 +164,7 @@ async def _check_features(config: ControllerConfig, zk: ZkStore) -> None:
         finalized = Features.decode(Features.PATH, (await zk.get(Features.PATH)).data)
     except (NoNodeError, MalformedZnodeError):
         return  # a term of office begins with reading ``/features`` again
-    features.check_supported(config.supported_features, finalized)
+    features.check_supported(config.features, finalized)
 
 
 async def _wait_for_session(zk: ZkStore) -> None:

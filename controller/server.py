@@ -71,7 +71,7 @@ class _Connection:
         self._stream = stream
         self._active = active
         self._controller_id = config.controller_id
-        self._supported = config.supported_features
+        self._supported = config.features
         self._max_idle_s = config.connections_max_idle_ms / 1000 if config.connections_max_idle_ms >= 0 else math.inf
         self._decoded = decoded
         self._frames = ServerConnection(decoded.limits, pool)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, NamedTuple, TextIO, TypeVar, cast
+from typing import Generic, TextIO, TypeVar, cast
 
 import structlog
 import trio
@@ -21,6 +21,7 @@ from anabranch.runtime.log_output import STDERR, LogOutput
 from anabranch.runtime.properties_file import read_properties
 from anabranch.runtime.zk_kazoo import KazooZk, open_zk
 from anabranch.zk_schemas.config_def import ConfigDef, ConfigError
+from anabranch.zk_schemas.process_keys import ProcessKeys
 from anabranch.zk_schemas.static_keys import gather
 
 EXIT_FAILED = 1
@@ -28,18 +29,6 @@ EXIT_BAD_CONFIG = 2
 
 Config = TypeVar("Config")
 logger = structlog.get_logger(__name__)
-
-
-class Settings(NamedTuple):
-    """The part of a server's configuration that this module uses; times are in milliseconds."""
-
-    logging_levels: Sequence[str]
-    logging_format: str
-    zookeeper_connect: str
-    zookeeper_session_timeout_ms: int
-    zookeeper_connection_timeout_ms: int
-    jute_maxbuffer: int
-    socket_keepalive_timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +44,7 @@ class ServerProgram(Generic[Config]):
     table: ConfigDef
     acting: Callable[[Mapping[str, str]], tuple[dict[str, str], list[str]]]
     parse: Callable[[Mapping[str, str]], Config]
-    settings: Callable[[Config], Settings]
+    values: Callable[[Config], ProcessKeys]
     run: Callable[[Config, KazooZk], Awaitable[None]]
     failures: tuple[type[Exception], ...]
 
@@ -84,8 +73,8 @@ class ServerProgram(Generic[Config]):
         except (ConfigError, OSError) as error:
             self._print(error)
             return EXIT_BAD_CONFIG
-        settings = self.settings(config)
-        log_setup.begin(output, settings.logging_levels, settings.logging_format)
+        values = self.values(config)
+        log_setup.begin(output, values.logging_levels, values.logging_format)
         for warning in warnings:
             logger.warning("config.ignored", detail=warning)
         garbage_collection.OF_THIS_PROCESS.begin()
@@ -118,13 +107,13 @@ class ServerProgram(Generic[Config]):
         return EXIT_FAILED if failures else 0
 
     async def _run_until_signal(self, config: Config) -> None:
-        settings = self.settings(config)
+        values = self.values(config)
         connection = open_zk(
-            settings.zookeeper_connect,
-            settings.zookeeper_session_timeout_ms,
-            connect_timeout_ms=settings.zookeeper_connection_timeout_ms,
-            max_request_bytes=settings.jute_maxbuffer,
-            keep_alive_s=settings.socket_keepalive_timeout_ms / 1000,
+            values.zookeeper_connect,
+            values.zookeeper_session_timeout_ms,
+            connect_timeout_ms=values.zookeeper_start_timeout_ms,
+            max_request_bytes=values.jute_maxbuffer,
+            keep_alive_s=values.socket_keepalive_timeout_ms / 1000,
         )
         async with connection as zk, trio.open_nursery() as nursery:
 

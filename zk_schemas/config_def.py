@@ -1,7 +1,8 @@
 """Config keys as data: type, default, range, update mode; and their parsers.
 
-A table (``ConfigDef``) parses text or Python values. An unknown key is an error that names the nearest known key. A
-value out of range is an error that names the key and the range.
+A class of keys (``ConfigValues``) has one field per key, which declares the key. An instance has the values of a
+process or a topic. The table (``ConfigDef``) is made from the class. It parses text or Python values. An unknown key is
+an error that names the nearest known key. A value out of range is an error that names the key and the range.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import difflib
 import enum
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Final, Protocol, TypeVar
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -214,6 +215,73 @@ class ConfigKey:
         if number != number or (isinstance(value, float) and number != value):
             raise ConfigError(self.name, f"{value!r} is not {wanted}")
         return number
+
+
+def declared(
+    kind: ConfigType,
+    default: Any,
+    validator: Validator | None = None,
+    update_mode: UpdateMode = UpdateMode.READ_ONLY,
+    synonyms: tuple[Synonym, ...] = (),
+    doc: str = "",
+) -> Any:
+    """The field of a class of keys that declares one key; the parameters are those of ``ConfigKey``.
+
+    The key's name is the field's name with ``.`` for ``_``.
+    """
+
+    def key(name: str) -> ConfigKey:
+        return ConfigKey(name, kind, default, validator, update_mode, synonyms, doc)
+
+    metadata = {"key": key}
+    if default is REQUIRED:
+        return field(metadata=metadata)
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+V = TypeVar("V", bound="ConfigValues")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigValues:
+    """A value for every key of a class of keys. The fields of a subclass are its keys (``declared``)."""
+
+    @classmethod
+    def all_keys(cls) -> list[ConfigKey]:
+        """The declared keys, in their order."""
+        return [f.metadata["key"](f.name.replace("_", ".")) for f in fields(cls)]
+
+    @classmethod
+    def of(cls: type[V], values: Mapping[str, Any]) -> V:
+        """The values from parsed values by key. An absent key keeps its default; other keys are skipped."""
+        named = {f.name: f.name.replace("_", ".") for f in fields(cls)}
+        return cls(**{name: values[key] for name, key in named.items() if key in values})
+
+    def by_key(self) -> dict[str, Any]:
+        """The values by key."""
+        return {f.name.replace("_", "."): getattr(self, f.name) for f in fields(self)}
+
+
+def of_key(table: ConfigDef, name: str, factor: float = 1) -> Any:
+    """A field of a class that takes some keys of a table, in other names or units: the key's value times ``factor``.
+
+    The default is the key's. ``values_of_keys`` has the fields' values.
+    """
+    default = table[name].default
+    default = MISSING if default is REQUIRED else default if factor == 1 else default * factor
+    return field(default=default, metadata={"key": name, "factor": factor})
+
+
+def values_of_keys(cls: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of ``cls`` that ``of_key`` declares, from parsed values by key; absent keys are skipped."""
+    taken = {f.name: (f.metadata["key"], f.metadata["factor"]) for f in fields(cls) if "key" in f.metadata}
+    return {
+        field_name: values[key] if factor == 1 else values[key] * factor
+        for field_name, (key, factor) in taken.items()
+        if key in values
+    }
 
 
 class ConfigDef:

@@ -151,8 +151,9 @@ async def _describe(
             ErrorCode.INVALID_REQUEST,
             f"broker {node.config.broker_id} was asked for the configs of broker {name!r}, which only that broker has",
         )
+    values = node.dynamic.values.by_key()
     return [
-        _entry(request, key, key.format(node.dynamic.values[key.name]), layers.of_broker_key(key.name), not key.dynamic)
+        _entry(request, key, key.format(values[key.name]), layers.of_broker_key(key.name), not key.dynamic)
         for key in BROKER_CONFIGS
         if key.name in wanted
     ]

@@ -52,9 +52,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
     limits = ReadLimits(
         replica_id=request.replica_id,
         replica_epoch=request.replica_epoch,
-        max_bytes=request.max_bytes
-        if is_follower
-        else min(request.max_bytes, ctx.node.config.values["fetch.max.bytes"]),
+        max_bytes=request.max_bytes if is_follower else min(request.max_bytes, ctx.node.config.values.fetch_max_bytes),
         read_committed=request.isolation_level == READ_COMMITTED,
         full=request.session_epoch in _FULL_FETCHES or ctx.api_version < _FIRST_SESSION_VERSION,
         reports_divergence=ctx.api_version >= 12,
@@ -86,7 +84,7 @@ def _repeated_refusal(ctx: RequestContext, request: FetchRequest, read: FetchRea
     """The answer after a delay, if the fetch has only errors like the connection's fetch before; otherwise None."""
     is_refused = read.has_only_errors and not read.limits.is_follower
     is_repeated, ctx.session.fetch_was_refused = is_refused and ctx.session.fetch_was_refused, is_refused
-    delay_ms = ctx.node.config.values["fetch.error.delay.ms"]
+    delay_ms = ctx.node.config.values.fetch_error_delay_ms
     wait_ms = min(request.max_wait_ms, delay_ms * (1 + ctx.node.env.rng.random()))
     if not is_repeated or wait_ms <= 0:
         return None

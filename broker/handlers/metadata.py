@@ -52,7 +52,7 @@ def handle(ctx: RequestContext, request: MetadataRequest) -> Answer:
         )
     missing = _missing(ctx, asked)
     may_create = ctx.api_version < _FIRST_FLAG_VERSION or request.allow_auto_topic_creation
-    if missing and may_create and ctx.node.config.values["auto.create.topics.enable"]:
+    if missing and may_create and ctx.node.config.values.auto_create_topics_enable:
         return _after_creation(ctx, request, asked, missing)
     if sum(_partition_count(ctx, topic) for topic in asked) <= PARTITIONS_AT_ONCE:
         return _response(ctx, request, [at_once(_topic(ctx, topic, {})) for topic in asked])

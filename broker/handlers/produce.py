@@ -96,7 +96,7 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
             for data in topic.partition_data
         ]
         parts.append((name, of_topic))
-    most = ctx.node.config.values["max.retried.partitions.per.connection"]
+    most = ctx.node.config.values.max_retried_partitions_per_connection
     if ctx.session.repeated_count > most:
         raise CloseConnectionError(
             f"more than {most} partitions and producers of this connection have batches to repeat "
@@ -217,7 +217,7 @@ def _park(
     copied = batch._replace(records=copy.buffer, read=batch.read._replace(batch=copy))
     later = copy_of(ctx)
     later.large_batches = NONE  # the batches in the request's buffer, which may be much larger than this one
-    park_ms = ctx.node.config.values["ordered.delivery.stock.producers.max.park.ms"]
+    park_ms = ctx.node.config.values.ordered_delivery_stock_producers_max_park_ms
     parked_until = ctx.node.env.clock.monotonic() + park_ms / 1000
 
     def append() -> Part:

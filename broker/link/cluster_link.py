@@ -32,11 +32,11 @@ class ClusterLink:
         background: Background,
         nursery: trio.Nursery,
     ) -> None:
-        broker_id, silence_s = config.broker_id, config.values["controller.silence.ms"] / 1000
+        broker_id, silence_s = config.broker_id, config.values.controller_silence_ms / 1000
         self.controller = ControllerClient(env, zk, f"broker-{broker_id}", silence_s)
         self.controllers = RegisteredControllers(zk)
         self.topic_creator = TopicCreator(config.values, self.controller, metadata, background, nursery)
-        self.features = FinalizedFeatureCache(zk, config.supported_features)
+        self.features = FinalizedFeatureCache(zk, config.values.features)
         self.producer_ids = ProducerIds(zk, broker_id)
         self.lineages = LineageReader(zk, metadata)
         self.log_dir_failures = LogDirFailures(zk, broker_id)

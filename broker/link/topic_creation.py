@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import structlog
 import trio
 
@@ -19,6 +16,7 @@ from anabranch.protocol.generated.create_topics import (
 )
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.runtime.background import Background
+from anabranch.zk_schemas.broker_keys import BrokerKeys
 
 CREATE_TOPICS_VERSION = 7
 MAX_WAIT_S = 1.0
@@ -32,17 +30,17 @@ def refused(response: CreateTopicsResponse) -> bool:
     return any(topic.error_code == ErrorCode.NOT_CONTROLLER for topic in response.topics)
 
 
-def offsets_topic(values: Mapping[str, Any]) -> CreatableTopic:
+def offsets_topic(values: BrokerKeys) -> CreatableTopic:
     """The request for ``__consumer_offsets``, with the broker's ``offsets.topic.*`` values."""
     configs = {
         "cleanup.policy": "compact",
         "compression.type": "producer",
-        "segment.bytes": str(values["offsets.topic.segment.bytes"]),
+        "segment.bytes": str(values.offsets_topic_segment_bytes),
     }
     return CreatableTopic(
         name=OFFSETS_TOPIC,
-        num_partitions=values["offsets.topic.num.partitions"],
-        replication_factor=values["offsets.topic.replication.factor"],
+        num_partitions=values.offsets_topic_num_partitions,
+        replication_factor=values.offsets_topic_replication_factor,
         configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
     )
 
@@ -52,7 +50,7 @@ class TopicCreator:
 
     def __init__(
         self,
-        values: Mapping[str, Any],
+        values: BrokerKeys,
         controller: ControllerClient,
         metadata: MetadataCache,
         background: Background,
@@ -112,10 +110,10 @@ class TopicCreator:
         else:
             topic = CreatableTopic(
                 name=name,
-                num_partitions=values["num.partitions"],
-                replication_factor=values["default.replication.factor"],
+                num_partitions=values.num_partitions,
+                replication_factor=values.default_replication_factor,
             )
-        timeout_ms = values["request.timeout.ms"]
+        timeout_ms = values.request_timeout_ms
         request = CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms)
         try:
             response = await self._controller.request(request, CREATE_TOPICS_VERSION, timeout_ms / 1000, refused)

@@ -186,7 +186,7 @@ class Connection:
         """The wait for the answer to a slice of a large request that only reads."""
         self._is_over = False
         """Whether nothing counts any more: slices of a large request may be answered after the connection."""
-        self._most_answer_bytes = values["socket.response.max.bytes"]
+        self._most_answer_bytes = values.socket_response_max_bytes
         self._slots: list[_Slot] = []
         self._nursery: trio.Nursery | None = None
         self._wake_writer: trio.Event | None = None
@@ -348,7 +348,7 @@ class Connection:
         header = request.header
         session = self._session
         if session is None:
-            session = ClientSession(self._node.config.values["max.retried.partitions.per.connection"])
+            session = ClientSession(self._node.config.values.max_retried_partitions_per_connection)
             self._session = session
         ctx = RequestContext(
             self._node,

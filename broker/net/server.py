@@ -52,9 +52,9 @@ class Server:
                 listener = await self._node.env.network.listen(
                     entry.host,
                     entry.port,
-                    backlog=values["socket.listen.backlog.size"],
-                    send_buffer_bytes=values["socket.send.buffer.bytes"],
-                    receive_buffer_bytes=values["socket.receive.buffer.bytes"],
+                    backlog=values.socket_listen_backlog_size,
+                    send_buffer_bytes=values.socket_send_buffer_bytes,
+                    receive_buffer_bytes=values.socket_receive_buffer_bytes,
                 )
                 self._listeners[entry.name] = listener
         except BaseException:
@@ -65,7 +65,7 @@ class Server:
         """The present addresses of this broker, by listener name. Port 0 is replaced by the port that was bound."""
         config = self._node.config
         try:
-            shown = config.advertised_as(self._node.dynamic.values["advertised.listeners"])
+            shown = config.advertised_as(self._node.dynamic.values.advertised_listeners)
         except ConfigError as error:
             logger.error("config.refused", where="/config/brokers", error=str(error))
             shown = config.advertised
@@ -91,7 +91,7 @@ class Server:
         limited = len(self._listeners) == 1 or name != self._node.config.inter_broker_listener
 
         async def room() -> None:
-            while limited and len(self._connections) >= self._node.dynamic.values["max.connections"]:
+            while limited and len(self._connections) >= self._node.dynamic.values.max_connections:
                 with trio.move_on_after(_LIMIT_CHECK_S):
                     await self._fewer.wait()
 
@@ -103,7 +103,7 @@ class Server:
     def _admit(self, name: str, stream: Stream, nursery: trio.Nursery) -> None:
         connection = Connection(self._node, self._dispatcher, self._node.request_memory, name, stream, self._pool)
         host = connection.client_host
-        if self._per_host[host] >= self._node.dynamic.values["max.connections.per.ip"]:
+        if self._per_host[host] >= self._node.dynamic.values.max_connections_per_ip:
             logger.warning("connection.refused", client=stream.peer, reason="max.connections.per.ip")
             stream.close()
             self.refused += 1
@@ -128,7 +128,7 @@ class Server:
 
     async def _sweep(self) -> None:
         """Close overdue connections at regular intervals."""
-        max_idle_ms = self._node.config.values["connections.max.idle.ms"]
+        max_idle_ms = self._node.config.values.connections_max_idle_ms
         max_idle_s = math.inf if max_idle_ms < 0 else max_idle_ms / 1000
         while True:
             await trio.sleep(min(max_idle_s / _SWEEPS_PER_IDLE_TIME, _MAX_SWEEP_S))

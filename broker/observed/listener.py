@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from anabranch.broker.link.progress_reader import progress_reader
 from anabranch.broker.net.server import Server
 from anabranch.broker.node import Node
@@ -19,20 +16,20 @@ from anabranch.runtime.observed import Observed
 async def offer_metrics(node: Node, server: Server, zk_latency: Histogram | None) -> None:
     """Serve metrics and health in the node's nursery, if ``metrics.listener`` is set. Raises ``OSError``."""
     values = node.config.values
-    address = values["metrics.listener"]
+    address = values.metrics_listener
     if address is None:
         return
     metrics = node.metrics
-    metrics.shown_topics = ShownTopics(values["metrics.max.topics"], lambda: node.metadata.topics)
-    metrics.most_series = values["metrics.max.partitions"]
-    limits = Limits(values["metrics.max.partitions"], values["metrics.max.groups"])
+    metrics.shown_topics = ShownTopics(values.metrics_max_topics, lambda: node.metadata.topics)
+    metrics.most_series = values.metrics_max_partitions
+    limits = Limits(values.metrics_max_partitions, values.metrics_max_groups)
     lag = GroupLag(
         node.env.clock,
         node.groups,
         node.metadata,
         node.replicas,
-        progress_reader(node.env, node.metadata, node.config, "lag", values["request.timeout.ms"] / 1000),
-        interval_s=values["metrics.lag.interval.ms"] / 1000,
+        progress_reader(node.env, node.metadata, node.config, "lag", values.request_timeout_ms / 1000),
+        interval_s=values.metrics_lag_interval_ms / 1000,
         most=limits.partitions,
     )
     metrics.sources += [
@@ -44,20 +41,10 @@ async def offer_metrics(node: Node, server: Server, zk_latency: Histogram | None
     observed = Observed("broker", node.config.broker_id, node.env, metrics, node.background, node.zk, zk_latency)
     observed.add_loop_gauges()
     observed.health.checks += [lambda: _registration(node), lambda: _controller(node)]
-    observed.check_loop(values["health.loop.lag.ms"] / 1000)
-    await observed.listen(address, _http_limits(values))
+    observed.check_loop(values.health_loop_lag_ms / 1000)
+    await observed.listen(address, HttpLimits.of(values))
     node.nursery.start_soon(observed.run)
     node.nursery.start_soon(node.background.keep, "group-lag", lag.run)
-
-
-def _http_limits(values: Mapping[str, Any]) -> HttpLimits:
-    return HttpLimits(
-        connections=values["metrics.http.max.connections"],
-        head_bytes=values["metrics.http.max.head.bytes"],
-        requests=values["metrics.http.max.requests"],
-        timeout_s=values["metrics.http.timeout.ms"] / 1000,
-        idle_timeout_s=values["metrics.http.idle.timeout.ms"] / 1000,
-    )
 
 
 def _registration(node: Node) -> list[Problem]:

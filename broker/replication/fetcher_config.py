@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from anabranch.zk_schemas.broker_keys import BrokerKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +22,15 @@ class FetcherConfig:
     """Whether fetched records are on disk before the next fetch reports them (``log.flush=ack``)."""
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> FetcherConfig:
-        """Build it from parsed broker values by Kafka key."""
+    def of(cls, values: BrokerKeys) -> FetcherConfig:
+        """Build it from a broker's values."""
         return cls(
-            broker_id=values["broker.id"],
-            max_bytes=values["replica.fetch.max.bytes"],
-            min_bytes=values["replica.fetch.min.bytes"],
-            response_max_bytes=values["replica.fetch.response.max.bytes"],
-            wait_max_ms=values["replica.fetch.wait.max.ms"],
-            backoff_s=values["replica.fetch.backoff.ms"] / 1000,
-            socket_timeout_s=values["replica.socket.timeout.ms"] / 1000,
-            flushes=values["log.flush"] == "ack",
+            broker_id=values.broker_id,
+            max_bytes=values.replica_fetch_max_bytes,
+            min_bytes=values.replica_fetch_min_bytes,
+            response_max_bytes=values.replica_fetch_response_max_bytes,
+            wait_max_ms=values.replica_fetch_wait_max_ms,
+            backoff_s=values.replica_fetch_backoff_ms / 1000,
+            socket_timeout_s=values.replica_socket_timeout_ms / 1000,
+            flushes=values.log_flush == "ack",
         )

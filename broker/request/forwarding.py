@@ -35,7 +35,7 @@ def forward(
     """
     asked_version = ctx.api_version if version is None else version
     node = ctx.node
-    limit_ms = node.config.values["request.timeout.ms"]
+    limit_ms = node.config.values.request_timeout_ms
     timeout_s = (min(timeout_ms, limit_ms) if timeout_ms > 0 else limit_ms) / 1000
 
     def refused(response: Any) -> bool:

@@ -56,7 +56,7 @@ def decide(
 ) -> Effects:
     """The effects of the updates that are valid, given the registered brokers."""
     cluster = Cluster(
-        config.supported_features,
+        config.features,
         {id: broker.registration.features for id, broker in brokers.live.items()},
         lost=functools.partial(features.lost, image),
         blocked=functools.partial(features.blocked, image),

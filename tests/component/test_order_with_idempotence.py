@@ -11,7 +11,7 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel, ChannelClosedError
 from anabranch.runtime.real_trio import RealNetwork
-from tests.support.broker.broker_harness import DEADLINE_S
+from tests.support.broker.broker_harness import DEADLINE_S, set_keys
 from tests.support.resize.resized_broker import FIRST, GROWN, UNTAGGED, Broker, of_producer, produce_request
 
 pytestmark = pytest.mark.trio
@@ -55,7 +55,7 @@ async def test_a_batch_on_another_connection_does_not_wait_for_the_refused_one(b
 async def test_a_connection_with_refused_batches_of_too_many_partitions_is_closed(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(broker.node.config.values, "max.retried.partitions.per.connection", 2)
+    set_keys(monkeypatch, broker.node, max_retried_partitions_per_connection=2)
     async with Channel.open(RealNetwork(), broker.harness.host, broker.harness.port, "another") as another:
         for number in (5, 6):
             await another.request(produce_request(number, UNTAGGED, of_producer(0)))

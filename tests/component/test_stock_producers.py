@@ -18,7 +18,7 @@ from anabranch.protocol.records import iter_batches
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.channel import Channel
 from anabranch.runtime.real_trio import RealNetwork
-from tests.support.broker.broker_harness import DEADLINE_S
+from tests.support.broker.broker_harness import DEADLINE_S, set_keys
 from tests.support.resize.resized_broker import TOPIC_ID, UNTAGGED, Broker, broker_of, key_of, keyed, produce_request
 
 pytestmark = pytest.mark.trio
@@ -181,8 +181,7 @@ async def test_order_is_kept_too_where_the_broker_sets_the_timestamps(
 
 
 def hold_for(monkeypatch: pytest.MonkeyPatch, broker: Broker, hold_ms: int) -> None:
-    key = "ordered.delivery.stock.producers.max.park.ms"
-    monkeypatch.setitem(broker.node.config.values, key, hold_ms)
+    set_keys(monkeypatch, broker.node, ordered_delivery_stock_producers_max_park_ms=hold_ms)
 
 
 async def refuse_in_flight(broker: Broker, count: int) -> None:

@@ -5,6 +5,7 @@ Use ``sim.scheduler.run_deterministic`` for a run. All randomness follows from t
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import random
 from collections.abc import Awaitable, Callable
@@ -187,7 +188,8 @@ class SimCluster:
         """End a process whose storage and network are fenced, so that its last actions have no effect."""
         process.dead = True
         if process.storage is not None:
-            process.config.values["controlled.shutdown.enable"] = False  # no controlled shutdown
+            values = dataclasses.replace(process.config.values, controlled_shutdown_enable=False)
+            object.__setattr__(process.config, "values", values)
         process.session.crash()
         process.tasks.resume()
         process.scope.cancel()

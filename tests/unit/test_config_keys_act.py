@@ -1,24 +1,25 @@
-"""Each accepted config key has an effect: code reads the key by name, or as the default of a topic key."""
+"""Each accepted config key has an effect: code reads its field, its name, or a topic key that has it as its default."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 import structlog
 
 from anabranch.broker import __main__ as broker_main
-from anabranch.broker.log.log_config import LogConfig
 from anabranch.controller import __main__ as controller_main
-from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
-from anabranch.zk_schemas.config_def import ConfigKey, UpdateMode
-from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS, SHARED_KEYS
+from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS, BrokerKeys
+from anabranch.zk_schemas.config_def import REQUIRED, ConfigKey, ConfigType, ConfigValues, UpdateMode
+from anabranch.zk_schemas.controller_keys import CONTROLLER_CONFIGS, ControllerKeys
 from anabranch.zk_schemas.kafka_keys import KAFKA_BROKER_KEYS, why_without_effect
+from anabranch.zk_schemas.process_keys import ProcessKeys
 from anabranch.zk_schemas.static_keys import for_broker, for_controller
-from anabranch.zk_schemas.topic_keys import AUTOSCALE_KEY, TOPIC_CONFIGS
+from anabranch.zk_schemas.topic_keys import AUTOSCALE_KEY, TOPIC_CONFIGS, TopicKeys
 
 ROOT = Path(__file__).resolve().parents[2]
-LOG_KEYS = {name.replace("_", ".") for name in LogConfig.__slots__}
 TOPIC_DEFAULTS = {synonym.name for key in TOPIC_CONFIGS for synonym in key.synonyms}
 
 
@@ -26,8 +27,14 @@ def sources(package: str) -> str:
     return "\n".join(path.read_text() for path in sorted((ROOT / package).rglob("*.py")))
 
 
-BROKER, CONTROLLER = sources("broker"), sources("controller")
+OF_BOTH = sources("runtime") + (ROOT / "zk_schemas" / "process_keys.py").read_text()
+BROKER, CONTROLLER = sources("broker") + OF_BOTH, sources("controller") + OF_BOTH
 DECISIONS = sources("ordered_resize")
+
+
+def is_read(key: ConfigKey, code: str) -> bool:
+    """Whether ``code`` reads the key, as an attribute or by its name."""
+    return re.search(rf"\.{key.name.replace('.', '_')}\b", code) is not None or f'"{key.name}"' in code
 
 
 @pytest.mark.parametrize("key", list(BROKER_CONFIGS), ids=lambda key: key.name)
@@ -37,26 +44,49 @@ def test_a_broker_key_is_read_by_brokers(key: ConfigKey) -> None:
     The controller's code does not count, because it never sees a broker's file.
     """
     if key.update_mode is UpdateMode.ALL_BROKERS:
-        assert f'"{key.name}"' in CONTROLLER
+        assert is_read(key, CONTROLLER)
     else:
-        assert f'"{key.name}"' in BROKER or key.name in TOPIC_DEFAULTS
+        assert is_read(key, BROKER) or key.name in TOPIC_DEFAULTS
 
 
 @pytest.mark.parametrize("key", list(CONTROLLER_CONFIGS), ids=lambda key: key.name)
 def test_a_controller_key_is_read_by_controllers(key: ConfigKey) -> None:
-    assert f'"{key.name}"' in CONTROLLER
+    assert is_read(key, CONTROLLER)
 
 
 @pytest.mark.parametrize("key", list(TOPIC_CONFIGS), ids=lambda key: key.name)
 def test_a_topic_key_is_read(key: ConfigKey) -> None:
-    is_named = "AUTOSCALE_KEY" if key.name == AUTOSCALE_KEY else f'"{key.name}"'
-    assert is_named in BROKER + CONTROLLER + DECISIONS or key.name in LOG_KEYS
+    code = BROKER + CONTROLLER + DECISIONS
+    assert is_read(key, code) or (key.name == AUTOSCALE_KEY and "AUTOSCALE_KEY" in code)
 
 
 @pytest.mark.parametrize("key", [key for key in BROKER_CONFIGS if key.dynamic], ids=lambda key: key.name)
 def test_a_dynamic_key_is_not_read_from_the_static_file(key: ConfigKey) -> None:
     """``config.values`` holds the values that the process started with, and never changes."""
-    assert f'config.values["{key.name}"]' not in BROKER
+    assert not re.search(rf"config\.values\.{key.name.replace('.', '_')}\b", BROKER)
+
+
+@pytest.mark.parametrize("table", [BrokerKeys, ControllerKeys, TopicKeys], ids=lambda table: table.__name__)
+def test_a_fields_type_is_the_keys_type(table: type[ConfigValues]) -> None:
+    """A type checker sees the field's annotation, and the parser uses the key's type."""
+    names = {
+        ConfigType.BOOLEAN: "bool",
+        ConfigType.STRING: "str",
+        ConfigType.DOUBLE: "float",
+        ConfigType.LIST: "list[str]",
+    }
+    wanted = {
+        key.name.replace(".", "_"): names.get(key.type, "int") + (" | None" if key.default is None else "")
+        for key in table.all_keys()
+    }
+    assert {field.name: field.type for field in dataclasses.fields(table)} == wanted
+
+
+def test_values_have_the_defaults_of_their_keys() -> None:
+    values = ControllerKeys(controller_id=1000, zookeeper_connect="z").by_key()
+    assert values == CONTROLLER_CONFIGS.parse({"controller.id": "1000", "zookeeper.connect": "z"})
+    required = {key.name for key in CONTROLLER_CONFIGS if key.default is REQUIRED}
+    assert required == {"controller.id", "zookeeper.connect"}
 
 
 @pytest.mark.parametrize(
@@ -100,7 +130,7 @@ def test_an_unknown_key_is_not_reported_as_a_key_without_effect(split: object) -
 def test_every_kafka_key_has_an_effect_or_a_reason() -> None:
     acting = {key.name for table in (BROKER_CONFIGS, CONTROLLER_CONFIGS) for key in table}
     assert all(why_without_effect(name) for name in KAFKA_BROKER_KEYS - acting)
-    assert all(name in BROKER_CONFIGS and name in CONTROLLER_CONFIGS for name in SHARED_KEYS)
+    assert all(key.name in BROKER_CONFIGS and key.name in CONTROLLER_CONFIGS for key in ProcessKeys.all_keys())
 
 
 @pytest.mark.parametrize(

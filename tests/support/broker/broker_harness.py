@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -12,9 +13,11 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from anabranch.broker.config import BrokerConfig, ListenerAddress
+from anabranch.broker.node import Node
 from anabranch.broker.process import run
 from anabranch.controller.feature_updates import for_new_cluster
 from anabranch.protocol.generated.leader_and_isr import (
@@ -230,3 +233,9 @@ async def closes(stream: trio.SocketStream) -> bool:
             return True
         return True
     return False
+
+
+def set_keys(monkeypatch: pytest.MonkeyPatch, node: Node, **keys: Any) -> None:
+    """Change keys of a broker that runs; ``keys`` are the fields of ``BrokerKeys``."""
+    values = dataclasses.replace(node.config.values, **keys)
+    monkeypatch.setattr(node, "config", dataclasses.replace(node.config, values=values))

@@ -27,7 +27,7 @@ from anabranch.zk_schemas.topic import TopicZnode
 CONTROLLER_EPOCH = 4
 BROKER_EPOCH = 5
 STATE_VERSION = 7
-CONFIG = ControllerConfig(1000, "c", 9, "z")
+CONFIG = ControllerConfig(controller_id=1000, zookeeper_connect="z")
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 
 

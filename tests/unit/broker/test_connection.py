@@ -115,7 +115,7 @@ async def serve(seed: int, passes: int) -> tuple[bytes, int]:
     rng = random.Random(seed)
     stream: Any = Narrow(rng)
     dispatcher: Any = Answers(rng)
-    values = {"max.retried.partitions.per.connection": 10, "socket.response.max.bytes": 1 << 20}
+    values = SimpleNamespace(max_retried_partitions_per_connection=10, socket_response_max_bytes=1 << 20)
     node: Any = SimpleNamespace(
         config=SimpleNamespace(values=values),
         decoded_requests=DecodedRequests(RequestLimits()),

@@ -118,7 +118,7 @@ async def serve_with(dispatcher: Any, data: bytes, limits: RequestLimits, budget
 def connection_of(
     dispatcher: Any, stream: Any, limits: RequestLimits, budget: MemoryBudget
 ) -> tuple[Connection, DecodedRequests]:
-    values = {"max.retried.partitions.per.connection": 10, "socket.response.max.bytes": 1 << 20}
+    values = SimpleNamespace(max_retried_partitions_per_connection=10, socket_response_max_bytes=1 << 20)
     decoded = DecodedRequests(limits)
     node: Any = SimpleNamespace(
         config=SimpleNamespace(values=values),

@@ -49,7 +49,7 @@ class Reader:
             metrics=self.cluster.metrics,
             purgatory=self.purgatory,
             fetch_sessions=None,
-            config=SimpleNamespace(values={"fetch.error.delay.ms": delay_ms, "fetch.max.bytes": 1 << 20}),
+            config=SimpleNamespace(values=SimpleNamespace(fetch_error_delay_ms=delay_ms, fetch_max_bytes=1 << 20)),
             env=SimpleNamespace(clock=self.cluster.clock, rng=random.Random(1)),
         )
         self.ctx: Any = SimpleNamespace(

@@ -14,6 +14,7 @@ from anabranch.broker.replicated_offsets_log import ReplicatedOffsetsLog
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode, KafkaError
+from anabranch.zk_schemas.broker_keys import BrokerKeys
 from tests.support.broker.replica_cluster import ReplicaCluster
 from tests.support.log.log_fixture import START_MS
 
@@ -29,7 +30,7 @@ class Coordinator:
     def __init__(self, *, replicas: int = 3, min_insync_replicas: int = 1) -> None:
         self.cluster = ReplicaCluster(replicas, min_insync_replicas=min_insync_replicas)
         self.purgatory = Purgatory(self.cluster.clock)
-        values = {"offsets.load.buffer.size": BUFFER_BYTES, "offsets.topic.compression.codec": 0}
+        values = BrokerKeys(broker_id=1, zookeeper_connect="z", offsets_load_buffer_size=BUFFER_BYTES)
         found: Any = self.cluster[1]
         self.log = ReplicatedOffsetsLog(found, self.purgatory, self.cluster.clock, values)
         self.isr = list(self.cluster.replicas)

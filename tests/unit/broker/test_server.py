@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,14 +54,14 @@ class FakeListener:
         return stream
 
 
-def fake_node(values: dict[str, int], listeners: Mapping[str, FakeListener]) -> Any:
+def fake_node(values: SimpleNamespace, listeners: Mapping[str, FakeListener]) -> Any:
     """A node with these listeners, each on the host of its name."""
 
     async def listen(host: str, _port: int, **_options: int) -> FakeListener:
         return listeners[host]
 
     config = BrokerConfig.from_given({"broker.id": "1", "zookeeper.connect": "zk:2181", "log.dirs": "/none"})
-    known = {**config.values, **values}
+    known = replace(config.values, **vars(values))
     return SimpleNamespace(
         decoded_requests=DecodedRequests(),
         request_memory=MemoryBudget(-1),
@@ -83,7 +84,7 @@ def connected(server: Server) -> int:
 
 async def test_every_listener_accepts_again_below_the_limit(mock_clock: trio.testing.MockClock) -> None:
     """The listeners do not need the check that runs once a second: the clock stands still."""
-    values = {"max.connections": LIMIT, "max.connections.per.ip": 1000}
+    values = SimpleNamespace(max_connections=LIMIT, max_connections_per_ip=1000)
     listeners = {name: FakeListener() for name in ("A", "B", "INTERNAL")}
     server = Server(fake_node(values, listeners), Dispatcher(), Background(propagate_bugs=True))
     await server.listen()
@@ -106,7 +107,7 @@ async def test_every_listener_accepts_again_below_the_limit(mock_clock: trio.tes
             listeners[name].offer(FakeStream())
         await trio.testing.wait_all_tasks_blocked()
         assert connected(server) <= LIMIT + 1, "a listener that was waiting in accept takes one more"
-        values["max.connections"] = LIMIT + 5
+        values.max_connections = LIMIT + 5
         mock_clock.jump(2)
         await trio.testing.wait_all_tasks_blocked()
         assert (listeners["A"].accepted, listeners["B"].accepted) == (4, 3), "a raised limit is noticed"
@@ -117,7 +118,7 @@ async def test_connections_whose_clients_are_gone_are_closed_also_without_a_limi
     mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Connection, "overdue", lambda self, now, max_idle_s: "closed by the client")
-    values = {"max.connections": LIMIT, "max.connections.per.ip": 1000, "connections.max.idle.ms": -1}
+    values = SimpleNamespace(max_connections=LIMIT, max_connections_per_ip=1000, connections_max_idle_ms=-1)
     listener = FakeListener()
     server = Server(fake_node(values, {"A": listener}), Dispatcher(), Background(propagate_bugs=True))
     await server.listen()

@@ -23,7 +23,7 @@ from sim.zk import FakeSession, FakeZk
 CONFIG = BrokerConfig.from_given(
     {"broker.id": "1", "zookeeper.connect": "simulated", "listeners": "PLAINTEXT://b:1", "log.dirs": "/logs"}
 )
-LIMIT_S = CONFIG.values["zookeeper.session.timeout.ms"] / 1000
+LIMIT_S = CONFIG.values.zookeeper_session_timeout_ms / 1000
 
 
 def connected() -> tuple[Env, FakeSession]:

@@ -22,7 +22,7 @@ from anabranch.protocol.generated.create_topics import CreatableTopicResult, Cre
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.runtime.background import Background
-from anabranch.zk_schemas.broker_keys import BROKER_CONFIGS
+from anabranch.zk_schemas.broker_keys import BrokerKeys
 from sim.clock import SimClock
 
 pytestmark = pytest.mark.trio
@@ -54,8 +54,7 @@ class NeverUpdated(MetadataCache):
 
 
 def creator(controller: Controller, nursery: trio.Nursery) -> TopicCreator:
-    values = {"offsets.topic.replication.factor": 3, "offsets.topic.num.partitions": 50, "request.timeout.ms": 1000}
-    values = {**{key.name: key.default for key in BROKER_CONFIGS}, **values}
+    values = BrokerKeys(broker_id=1, zookeeper_connect="z", request_timeout_ms=1000)
     fake: Any = controller
     return TopicCreator(values, fake, NeverUpdated(), Background(), nursery)
 
@@ -109,7 +108,7 @@ async def test_a_metadata_request_waits_once_for_all_topics_that_it_creates(
     node: Any = SimpleNamespace(
         metadata=metadata,
         cluster_id="c",
-        config=SimpleNamespace(values={"auto.create.topics.enable": True}),
+        config=SimpleNamespace(values=SimpleNamespace(auto_create_topics_enable=True)),
         env=SimpleNamespace(clock=clock),
         link=SimpleNamespace(topic_creator=creator(silent, nursery)),
         later=lambda work, _failed, may_stop: later(nursery, work),

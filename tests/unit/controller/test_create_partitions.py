@@ -47,7 +47,7 @@ from tests.support.controller.refusals import assert_only_refuses
 from tests.support.controller.topic_images import asked, image_of, resized, unfinished
 from tests.support.resize.resized_topic import Topic
 
-CONFIG = ControllerConfig(1000, "c", 9, "z")
+CONFIG = ControllerConfig(controller_id=1000, zookeeper_connect="z")
 PATH = paths.topic("t")
 
 

@@ -39,7 +39,9 @@ from tests.support.controller.refusals import assert_only_refuses
 from tests.support.controller.topic_images import image_of
 from tests.support.resize.resized_topic import Topic
 
-CONFIG = ControllerConfig(1000, "c", 9, "z", num_partitions=3, default_replication_factor=2, max_partitions=20)
+CONFIG = ControllerConfig(
+    controller_id=1000, zookeeper_connect="z", num_partitions=3, default_replication_factor=2, max_partitions=20
+)
 
 
 def cluster() -> ClusterImage:

@@ -23,7 +23,7 @@ from anabranch.zk_schemas import paths
 from anabranch.zk_schemas.topic import TopicZnode
 from tests.support.controller.refusals import assert_only_refuses
 
-CONFIG = ControllerConfig(1000, "c", 9, "z")
+CONFIG = ControllerConfig(controller_id=1000, zookeeper_connect="z")
 ID = {name: uuid.UUID(int=number) for number, name in enumerate("tuv", 1)}
 
 

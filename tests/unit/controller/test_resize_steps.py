@@ -71,9 +71,8 @@ class ResizeFixture:
         self.image.features = for_new_cluster(SUPPORTED)
         self.topic, self.store, self.queued = topic, Store(), list[Any]()
         self.batch = RequestBatch(self.image, None)
-        keys = {"controller_id": 1000, "host": "c", "port": 9, "zookeeper_connect": "z"}
         self.context: Any = SimpleNamespace(
-            config=ControllerConfig(**keys, stock_producer_grace_ms=0),  # type: ignore[arg-type]
+            config=ControllerConfig(controller_id=1000, zookeeper_connect="z", stock_producer_grace_ms=0),
             rng=random.Random(1),
             image=self.image,
             store=self.store,
@@ -244,7 +243,9 @@ async def test_a_partition_that_is_being_removed_has_no_leader_in_the_metadata()
 
 async def test_a_doubling_is_announced_to_brokers_before_it_begins() -> None:
     resize_fixture = ResizeFixture(image_of(asked(4, 8)))
-    resize_fixture.context.config = ControllerConfig(1000, "c", 9, "z", stock_producer_grace_ms=6_000)
+    resize_fixture.context.config = ControllerConfig(
+        controller_id=1000, zookeeper_connect="z", stock_producer_grace_ms=6_000
+    )
     assert await resize_fixture.advance() == []
     sent = resize_fixture.sent()
     assert (sent.undeleted_partition_count, sent.layout_version, sent.announced_partition_count) == (4, 0, 8)

@@ -99,7 +99,7 @@ def test_multis_keep_groups_together_and_stay_within_the_limits() -> None:
 def test_a_configuration_is_parsed_and_completed_by_defaults() -> None:
     config = ControllerConfig.parse({**KEYS, "controller.listener": "PLAINTEXT://h:0", "num.partitions": 6})
     assert (config.controller_id, config.host, config.port, config.num_partitions) == (1000, "h", 0, 6)
-    assert config.zookeeper_connection_timeout_ms == config.zookeeper_session_timeout_ms == 18_000
+    assert config.zookeeper_start_timeout_ms == config.zookeeper_session_timeout_ms == 18_000
 
 
 @pytest.mark.parametrize(

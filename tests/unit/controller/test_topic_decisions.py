@@ -28,7 +28,7 @@ from anabranch.zk_schemas.znode import NO_ID
 from tests.support.controller.topic_images import asked, image_of, resized
 from tests.support.resize.resized_topic import Topic
 
-CONFIG = ControllerConfig(1000, "c", 9, "z")
+CONFIG = ControllerConfig(controller_id=1000, zookeeper_connect="z")
 NEW_ID = uuid.UUID(int=77)
 ORDERED = "enable.ordered.delivery"
 

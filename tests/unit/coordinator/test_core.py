@@ -18,6 +18,7 @@ from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.describe_groups import DescribeGroupsResponse
 from anabranch.protocol.subscriptions import subscribed_topics
 from anabranch.protocol.transitions import IllegalTransitionError
+from anabranch.zk_schemas.broker_keys import BrokerKeys
 from tests.unit.coordinator.driver import GROUP, Driver, subscription
 from tests.unit.coordinator.fakes import EveryTopic
 
@@ -66,9 +67,10 @@ def test_a_transition_outside_of_the_state_table_raises() -> None:
 
 
 def test_configuration_is_read_by_kafkas_names() -> None:
-    values = {"group.max.size": 7, "offsets.retention.minutes": 2, "group.initial.rebalance.delay.ms": 0, "other": 1}
+    keys = {"group_max_size": 7, "offsets_retention_minutes": 2, "group_initial_rebalance_delay_ms": 0}
+    values = BrokerKeys(broker_id=1, zookeeper_connect="z", **keys)
     expected = GroupConfig(max_size=7, offsets_retention_ms=120_000, initial_rebalance_delay_ms=0)
-    assert GroupConfig.from_values(values) == expected
+    assert GroupConfig.of(values) == expected
 
 
 def test_the_protocol_of_a_refused_join_is_empty_and_null_from_version_7() -> None:

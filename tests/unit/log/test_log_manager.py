@@ -26,6 +26,7 @@ from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Env
 from anabranch.runtime.real_trio import RealClock as LoopClock
+from anabranch.zk_schemas.broker_keys import BrokerKeys
 from sim.network import SimFabric
 from sim.storage import SimDisk
 from tests.support.log.log_fixture import START_MS, TOPIC_ID, LogFixture, batch, values
@@ -464,13 +465,11 @@ async def test_a_partition_in_two_dirs_is_refused(log_fixture: LogFixture) -> No
 
 
 async def test_configurations_are_read_by_kafkas_keys() -> None:
-    values_by_key = {"log.cleaner.backoff.ms": 5, "log.retention.check.interval.ms": 6, "num.io.threads": 8}
-    config = LogManagerConfig.from_values(values_by_key, broker_id=1, cluster_id="c", log_dirs=("d",))
+    keys = BrokerKeys(broker_id=1, zookeeper_connect="z", log_cleaner_backoff_ms=5, log_retention_check_interval_ms=6)
+    config = LogManagerConfig.of(keys, broker_id=1, cluster_id="c", log_dirs=("d",))
     assert (config.cleaner_backoff_ms, config.retention_check_interval_ms) == (5, 6)
-    topic = LogConfig.from_values({"cleanup.policy": "compact, delete", "segment.bytes": "100", "retention.ms": -1})
-    assert (topic.cleanup_policy, topic.segment_bytes, topic.retention_ms) == (("compact", "delete"), 100, -1)
-    with pytest.raises(ValueError, match=r"segment\.bytes"):
-        LogConfig.from_values({"segment.bytes": "many"})
+    topic = LogConfig.of({"cleanup.policy": ["compact", "delete"], "segment.bytes": 100, "other": 1})
+    assert topic == LogConfig(cleanup_policy=["compact", "delete"], segment_bytes=100)
 
 
 async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(log_fixture: LogFixture) -> None:

@@ -88,12 +88,12 @@ def test_the_servers_in_the_containers_accept_their_settings() -> None:
         "EXTERNAL": ("host.example", 4000),
     }
     assert broker.inter_broker_listener == "INTERNAL"
-    assert broker.values["offsets.topic.replication.factor"] == 3
+    assert broker.values.offsets_topic_replication_factor == 3
     controller = ControllerConfig.parse(containers.controller_settings(1001, overrides))
     assert (controller.host, controller.default_replication_factor) == ("controller-1001", 2)
     for connect_ms, session_ms in (
-        (broker.values["zookeeper.connection.timeout.ms"], broker.values["zookeeper.session.timeout.ms"]),
-        (controller.zookeeper_connection_timeout_ms, controller.zookeeper_session_timeout_ms),
+        (broker.values.zookeeper_start_timeout_ms, broker.values.zookeeper_session_timeout_ms),
+        (controller.zookeeper_start_timeout_ms, controller.zookeeper_session_timeout_ms),
     ):
         assert connect_ms >= 2 * session_ms, "the time is enough for a second attempt after an unanswered first one"
     assert containers.server_command("broker", {"broker.id": "2"}) == ["broker", "--set", "broker.id=2"]

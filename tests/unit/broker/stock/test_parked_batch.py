@@ -24,7 +24,7 @@ from anabranch.runtime.memory_budget import MemoryBudget
 def test_a_parked_batch_does_not_keep_the_buffer_of_its_request() -> None:
     memory = MemoryBudget(1 << 20)
     node: Any = SimpleNamespace(
-        config=SimpleNamespace(values={"ordered.delivery.stock.producers.max.park.ms": 1000}),
+        config=SimpleNamespace(values=SimpleNamespace(ordered_delivery_stock_producers_max_park_ms=1000)),
         env=SimpleNamespace(clock=SimpleNamespace(monotonic=lambda: 0.0)),
         request_memory=memory,
     )
