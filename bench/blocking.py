@@ -4,8 +4,9 @@ Each run is a process of its own, and the clients take turns within a round, on 
 CPU time of the client's process. ``iterate`` reads records of 100 bytes one by one, ``send`` sends them one by one,
 ``send_many`` sends them in one call. kafka-python has no such call, so its ``send`` stands beside it. ``compiled`` is
 our client from a compiled wheel. The last column is the p99 of the delay with which a timer of 1 ms fires in another
-thread of the program. It is from further runs, because a timer costs CPU time too. The line below the table has the
-same number of a program without a client, for the machine alone.
+thread of the program. It is from further, longer runs, while records are read or sent, because a timer costs CPU
+time too. The lines below the table have the same number of programs without a client: one that sleeps, for the machine
+alone, and one whose main thread computes, for the interpreter alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,12 +31,15 @@ TOPIC = "blocking"
 VALUE = b"x" * 100
 KEYS = [b"k%d" % number for number in range(100)]
 RECORDS = {"iterate": 200_000, "send": 60_000, "send_many": 100_000}
+TIMED_RECORDS = {"iterate": 1_500_000, "send": 500_000, "send_many": 500_000}
+"""Records of a run beside a timer, at most."""
 PARTITIONS = 4
 LINGER_MS = 5
 DEADLINE_S = 600
 OURS, COMPILED, KAFKA_PYTHON, CONFLUENT = "ours", "compiled", "kafka-python", "confluent"
 NO_CLIENT = "no client"
-IDLE_S = 5
+LONGEST_S = 5
+"""After so many seconds a run takes no further record."""
 CLIENTS = {
     "iterate": (OURS, COMPILED, KAFKA_PYTHON, CONFLUENT),
     "send": (OURS, COMPILED, KAFKA_PYTHON, CONFLUENT),
@@ -44,17 +48,24 @@ CLIENTS = {
 
 
 class Cost(NamedTuple):
-    """The time and the CPU time of all threads of the process, in seconds."""
+    """A span of time by ``perf_counter``, and the CPU time of all threads of the process in it, in seconds."""
 
+    began_s: float
     wall_s: float
     cpu_s: float
+    count: int
+    """The records."""
 
     @classmethod
     def now(cls) -> Cost:
-        return cls(time.perf_counter(), time.process_time())
+        return cls(time.perf_counter(), 0, time.process_time(), 0)
 
-    def since(self) -> Cost:
-        return Cost(time.perf_counter() - self.wall_s, time.process_time() - self.cpu_s)
+    def since(self, count: int) -> Cost:
+        return Cost(self.began_s, time.perf_counter() - self.began_s, time.process_time() - self.cpu_s, count)
+
+    @property
+    def is_long(self) -> bool:
+        return time.perf_counter() > self.began_s + LONGEST_S
 
 
 def iterate_ours(bootstrap: str, count: int) -> Cost:
@@ -68,9 +79,11 @@ def iterate_ours(bootstrap: str, count: int) -> Cost:
 def timed(records: Iterator[object], count: int) -> Cost:
     next(records)
     began = Cost.now()
-    for _ in range(count):
+    for number in range(count):
         next(records)
-    return began.since()
+        if not number % 1000 and began.is_long:
+            break
+    return began.since(number + 1)
 
 
 def iterate_kafka_python(bootstrap: str, count: int) -> Cost:
@@ -103,8 +116,10 @@ def send_ours(bootstrap: str, count: int) -> Cost:
         began = Cost.now()
         for number in range(count):
             producer.send(TOPIC, VALUE, KEYS[number % 100])
+            if not number % 1000 and began.is_long:
+                break
         producer.flush()
-        return began.since()
+        return began.since(number + 1)
 
 
 def send_many_ours(bootstrap: str, count: int) -> Cost:
@@ -115,7 +130,7 @@ def send_many_ours(bootstrap: str, count: int) -> Cost:
         producer.send_and_wait(TOPIC, VALUE, KEYS[0])
         began = Cost.now()
         assert len(producer.send_many(TOPIC, pairs)) == count
-        return began.since()
+        return began.since(count)
 
 
 def send_kafka_python(bootstrap: str, count: int) -> Cost:
@@ -127,8 +142,10 @@ def send_kafka_python(bootstrap: str, count: int) -> Cost:
         began = Cost.now()
         for number in range(count):
             producer.send(TOPIC, VALUE, KEYS[number % 100])
+            if not number % 1000 and began.is_long:
+                break
         producer.flush()
-        return began.since()
+        return began.since(number + 1)
     finally:
         producer.close()
 
@@ -147,14 +164,23 @@ def send_confluent(bootstrap: str, count: int) -> Cost:
                 break
             except BufferError:
                 producer.poll(0.01)
+        if not number % 1000 and began.is_long:
+            break
     producer.flush()
-    return began.since()
+    return began.since(number + 1)
 
 
-def idle(_bootstrap: str, seconds: int) -> Cost:
+def sleep(_bootstrap: str, _count: int) -> Cost:
     began = Cost.now()
-    time.sleep(seconds)
-    return began.since()
+    time.sleep(LONGEST_S)
+    return began.since(0)
+
+
+def compute(_bootstrap: str, _count: int) -> Cost:
+    began = Cost.now()
+    while not began.is_long:
+        pass
+    return began.since(0)
 
 
 RUNS: dict[tuple[str, str], Callable[[str, int], Cost]] = {
@@ -166,20 +192,22 @@ RUNS: dict[tuple[str, str], Callable[[str, int], Cost]] = {
     ("send", CONFLUENT): send_confluent,
     ("send_many", OURS): send_many_ours,
     ("send_many", KAFKA_PYTHON): send_kafka_python,
-    ("idle", NO_CLIENT): idle,
+    ("sleep", NO_CLIENT): sleep,
+    ("compute", NO_CLIENT): compute,
 }
 
 
 @contextmanager
-def timer(late_ms: list[float]) -> Iterator[None]:
-    """A thread that sleeps for 1 ms at a time and notes how late it wakes."""
+def timer(late: list[tuple[float, float]]) -> Iterator[None]:
+    """A thread that sleeps for 1 ms at a time, and notes when it wakes and how many ms late."""
     over = threading.Event()
 
     def run() -> None:
         while not over.is_set():
             began = time.perf_counter()
             time.sleep(0.001)
-            late_ms.append((time.perf_counter() - began) * 1000 - 1)
+            now = time.perf_counter()
+            late.append((now, (now - began) * 1000 - 1))
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -191,14 +219,14 @@ def timer(late_ms: list[float]) -> Iterator[None]:
 
 
 def one_run(workload: str, client: str, bootstrap: str, count: int, with_timer: bool) -> dict[str, float]:
-    late_ms: list[float] = []
     run = RUNS[workload, OURS if client == COMPILED else client]
-    if with_timer:
-        with timer(late_ms):
-            run(bootstrap, count)
-        return {"timer_p99_ms": statistics.quantiles(late_ms, n=100)[98]}
-    cost = run(bootstrap, count)
-    return {"rate": count / cost.wall_s, "cpu_us": cost.cpu_s / count * 1e6}
+    late: list[tuple[float, float]] = []
+    with timer(late) if with_timer else nullcontext():
+        cost = run(bootstrap, count)
+    if not with_timer:
+        return {"rate": cost.count / cost.wall_s, "cpu_us": cost.cpu_s / cost.count * 1e6}
+    during = [late_ms for at_s, late_ms in late if 0 < at_s - cost.began_s < cost.wall_s]
+    return {"timer_p99_ms": statistics.quantiles(during, n=100)[98]}
 
 
 def in_process(arguments: list[str], environment: dict[str, str]) -> dict[str, float]:
@@ -226,18 +254,24 @@ def measure(bootstrap: str, rounds: int, scale: float, only: list[str]) -> None:
         except NotCompiled as reason:
             site = None
             print(f"without compiled runs: {reason}")
-        send_ours(bootstrap, int(RECORDS["iterate"] * scale) + 1)
+        filled = 0
+        while filled <= TIMED_RECORDS["iterate"] * scale:
+            filled += send_ours(bootstrap, 500_000).count
         for number in range(rounds + 1):
             for workload in only or CLIENTS:
                 for client in CLIENTS[workload]:
                     if client == COMPILED and site is None:
                         continue
                     environment = client_environment(site if client == COMPILED else None)
-                    arguments = ["--run", workload, client, bootstrap, str(int(RECORDS[workload] * scale))]
                     with_timer = number == rounds
+                    count = int((TIMED_RECORDS if with_timer else RECORDS)[workload] * scale)
+                    arguments = ["--run", workload, client, bootstrap, str(count)]
                     found = in_process([*arguments, *(["--timer"] if with_timer else [])], environment)
                     samples.setdefault((workload, client), []).append(found)
-    control = in_process(["--run", "idle", NO_CLIENT, bootstrap, str(IDLE_S), "--timer"], client_environment(None))
+    controls = {
+        workload: in_process(["--run", workload, NO_CLIENT, bootstrap, "0", "--timer"], client_environment(None))
+        for workload in ("sleep", "compute")
+    }
     loads = " ".join(f"{load:.1f}" for load in os.getloadavg())
     print(f"load of the machine: {loads}, {os.cpu_count()} processors")
     heads = ("workload", "client", "records/s", "of kafka-python", "CPU us per record", "timer p99 ms")
@@ -250,7 +284,8 @@ def measure(bootstrap: str, rounds: int, scale: float, only: list[str]) -> None:
         cpu_us = statistics.median(sample["cpu_us"] for sample in found[:-1])
         late = found[-1]["timer_p99_ms"]
         print(f"| {workload} | {client} | {rate:,.0f} | {ratio:.1f} | {cpu_us:.1f} | {late:.1f} |")
-    print(f"timer p99 without a client: {control['timer_p99_ms']:.1f} ms")
+    for workload, control in controls.items():
+        print(f"timer p99 of a program without a client that {workload}s: {control['timer_p99_ms']:.1f} ms")
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from operator import length_hint
 from typing import Any, Self
 
 from anabranch.blocking.client import BlockingClient
-from anabranch.blocking.hand_over import PIECE, TARGET_S, HandOver, next_size
+from anabranch.blocking.hand_over import LET_GO_FOR_S, LET_GO_S, PIECE, TARGET_S, HandOver, next_size
 from anabranch.blocking.loop_thread import Call, LoopThread
 from anabranch.blocking.methods import like
 from anabranch.client import ConsumerRecord, Records
@@ -89,6 +89,7 @@ class Consumer(BlockingClient[AsyncConsumer]):
         self._rest: Iterator[ConsumerRecord] = iter(())
         """Those that are decoded and not read yet."""
         self._size = 1
+        self._let_go_at_s = 0.0
 
     # ------------------------------------------------------------ threads
 
@@ -224,7 +225,11 @@ class Consumer(BlockingClient[AsyncConsumer]):
         handed = self._handed
         if handed is not None:
             handed.raise_failure()
-            elapsed_s = time.monotonic() - handed.began_s
+            now = time.monotonic()
+            elapsed_s = now - handed.began_s
+            if now >= self._let_go_at_s + LET_GO_S:
+                time.sleep(LET_GO_FOR_S)
+                self._let_go_at_s = now
             if elapsed_s < TARGET_S and not self._woken and self._decode_more(handed):
                 return
             self._size = next_size(handed.decoded, elapsed_s)

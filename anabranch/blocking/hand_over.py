@@ -11,6 +11,10 @@ from anabranch.client.subscription.subscription import TakenRecords
 
 TARGET_S = 0.05
 """The time for which the records of one crossing should keep the reader busy."""
+LET_GO_S = 0.002
+"""After so long a reader lets go of the interpreter's lock, for the other threads of the program."""
+LET_GO_FOR_S = 0.00002
+"""The time without the lock. The operating system may make it longer."""
 MOST_AT_ONCE = 10_000
 PIECE = 128
 """The records that are decoded at once. So few new objects at a time start no run of the garbage collector."""

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import anyio
-import anyio.lowlevel
 
 from anabranch.blocking.client import BlockingClient
 from anabranch.blocking.loop_thread import LoopThread
@@ -252,7 +251,14 @@ class Producer(BlockingClient[AsyncProducer]):
 
     async def _take_all(self, group: list[SentRecord]) -> list[AsyncRecordHandle]:
         """Append records to their batches. In the loop."""
-        return [await self._client._take(record) for record in group]
+        client = self._client
+        handles = []
+        for record in group:
+            handle = client._append(*record)
+            handles.append(await client._take(record) if handle is None else handle)
+            if client._gives_way:
+                await client._give_way()
+        return handles
 
     def _cross(self, loop: LoopThread, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function in the loop, after the loop has taken the records that were sent before."""
@@ -298,8 +304,7 @@ class Producer(BlockingClient[AsyncProducer]):
             self._taken_bytes += _size(record)
         self._made_progress()
         if client._gives_way:
-            client._gives_way = False
-            await anyio.lowlevel.checkpoint()
+            await client._give_way()
 
     async def _append_later(self, record: SentRecord) -> AsyncRecordHandle:
         """Append a record to which a resize or another thread was faster, at most ``max_block_ms`` after its ``send``.

@@ -186,9 +186,13 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         if on_delivery is not None:
             handle.call_on_delivery(on_delivery)
         if self._gives_way:
-            self._gives_way = False
-            await anyio.lowlevel.checkpoint()
+            await self._give_way()
         return handle
+
+    async def _give_way(self) -> None:
+        """Let the sender run."""
+        self._gives_way = False
+        await anyio.lowlevel.checkpoint()
 
     def _record(
         self,
@@ -469,12 +473,12 @@ class Producer(Client[ProducerConfig], Generic[SentKey, SentValue]):
         return await self._metadata.describe(None if topic is None else [topic], limit_ms)
 
 
-def pairs(records: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+def pairs(records: Iterable[Any]) -> Iterator[Any]:
     """The (key, value) pairs of ``send_many``, each judged when it is its turn."""
     for at, pair in enumerate(arguments.items("records", records, "an iterable of pairs of a key and a value")):
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
+        if (type(pair) is not tuple and not isinstance(pair, tuple | list)) or len(pair) != 2:
             raise arguments.refused(TypeError, f"records[{at}]", pair, "a pair of a key and a value")
-        yield pair[0], pair[1]
+        yield pair
 
 
 def batches_of(handles: Iterable[RecordHandle]) -> list[ProducerBatch]:
@@ -482,9 +486,13 @@ def batches_of(handles: Iterable[RecordHandle]) -> list[ProducerBatch]:
     return list(dict.fromkeys(handle._batch for handle in handles))
 
 
-def written(handles: Iterable[Any]) -> list[RecordMetadata]:
-    """The places of records whose outcome is known. Raises the first error."""
-    return [handle.result() for handle in handles]
+def written(handles: list[Any]) -> list[RecordMetadata]:
+    """The places of records whose outcome is known. Raises the first error. The list is empty afterwards.
+
+    So at no time are there a handle and a place of each record, which the garbage collector would go through.
+    """
+    handles.reverse()
+    return [handles.pop().result() for _ in range(len(handles))]
 
 
 def _header_pairs(headers: Any) -> Sequence[Header]:

@@ -270,14 +270,16 @@ class RecordHandle:
 
     def result(self) -> RecordMetadata:
         """The place of the record, or its error. Raises ``IllegalStateError`` before ``done``. For any thread."""
-        batch, _ = self._locate()
+        batch = self._batch
         if batch.result is None and (error := self.exception()) is not None:
             raise error
         return self._metadata()
 
     def _metadata(self) -> RecordMetadata:
         """The place of the record; its offset is -1 if it was not written."""
-        batch, index = self._locate()
+        batch, index = self._batch, self._index
+        if batch.moved is not None:
+            batch, index = self._locate()
         result = batch.result or BatchResult()
         topic, partition = batch.tp
         stamped = result.log_append_time_ms >= 0

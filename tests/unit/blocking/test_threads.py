@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,7 +15,7 @@ import anyio.lowlevel
 import pytest
 
 from anabranch import ClientClosedError, IllegalStateError, TopicPartition, WakeupError
-from anabranch.blocking.hand_over import next_size
+from anabranch.blocking.hand_over import LET_GO_S, HandOver, next_size
 from anabranch.sync import Admin, Consumer, Producer
 from tests.unit.client.fake_broker import FakeBroker
 
@@ -112,6 +114,47 @@ def test_records_that_were_not_read_are_not_behind_the_position(broker: FakeBrok
     consumer.resume(T)
     assert [next(records).offset for _ in range(89)] == list(range(11, 100))
     assert consumer.position(T) == 100
+
+
+def test_a_reader_lets_other_threads_run_while_it_reads_what_crossed(broker: FakeBroker) -> None:
+    def takes_a_while(data: bytes | None) -> bytes | None:
+        begin = time.monotonic()
+        while time.monotonic() < begin + LET_GO_S / 20:
+            pass
+        return data
+
+    write(broker, 1000)
+    over = threading.Event()
+    turns = [0]
+
+    def count() -> None:
+        while not over.is_set():
+            turns[0] += 1
+            time.sleep(0)  # pause: gives the lock away
+
+    interval = sys.getswitchinterval()
+    other = threading.Thread(target=count)
+    with Consumer(
+        bootstrap_servers=broker.address, auto_offset_reset="earliest", value_deserializer=takes_a_while
+    ) as consumer:
+        consumer.assign([T])
+        try:
+            sys.setswitchinterval(1000)  # no thread is made to give the lock away
+            other.start()
+            seen: dict[HandOver, int] = {}
+            deadline = time.monotonic() + 60
+            for record in consumer:
+                handed = consumer._handed
+                assert handed is not None
+                if turns[0] > seen.setdefault(handed, turns[0]):
+                    break
+                assert time.monotonic() < deadline
+                if record.offset == 999:
+                    consumer.seek_to_beginning(T)
+        finally:
+            over.set()
+            sys.setswitchinterval(interval)
+            other.join()
 
 
 def test_a_deserializer_that_raises_names_the_record_and_the_reader_goes_on(broker: FakeBroker) -> None:
