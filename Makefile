@@ -11,7 +11,7 @@ SEED ?=
 # Clusters and tests start hundreds of processes. Without cached bytecode each would compile every module first.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo up test check lint unit sim soak fuzz model compose-test bench docs gen clean help
+.PHONY: demo up test check lint unit sim soak fuzz mutations model compose-test bench docs gen clean help
 
 demo: $(VENV)/.user ## a stream of events through live resizes, then the audit, on a local cluster
 	$(BIN)/anabranch demo $(ARGS)
@@ -51,6 +51,10 @@ soak: $(VENV)/.dev ## MINUTES of faults on real processes, by a schedule from SE
 fuzz: $(VENV)/.dev ## MINUTES of hostile frames from SEED to a real broker and a real controller
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
+mutations: $(VENV)/.dev ## each rule switched off in turn, in models, simulation, histories and the audit: a check must find it
+	$(BIN)/python -m tests.support.mutation_list
+	$(BIN)/python -m pytest -n 2 -m mutation $$(cut -d: -f1 tests/mutations.txt | sort -u) $(ARGS)
+
 model: $(VENV)/.dev ## the TLA+ models of docs/model, every configuration, or one with ARGS=NAME; needs Java
 	nice $(BIN)/python docs/model/run.py $(ARGS)
 
@@ -82,6 +86,7 @@ gen: $(VENV)/.dev ## generate the message classes, codecs, the references of key
 	$(BIN)/python docs/site/python_names.py
 	$(BIN)/python docs/site/split_picture.py
 	$(BIN)/python -m tests.support.seen.ledger
+	$(BIN)/python -m tests.support.mutation_list
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))

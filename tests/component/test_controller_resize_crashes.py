@@ -192,6 +192,7 @@ async def test_a_resize_ends_as_requested_after_a_crash_at_any_point(
         ("shrink", kill_at_write, off.a_removal_is_two_writes, "is not in the assignment, but its state still exists"),
     ],
 )
+@pytest.mark.mutation
 async def test_a_check_fails_when_a_rule_is_switched_off(
     autojump_clock: object,
     operation: str,

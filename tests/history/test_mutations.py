@@ -262,6 +262,7 @@ def test_a_correct_history_passes(seed: int, steps: int, seeks: bool) -> None:
 @pytest.mark.parametrize(("mutate", "check"), MUTATIONS, ids=[mutate.__name__ for mutate, _ in MUTATIONS])
 @settings(FAST, max_examples=25)
 @given(seed=SEEDS, choice=SEEDS)
+@pytest.mark.mutation
 def test_each_mutation_of_a_correct_history_is_found(
     mutate: Callable[[list[Event], random.Random], list[Event]], check: str, seed: int, choice: int
 ) -> None:

@@ -379,6 +379,7 @@ def test_a_correct_resized_history_passes(seed: int, steps: int, expires: bool) 
 )
 @settings(FAST, max_examples=15)
 @given(seed=SEEDS, choice=SEEDS)
+@pytest.mark.mutation
 def test_each_mutation_of_a_history_with_expired_records_is_found(
     mutate: Mutate, check: str, seed: int, choice: int
 ) -> None:
@@ -390,6 +391,7 @@ def test_each_mutation_of_a_history_with_expired_records_is_found(
 @pytest.mark.parametrize(("mutate", "check"), RESIZE_MUTATIONS, ids=[mutate.__name__ for mutate, _ in RESIZE_MUTATIONS])
 @settings(FAST, max_examples=15)
 @given(seed=SEEDS, choice=SEEDS)
+@pytest.mark.mutation
 def test_each_mutation_of_a_correct_resize_is_found(mutate: Mutate, check: str, seed: int, choice: int) -> None:
     mutated = mutate(correct_resized_history(seed), random.Random(choice))
     found = check_history(mutated)

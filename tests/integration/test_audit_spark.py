@@ -597,6 +597,7 @@ def audited(spark, violating_topic: ViolatingTopic) -> Audited:
 
 
 @pytest.mark.parametrize("off", RULES_OFF, ids=lambda off: off.rule)
+@pytest.mark.mutation
 def test_a_check_without_one_of_its_rules_misses_the_violations_of_that_rule(audited: Audited, off: RuleOff) -> None:
     with off.applied():
         found = audited.violations(off.check, off.of, read_again=off.reads)

@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,16 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tlc") / "tlc.jsa"
 
 
-@pytest.mark.parametrize("configuration", [c for c in CONFIGURATIONS if c.ci], ids=lambda c: c.name)
+def small_set() -> list[Any]:
+    """The configurations that ``make test`` checks. Those without a rule are mutations."""
+    return [
+        pytest.param(c, id=c.name, marks=[pytest.mark.mutation] if c.expect != run.PASS else [])
+        for c in CONFIGURATIONS
+        if c.ci
+    ]
+
+
+@pytest.mark.parametrize("configuration", small_set())
 def test_each_configuration_of_the_small_set_has_its_expected_outcome(
     configuration: run.Configuration, classes: Path
 ) -> None:

@@ -236,6 +236,7 @@ def marked_partitions_are_drained(patch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
+@pytest.mark.mutation
 def test_hole_24_a_check_fails_when_a_rule_is_switched_off(
     rule: Callable[[pytest.MonkeyPatch], None], found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_resize_during_the_fault_passes_every_check(scenario: Scenario) -> Non
 
 
 @pytest.mark.parametrize(("scenario", "switch_off", "found_by"), RULES)
+@pytest.mark.mutation
 def test_the_scenario_fails_its_check_with_its_rule_switched_off(
     scenario: Scenario, switch_off: Callable[[Patch], None], found_by: str, monkeypatch: Patch
 ) -> None:

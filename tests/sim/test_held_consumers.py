@@ -177,6 +177,7 @@ def test_a_record_waits_for_the_older_ones_of_its_key(scenario: Scenario) -> Non
         (a_chain, entries_of_the_partition_alone),
     ],
 )
+@pytest.mark.mutation
 def test_records_are_out_of_order_when_a_rule_of_the_cap_is_switched_off(
     scenario: Scenario, rule: Callable[[Patch], None], monkeypatch: Patch
 ) -> None:
@@ -431,5 +432,6 @@ def test_slow_groups_keep_the_order_through_a_random_sequence_of_resizes(seed: i
     assert run(anything, seed=seed) == WELL
 
 
+@pytest.mark.mutation
 def test_without_holding_a_random_sequence_of_resizes_breaks_the_order() -> None:
     assert any("out of order" in run(anything, seed=seed, rule="accept") for seed in range(TRIES))

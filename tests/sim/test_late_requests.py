@@ -281,6 +281,7 @@ def test_a_scenario_passes_with_every_rule_on(scenario: LateScenario) -> None:
 
 
 @pytest.mark.parametrize(("scenario", "switch_off", "found_by"), RULES)
+@pytest.mark.mutation
 def test_a_scenario_fails_its_check_with_its_rule_switched_off(
     scenario: LateScenario, switch_off: SwitchOff, found_by: str, monkeypatch: Patch
 ) -> None:

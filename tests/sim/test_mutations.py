@@ -8,6 +8,7 @@ import pytest
 
 from tests.sim.mutations import MUTATIONS, Mutation
 from tests.sim.random_run import NotHealedError, Plan, run_plan
+from tests.support import mutation_list
 
 
 def missed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch, plan_of: Callable[[int], Plan]) -> None:
@@ -28,7 +29,13 @@ def missed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch, plan_of: Callabl
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.mutation
 def test_the_checker_reports_each_rule_that_is_switched_off(
     mutation: Mutation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missed(mutation, monkeypatch, lambda seed: Plan(seed=seed, faults=mutation.faults, churn=False))
+
+
+def test_the_list_of_mutations_is_current() -> None:
+    """The diff of a commit shows which rules are not switched off any more."""
+    assert mutation_list.LIST.read_text() == mutation_list.text(), "run `make gen`"

@@ -11,6 +11,7 @@ from tests.sim.test_mutations import missed
 
 
 @pytest.mark.parametrize("mutation", RESIZE_MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.mutation
 def test_the_checker_reports_each_rule_that_is_switched_off(
     mutation: Mutation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -18,6 +19,7 @@ def test_the_checker_reports_each_rule_that_is_switched_off(
 
 
 @pytest.mark.parametrize("mutation", RETENTION_MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.mutation
 def test_the_checker_reports_each_retention_rule_that_is_switched_off(
     mutation: Mutation, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -194,6 +194,7 @@ def a_new_leader_has_no_lease(patch: Patch) -> None:
         (a_new_leader_has_no_lease, "held by another leader"),
     ],
 )
+@pytest.mark.mutation
 def test_records_expire_unread_when_a_rule_is_switched_off(
     switch_off: Callable[[Patch], None], what: str, monkeypatch: Patch
 ) -> None:
@@ -207,6 +208,7 @@ def test_holds_that_do_not_end_keep_records_when_no_controller_is_left(monkeypat
     assert broken(no_controller) == "forgotten"
 
 
+@pytest.mark.mutation
 def test_without_the_bound_a_group_that_never_reads_keeps_all_records(monkeypatch: Patch) -> None:
     monkeypatch.setitem(CONFIGS, "ordered.delivery.retention.waits.max.ms", str(10**9))
     assert broken(a_group_that_never_reads) == "ended by the bound"

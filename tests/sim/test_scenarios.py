@@ -111,6 +111,7 @@ def test_a_scenario_passes_with_every_rule_on(scenario: Any, partitions: int) ->
 
 
 @pytest.mark.parametrize(("scenario", "partitions", "switch_off", "found_by"), SCENARIOS)
+@pytest.mark.mutation
 def test_a_scenario_fails_its_check_with_its_rule_switched_off(
     scenario: Any, partitions: int, switch_off: Any, found_by: str, monkeypatch: Patch
 ) -> None:

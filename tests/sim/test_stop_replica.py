@@ -114,6 +114,7 @@ RULES = (
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.switch_off.__name__)
+@pytest.mark.mutation
 def test_a_late_request_does_harm_with_its_rule_switched_off(rule: Rule, monkeypatch: Patch) -> None:
     """KIP-570: the simulation finds a broken rule of StopReplica."""
     rule.switch_off(monkeypatch)

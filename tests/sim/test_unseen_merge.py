@@ -511,6 +511,7 @@ def test_a_merge_that_no_member_saw_keeps_the_promise(scenario: MergeScenario) -
 
 
 @pytest.mark.parametrize(("scenario", "switch_off", "what"), RULES)
+@pytest.mark.mutation
 def test_a_scenario_fails_its_check_with_its_rule_switched_off(
     scenario: MergeScenario, switch_off: Callable[[Patch], None], what: str, monkeypatch: Patch
 ) -> None:

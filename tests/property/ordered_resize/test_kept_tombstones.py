@@ -98,6 +98,7 @@ def tombstones_of_moved_keys_are_left_by_any_layout(patch: pytest.MonkeyPatch) -
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
+@pytest.mark.mutation
 def test_hole_24_a_rule_switched_off_is_noticed(rule: Mutation, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """``first`` is a history that fails without the rule. After a change of the code another history may fail."""
     rule(monkeypatch)

@@ -76,6 +76,7 @@ def test_topics_edited_by_hand_keep_the_order_or_are_frozen(first: int) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
+@pytest.mark.mutation
 def test_a_rule_switched_off_is_noticed(rule: Mutation, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """``first`` is a history that fails without the rule. After a change of the code another history may fail."""
     rule(monkeypatch)

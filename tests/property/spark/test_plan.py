@@ -76,6 +76,7 @@ def requirements_of_a_loser_do_not_count(patch: pytest.MonkeyPatch) -> None:
         requirements_of_a_loser_do_not_count,
     ],
 )
+@pytest.mark.mutation
 def test_a_rule_switched_off_is_noticed(rule: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     rule(monkeypatch)
     assert broken(0, LIMIT)

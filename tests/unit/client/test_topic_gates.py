@@ -367,6 +367,7 @@ def test_calls_that_change_nothing_keep_the_version() -> None:
         ),
     ],
 )
+@pytest.mark.mutation
 def test_the_tests_notice_a_rule_that_is_switched_off(
     rule_off: Callable[[pytest.MonkeyPatch], None], test: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
