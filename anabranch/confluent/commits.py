@@ -30,22 +30,31 @@ class Consumer(BlockingConsumer):
     async def commit_in_turn(self, offsets: Chosen | None, *, waits: bool) -> None:
         """Commit ``offsets``, or those of this moment. Without ``waits`` it returns at once. In the loop."""
         chosen = self._client._to_commit(offsets)
+        coordinator = self._client._coordinator
+        assert coordinator is not None and self._loop is not None
+        call = coordinator.link.commit_order.call()
         if waits:
             async with self._committing:
-                await self._client.commit(chosen)
+                await self.send_commit(chosen, call)
             return
-        assert self._loop is not None
         limit_s = self._client.config.default_api_timeout_ms / 1000
         held, until = self._client._subscription.partitions, anyio.current_time() + limit_s
-        self._loop.run_task(functools.partial(self._commit_and_log, chosen, held, until))
+        self._loop.run_task(functools.partial(self._commit_and_log, chosen, call, held, until))
 
-    async def _commit_and_log(self, chosen: Chosen, held: Mapping[TopicPartition, object], until: float) -> None:
+    async def send_commit(self, chosen: Chosen, call: int) -> None:
+        """Commit ``chosen`` for the call number ``call``. In the loop."""
+        assert self._client._coordinator is not None
+        await self._client._coordinator.commit(chosen, call=call)
+
+    async def _commit_and_log(
+        self, chosen: Chosen, call: int, held: Mapping[TopicPartition, object], until: float
+    ) -> None:
         """Commit ``chosen``, unless the turn comes later than ``until``: else ``close`` would wait for each in turn."""
         try:
             with anyio.CancelScope(deadline=until) as scope:
                 async with self._committing:
                     scope.deadline = math.inf
-                    await self._client.commit(self._without_revoked(chosen, held))
+                    await self.send_commit(self._without_revoked(chosen, held), call)
             if scope.cancelled_caught:
                 _log.warning("an asynchronous commit failed: the commits before it took default.api.timeout.ms")
         except Exception as error:

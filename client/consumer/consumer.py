@@ -649,7 +649,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
 
         Raises CommitFailedError if the group has rebalanced without this member. Other retriable errors are tried again
         for ``default_api_timeout_ms``. An offset for a partition that a merge has removed is dropped without an error,
-        because this member may not know of the removal yet.
+        because this member may not know of the removal yet. So is an offset that a later commit has replaced.
         """
         chosen = self._to_commit(offsets)
         assert self._coordinator is not None

@@ -10,6 +10,7 @@ import anyio
 from anabranch.client import arguments
 from anabranch.client.cluster import Node
 from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
+from anabranch.client.group.commit_order import CommitOrder
 from anabranch.client.group.group_member import Reaction, react
 from anabranch.client.net.connections import GROUP, Connections, backoff_ms
 from anabranch.client.net.metadata import Metadata
@@ -49,6 +50,9 @@ class OffsetAndMetadata(NamedTuple):
     incarnation: int = NO_INCARNATION
 
 
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
 def committed_offset(name: str, value: Any) -> OffsetAndMetadata:
     """The rule for an offset to commit: the offset, or a tuple of the offset and the other fields."""
     if not isinstance(value, tuple):
@@ -84,6 +88,9 @@ class CoordinatorLink:
         self._retry_backoff_ms = retry_backoff_ms
         self._retry_backoff_max_ms = retry_backoff_max_ms
         self._node: Node | None = None
+        self.commit_order = CommitOrder()
+        self._committing = anyio.Lock()
+        """Held while a commit goes out and is answered: on their way, two requests could overtake each other."""
 
     def moved(self) -> None:
         """Forget the coordinator, because the broker does not answer or is not the coordinator any more."""
@@ -162,34 +169,42 @@ class CoordinatorLink:
 
     async def commit_offsets(
         self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: Offsets,
         timeout_ms: float,
         *,
         generation_id: int = NO_GENERATION,
         member_id: str = "",
         group_instance_id: str | None = None,
         is_processed: bool = False,
+        call: int | None = None,
     ) -> set[TopicPartition]:
         """Commit offsets. Retriable errors are tried again until ``timeout_ms``; any other error is raised at once.
 
-        An offset of an incarnation that was removed meanwhile is dropped. With ``is_processed`` the coordinator also
-        reports the positions to members that wait for them. Returns the partitions whose reports are confirmed by the
-        coordinator that answered last. The caller must report the other partitions by ConsumerGroupPosition.
+        ``call`` is the number of the call in ``commit_order``; None: this is the call. Offsets that a later call has
+        replaced are left out, and offsets of an incarnation that was removed meanwhile. With ``is_processed`` the
+        coordinator also reports the positions to members that wait for them. Returns the partitions whose reports are
+        confirmed by the coordinator that answered last. The caller must report the other partitions by
+        ConsumerGroupPosition.
         """
         reported: set[TopicPartition] = set()
+        call = self.commit_order.call() if call is None else call
         deadline = self._env.clock.monotonic() + timeout_ms / 1000
         attempt = 0
         while True:
             attempt += 1
-            request = OffsetCommitRequest(
-                group_id=self.group_id,
-                generation_id=generation_id,
-                member_id=member_id,
-                group_instance_id=group_instance_id,
-                topics=_commit_topics(offsets, is_processed=is_processed),
-            )
             try:
-                response = await self.request(request)
+                async with self._committing:
+                    offsets = self.commit_order.going_out(call, offsets)
+                    if not offsets:
+                        return reported
+                    request = OffsetCommitRequest(
+                        group_id=self.group_id,
+                        generation_id=generation_id,
+                        member_id=member_id,
+                        group_instance_id=group_instance_id,
+                        topics=_commit_topics(offsets, is_processed=is_processed),
+                    )
+                    response = await self.request(request)
                 errors = _commit_errors(response)
                 reported = _reported(response)  # an earlier response may come from another coordinator
                 error = next(iter(errors.values()), None)
@@ -218,9 +233,7 @@ class CoordinatorLink:
                 await self.pause(attempt)
             offsets = left
 
-    async def _without_removed(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
-    ) -> Mapping[TopicPartition, OffsetAndMetadata]:
+    async def _without_removed(self, offsets: Offsets, timeout_s: float) -> Offsets:
         """The offsets whose partitions may still exist, according to the next metadata."""
         self._metadata.hurry_update()
         await self._metadata.wait_update(timeout_s)
@@ -228,9 +241,7 @@ class CoordinatorLink:
         return {tp: o for tp, o in offsets.items() if o.incarnation < 0 or not cluster.knows_removed(tp, o.incarnation)}
 
 
-def _commit_topics(
-    offsets: Mapping[TopicPartition, OffsetAndMetadata], *, is_processed: bool
-) -> list[OffsetCommitRequestTopic]:
+def _commit_topics(offsets: Offsets, *, is_processed: bool) -> list[OffsetCommitRequestTopic]:
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for tp, offset in offsets.items():
         topics.setdefault(tp.topic, OffsetCommitRequestTopic(name=tp.topic)).partitions.append(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ import anyio.lowlevel
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.errors import ClientClosedError, CommitFailedError, ErrorCode, KafkaError, error_for
 from anabranch.client.group.assignors import Assignor
-from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata
+from anabranch.client.group.coordinator_link import CoordinatorLink, OffsetAndMetadata, Offsets
 from anabranch.client.group.group_member import Failure, GroupMember, MemberState, Reaction, react
 from anabranch.client.group.group_protocol import (
     PROTOCOL_TYPE,
@@ -552,19 +552,20 @@ class GroupMembership:
         }
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, is_processed: bool = False
+        self, offsets: Offsets, *, is_processed: bool = False, call: int | None = None
     ) -> set[TopicPartition]:
         """Commit as this member. Raises CommitFailedError if the group has rebalanced without it.
 
         A running commit in the background is cancelled first, because its older offsets must not arrive after the new
-        offsets. ``is_processed`` and the result are as in ``CoordinatorLink.commit_offsets``.
+        offsets. The other arguments and the result are as in ``CoordinatorLink.commit_offsets``.
         """
         if not offsets:
             return set()
+        call = self.link.commit_order.call() if call is None else call
         if self._background_commit is not None:
             self._background_commit.cancel()
         await self._commit_starts(but=offsets)
-        return await self._commit(offsets, is_processed=is_processed)
+        return await self._commit(offsets, is_processed=is_processed, call=call)
 
     def _starts(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The uncommitted offsets where the group begins in partitions of resized topics.
@@ -596,9 +597,7 @@ class GroupMembership:
             self._starts_settled = anyio.Event()
             self._tasks.start_soon(self._commit_starts_in_background, starts, self._starts_settled)
 
-    async def _commit_starts_in_background(
-        self, starts: Mapping[TopicPartition, OffsetAndMetadata], settled: anyio.Event
-    ) -> None:
+    async def _commit_starts_in_background(self, starts: Offsets, settled: anyio.Event) -> None:
         try:
             with contextlib.suppress(KafkaError, ClientClosedError):
                 await self._commit(starts)
@@ -621,14 +620,14 @@ class GroupMembership:
         return await self.commit(found, is_processed=self._subscription.is_group_managed)
 
     async def _commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, is_processed: bool = False
+        self, offsets: Offsets, *, is_processed: bool = False, call: int | None = None
     ) -> set[TopicPartition]:
         under_way, held, taken = object(), self._subscription.partitions, False
         for tp in offsets.keys() & held.keys():
             held[tp].uncommitted_start = None  # even if this commit fails, no commit of an older offset may follow
         self._own_commits |= dict.fromkeys(offsets, under_way)
         try:
-            reported = await self._commit_as_member(offsets, is_processed=is_processed)
+            reported = await self._commit_as_member(offsets, is_processed=is_processed, call=call)
             taken = True
             return reported
         finally:
@@ -638,9 +637,7 @@ class GroupMembership:
                 if taken and was_alone and tp in held:
                     self._own_commits[tp] = offset
 
-    async def _commit_as_member(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, is_processed: bool
-    ) -> set[TopicPartition]:
+    async def _commit_as_member(self, offsets: Offsets, *, is_processed: bool, call: int | None) -> set[TopicPartition]:
         member = self.member
         managed = self._subscription.is_group_managed
         if self._failure.is_final:
@@ -658,6 +655,7 @@ class GroupMembership:
                 member_id=member.member_id if managed else "",
                 group_instance_id=self._config.group_instance_id if managed else None,
                 is_processed=is_processed,
+                call=call,
             )
         except KafkaError as error:
             reaction = react(error.code)
@@ -684,16 +682,15 @@ class GroupMembership:
         self._next_auto_commit = now + self._config.auto_commit_interval_ms / 1000
         if offsets := self.consumed():
             self._background_commit = anyio.CancelScope()
-            self._tasks.start_soon(self._commit_in_background, offsets, self._background_commit)
+            call = self.link.commit_order.call()
+            self._tasks.start_soon(self._commit_in_background, offsets, call, self._background_commit)
 
-    async def _commit_in_background(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], scope: anyio.CancelScope
-    ) -> None:
+    async def _commit_in_background(self, offsets: Offsets, call: int, scope: anyio.CancelScope) -> None:
         try:
             with scope, contextlib.suppress(KafkaError, ClientClosedError):  # the next commit has newer offsets
                 if self._starts_settled is not None:
                     await self._starts_settled.wait()
-                if not scope.cancel_called:  # a newer commit may be sent already, and this one is sent without a pause
-                    await self._commit(offsets)
+                if not scope.cancel_called:  # a newer commit may be sent already
+                    await self._commit(offsets, call=call)
         finally:
             self._background_commit = None

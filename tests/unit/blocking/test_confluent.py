@@ -369,21 +369,21 @@ def test_an_asynchronous_commit_leaves_out_partitions_that_were_revoked_before_i
     consumer = InTurn("t", group_id="g")
     subscription, committed = consumer._client._subscription, []
 
-    async def commit(offsets: Any) -> None:
-        committed.append(offsets)
+    async def commit(offsets: Any, call: int) -> None:
+        committed.append((offsets, call))
 
     async def check() -> None:
         subscription.set_assignment([kept, revoked])
         offsets, held = {tp: OffsetAndMetadata(5) for tp in (kept, revoked)}, subscription.partitions
         async with anyio.create_task_group() as tasks, consumer._committing:
-            tasks.start_soon(consumer._commit_and_log, offsets, held, anyio.current_time() + 60)
+            tasks.start_soon(consumer._commit_and_log, offsets, 7, held, anyio.current_time() + 60)
             await anyio.wait_all_tasks_blocked()
             subscription.set_assignment([kept])
             subscription.set_assignment([kept, revoked])
 
-    monkeypatch.setattr(consumer._client, "commit", commit)
+    monkeypatch.setattr(consumer, "send_commit", commit)
     anyio.run(check)
-    assert committed == [{kept: OffsetAndMetadata(5)}]
+    assert committed == [({kept: OffsetAndMetadata(5)}, 7)]
 
 
 @pytest.mark.parametrize("how", ["subscribe", "assign"])

@@ -12,6 +12,7 @@ import anyio
 from anabranch.client.cluster import Cluster
 from anabranch.client.config import ConsumerConfig
 from anabranch.client.group.assignors import resolve_assignors
+from anabranch.client.group.commit_order import CommitOrder
 from anabranch.client.group.group_protocol import AssignedLayout, encode_assignment
 from anabranch.client.group.membership import GroupMembership
 from anabranch.client.subscription.subscription import Subscription
@@ -37,6 +38,7 @@ class ScriptedLink:
     group_id = "g"
 
     def __init__(self, *assignments: list[TopicPartition]) -> None:
+        self.commit_order = CommitOrder()
         self.assignments = list(assignments)
         self.layouts: list[dict[str, AssignedLayout] | None] = []
         """The layouts that the leader names in each response. The leader names none once the list is used up."""
