@@ -20,6 +20,7 @@ from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.metrics.layout_refusals import LayoutRefusals
 from anabranch.broker.metrics.timestamp_refusals import TimestampRefusals
 from anabranch.broker.replicated_offsets_log import ReplicatedOffsetsLog
+from anabranch.broker.replication.delayed_fetch import WaitingFetches
 from anabranch.broker.replication.fetch_session import FetchSessionCache
 from anabranch.broker.replication.fetcher_config import FetcherConfig
 from anabranch.broker.replication.fetcher_per_leader import FetcherPerLeader
@@ -89,6 +90,7 @@ class Node:
             env.clock, values.ordered_delivery_stock_producers_silence_ms / 1000, self.metadata
         )
         self.purgatory = Purgatory(env.clock, self.background)
+        self.waiting_fetches = WaitingFetches(values.waiting_fetches_max_bytes)
         self.logs = LogManager(self._log_manager_config(), env, self.background)
         self.link = ClusterLink(config, env, zk, self.metadata, self.background, nursery)
         self.link.controller.on_moved = dynamic.read_all_again

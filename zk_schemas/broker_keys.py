@@ -268,6 +268,14 @@ class BrokerKeys(ProcessKeys):
     )
     group_max_size: int = declared(INT, INT_MAX, POSITIVE, doc="the most members of a group")
     group_max_protocols: int = declared(INT, 1_000, POSITIVE, doc="the most assignors that a member may offer")
+    group_members_max_bytes: int = declared(
+        LONG,
+        128 << 20,
+        UNLIMITED,
+        doc="the memory of the members of all groups that a broker coordinates, most of it the metadata in their "
+        "JoinGroup requests; beyond it, a JoinGroup that needs more is answered COORDINATOR_NOT_AVAILABLE; "
+        "-1: no limit",
+    )
     fetch_max_bytes: int = declared(INT, 55 << 20, Between(1024), doc="the largest answer to a fetch of a consumer")
     fetch_error_delay_ms: int = declared(
         INT,
@@ -282,6 +290,13 @@ class BrokerKeys(ProcessKeys):
         500_000,
         NATURAL,
         doc="the most partitions in all fetch sessions together; a fetch that finds no room has no session",
+    )
+    waiting_fetches_max_bytes: int = declared(
+        LONG,
+        32 << 20,
+        UNLIMITED,
+        doc="the memory of all waiting fetches without a session; beyond it, the fetch that has waited longest is "
+        "answered with what there is; -1: no limit",
     )
     producer_id_expiration_ms: int = declared(
         INT, MS_PER_DAY, POSITIVE, CLUSTER, doc="idle time before a producer expires"

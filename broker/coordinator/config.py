@@ -17,6 +17,7 @@ class GroupConfig:
     max_session_timeout_ms: int = of_key(BROKER_CONFIGS, "group.max.session.timeout.ms")
     max_size: int = of_key(BROKER_CONFIGS, "group.max.size")
     max_protocols: int = of_key(BROKER_CONFIGS, "group.max.protocols")
+    members_max_bytes: int = of_key(BROKER_CONFIGS, "group.members.max.bytes")
     initial_rebalance_delay_ms: int = of_key(BROKER_CONFIGS, "group.initial.rebalance.delay.ms")
     new_member_join_timeout_ms: int = 300_000
     """How long the first JoinGroup of a member may wait (Kafka's NewMemberJoinTimeoutMs; not a configuration key)."""

@@ -23,6 +23,24 @@ Protocols: TypeAlias = list[tuple[str, bytes]]
 """The assignment protocols that a member supports, the preferred one first, with the member's metadata for each."""
 
 
+MEMBER_BYTES = 1_000
+_PROTOCOL_BYTES = 150
+PENDING_BYTES = 200
+"""The objects of a member, of one of its protocols, and of a member id that was only sent, without their text."""
+
+
+def protocols_bytes(protocols: Protocols) -> int:
+    """The memory that a member's protocols take."""
+    return sum(_PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols)
+
+
+@dataclass(slots=True, eq=False)
+class MemberMemory:
+    """The memory that the members of the groups of one partition take, in bytes."""
+
+    held_bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ParkedJoin:
     """A JoinGroup request that waits; its version decides how a missing protocol name is written."""
@@ -56,6 +74,12 @@ class Member:
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
     @property
+    def kept_bytes(self) -> int:
+        """The memory that the member takes."""
+        ids = len(self.member_id) + len(self.group_instance_id or "") + len(self.client_id) + len(self.client_host)
+        return MEMBER_BYTES + ids + protocols_bytes(self.protocols)
+
+    @property
     def is_expected_to_heartbeat(self) -> bool:
         """False while a waiting request shows that the member is alive."""
         return self.is_new or (self.join is None and self.sync is None)
@@ -66,6 +90,10 @@ class Group:
     """The volatile state of one group; see the module."""
 
     group_id: str
+    memory: MemberMemory = field(default_factory=MemberMemory)
+    """Where the members count."""
+    kept_bytes: int = 0
+    """The memory of this group's members, and of the member ids that are expected."""
     state: GroupState = GroupState.EMPTY
     state_timestamp_ms: int = NO_TIMESTAMP
     generation_id: int = 0
@@ -96,9 +124,9 @@ class Group:
     awaiting_join: int = 0
 
     @classmethod
-    def from_durable(cls, group_id: str, stored: StableGeneration | None) -> Group:
+    def from_durable(cls, group_id: str, stored: StableGeneration | None, memory: MemberMemory) -> Group:
         """Build the group for a new coordinator: Stable with the stored members, or Empty."""
-        group = cls(group_id)
+        group = cls(group_id, memory)
         if stored is None:
             return group
         group.generation_id = stored.generation_id
@@ -159,22 +187,22 @@ class Group:
     def add(self, member: Member) -> None:
         """Add a member; the first one becomes the leader."""
         self.members[member.member_id] = member
-        self.pending_members.pop(member.member_id, None)
+        self.forget_pending(member.member_id)
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
         if self.leader_id is None:
             self.leader_id = member.member_id
-        self._count_protocols(member, 1)
+        self._count(member, 1)
         self.awaiting_join += member.join is not None
 
     def remove(self, member_id: str) -> Member | None:
         """Remove a member; the caller answers its waiting requests."""
-        self.pending_members.pop(member_id, None)
+        self.forget_pending(member_id)
         self.pending_sync.pop(member_id, None)
         member = self.members.pop(member_id, None)
         if member is None:
             return None
-        self._count_protocols(member, -1)
+        self._count(member, -1)
         self.awaiting_join -= member.join is not None
         instance_id = member.group_instance_id
         if instance_id is not None and self.static_members.get(instance_id) == member_id:
@@ -187,7 +215,9 @@ class Group:
         """Give a static member a new member id. If it is the leader, it stays the leader."""
         old_member_id = self.static_members[group_instance_id]
         member = self.members.pop(old_member_id)
+        self._count(member, -1)
         member.member_id = new_member_id
+        self._count(member, 1)
         member.polls_positions = False  # another process, perhaps of another client
         self.members[new_member_id] = member
         self.static_members[group_instance_id] = new_member_id
@@ -201,11 +231,21 @@ class Group:
 
     def update(self, member: Member, protocols: Protocols, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
         """Store the values of the member's new JoinGroup."""
-        self._count_protocols(member, -1)
+        self._count(member, -1)
         member.protocols = protocols
-        self._count_protocols(member, 1)
+        self._count(member, 1)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
+
+    def expect(self, member_id: str, deadline_ms: int) -> None:
+        """Expect a member with an id that it was sent, up to the deadline."""
+        self.pending_members[member_id] = self.wake_by(deadline_ms)
+        self._keep(PENDING_BYTES + len(member_id))
+
+    def forget_pending(self, member_id: str) -> None:
+        """Expect a member no longer."""
+        if self.pending_members.pop(member_id, None) is not None:
+            self._keep(-PENDING_BYTES - len(member_id))
 
     def park_join(self, member: Member, join: ParkedJoin) -> ParkedJoin | None:
         """Let the member's join wait for the rebalance; returns an earlier join of the member that still waited."""
@@ -225,7 +265,12 @@ class Group:
     def has_all_members_joined(self) -> bool:
         return self.awaiting_join == len(self.members) and not self.pending_members
 
-    def _count_protocols(self, member: Member, by: int) -> None:
+    def _keep(self, delta_bytes: int) -> None:
+        self.kept_bytes += delta_bytes
+        self.memory.held_bytes += delta_bytes
+
+    def _count(self, member: Member, by: int) -> None:
+        self._keep(by * member.kept_bytes)
         for name in {name for name, _ in member.protocols}:
             count = self._protocol_counts.get(name, 0) + by
             if count:

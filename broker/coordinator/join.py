@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from anabranch.broker.coordinator.broker_services import RequestOrigin
 from anabranch.broker.coordinator.durable import GroupRecord
 from anabranch.broker.coordinator.fencing import check_member
-from anabranch.broker.coordinator.group import Group, Member, ParkedJoin, Protocols
+from anabranch.broker.coordinator.group import MEMBER_BYTES, Group, Member, ParkedJoin, Protocols, protocols_bytes
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.outcome import Now, Outcome, Then, Turn
 from anabranch.broker.coordinator.position_owners import refuse_poll
@@ -91,7 +91,7 @@ def join_group(turn: Turn, token: Token, ctx: RequestOrigin, request: JoinGroupR
         if not is_unknown:
             joining.refuse(turn, ErrorCode.UNKNOWN_MEMBER_ID)
             return
-        group = Group(request.group_id)
+        group = Group(request.group_id, turn.shard.memory)
     if not _has_room(group, request.member_id, config.max_size):
         group.remove(request.member_id)
         joining.refuse(turn, ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID)
@@ -99,6 +99,8 @@ def join_group(turn: Turn, token: Token, ctx: RequestOrigin, request: JoinGroupR
         joining.refuse(turn, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     elif not group.supports(request.protocol_type, joining.protocols):
         joining.refuse(turn, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    elif not turn.shard.has_room(_more_bytes(group, joining)):
+        joining.refuse(turn, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     else:
         turn.shard.groups[request.group_id] = group
         if is_unknown:
@@ -118,6 +120,16 @@ def _has_room(group: Group, member_id: str, max_size: int) -> bool:
     return True
 
 
+def _more_bytes(group: Group, joining: Joining) -> int:
+    """The memory that the group takes if the member joins, beyond what it takes now, without the member's ids."""
+    member_id = joining.request.member_id
+    if joining.instance_id is not None:
+        member_id = group.static_members.get(joining.instance_id, member_id)
+    member = group.members.get(member_id)
+    taken = -MEMBER_BYTES if member is None else protocols_bytes(member.protocols)
+    return protocols_bytes(joining.protocols) - taken
+
+
 def _join_new(turn: Turn, group: Group, joining: Joining) -> None:
     member_id = joining.new_member_id()
     if joining.instance_id is not None:
@@ -127,7 +139,7 @@ def _join_new(turn: Turn, group: Group, joining: Joining) -> None:
             _add_member(turn, group, joining, member_id)
     elif joining.parked.api_version >= MEMBER_ID_REQUIRED_VERSION:
         deadline_ms = turn.now.monotonic_ms + joining.request.session_timeout_ms
-        group.pending_members[member_id] = group.wake_by(deadline_ms)
+        group.expect(member_id, deadline_ms)
         joining.refuse(turn, ErrorCode.MEMBER_ID_REQUIRED, member_id)
     else:
         _add_member(turn, group, joining, member_id)

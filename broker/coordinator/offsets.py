@@ -140,7 +140,9 @@ def committing_group(turn: Turn, request: OffsetCommitRequest) -> tuple[Group | 
     group = turn.shard.groups.get(request.group_id)
     if group is None:
         # A request without a generation comes from a simple consumer, whose group has only offsets.
-        return (Group(request.group_id), ErrorCode.NONE) if generation_id < 0 else (None, ErrorCode.ILLEGAL_GENERATION)
+        if generation_id >= 0:
+            return None, ErrorCode.ILLEGAL_GENERATION
+        return Group(request.group_id, turn.shard.memory), ErrorCode.NONE
     if generation_id < 0 and group.state is GroupState.EMPTY:
         return group, ErrorCode.NONE
     error = check_generation(group, request)

@@ -301,7 +301,7 @@ def write_beginnings(turn: Turn, group_id: str, topics: Topics) -> None:
         return
     group = shard.groups.get(group_id)
     if group is None:
-        group = shard.groups[group_id] = Group(group_id)
+        group = shard.groups[group_id] = Group(group_id, shard.memory)
     if group.state is GroupState.DEAD:
         return
     records: list[CoordinatorRecord] = []

@@ -144,7 +144,7 @@ def remove_member(turn: Turn, group: Group, member: Member) -> None:
 
 def remove_pending_member(turn: Turn, group: Group, member_id: str) -> None:
     """Forget a member id that was sent with MEMBER_ID_REQUIRED; a rebalance may have been waiting for it."""
-    group.pending_members.pop(member_id, None)
+    group.forget_pending(member_id)
     maybe_complete_join(turn, group)
 
 

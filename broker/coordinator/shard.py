@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.counted import Counted
 from anabranch.broker.coordinator.durable import DurableState
-from anabranch.broker.coordinator.group import Group
+from anabranch.broker.coordinator.group import Group, MemberMemory
 from anabranch.protocol.sentinels import NO_EPOCH
 
 
 def _ignore(_seconds: float) -> None:
     """Do nothing."""
+
+
+def _none() -> int:
+    return 0
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +31,9 @@ class Shard:
     durable: DurableState = field(default_factory=DurableState)
     groups: dict[str, Group] = field(default_factory=dict)
     counted: Counted = field(default_factory=Counted)
+    memory: MemberMemory = field(default_factory=MemberMemory)
+    memory_elsewhere: Callable[[], int] = _none
+    """The memory of the members in the other partitions that this broker coordinates."""
     leader_epoch: int = NO_EPOCH
     """The leader epoch in which the partition was loaded."""
     position_answers: int = 0
@@ -34,12 +41,19 @@ class Shard:
     on_waited: Callable[[float], None] = _ignore
     """Called when a member's wait for a position ends, with the seconds that the wait took."""
 
+    def has_room(self, more_bytes: int) -> bool:
+        """Whether members may take so much more memory (``group.members.max.bytes``)."""
+        most = self.config.members_max_bytes
+        return most < 0 or more_bytes <= 0 or self.memory.held_bytes + self.memory_elsewhere() + more_bytes <= most
+
     def rebuild(self, group_id: str, monotonic_ms: int) -> None:
         """Build a group again from its durable state, if there is any; the members' sessions start now."""
+        if (before := self.groups.pop(group_id, None)) is not None:
+            self.memory.held_bytes -= before.kept_bytes
+            before.memory = MemberMemory()  # actions that follow writes may still change the group
         stored = self.durable.generations.get(group_id)
         if stored is None and not self.durable.offsets_of(group_id):
-            self.groups.pop(group_id, None)
             return
-        group = self.groups[group_id] = Group.from_durable(group_id, stored)
+        group = self.groups[group_id] = Group.from_durable(group_id, stored, self.memory)
         for member in group.members.values():
             group.keep_alive(member, monotonic_ms)

@@ -36,7 +36,7 @@ from anabranch.runtime.turns import pause
 
 _FIRST_SESSION_VERSION = 7
 _FULL_FETCHES = (FINAL_SESSION_EPOCH, INITIAL_SESSION_EPOCH)
-_LARGE_BYTES = 16 * 1024
+LARGE_BYTES = 16 * 1024
 """The partitions of a larger request are added in steps."""
 _LEAST_PARTITION_BYTES = 24
 READ_AT_ONCE = 256
@@ -44,7 +44,7 @@ READ_AT_ONCE = 256
 
 
 def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
-    is_large = ctx.request_bytes > _LARGE_BYTES
+    is_large = ctx.request_bytes > LARGE_BYTES
     target = _target(ctx, request, is_large)
     if isinstance(target, ErrorCode):
         return FetchResponse(error_code=target)
@@ -75,7 +75,7 @@ def _waiting(ctx: RequestContext, request: FetchRequest, read: FetchRead) -> Def
     if _is_enough(request, read):
         return _repeated_refusal(ctx, request, read)
     deadline = ctx.node.env.clock.monotonic() + request.max_wait_ms / 1000
-    answer = DelayedFetch.park(ctx.node.purgatory, deadline, read, request.min_bytes)
+    answer = DelayedFetch.park(ctx.node.purgatory, deadline, read, request.min_bytes, ctx.node.waiting_fetches)
     answer.on_abandoned = read.target.abandon
     return answer
 
@@ -88,7 +88,8 @@ def _repeated_refusal(ctx: RequestContext, request: FetchRequest, read: FetchRea
     wait_ms = min(request.max_wait_ms, delay_ms * (1 + ctx.node.env.rng.random()))
     if not is_repeated or wait_ms <= 0:
         return None
-    return DelayedRefusal.park(ctx.node.purgatory, ctx.node.env.clock.monotonic() + wait_ms / 1000, read, 1)
+    deadline = ctx.node.env.clock.monotonic() + wait_ms / 1000
+    return DelayedRefusal.park(ctx.node.purgatory, deadline, read, 1, ctx.node.waiting_fetches)
 
 
 def _is_enough(request: FetchRequest, read: FetchRead) -> bool:
@@ -105,11 +106,13 @@ def _answer_later(
 ) -> Answer:
     """Do the remaining steps while other requests are served; the next step would wait for ``cold``.
 
-    Until all partitions are read, the session accepts no other fetch, and its client gets no response.
+    Until all partitions are read, the session accepts no other fetch, and its client gets no response. The decoded
+    request counts until then. The work ends with the client's connection.
     """
     target = read.target
     target.is_read = True
-    added = [request] if ctx.request_bytes > _LARGE_BYTES else []
+    ctx.keeps_request = True
+    added = [request] if ctx.request_bytes > LARGE_BYTES else []
     request = copy.copy(request)
     request.topics, request.forgotten_topics_data = [], []  # what waits needs the partitions of ``target`` only
 
@@ -126,6 +129,7 @@ def _answer_later(
                     await pause()
             if not _is_enough(request, read):
                 read.run()  # reads the partitions that changed meanwhile
+            ctx.free_request()
             waiting = None
             if isinstance(target, FetchSession) and ctx.node.fetch_sessions.get(target.session_id) is not target:
                 target.close()
@@ -133,12 +137,23 @@ def _answer_later(
                 waiting = _waiting(ctx, request, read)
             if waiting is None:
                 return await with_pauses(read.response_in_steps())
+        except BaseException:
+            if not isinstance(target, FetchSession):
+                target.close()
+            raise
         finally:
             target.is_read = False
         return await waiting.value()
 
-    later = ctx.node.later(run, lambda error: FetchResponse(error_code=error.code))
-    later.on_abandoned = target.abandon
+    later = ctx.node.later(run, lambda error: FetchResponse(error_code=error.code), may_stop=True)
+    stop = later.on_abandoned
+
+    def abandon() -> None:
+        target.abandon()
+        if stop is not None:
+            stop()
+
+    later.on_abandoned = abandon
     return later
 
 

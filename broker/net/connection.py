@@ -8,6 +8,7 @@ needed. While all slots are taken nothing more is read, so a client that stops r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import structlog
@@ -377,8 +378,9 @@ class Connection:
             return False
         slot = self._enqueue(ctx, handled)
         if isinstance(answer, Deferred):
-            if ctx.api_key not in _KEEP_NOTHING:
+            if ctx.keeps_request or ctx.api_key not in _KEEP_NOTHING:
                 slot.decoded_bytes, self._served_bytes = self._served_bytes, 0
+                ctx.free_request = partial(self._free_decoded, slot)
             self._fill_later(slot, answer)
             return ctx.api_key in _PARKING
         self._metrics.note_response(slot.api_key, answer)

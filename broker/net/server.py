@@ -22,7 +22,7 @@ from anabranch.zk_schemas.config_def import ConfigError
 logger = structlog.get_logger(__name__)
 
 _SWEEPS_PER_IDLE_TIME = 10
-_MAX_SWEEP_S = 10.0
+MAX_SWEEP_S = 10.0
 _LIMIT_CHECK_S = 1.0
 """The longest time until a listener at ``max.connections`` notices that the limit was raised."""
 
@@ -131,7 +131,7 @@ class Server:
         max_idle_ms = self._node.config.values.connections_max_idle_ms
         max_idle_s = math.inf if max_idle_ms < 0 else max_idle_ms / 1000
         while True:
-            await trio.sleep(min(max_idle_s / _SWEEPS_PER_IDLE_TIME, _MAX_SWEEP_S))
+            await trio.sleep(min(max_idle_s / _SWEEPS_PER_IDLE_TIME, MAX_SWEEP_S))
             now = self._node.env.clock.monotonic()
             for connection in list(self._connections):
                 with self._background.guard("idle-connections", connection.client_host):

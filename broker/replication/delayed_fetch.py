@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from anabranch.broker.deferred import Deferred
-from anabranch.broker.replication.fetch_session import FetchTarget
+from anabranch.broker.replication.fetch_session import FetchSession, FetchTarget
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
 from anabranch.protocol.generated.fetch import FetchResponse
 
@@ -24,30 +24,57 @@ class Read(Protocol):
 class DelayedFetch(DelayedOperation):
     """Answers when enough bytes are available, when a partition fails, or when ``max_wait_ms`` is over."""
 
-    __slots__ = ("_answer", "_min_bytes", "_read")
+    __slots__ = ("_answer", "_kept", "_min_bytes", "_read")
 
     def __init__(self, deadline: float, read: Read, min_bytes: int) -> None:
         super().__init__(deadline)
-        self._read = read
+        self._read: Read | None = read
+        """None when it is answered: the purgatory keeps the operation up to its deadline."""
         self._min_bytes = min_bytes
+        self._kept: WaitingFetches | None = None
         self._answer: Deferred[FetchResponse] = Deferred()
 
     @classmethod
-    def park(cls, purgatory: Purgatory, deadline: float, read: Read, min_bytes: int) -> Deferred[FetchResponse]:
-        """Wait for the read's partitions to change."""
+    def park(
+        cls,
+        purgatory: Purgatory,
+        deadline: float,
+        read: Read,
+        min_bytes: int,
+        kept: WaitingFetches | None = None,
+    ) -> Deferred[FetchResponse]:
+        """Wait for the read's partitions to change. A fetch without a session counts in ``kept`` meanwhile."""
         operation = cls(deadline, read, min_bytes)
         read.target.delayed = operation
         purgatory.park(operation)
+        if kept is not None and not isinstance(read.target, FetchSession):
+            operation._kept = kept
+            kept.add(operation, len(read.target.partitions))
         return operation._answer
 
     def try_complete(self) -> None:
-        self._read.run()
-        if self._read.must_answer or self._read.size_bytes >= self._min_bytes:
+        read = self._read
+        if read is None:
+            return
+        read.run()
+        if self._is_ready(read):
             self.expire()
 
+    def _is_ready(self, read: Read) -> bool:
+        return read.must_answer or read.size_bytes >= self._min_bytes
+
     def expire(self) -> None:
+        read = self._read
+        if read is None:
+            return
+        self.drop()
         self.completed = True
-        self._answer.fill(self._read.response())
+        self._answer.fill(read.response())
+
+    def drop(self) -> None:
+        read, self._read = self._read, None
+        if read is not None and self._kept is not None:
+            self._kept.remove(self)
 
 
 class DelayedRefusal(DelayedFetch):
@@ -58,7 +85,37 @@ class DelayedRefusal(DelayedFetch):
 
     __slots__ = ()
 
-    def try_complete(self) -> None:
-        self._read.run()
-        if self._read.size_bytes >= self._min_bytes:
-            self.expire()
+    def _is_ready(self, read: Read) -> bool:
+        return read.size_bytes >= self._min_bytes
+
+
+class WaitingFetches:
+    """The fetches without a session that wait, within a limit of memory for all of them; -1: no limit.
+
+    Beyond the limit, the one that has waited longest is answered with what there is. Its client asks again. A session
+    keeps its partitions also while no fetch waits, so ``FetchSessionCache`` limits them.
+    """
+
+    FETCH_BYTES = 2_000
+    PARTITION_BYTES = 1_000
+    """What one more partition takes: its key, its state, its result, and the entries in the sets of readers."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._sizes: dict[DelayedFetch, int] = {}
+        self.held_bytes = 0
+        """The memory of all waiting fetches. A single one may exceed the limit."""
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def add(self, operation: DelayedFetch, partitions: int) -> None:
+        """Count a fetch that waits from now on, and answer others if there is no room."""
+        size = self._sizes[operation] = self.FETCH_BYTES + self.PARTITION_BYTES * partitions
+        self.held_bytes += size
+        while 0 <= self._limit_bytes < self.held_bytes and len(self._sizes) > 1:
+            next(iter(self._sizes)).expire()
+
+    def remove(self, operation: DelayedFetch) -> None:
+        """Note that a fetch does not wait any more."""
+        self.held_bytes -= self._sizes.pop(operation, 0)

@@ -36,6 +36,9 @@ class DelayedOperation:
         """Answer at the deadline with the present result, and set ``completed``."""
         raise NotImplementedError
 
+    def drop(self) -> None:
+        """Free what the operation keeps, because it failed and is never answered."""
+
 
 class Purgatory:
     """Where delayed operations wait. Only ``run`` completes them, never the code that makes a change."""
@@ -95,6 +98,7 @@ class Purgatory:
             step()
         except Exception as error:
             operation.completed = True
+            operation.drop()
             self._background.failed_once("delayed-requests", type(operation).__name__, error)
 
     def _expire(self) -> None:

@@ -17,6 +17,11 @@ Answer: TypeAlias = Message | Deferred[Any] | None
 
 _NOTHING: Repeated = set()
 
+
+def _keep_nothing() -> None:
+    """Do nothing."""
+
+
 Handler: TypeAlias = Callable[["RequestContext", Any], Answer]
 
 
@@ -36,7 +41,9 @@ class RequestContext:
         "client_host",
         "client_id",
         "correlation_id",
+        "free_request",
         "is_follower",
+        "keeps_request",
         "large_batches",
         "listener",
         "node",
@@ -70,6 +77,10 @@ class RequestContext:
         self.request_bytes = 0
         self.arrived = self.begun = 0.0
         """The time when the request had arrived, and the time when its handling began."""
+        self.keeps_request = False
+        """Whether the answer, which comes later, still needs the decoded request of an API that else keeps nothing."""
+        self.free_request: Callable[[], None] = _keep_nothing
+        """The work calls it when it does not need the decoded request any more."""
         self.is_follower = False
         """Whether the request is a fetch of another broker."""
         self.repeated: Repeated = _NOTHING

@@ -10,6 +10,7 @@ import pytest
 
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.handlers import fetch
+from anabranch.broker.replication.delayed_fetch import WaitingFetches
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
 from anabranch.broker.stock.client_session import ClientSession
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -39,7 +40,7 @@ class Replicas:
 class Reader:
     """One connection that fetches from a broker, which leads partition 0 of ``t``."""
 
-    def __init__(self, delay_ms: int = 50) -> None:
+    def __init__(self, delay_ms: int = 50, waiting: WaitingFetches | None = None) -> None:
         self.cluster = ReplicaCluster(1)
         self.cluster.elect(1, 1, [1])
         self.purgatory = Purgatory(self.cluster.clock)
@@ -48,6 +49,7 @@ class Reader:
             leader_throttle=self.cluster.throttle,
             metrics=self.cluster.metrics,
             purgatory=self.purgatory,
+            waiting_fetches=WaitingFetches(-1) if waiting is None else waiting,
             fetch_sessions=None,
             config=SimpleNamespace(values=SimpleNamespace(fetch_error_delay_ms=delay_ms, fetch_max_bytes=1 << 20)),
             env=SimpleNamespace(clock=self.cluster.clock, rng=random.Random(1)),

@@ -4,6 +4,7 @@
 - Every partition of a stable generation has one owner, and members receive only committed state.
 - Replaying the log's bytes gives the durable state, also after lost writes.
 - Every request is answered once, and nothing waits for ever.
+- The memory that counts for members is that of the present members.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from anabranch.broker.coordinator.config import GroupConfig
 from anabranch.broker.coordinator.durable import GroupRecord
+from anabranch.broker.coordinator.group import PENDING_BYTES
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.join import UNKNOWN_MEMBER_ID
 from anabranch.broker.coordinator.membership import release_groups
@@ -224,6 +226,13 @@ class GroupMachine(RuleBasedStateMachine):
             for tp in of_group:
                 committers.setdefault(tp.topic, Counter())[group_id] += 1
         assert durable.committers == committers
+
+    @invariant()
+    def the_memory_of_the_members_is_counted(self) -> None:
+        shard = self.driver.shard
+        members = sum(m.kept_bytes for group in shard.groups.values() for m in group.members.values())
+        pending = sum(PENDING_BYTES + len(i) for group in shard.groups.values() for i in group.pending_members)
+        assert shard.memory.held_bytes == members + pending
 
     @invariant()
     def generations_never_go_back(self) -> None:

@@ -1,0 +1,90 @@
+"""Fetches without a session that wait take bounded memory (``waiting.fetches.max.bytes``)."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from anabranch.broker.deferred import Deferred
+from anabranch.broker.handlers import fetch
+from anabranch.broker.handlers.fetch_read import FetchRead
+from anabranch.broker.replication.delayed_fetch import WaitingFetches
+from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tests.unit.broker.test_refused_fetches import Reader
+
+FETCHES = 1_000
+OF_ONE = WaitingFetches.FETCH_BYTES + WaitingFetches.PARTITION_BYTES
+DAYS_MS = 2**31 - 1
+
+
+class Client(Reader):
+    """Keeps its answers; each waits up to 24 days."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.waiting = WaitingFetches(limit_bytes)
+        super().__init__(waiting=self.waiting)
+        self.answered: list[int] = []
+        self.sent: list[Deferred[FetchResponse]] = []
+
+    def send(self) -> None:
+        number = len(self.sent)
+        asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        topics = [FetchTopic(topic="t", partitions=[asked])]
+        answer = fetch.handle(
+            self.ctx, FetchRequest(max_wait_ms=DAYS_MS, min_bytes=1, max_bytes=1 << 20, topics=topics)
+        )
+        assert isinstance(answer, Deferred)
+        self.sent.append(answer)
+        answer.then(lambda _: self.answered.append(number))
+
+
+def test_many_fetches_that_wait_take_bounded_memory() -> None:
+    client = Client(100 * OF_ONE)
+    for _ in range(FETCHES):
+        client.send()
+    assert client.waiting.held_bytes == 100 * OF_ONE
+    assert client.answered == list(range(FETCHES - 100)), "those that have waited longest"
+    client.cluster.append(1, b"a")
+    for operation in list(client.purgatory.waiting()):
+        operation.try_complete()
+    assert len(client.answered) == FETCHES
+    assert (client.waiting.held_bytes, len(client.waiting)) == (0, 0)
+
+
+def test_nothing_is_kept_of_a_fetch_whose_client_is_gone() -> None:
+    """The purgatory keeps the operation up to its deadline, which the client chose."""
+    client = Client(-1)
+    for _ in range(10):
+        client.send()
+    for answer in client.sent:
+        assert answer.on_abandoned is not None
+        answer.on_abandoned()
+    assert client.purgatory.size == 10
+    assert client.waiting.held_bytes == 0
+    assert not client.cluster[1].partition.readers
+    gc.collect()
+    assert not [found for found in gc.get_objects() if isinstance(found, FetchRead)]
+
+
+def test_nothing_is_kept_of_a_fetch_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(-1)
+    client.send()
+
+    def broken(_read: FetchRead) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(FetchRead, "run", broken)
+    (operation,) = client.purgatory.waiting()
+    client.purgatory.changed(operation)
+    client.purgatory._deliver()
+    assert operation.completed
+    assert client.waiting.held_bytes == 0
+
+
+def test_one_fetch_may_exceed_the_limit() -> None:
+    client = Client(1)
+    client.send()
+    assert client.answered == []
+    client.send()
+    assert client.answered == [0]

@@ -1,0 +1,64 @@
+"""The members of all groups of a broker take bounded memory (``group.members.max.bytes``)."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.broker.coordinator.config import GroupConfig
+from anabranch.protocol.errors import ErrorCode
+from tests.unit.coordinator.calls import join
+from tests.unit.coordinator.conftest import Running
+from tests.unit.coordinator.driver import Driver
+
+CLIENTS = 1_000
+METADATA = bytes(10_000)
+LIMIT = 50 * (len(METADATA) + 2_000)
+
+
+def test_joins_of_many_clients_that_wait_take_bounded_memory() -> None:
+    driver = Driver(GroupConfig(members_max_bytes=LIMIT))
+    old = driver.join("", group="old")
+    tokens = [driver.join(group=f"g{number}", client=f"c{number}", metadata=METADATA) for number in range(CLIENTS)]
+    refused = [token for token in tokens if token in driver.replies]
+    assert {driver.error(token) for token in refused} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert 40 <= CLIENTS - len(refused) <= 60, "some wait"
+    assert driver.shard.memory.held_bytes <= LIMIT
+    assert driver.shard.groups.keys() >= {"old", "g0"} and "g999" not in driver.shard.groups
+
+    driver.advance(3_000)  # the initial delay: every join that waits is answered
+    assert driver.error(old) is ErrorCode.NONE
+    member_id = driver.replies[old].member_id
+    again = driver.join(member_id, group="old")
+    assert driver.error(again) is ErrorCode.NONE, "a member that needs no more joins again"
+    assert driver.error(driver.join(group="late", metadata=METADATA)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    driver.advance(60_000)  # no member sends a heartbeat
+    assert driver.shard.memory.held_bytes == 0
+    late = driver.join(group="late", metadata=METADATA)
+    assert late not in driver.replies, "it waits for other members"
+
+
+def test_member_ids_that_nobody_uses_count_until_they_are_forgotten() -> None:
+    driver = Driver(GroupConfig(members_max_bytes=LIMIT))
+    for _ in range(CLIENTS):
+        driver.join(client="c" * 5_000, v=4)
+    assert LIMIT - 10_000 <= driver.shard.memory.held_bytes <= LIMIT + 10_000
+    driver.advance(60_000)
+    assert driver.shard.memory.held_bytes == 0
+
+
+def test_there_may_be_no_limit() -> None:
+    driver = Driver(GroupConfig(members_max_bytes=-1))
+    tokens = [driver.join(group=f"g{number}", metadata=METADATA) for number in range(100)]
+    assert not driver.replies.keys() & set(tokens)
+
+
+@pytest.mark.trio
+async def test_all_partitions_of_the_offsets_topic_share_the_limit(running: Running) -> None:
+    partition = running.coordinator.partition_for("g")
+    await running.loaded(partition)
+    await running.loaded(partition + 1)
+    join(running)
+    of_group, other = running.coordinator.shards()
+    assert (of_group.memory_elsewhere(), other.memory.held_bytes) == (0, 0)
+    assert other.memory_elsewhere() == of_group.memory.held_bytes > 0
