@@ -9,22 +9,23 @@ import anyio
 
 from anabranch import Admin, KafkaError, KafkaTimeoutError
 from anabranch.cli.logs import warnings_shown
-from anabranch.cli.options import pairs_of
+from anabranch.cli.options import api_timeout_ms, pairs_of
 from anabranch.cli.progress import waiting
 from anabranch.command_error import CommandError
 
 T = TypeVar("T")
 
-API_TIMEOUT_MS = 20_000
-"""How long a command tries before it fails, in ms: a user waits at a terminal."""
 
+def with_admin(bootstrap_server: str, work: Callable[[Admin], Awaitable[T]], *, timeout_ms: int | None = None) -> T:
+    """Run ``work`` with a client of ``bootstrap_server``, and return its result.
 
-def with_admin(bootstrap_server: str, work: Callable[[Admin], Awaitable[T]], *, timeout_ms: int = API_TIMEOUT_MS) -> T:
-    """Run ``work`` with a client of ``bootstrap_server``, and return its result. A call ends after ``timeout_ms``."""
+    A call ends after ``timeout_ms``, by default ``api_timeout_ms``.
+    """
+    limit_ms = api_timeout_ms() if timeout_ms is None else timeout_ms
 
     async def run() -> T:
         async with Admin(
-            bootstrap_servers=bootstrap_server, client_id="anabranch", default_api_timeout_ms=timeout_ms
+            bootstrap_servers=bootstrap_server, client_id="anabranch", default_api_timeout_ms=limit_ms
         ) as admin:
             return await work(admin)
 

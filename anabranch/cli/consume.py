@@ -14,7 +14,16 @@ from cyclopts import Parameter
 from anabranch import Admin, Consumer, TopicPartition
 from anabranch.cli.admin import absent_topic
 from anabranch.cli.logs import warnings_shown
-from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural, Offset, Settings, client_settings
+from anabranch.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    JsonFlag,
+    Natural,
+    Offset,
+    Settings,
+    api_timeout_ms,
+    client_settings,
+)
 from anabranch.cli.progress import waiting
 from anabranch.command_error import CommandError, UsageError
 from anabranch.runtime.interrupts import Interrupts
@@ -206,7 +215,9 @@ def _printer(format: str, text: TextFormat) -> Callable[[Any], bytes]:
 
 async def _check_topics(bootstrap: str, topics: Iterable[str], partition: int | None) -> None:
     """Raise ``CommandError`` for a missing topic or partition: a consumer would wait until it is created."""
-    async with Admin(bootstrap_servers=bootstrap, client_id="anabranch-consume") as admin:
+    async with Admin(
+        bootstrap_servers=bootstrap, client_id="anabranch-consume", default_api_timeout_ms=api_timeout_ms()
+    ) as admin:
         existing = {listing.name for listing in await admin.list_topics()}
         for topic in topics:
             if topic not in existing:

@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from anabranch.cli.admin import API_TIMEOUT_MS
+from anabranch.cli.options import api_timeout_ms
 from anabranch.client.admin import codec
 from anabranch.client.admin.types import ConfigEntry
 from anabranch.command_error import CommandError, UsageError
@@ -36,8 +36,9 @@ def _asked(address: str, request: Any) -> Any:
     except ValueError as error:
         raise UsageError(f"--bootstrap-controller: {error}") from None
 
+    timeout_s = api_timeout_ms() / 1000
+
     async def ask() -> Any:
-        timeout_s = API_TIMEOUT_MS / 1000
         async with Channel.open(RealNetwork(), host, port, "anabranch", timeout_s=timeout_s, negotiate=True) as channel:
             return await channel.request(request, timeout_s=timeout_s)
 

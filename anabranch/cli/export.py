@@ -17,7 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 from rich.progress import Progress as Bars
 
 from anabranch import Admin
-from anabranch.cli.admin import absent_topic, existing_topics
+from anabranch.cli.admin import absent_topic, existing_topics, with_admin
 from anabranch.cli.logs import warnings_shown
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.own_command import this_command
@@ -65,10 +65,11 @@ def export(
             directories = _log_dirs(log_dir or [])
             every = replicas == "all"
 
+            if with_admin(bootstrap_server, lambda admin: existing_topics(admin, [topic]))[1]:
+                raise absent_topic(topic)
+
             async def run() -> ExportReport:
                 async with Admin(bootstrap_servers=bootstrap_server) as admin:
-                    if (await existing_topics(admin, [topic]))[1]:
-                        raise absent_topic(topic)
                     return await export_topic(admin, topic, to, directories, all_replicas=every, progress=progress)
 
             with warnings_shown():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -42,9 +43,16 @@ Natural: TypeAlias = Annotated[int, _between(0, INT32)]
 Offset: TypeAlias = Annotated[int, _between(0, INT64)]
 NewTopicCount: TypeAlias = Annotated[int, _between(1, INT32, BROKERS_CHOOSE)]
 """A count of partitions or replicas for a new topic."""
+API_TIMEOUT_MS = 20_000
+"""How long a command tries before it fails, in ms: a user waits at a terminal."""
+TIMEOUT_VARIABLE = "ANABRANCH_TIMEOUT_MS"
 Bootstrap: TypeAlias = Annotated[
     str,
-    Parameter(name=["--bootstrap-server", "-b"], env_var=BOOTSTRAP_VARIABLE, help="Brokers, host:port,..."),
+    Parameter(
+        name=["--bootstrap-server", "-b"],
+        env_var=BOOTSTRAP_VARIABLE,
+        help=f"Brokers, host:port,... A command fails if none answers for {TIMEOUT_VARIABLE} ({API_TIMEOUT_MS}).",
+    ),
 ]
 JsonFlag: TypeAlias = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON instead of a table.")]
 TsvFlag: TypeAlias = Annotated[
@@ -52,6 +60,14 @@ TsvFlag: TypeAlias = Annotated[
 ]
 JsonFile: TypeAlias = Annotated[Path | None, Parameter(name="--json", help="Write the result as JSON to this file.")]
 Settings: TypeAlias = Annotated[list[str] | None, Parameter(name="--set", negative=(), consume_multiple=False)]
+
+
+def api_timeout_ms() -> int:
+    """How long a command waits for an answer: the environment variable, or else the default."""
+    given = os.environ.get(TIMEOUT_VARIABLE) or str(API_TIMEOUT_MS)
+    if not given.isdecimal() or not 1 <= int(given) <= INT32:
+        raise UsageError(f"{TIMEOUT_VARIABLE} is {given!r}, and must be a number of milliseconds from 1 to {INT32}")
+    return int(given)
 
 
 def pairs_of(option: str, settings: Sequence[str] | None, example: str) -> dict[str, str]:

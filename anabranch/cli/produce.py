@@ -13,11 +13,11 @@ from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from cyclopts import Parameter
 
 from anabranch import ClientClosedError, KafkaError, NewTopic, Producer, RecordHandle, RefusedWithBatchError
-from anabranch.cli.admin import API_TIMEOUT_MS, existing_topics, with_admin
+from anabranch.cli.admin import existing_topics, with_admin
 from anabranch.cli.errors import message_of
 from anabranch.cli.input_lines import read_lines
 from anabranch.cli.logs import warnings_shown
-from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Settings, client_settings
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Settings, api_timeout_ms, client_settings
 from anabranch.cli.output import print_json
 from anabranch.client.config import ProducerConfig
 from anabranch.command_error import CommandError, UsageError
@@ -67,7 +67,7 @@ def produce(
     separator = None if key_separator is None else key_separator.encode()
     settings = client_settings(set_)
     config = ProducerConfig.parse({"bootstrap_servers": bootstrap_server, **settings})  # a wrong one sends no request
-    limit_ms = min(API_TIMEOUT_MS, config.max_block_ms)
+    limit_ms = min(api_timeout_ms(), config.max_block_ms)
     _, missing = with_admin(bootstrap_server, lambda admin: existing_topics(admin, [topic]), timeout_ms=limit_ms)
     if missing:
         agree_to_create(topic, create=create)

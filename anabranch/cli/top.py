@@ -13,9 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from anabranch import Admin
-from anabranch.cli.admin import API_TIMEOUT_MS
 from anabranch.cli.logs import warnings_shown
-from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag, Natural, api_timeout_ms
 from anabranch.cli.output import print_json
 from anabranch.command_error import UsageError
 from anabranch.protocol.plurals import counted
@@ -88,7 +87,7 @@ class Screen:
 
 
 async def _run(bootstrap: str, interval_s: float, max_rounds: int | None, show: Show) -> int:
-    config = {"client_id": "anabranch-top", "default_api_timeout_ms": API_TIMEOUT_MS}
+    config = {"client_id": "anabranch-top", "default_api_timeout_ms": api_timeout_ms()}
     admin = Admin(bootstrap_servers=bootstrap, **config)  # type: ignore[arg-type]
     async with Interrupts() as interrupts, admin:
         with anyio.CancelScope() as scope:

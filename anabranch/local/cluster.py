@@ -179,6 +179,8 @@ async def _run_on_ports(
     restart: bool,
 ) -> AsyncIterator[LocalCluster]:
     directory = Path(config.directory).resolve()
+    if (directory / ZOOKEEPER).is_dir():
+        report_line(f"using the data of an earlier run in {directory}; --dir names another directory")
     (directory / "logs").mkdir(parents=True, exist_ok=True)
     config = replace(config, directory=str(directory))
     zookeeper = EmbeddedZookeeper(str(directory / ZOOKEEPER), client_port=zookeeper_port)

@@ -10,6 +10,7 @@ import pytest
 from anabranch.cli.up import welcome
 from anabranch.command_error import CommandError
 from anabranch.local.cluster import LocalCluster, run_local_cluster
+from anabranch.local.embedded_zookeeper import EmbeddedZookeeper
 from anabranch.local.plan import LocalClusterConfig, plan_brokers, plan_controllers
 from anabranch.local.supervisor import Supervisor
 
@@ -37,3 +38,22 @@ async def test_a_taken_port_leaves_no_directory_behind(tmp_path: Path) -> None:
             async with run_local_cluster(config, report_line=print):
                 raise AssertionError("the cluster started")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("has_data", [False, True])
+async def test_data_of_an_earlier_run_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_data: bool
+) -> None:
+    def stop(zookeeper: EmbeddedZookeeper) -> None:
+        raise CommandError("this test starts no process")
+
+    monkeypatch.setattr(EmbeddedZookeeper, "prepare", stop)
+    if has_data:
+        (tmp_path / "zookeeper").mkdir()
+    lines: list[str] = []
+    config = LocalClusterConfig(str(tmp_path), brokers=1, port=0)
+    with pytest.raises(CommandError, match="starts no process"):
+        await run_local_cluster(config, report_line=lines.append).__aenter__()
+    expected = [f"using the data of an earlier run in {tmp_path}; --dir names another directory"]
+    assert lines == (expected if has_data else [])

@@ -219,7 +219,7 @@ def silent_port() -> Iterator[tuple[int, threading.Event]]:
 
 
 def test_the_loggers_of_a_silent_controller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_loggers, "API_TIMEOUT_MS", 50)
+    monkeypatch.setenv("ANABRANCH_TIMEOUT_MS", "50")
     with silent_port() as (port, closed):
         with pytest.raises(CommandError, match=r"API_VERSIONS was not answered within 0\.05 s"):
             controller_loggers.describe(f"127.0.0.1:{port}", 1000)
