@@ -7,8 +7,9 @@
         print(handle.result())
 
 The keyword arguments are Kafka's keys with ``_`` for ``.``; ``config`` of a client shows them all with their values.
-The other names, such as ``TopicPartition``, ``NewTopic`` and ``KafkaError``, are imported from ``anabranch``, whose own
-``Admin``, ``Consumer`` and ``Producer`` are async. ``docs/from-other-clients.md`` has the calls of other libraries.
+The other names, such as ``TopicPartition``, ``NewTopic`` and ``KafkaError``, are those of ``anabranch``, whose own
+``Admin``, ``Consumer`` and ``Producer`` are async: ``from anabranch import *`` would put them in place of these.
+``docs/from-other-clients.md`` has the calls of other libraries.
 
 Each class has every method of its async class, under the same name. A client starts when it is first used. Each object
 runs an event loop of its own in a thread, which does not keep the program alive. Rebalance listeners run in the
@@ -18,8 +19,18 @@ not wait. Each process needs its own objects: after ``fork`` a child cannot use 
 
 from __future__ import annotations
 
+from typing import Any
+
+import anabranch
 from anabranch.blocking.admin import Admin
 from anabranch.blocking.consumer import Consumer
 from anabranch.blocking.producer import Producer, RecordHandle
 
 __all__ = ["Admin", "Consumer", "Producer", "RecordHandle"]
+__all__ += [name for name in anabranch.__all__ if name not in __all__]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(anabranch, name)

@@ -3,41 +3,61 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, Unpack
 
-from anabranch.client.admin.types import (
-    ClusterDescription,
-    ConfigEntry,
-    ConfigOp,
-    CreatedTopic,
-    FeatureMetadata,
-    FeatureUpdate,
-    GroupDescription,
-    GroupListing,
-    GroupPosition,
-    LogDirDescription,
-    NewTopic,
-    PartitionHold,
-    PartitionLineage,
-    PartitionReassignment,
-    ResizeGoal,
-    TopicDescription,
-    TopicListing,
-)
+from anabranch import AppendedRecord as AppendedRecord
+from anabranch import BlockedPartition as BlockedPartition
+from anabranch import BufferExhaustedError as BufferExhaustedError
+from anabranch import ClientClosedError as ClientClosedError
+from anabranch import ClientFailedError as ClientFailedError
+from anabranch import Cluster as Cluster
+from anabranch import ClusterDescription as ClusterDescription
+from anabranch import CommitFailedError as CommitFailedError
+from anabranch import ConfigEntry as ConfigEntry
+from anabranch import ConfigError as ConfigError
+from anabranch import ConfigOp as ConfigOp
+from anabranch import ConsumerRecord as ConsumerRecord
+from anabranch import ElectionType as ElectionType
+from anabranch import ErrorCode as ErrorCode
+from anabranch import FeatureMetadata as FeatureMetadata
+from anabranch import FeatureUpdate as FeatureUpdate
+from anabranch import ForkedClientError as ForkedClientError
+from anabranch import GroupDescription as GroupDescription
+from anabranch import GroupListing as GroupListing
+from anabranch import IllegalStateError as IllegalStateError
+from anabranch import InvalidMetadataError as InvalidMetadataError
+from anabranch import KafkaError as KafkaError
+from anabranch import KafkaTimeoutError as KafkaTimeoutError
+from anabranch import LogDirDescription as LogDirDescription
+from anabranch import LogTruncationError as LogTruncationError
+from anabranch import MessageBatch as MessageBatch
+from anabranch import NewTopic as NewTopic
+from anabranch import NoOffsetForPartitionError as NoOffsetForPartitionError
+from anabranch import OffsetAndMetadata as OffsetAndMetadata
+from anabranch import OffsetAndTimestamp as OffsetAndTimestamp
+from anabranch import OffsetOutOfRangeError as OffsetOutOfRangeError
+from anabranch import OutcomeUnknownError as OutcomeUnknownError
+from anabranch import PartitionMarkedError as PartitionMarkedError
+from anabranch import PartitionReassignment as PartitionReassignment
+from anabranch import RecordDeserializationError as RecordDeserializationError
+from anabranch import RecordMetadata as RecordMetadata
+from anabranch import Records as Records
+from anabranch import RefusedWithBatchError as RefusedWithBatchError
+from anabranch import RetriableError as RetriableError
+from anabranch import TopicDescription as TopicDescription
+from anabranch import TopicListing as TopicListing
+from anabranch import TopicPartition as TopicPartition
+from anabranch import UnassignedParentError as UnassignedParentError
+from anabranch import UpgradeType as UpgradeType
+from anabranch import WaitsFor as WaitsFor
+from anabranch import WakeupError as WakeupError
+from anabranch.client.admin.types import CreatedTopic, GroupPosition, PartitionHold, PartitionLineage, ResizeGoal
 from anabranch.client.client_metrics import Metrics
-from anabranch.client.cluster import Cluster
 from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
-from anabranch.client.errors import KafkaError
-from anabranch.client.group.coordinator_link import OffsetAndMetadata
-from anabranch.client.net.offsets import EpochEnd, OffsetAndTimestamp
+from anabranch.client.net.offsets import EpochEnd
 from anabranch.client.options import AdminOptions, ConsumerOptions, Key, ProducerOptions, SentKey, SentValue, Value
-from anabranch.client.ordered_delivery.explain import BlockedPartition
-from anabranch.client.producer.message_batch import MessageBatch
 from anabranch.client.producer.partitioner import Partitioner
-from anabranch.client.producer.producer_batch import OnDelivery, RecordMetadata
-from anabranch.client.subscription.fetched_batch import ConsumerRecord, Records
+from anabranch.client.producer.producer_batch import OnDelivery
 from anabranch.ordered_resize.autoscale import Measured
 from anabranch.protocol.batch_layout import Header
-from anabranch.protocol.request_kinds import ElectionType
-from anabranch.protocol.types import TopicPartition
 
 Headers = Sequence[Header] | Mapping[str, bytes | None] | None
 Offsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]

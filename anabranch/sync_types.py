@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
+import anabranch
 from anabranch.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 
 HERE = Path(__file__).parent
@@ -79,11 +80,15 @@ def stub() -> str:
             f"class {name}{f'({base})' if base else ''}:\n{methods}\n{extra}{CLOSING.format(config=f'{name}Config')}"
         )
     text = "\n".join([*dict.fromkeys(aliases), *body])
+    shared = sorted({*anabranch.__all__} - CLIENTS.keys() - {"RecordHandle"})
+    imports |= {name: f"from anabranch import {name} as {name}" for name in shared}
     imports |= {"TracebackType": "from types import TracebackType", "Self": "from typing import Self"}
     used = [
         line
         for symbol, line in imports.items()
-        if symbol not in CLIENTS and symbol != "RecordHandle" and re.search(rf"\b{symbol}\b", text)
+        if symbol not in CLIENTS
+        and symbol != "RecordHandle"
+        and (symbol in shared or re.search(rf"\b{symbol}\b", text))
     ]
     return "\n".join([*sorted(set(used)), "", text]) + "\n"
 

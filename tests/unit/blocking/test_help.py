@@ -81,3 +81,15 @@ def test_the_offsets_of_a_commit_are_no_record_and_no_list() -> None:
         with pytest.raises(TypeError, match=r"^offsets .* is not a mapping: use \{tp: offset \+ 1\}"):
             consumer.commit(given)  # type: ignore[arg-type]
     consumer.close()
+
+
+def test_the_blocking_module_has_the_names_of_the_async_one() -> None:
+    """So that one import is enough, also one of all names: two of them would mix both kinds of classes."""
+    names: dict[str, Any] = {}
+    exec("from anabranch.sync import *", names)
+    assert {name for name in names if name != "__builtins__"} == {*anabranch.__all__}
+    blocking = {name for name in anabranch.__all__ if names[name] is not getattr(anabranch, name)}
+    assert blocking == {"Admin", "Consumer", "Producer", "RecordHandle"}
+    assert all(names[name].__module__.startswith("anabranch.blocking.") for name in blocking)
+    with pytest.raises(AttributeError, match=r"module 'anabranch\.sync' has no attribute 'Nothing'"):
+        _ = sync.Nothing  # type: ignore[attr-defined]
