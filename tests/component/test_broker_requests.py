@@ -15,6 +15,7 @@ from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.broker.replication.partition import Partition
 from anabranch.protocol.acl_operations import NOT_ASKED
+from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.batch_builder import BatchBuilder, build_batch
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -661,3 +662,18 @@ async def test_only_a_follower_that_says_so_counts_as_without_room(
             asked = ListOffsetsRequest(replica_id=2, topics=topics, has_no_room=has_no_room)
             assert (await broker.request(asked)).topics[0].partitions[0].offset == 0
     assert noted == [2]
+
+
+async def test_batches_without_acknowledgement_are_written_although_their_client_is_gone(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        data = PartitionProduceData(index=0, records=batch(b"v" * 1_000))
+        request = ProduceRequest(acks=0, timeout_ms=0, topic_data=[TopicProduceData(name="t", partition_data=[data])])
+        header = RequestHeader(ApiKey.PRODUCE, 9, 1, "gone")
+        frame = b"".join(bytes(part) for part in encode_request(header, request))  # type: ignore[arg-type]
+        stream = await broker.raw()
+        await stream.send_all(frame * 200)
+        await stream.aclose()
+        with trio.fail_after(DEADLINE_S):
+            while await end_offset(broker) < 200:
+                await trio.lowlevel.checkpoint()
