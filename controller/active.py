@@ -55,6 +55,7 @@ from anabranch.ordered_resize.explain import Wait
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Env, SessionState, ZkError
+from anabranch.runtime.pauses import with_pauses
 from anabranch.runtime.progress_reader import ProgressReader
 from anabranch.runtime.turns import pause
 from anabranch.zk_schemas.broker_registration import Endpoint
@@ -176,7 +177,7 @@ class ActiveController:
         """The response to a request, once the request is decided and carried out, or has timed out."""
         await self.decision(call)
         if call.outcome is None:
-            return not_controller(call.api_key, call.body)
+            return await with_pauses(not_controller(call.api_key, call.body))
         outcome: Outcome = call.outcome
         with trio.move_on_after(max(outcome.timeout_ms, 0) / 1000):
             while not self._over and not all(wait.condition(self._context) for wait in outcome.waits):

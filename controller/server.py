@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, cast
 
 import structlog
@@ -17,6 +18,7 @@ from anabranch.controller.active import ActiveController
 from anabranch.controller.admin import own_loggers
 from anabranch.controller.admin.dispatch import HANDLERS, api_versions
 from anabranch.controller.admin.error_responses import not_controller
+from anabranch.controller.admin.slices import gather
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.events import AdminCall
 from anabranch.protocol.api_keys import ApiKey
@@ -27,16 +29,16 @@ from anabranch.protocol.framing import (
     Request,
     RequestHeader,
     ServerConnection,
-    TooLargeError,
 )
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
-from anabranch.protocol.primitives import DecodeError
+from anabranch.protocol.named_items import each_once
+from anabranch.protocol.primitives import DecodeError, EncodeError
 from anabranch.runtime.accepting import accept_connections
 from anabranch.runtime.background import Background
 from anabranch.runtime.decoded_requests import DecodedRequests
 from anabranch.runtime.env import Listener, Stream
-from anabranch.runtime.pauses import write_response
-from anabranch.runtime.turns import turns
+from anabranch.runtime.pauses import with_pauses, write_response
+from anabranch.runtime.turns import pause, turns
 
 logger = structlog.get_logger(__name__)
 MAX_UNANSWERED = 64
@@ -116,7 +118,7 @@ class _Connection:
                     await self._slots.acquire()  # before it is decoded: an answer may wait as long as its client asks
                     request = await self._decoded.read(frame, self._stream.has_ended)
                     self._undecided = request.header.api_key, request.decoded_bytes
-                    self._accept(request, nursery)
+                    await self._accept(request, nursery)
                     self._free(self._take_undecided())
                     del request
         except OSError:
@@ -132,7 +134,7 @@ class _Connection:
             await turns().take(moved)
         return await self._stream.receive_into(self._frames.buffer(moved))
 
-    def _accept(self, request: Request, nursery: trio.Nursery) -> None:
+    async def _accept(self, request: Request, nursery: trio.Nursery) -> None:
         key, version = request.header.api_key, request.header.api_version
         if key == ApiKey.API_VERSIONS:
             error = ErrorCode.UNSUPPORTED_VERSION if request.unsupported else ErrorCode.NONE
@@ -143,15 +145,18 @@ class _Connection:
                 answer.background_failures = self._background.describe()
             nursery.start_soon(self._send, request.header, 0 if request.unsupported else version, answer)
             return
-        of_process = own_loggers.answer(self._controller_id, request.body)
+        if key not in HANDLERS and key != ApiKey.DESCRIBE_CONFIGS:
+            raise DecodeError(f"{ApiKey(key).name} is not served by a controller")
+        for _ in chain(each_once(key, request.body, set()), gather(key, request.body)):
+            await pause()
+        of_process = await with_pauses(own_loggers.answer(self._controller_id, request.body))
         if of_process is not None:
             nursery.start_soon(self._send, request.header, version, of_process)
             return
-        if key not in HANDLERS:
-            raise DecodeError(f"{ApiKey(key).name} is not served by a controller")
         active = self._active()
         if active is None:
-            nursery.start_soon(self._send, request.header, version, not_controller(key, request.body))
+            refusal = await with_pauses(not_controller(key, request.body))
+            nursery.start_soon(self._send, request.header, version, refusal)
             return
         call = active.submit(key, request.body, version)
         nursery.start_soon(self._answer, request.header, active, call, self._take_undecided())
@@ -174,7 +179,7 @@ class _Connection:
                 await self._stream.send(parts)
         except OSError:
             self._stream.close()
-        except TooLargeError as error:
+        except EncodeError as error:  # too large, or the version of a hostile request has no field for the answer
             logger.warning("connection.response_not_sent", client=self._stream.peer, reason=str(error))
             self._stream.close()
         finally:

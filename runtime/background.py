@@ -198,6 +198,9 @@ class Background:
 
 
 def _text(error: Exception) -> str:
+    """The error; of a group, the errors in it."""
+    if isinstance(error, ExceptionGroup):
+        return "; ".join(map(_text, error.exceptions))
     return str(error) or type(error).__name__
 
 

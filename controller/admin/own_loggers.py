@@ -7,6 +7,9 @@ All other resources of these APIs belong to the cluster. Requests for them are a
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Generator
+
 from anabranch.protocol.config_resources import ResourceType
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.describe_configs import (
@@ -16,6 +19,7 @@ from anabranch.protocol.generated.describe_configs import (
     DescribeConfigsResult,
 )
 from anabranch.protocol.generated.incremental_alter_configs import (
+    AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
@@ -23,20 +27,50 @@ from anabranch.protocol.message import Message
 from anabranch.runtime import broker_loggers
 
 _WHAT = "a controller has only the levels of its loggers as configs: ask a broker for all others"
+_AT_ONCE = 16
+"""The resources of a step. Each may name every logger."""
 
 
-def answer(controller_id: int, request: Message) -> Message | None:
-    """The response to DescribeConfigs, or to a change of loggers; None for any other request."""
+def answer(controller_id: int, request: Message) -> Generator[bool, None, Message | None]:
+    """The response to DescribeConfigs, or to a change of loggers; None for any other request.
+
+    Yields True, after which other tasks may run, after every ``_AT_ONCE`` resources.
+    """
     if isinstance(request, DescribeConfigsRequest):
-        return DescribeConfigsResponse(results=[_described(controller_id, each) for each in request.resources])
+        described = DescribeConfigsResponse()
+        for number, resource in enumerate(request.resources, 1):
+            described.results.append(_described(controller_id, resource))
+            if number % _AT_ONCE == 0:
+                yield True
+        return described
     if not isinstance(request, IncrementalAlterConfigsRequest) or not request.resources:
         return None
     if any(each.resource_type != ResourceType.BROKER_LOGGER for each in request.resources):
         return None
-    dry = request.validate_only
-    return IncrementalAlterConfigsResponse(
-        responses=[broker_loggers.altered(controller_id, each, validate_only=dry) for each in request.resources]
-    )
+    return (yield from _altered(controller_id, request))
+
+
+def _altered(
+    controller_id: int, request: IncrementalAlterConfigsRequest
+) -> Generator[bool, None, IncrementalAlterConfigsResponse]:
+    altered = IncrementalAlterConfigsResponse()
+    times = Counter(resource.resource_name for resource in request.resources)
+    named = {resource.resource_name: resource for resource in request.resources}
+    for number, (name, resource) in enumerate(named.items(), 1):
+        result = (
+            broker_loggers.altered(controller_id, resource, validate_only=request.validate_only)
+            if times[name] == 1
+            else AlterConfigsResourceResponse(
+                error_code=ErrorCode.INVALID_REQUEST,
+                error_message=f"the loggers of {name} are named more than once in the request",
+                resource_type=resource.resource_type,
+                resource_name=name,
+            )
+        )
+        altered.responses.append(result)
+        if number % _AT_ONCE == 0:
+            yield True
+    return altered
 
 
 def _described(controller_id: int, resource: DescribeConfigsResource) -> DescribeConfigsResult:

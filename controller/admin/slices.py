@@ -1,15 +1,16 @@
 """Decides large requests in slices, so that other decisions wait for one slice at most.
 
 A slice is a request of the same kind with some of the entries. Entries that name the same item stay in one slice,
-because they are refused together. A slice is cut when its turn comes, and its answers are joined with those before it.
+because they are refused together; ``gather`` puts them next to each other first. A slice is cut when its turn comes,
+and its answers are joined with those before it.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, groupby, islice
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -20,9 +21,13 @@ from anabranch.controller.reassignment import PARTITIONS_PER_WRITE, TOPICS_AT_ON
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest, ReplicaElectionResult, TopicPartitions
+from anabranch.protocol.named_items import ITEMS_A_STEP
+from anabranch.protocol.types import TopicPartition
 
 ITEMS_AT_ONCE = 16
 """The largest number of topics or configs in a slice. Each takes a few requests to ZooKeeper."""
+_KEPT_OF_A_NAME = 2
+"""A name that is given twice is refused. More items of this name change nothing."""
 
 
 class _Named(NamedTuple):
@@ -93,15 +98,39 @@ class Slices:
         return None
 
 
+def gather(api_key: int, body: Any) -> Iterator[None]:
+    """Put the items of one name next to each other, or name each partition of ElectLeaders once. Changes ``body``.
+
+    Yields after every ``ITEMS_A_STEP`` items.
+    """
+    if api_key == ApiKey.ELECT_LEADERS:
+        yield from _name_each_once(body)
+    for named in _NAMED.get(ApiKey(api_key), ()):
+        items = getattr(body, named.asked)
+        if len(items) <= ITEMS_AT_ONCE:
+            continue
+        by_key: dict[Hashable, list[Any]] = {}
+        for number, item in enumerate(items, 1):
+            of_key = by_key.setdefault(named.key(item), [])
+            if len(of_key) < _KEPT_OF_A_NAME:
+                of_key.append(item)
+            if number % ITEMS_A_STEP == 0:
+                yield
+        left, gathered = chain.from_iterable(by_key.values()), list[Any]()
+        while some := list(islice(left, ITEMS_A_STEP)):
+            gathered += some
+            yield
+        setattr(body, named.asked, gathered)
+
+
 def sliced(api_key: int, body: Any, image: ClusterImage) -> Iterator[Any]:
-    """The slices of a request, in order. A small request, or a request of another kind, is one slice.
+    """The slices of a gathered request, in order. A small request, or a request of another kind, is one slice.
 
     An ElectLeaders request for all partitions becomes a request that names the partitions of the image.
     """
     if of_partitions := _OF_PARTITIONS.get(ApiKey(api_key)):
-        if api_key == ApiKey.ELECT_LEADERS:
-            body = _with(body, topic_partitions=_each_once(body, image))
-        return _by_partitions(body, of_partitions)
+        topics = getattr(body, of_partitions.asked)
+        return _by_partitions(body, of_partitions, _all_led(image) if topics is None else topics)
     for named in _NAMED.get(ApiKey(api_key), ()):
         items = getattr(body, named.asked)
         if len(items) > ITEMS_AT_ONCE:
@@ -165,24 +194,21 @@ def _with(body: Any, **fields: Any) -> Any:
 
 
 def _together(items: list[Any], key: Callable[[Any], Hashable], at_once: int) -> Iterator[list[Any]]:
-    """Slices of at most ``at_once`` keys. All items of a key are in one slice."""
-    if len(set(map(key, items))) == len(items):
-        for begin in range(0, len(items), at_once):
-            yield items[begin : begin + at_once]
-        return
-    by_key: dict[Hashable, list[Any]] = {}
-    for item in items:
-        by_key.setdefault(key(item), []).append(item)
-    groups = iter(by_key.values())
-    while some := list(islice(groups, at_once)):
-        yield [item for group in some for item in group]
+    """Slices of at most ``at_once`` keys. All items of a key are next to each other, and are in one slice."""
+    some: list[Any] = []
+    for number, (_, of_key) in enumerate(groupby(items, key)):
+        if number and number % at_once == 0:
+            yield some
+            some = []
+        some += of_key
+    yield some
 
 
-def _by_partitions(body: Any, named: _OfPartitions) -> Iterator[Any]:
+def _by_partitions(body: Any, named: _OfPartitions, topics: Iterable[Any]) -> Iterator[Any]:
     """Slices of at most ``named.at_once`` partitions and ``named.topics_at_once`` topics, in the request's order."""
     some: list[Any] = []
     count = 0
-    for topic in getattr(body, named.asked):
+    for topic in topics:
         partitions = getattr(topic, named.asked_partitions)
         begin = 0
         while True:
@@ -199,16 +225,33 @@ def _by_partitions(body: Any, named: _OfPartitions) -> Iterator[Any]:
     yield _with(body, **{named.asked: some})
 
 
-def _each_once(body: ElectLeadersRequest, image: ClusterImage) -> list[TopicPartitions]:
-    """The partitions that an ElectLeaders request names, or all. Each partition appears once, so it is in one slice."""
+def _name_each_once(body: ElectLeadersRequest) -> Iterator[None]:
     by_topic: dict[str, dict[int, None]] = {}
+    for number, topic in enumerate(body.topic_partitions or (), 1):
+        indexes = by_topic.setdefault(topic.topic, {})
+        for begin in range(0, len(topic.partitions), ITEMS_A_STEP):
+            indexes.update(dict.fromkeys(topic.partitions[begin : begin + ITEMS_A_STEP]))
+            if begin:
+                yield
+        if number % ITEMS_A_STEP == 0:
+            yield
     if body.topic_partitions is None:
-        for led in image.led_partitions():
-            by_topic.setdefault(led[0].topic, {})[led[0].partition] = None
-    else:
-        for topic in body.topic_partitions:
-            by_topic.setdefault(topic.topic, {}).update(dict.fromkeys(topic.partitions))
-    return [TopicPartitions(topic=name, partitions=list(indexes)) for name, indexes in by_topic.items()]
+        return
+    once: list[TopicPartitions] = []
+    for number, (name, indexes) in enumerate(by_topic.items(), 1):
+        once.append(TopicPartitions(topic=name, partitions=list(indexes)))
+        if number % ITEMS_A_STEP == 0:
+            yield
+    body.topic_partitions = once
+
+
+def _all_led(image: ClusterImage) -> Iterator[TopicPartitions]:
+    """The partitions that may be led, listed topic by topic as slices need them."""
+    for name in sorted(image.topics):
+        topic = image.topics.get(name)
+        indexes = () if topic is None else sorted(topic.partitions)
+        led = [index for index in indexes if image.led(TopicPartition(name, index)) is not None]
+        yield TopicPartitions(topic=name, partitions=led)
 
 
 def _elected(answers: list[ReplicaElectionResult]) -> list[ReplicaElectionResult]:

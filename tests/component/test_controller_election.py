@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 import trio
+import trio.testing
+from structlog.testing import capture_logs
 
 from anabranch.controller.controller_election import Office, ensure_paths, stand
 from anabranch.controller.store import ControllerMovedError, GuardedStore
+from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.framing import RequestHeader, encode_request
 from anabranch.protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest
 from anabranch.protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from anabranch.protocol.generated.update_metadata import UpdateMetadataRequest
 from anabranch.runtime.env import CreateOp, NoNodeError
@@ -43,6 +48,21 @@ async def test_a_standby_controller_answers_not_controller(cluster: ControllerCl
     response = await cluster.request(creation("t"), controller_id=1001)
     assert response.topics[0].error_code == ErrorCode.NOT_CONTROLLER
     assert await cluster.store.children(paths.TOPICS) == []
+
+
+async def test_a_response_that_its_version_cannot_carry_closes_the_connection(
+    cluster: ControllerCluster, autojump_clock: object
+) -> None:
+    """Version 0 of ElectLeaders, which no broker sends to a controller, has no error for the whole request."""
+    stream = await cluster.fabric.node("client").connect("controller1001", 9090)
+    with capture_logs() as logged, trio.fail_after(60):
+        await stream.send(encode_request(RequestHeader(ApiKey.ELECT_LEADERS, 0, 1, "client"), ElectLeadersRequest()))
+        assert await stream.receive_into(memoryview(bytearray(1_024))) == 0
+    await trio.testing.wait_all_tasks_blocked()
+    stream.close()
+    (found,) = [line for line in logged if line["event"] in ("connection.response_not_sent", "background.failed")]
+    assert (found["event"], found["log_level"]) == ("connection.response_not_sent", "warning")
+    assert found["reason"] == "ElectLeadersResponse v0: error_code is set, but this version has no such field"
 
 
 async def test_the_standby_takes_over_and_sends_everything_under_a_higher_epoch(

@@ -168,9 +168,12 @@ async def test_a_broker_serves_very_many_items_in_short_pieces(key: ApiKey, tmp_
         await check(connect, key)
 
 
-@pytest.mark.parametrize("key", with_arrays(CONTROLLER_HANDLERS.keys()), ids=lambda key: key.name)
+@pytest.mark.parametrize("state", ["active", "standby"])
+@pytest.mark.parametrize(
+    "key", with_arrays(CONTROLLER_HANDLERS.keys() | {ApiKey.DESCRIBE_CONFIGS}), ids=lambda key: key.name
+)
 async def test_a_controller_serves_very_many_items_in_short_pieces(
-    key: ApiKey, nursery: trio.Nursery, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    key: ApiKey, state: str, nursery: trio.Nursery, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if found := slices._OF_PARTITIONS.get(key):
         smaller = found._replace(at_once=FEW // 2, topics_at_once=min(FEW // 2, found.topics_at_once))
@@ -179,5 +182,8 @@ async def test_a_controller_serves_very_many_items_in_short_pieces(
     await cluster.start_controller()
     await cluster.start_broker(1)
     await cluster.until(cluster.active)
+    if state == "standby":
+        await cluster.start_controller(1001)
     network = cluster.fabric.node("client")
-    await check(lambda: network.connect("controller1000", 9090), key)
+    host = "controller1000" if state == "active" else "controller1001"
+    await check(lambda: network.connect(host, 9090), key)
