@@ -1,7 +1,8 @@
 """The connection to the active controller: find it in ``/controller``, keep one channel, forward admin requests.
 
 If the controller answers NOT_CONTROLLER or cannot be reached, ``/controller`` is read again and the request is sent to
-the address there, until the request times out. A client never sees the fail-over.
+the address there, until the request times out. A client never sees the fail-over. The pauses between tries grow, and
+are short again when another controller is elected.
 
 A request may take long, so a missing answer does not show that the connection is dead. The controller answers
 ApiVersions at once. A connection that leaves ApiVersions unanswered is closed, and its requests are sent over another.
@@ -29,10 +30,16 @@ from anabranch.zk_schemas.znode import MalformedZnodeError
 
 logger = structlog.get_logger(__name__)
 
-RETRY_BACKOFF_S = 0.1
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 2.0
 SILENCE_S = 5.0
 """The default of ``controller.silence.ms``, in seconds."""
 _CHECK_VERSION = 0
+
+
+def backoff_s(failures: int) -> float:
+    """The longest pause after so many failed tries in a row, at least 1. It doubles: a request may have megabytes."""
+    return min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * float(2 ** min(failures - 1, 20)))
 
 
 class ControllerClient:
@@ -108,6 +115,7 @@ class ControllerClient:
         name the wanted state. The second response then reports that this state exists already.
         """
         deadline = self._env.clock.monotonic() + timeout_s
+        failures = 0
         self._waiting += 1
         self._is_asked.set()
         try:
@@ -117,8 +125,10 @@ class ControllerClient:
                     answered = await self._try_once(body, version, deadline, refused)
                     if answered is not None:
                         return answered
-                    with trio.move_on_after(RETRY_BACKOFF_S):
+                    failures += 1
+                    with trio.move_on_after(backoff_s(failures)):
                         await moved.wait()
+                        failures = 0
         finally:
             self._waiting -= 1
         place = _place(self.address)

@@ -52,6 +52,10 @@ class DelayedFetch(DelayedOperation):
             kept.add(operation, len(read.target.partitions))
         return operation._answer
 
+    @property
+    def items(self) -> int:
+        return max(1, len(self._read.target.partitions))
+
     def try_complete(self) -> None:
         read = self._read
         if read is None:

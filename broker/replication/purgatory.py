@@ -1,7 +1,8 @@
 """Keeps operations that wait for a partition to change or for their deadline: one list of changes, one timer heap.
 
 A waiting request is an object here and not a task, because a task takes ten times the resources. Changes are collected
-and delivered once per turn of the event loop, so a burst of appends wakes a waiting fetch once.
+and delivered once per turn of the event loop, so a burst of appends wakes a waiting fetch once. Other tasks run after
+every ``ITEMS_AT_ONCE`` items of operations.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import chain, count
 
 import trio
 
 from anabranch.runtime.background import Background
 from anabranch.runtime.env import Clock
+from anabranch.runtime.turns import pause
 
 _COMPACT_ABOVE = 1024
+ITEMS_AT_ONCE = 64
+"""An item takes up to 0.1 ms: a read of a partition, or a response that is sent."""
 
 
 class DelayedOperation:
@@ -27,6 +31,11 @@ class DelayedOperation:
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         self.completed = False
+
+    @property
+    def items(self) -> int:
+        """The number of partitions that a check or the response takes time for, at least 1."""
+        return 1
 
     def try_complete(self) -> None:
         """Check the operation after a change that it watches: if it is ready, answer and set ``completed``."""
@@ -51,6 +60,8 @@ class Purgatory:
         self._changed: dict[DelayedOperation, None] = {}
         self._sleeping_until = math.inf
         self._wake = trio.Event()
+        self._left = ITEMS_AT_ONCE
+        """The items that may still be handled before other tasks run."""
 
     @property
     def size(self) -> int:
@@ -79,18 +90,28 @@ class Purgatory:
     async def run(self) -> None:
         """Deliver changes and deadlines until cancelled."""
         while True:
-            self._deliver()
-            self._expire()
+            for _ in chain(self._deliver(), self._expire()):
+                await pause()
             self._sleeping_until = self._heap[0][0] if self._heap else math.inf
             with trio.move_on_at(self._sleeping_until):
                 await self._wake.wait()
             self._wake = trio.Event()
 
-    def _deliver(self) -> None:
+    def _deliver(self) -> Iterator[None]:
+        """Yields where other tasks have to run."""
         changed, self._changed = self._changed, {}
         for operation in changed:
             if not operation.completed:
                 self._complete(operation, operation.try_complete)
+                if self._is_pause_due(operation):
+                    yield
+
+    def _is_pause_due(self, completed: DelayedOperation) -> bool:
+        self._left -= completed.items
+        if self._left > 0:
+            return False
+        self._left = ITEMS_AT_ONCE
+        return True
 
     def _complete(self, operation: DelayedOperation, step: Callable[[], None]) -> None:
         """Do a step of one operation. If it fails, the operation is over: its client gets no answer and asks again."""
@@ -101,12 +122,15 @@ class Purgatory:
             operation.drop()
             self._background.failed_once("delayed-requests", type(operation).__name__, error)
 
-    def _expire(self) -> None:
+    def _expire(self) -> Iterator[None]:
+        """Yields where other tasks have to run."""
         now = self._clock.monotonic()
         while self._heap and (self._heap[0][0] <= now or self._heap[0][2].completed):
             operation = heapq.heappop(self._heap)[2]
             if not operation.completed:
                 self._complete(operation, operation.expire)
+                if self._is_pause_due(operation):
+                    yield
 
     def close(self) -> None:
         """Answer all waiting operations with their present results."""

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from anabranch.broker.link.controller_client import SILENCE_S, ControllerClient
+from anabranch.broker.link.controller_client import SILENCE_S, ControllerClient, backoff_s
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.framing import encode_response
@@ -108,6 +108,39 @@ async def test_a_request_is_sent_again_only_when_another_controller_is_elected(
         assert (first.asked, second.asked) == asked
         assert len(answers) == 1
         nursery.cancel_scope.cancel()
+
+
+def test_the_pauses_between_tries_double_up_to_two_seconds() -> None:
+    assert [backoff_s(failures) for failures in range(1, 8)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+    assert backoff_s(10**6) == 2.0
+
+
+@pytest.mark.trio
+async def test_a_refused_request_is_sent_less_and_less_often_until_another_controller_is_elected(
+    autojump_clock: MockClock,
+) -> None:
+    fabric, session = SimFabric(random.Random(1), delay_s=lambda: 0.001), FakeZk().session()
+    first, second = Controller(fabric, "first"), Controller(fabric, "second")
+    for controller in (first, second):
+        controller.may_answer.set()
+    client = ControllerClient(Env(SimClock(), fabric.node("b"), random.Random(1), zk=session), session, "broker-1")
+    await session.create(ControllerZnode.PATH, znode("first", 1))
+    async with trio.open_nursery() as nursery:
+        for controller in (first, second):
+            await nursery.start(controller.run)
+        await nursery.start(client.run)
+        nursery.start_soon(suppressed, client.request, REQUEST, 1, TIMEOUT_S, lambda _: True)
+        await trio.sleep(20)  # virtual time
+        assert 10 <= first.asked <= 15
+        await session.set(ControllerZnode.PATH, znode("second", 2))
+        await trio.sleep(0.5)  # virtual time
+        assert second.asked == 3, "the pauses are short again"
+        nursery.cancel_scope.cancel()
+
+
+async def suppressed(request: Any, *arguments: Any) -> None:
+    with suppress(KafkaError):
+        await request(*arguments)
 
 
 @pytest.mark.trio

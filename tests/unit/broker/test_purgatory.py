@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
+from anabranch.broker.replication.purgatory import ITEMS_AT_ONCE, DelayedOperation, Purgatory
 from anabranch.runtime.real_trio import RealClock
 
 pytestmark = pytest.mark.trio
@@ -71,6 +71,42 @@ async def test_an_operation_parked_later_with_an_earlier_deadline_expires_in_tim
         await trio.sleep(10)  # virtual time: past both deadlines
     assert early.expired_at == pytest.approx(start + 1)
     assert late.expired_at == pytest.approx(start + 5)
+
+
+class Large(Probe):
+    """Takes as long as some partitions."""
+
+    partitions = 1
+
+    @property
+    def items(self) -> int:
+        return self.partitions
+
+
+@pytest.mark.parametrize("items", [1, ITEMS_AT_ONCE // 4])
+@pytest.mark.parametrize("cause", ["change", "deadline"])
+async def test_other_tasks_run_while_many_operations_complete(
+    cause: str, items: int, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Large, "partitions", items)
+    at_once: list[int] = []
+    async with running() as purgatory:
+        probes = [Large(trio.current_time() + 1) for _ in range(5 * ITEMS_AT_ONCE)]
+        for probe in probes:
+            purgatory.park(probe)
+        await trio.testing.wait_all_tasks_blocked()
+        if cause == "change":
+            for probe in probes:
+                purgatory.changed(probe)
+        else:
+            autojump_clock.jump(2)
+        left = len(probes)
+        with trio.fail_after(60):
+            while left:
+                await trio.lowlevel.checkpoint()
+                before, left = left, sum(not probe.completed for probe in probes)
+                at_once.append(before - left)
+    assert max(at_once) <= 2 * ITEMS_AT_ONCE // items, "two tasks of a pass run in any order"
 
 
 async def test_close_completes_waiting_operations(autojump_clock: trio.testing.MockClock) -> None:

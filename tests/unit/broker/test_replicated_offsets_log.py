@@ -37,7 +37,7 @@ class Coordinator:
         self.cluster.elect(1, 5, self.isr)
 
     def tick(self) -> None:
-        self.purgatory._deliver()
+        list(self.purgatory._deliver())
 
     def followers_fetch(self, *followers: int) -> None:
         self.cluster.catch_up(1, *(followers or self.isr[1:]))
@@ -119,7 +119,7 @@ async def test_an_append_never_times_out() -> None:
     coordinator = Coordinator()
     appended = coordinator.append()
     coordinator.cluster.clock.seconds += 3600
-    coordinator.purgatory._expire()
+    list(coordinator.purgatory._expire())
     assert fate(appended) is None
     coordinator.followers_fetch()
     assert fate(appended) is ErrorCode.NONE
