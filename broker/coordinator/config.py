@@ -28,6 +28,7 @@ class GroupConfig:
     offsets_topic_num_partitions: int = of_key(BROKER_CONFIGS, "offsets.topic.num.partitions")
     stock_consumer_lease_ms: int = of_key(BROKER_CONFIGS, "stock.consumer.lease.ms")
     """The maximum age of a TopicReaders answer that leaders use (ordered.delivery.stock.consumers=withhold)."""
+    response_max_bytes: int = of_key(BROKER_CONFIGS, "socket.response.max.bytes")
 
     @classmethod
     def of(cls, values: BrokerKeys) -> GroupConfig:

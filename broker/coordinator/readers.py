@@ -32,7 +32,11 @@ from anabranch.broker.coordinator.position_poll import ask_owners, may_be_wanted
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.protocol.generated.offset_fetch import OffsetFetchRequestTopics
 from anabranch.protocol.generated.topic_readers import TopicReadersRequestQuestion as Question
-from anabranch.protocol.generated.topic_readers import TopicReadersResponseGroup, TopicReadersResponsePartition
+from anabranch.protocol.generated.topic_readers import (
+    TopicReadersRequestTopic,
+    TopicReadersResponseGroup,
+    TopicReadersResponsePartition,
+)
 from anabranch.protocol.sentinels import NO_EPOCH, NO_INCARNATION, NO_OFFSET, NO_TIMESTAMP
 from anabranch.protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, assigned_partitions, subscribed_topics
 from anabranch.protocol.types import TopicPartition
@@ -51,11 +55,28 @@ REBALANCE = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
 # ---------------------------------------------------------------- answers to leaders
 
 
-def readers_of(turn: Turn, topic: str, partitions: Collection[int], topics: Topics) -> list[TopicReadersResponseGroup]:
-    """The groups that read the topic, with their positions. Owners that report are asked for their positions."""
-    now_ms, counted = turn.now.monotonic_ms, turn.shard.counted
-    counted.note_asked(topic, now_ms, now_ms - _lease_ms(turn))
-    return [_group_of(turn, group, topic, partitions, topics) for group in counted_groups(turn, topic)]
+def candidates(turn: Turn, topic: TopicReadersRequestTopic, group_ids: Collection[str]) -> list[str]:
+    """The groups that may read the topic; of a controller's question only those of ``group_ids``, unless it is empty.
+
+    A leader's question is noted.
+    """
+    shard = turn.shard
+    if topic.questions:
+        return [name for name in group_ids if name in shard.groups] if group_ids else list(shard.groups)
+    now_ms = turn.now.monotonic_ms
+    shard.counted.note_asked(topic.name, now_ms, now_ms - _lease_ms(turn))
+    _forget_idle(turn, topic.name)
+    return [*shard.groups, *_without_members(shard, topic.name)]
+
+
+def for_leader(
+    turn: Turn, group_id: str, topic: TopicReadersRequestTopic, topics: Topics
+) -> TopicReadersResponseGroup | None:
+    """The group with its positions, if leaders count it. Owners that report are asked for their positions."""
+    group = turn.shard.groups.get(group_id) or Group(group_id)
+    if not _is_counted(turn.shard, group, topic.name):
+        return None
+    return _group_of(turn, group, topic.name, topic.partition_indexes, topics)
 
 
 def counted_groups(turn: Turn, topic: str) -> list[Group]:
@@ -63,8 +84,12 @@ def counted_groups(turn: Turn, topic: str) -> list[Group]:
     shard = turn.shard
     _forget_idle(turn, topic)
     found = [group for group in shard.groups.values() if _is_counted(shard, group, topic)]
-    only_asked = [name for name, of in shard.counted.since.items() if topic in of and name not in shard.groups]
-    return [*found, *(Group(name) for name in only_asked)]
+    return [*found, *map(Group, _without_members(shard, topic))]
+
+
+def _without_members(shard: Shard, topic: str) -> list[str]:
+    """Groups that have only fetched offsets so far."""
+    return [name for name, of in shard.counted.since.items() if topic in of and name not in shard.groups]
 
 
 def _is_counted(shard: Shard, group: Group, topic: str) -> bool:
@@ -145,23 +170,15 @@ def _commit(shard: Shard, group: Group, tp: TopicPartition, topics: Topics, inca
 # ---------------------------------------------------------------- answers to the controller
 
 
-def every_reader(
-    turn: Turn,
-    topic: str,
-    questions: Collection[Question],
-    group_ids: Collection[str],
-    topics: Topics,
-    *,
-    knows_positions: bool = True,
-) -> list[TopicReadersResponseGroup]:
-    """Every group that reads the topic or may read it; ``group_ids`` limits them, unless it is empty.
+def for_controller(
+    turn: Turn, group_id: str, topic: TopicReadersRequestTopic, topics: Topics, *, knows_positions: bool = True
+) -> TopicReadersResponseGroup | None:
+    """The group with its commits and positions, if it reads the topic or may read it.
 
     Without ``knows_positions`` members cannot report their positions, and so no commit shows what they have processed.
     """
-    shard = turn.shard
-    groups = [shard.groups[name] for name in group_ids if name in shard.groups] if group_ids else shard.groups.values()
-    found = (_reader_of(turn, group, topic, questions, topics, knows_positions) for group in list(groups))
-    return [reader for reader in found if reader is not None]
+    group = turn.shard.groups.get(group_id)
+    return None if group is None else _reader_of(turn, group, topic.name, topic.questions, topics, knows_positions)
 
 
 def _reader_of(

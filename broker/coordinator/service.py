@@ -11,7 +11,7 @@ import random
 import uuid
 from collections.abc import Callable, Collection, Hashable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -30,7 +30,9 @@ from anabranch.broker.coordinator.deletions import Deletion, RecentDeletions, as
 from anabranch.broker.coordinator.group_state import GroupState
 from anabranch.broker.coordinator.leadership import Leadership
 from anabranch.broker.coordinator.loaded_partition import LoadedPartition
+from anabranch.broker.coordinator.long_answers import LongAnswers
 from anabranch.broker.coordinator.placement import partition_for
+from anabranch.broker.coordinator.reader_answers import Confirmed, Question, answer_in_steps
 from anabranch.broker.coordinator.shard import Shard
 from anabranch.broker.coordinator.sweeps import Sweeps
 from anabranch.broker.coordinator.timer import DeadlineTimer
@@ -47,13 +49,7 @@ from anabranch.protocol.generated.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
 )
-from anabranch.protocol.generated.topic_readers import (
-    TopicReadersRequest,
-    TopicReadersResponse,
-    TopicReadersResponseCoordinator,
-    TopicReadersResponseGroup,
-    TopicReadersResponseTopic,
-)
+from anabranch.protocol.generated.topic_readers import TopicReadersRequest, TopicReadersResponse
 from anabranch.protocol.topic_names import OFFSETS_TOPIC
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
@@ -95,6 +91,7 @@ class GroupCoordinator:
         self._creations = RecentCreations()
         self._leadership = Leadership(config, clock, log, self._timer, self._take_up, self._background, level)
         self._sweeps = Sweeps(clock, self._background)
+        self._long_answers = LongAnswers()
         self._just_deleted: dict[TopicPartition, int] = {}
         """Partitions whose offsets have to be removed, each with its last incarnation."""
         self._just_loaded: dict[LoadedPartition, None] = {}
@@ -123,12 +120,14 @@ class GroupCoordinator:
                 nursery.start_soon(self._background.keep, "group-loading", self._leadership.run)
                 nursery.start_soon(self._background.keep, "offset-expiry", self._expire_offsets)
                 nursery.start_soon(self._background.keep, "offset-removal", self._remove_when_wanted)
+                nursery.start_soon(self._background.keep, "long-answers", self._long_answers.run)
         finally:
             self.close()
 
     def close(self) -> None:
         """Answer every waiting request with COORDINATOR_NOT_AVAILABLE and refuse new ones: the broker shuts down."""
         self._leadership.close()
+        self._long_answers.finish()
 
     def on_leader(self, partition: int, leader_epoch: int) -> None:
         """This broker leads the offsets partition from ``leader_epoch`` on: load it. Returns at once."""
@@ -365,48 +364,30 @@ class GroupCoordinator:
 
     def topic_readers(self, request: TopicReadersRequest) -> Deferred[TopicReadersResponse]:
         """The groups that read topics, and the time since this broker was last known to coordinate them."""
-        parts: list[Deferred[_Readers | None]] = []
+        parts: list[Deferred[Confirmed | None]] = []
         now_ms = self._now_ms()
         is_of_controller = any(topic.questions for topic in request.topics)
         for index, loaded in self._leadership.loaded.items():
-            token: Deferred[_Readers | None] = Deferred()
+            token: Deferred[Confirmed | None] = Deferred()
             parts.append(token)
-            answer = partial(self._answer_readers, token, index, loaded, request)
+            confirmed = partial(_confirmed, token, index, loaded)
             if (
                 not is_of_controller
                 and loaded.confirmed_ms is not None
                 and now_ms - loaded.confirmed_ms < self._config.stock_consumer_lease_ms // 4
             ):
-                answer(loaded.confirmed_ms, ErrorCode.NONE)
+                confirmed(loaded.confirmed_ms, ErrorCode.NONE)
             else:
-                loaded.confirm(partial(answer, now_ms))
-        return _gather(parts, lambda found: _as_response(request, [part for part in found if part is not None]))
+                loaded.confirm(partial(confirmed, now_ms))
+        knows_positions = self._level(GROUP_COORDINATOR) >= POSITIONS_LEVEL
+        asked = Question(request, self._topics, knows_positions, self._now_ms, self._config.response_max_bytes)
+        answer: Deferred[TopicReadersResponse] = Deferred()
 
-    def _answer_readers(
-        self,
-        token: Deferred[_Readers | None],
-        index: int,
-        loaded: LoadedPartition,
-        request: TopicReadersRequest,
-        confirmed_ms: int,
-        error: ErrorCode,
-    ) -> None:
-        if error is not ErrorCode.NONE:
-            token.fill(None)
-            return
-        loaded.confirmed_ms = max(confirmed_ms, loaded.confirmed_ms or confirmed_ms)
-        turn = loaded.turn()
-        every_reader = partial(
-            readers.every_reader, turn, knows_positions=self._level(GROUP_COORDINATOR) >= POSITIONS_LEVEL
-        )
-        found = [
-            every_reader(topic.name, topic.questions, request.group_ids, self._topics)
-            if topic.questions
-            else readers.readers_of(turn, topic.name, topic.partition_indexes, self._topics)
-            for topic in request.topics
-        ]
-        loaded.carry_out_of(turn, [group.group_id for groups in found for group in groups])
-        token.fill(_Readers(index, self._now_ms() - confirmed_ms, found))
+        def make(found: list[Confirmed | None]) -> None:
+            self._long_answers.make(answer_in_steps(asked, [part for part in found if part is not None]), answer)
+
+        _gather(parts, lambda found: found).then(make)
+        return answer
 
     def delete_groups(self, ctx: RequestOrigin, request: DeleteGroupsRequest) -> Deferred[DeleteGroupsResponse]:
         """Answered when the tombstones of all groups that may be deleted are committed."""
@@ -430,25 +411,14 @@ class GroupCoordinator:
         return self._leadership.find(self.partition_for(group_id))
 
 
-class _Readers(NamedTuple):
-    """The groups of one partition of the offsets topic, for each topic asked about."""
-
-    partition: int
-    confirmed_ms_ago: int
-    groups: list[list[TopicReadersResponseGroup]]
-
-
-def _as_response(request: TopicReadersRequest, parts: list[_Readers]) -> TopicReadersResponse:
-    return TopicReadersResponse(
-        coordinators=[
-            TopicReadersResponseCoordinator(partition_index=part.partition, confirmed_ms_ago=part.confirmed_ms_ago)
-            for part in parts
-        ],
-        topics=[
-            TopicReadersResponseTopic(name=topic.name, groups=[group for part in parts for group in part.groups[at]])
-            for at, topic in enumerate(request.topics)
-        ],
-    )
+def _confirmed(
+    token: Deferred[Confirmed | None], index: int, loaded: LoadedPartition, confirmed_ms: int, error: ErrorCode
+) -> None:
+    if error is not ErrorCode.NONE:
+        token.fill(None)
+        return
+    loaded.confirmed_ms = max(confirmed_ms, loaded.confirmed_ms or confirmed_ms)
+    token.fill(Confirmed(index, loaded, confirmed_ms))
 
 
 def _gather(parts: list[Deferred[R]], build: Callable[[list[R]], S]) -> Deferred[S]:

@@ -31,21 +31,22 @@ def handle(ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> Answer:
 def _altered(
     ctx: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> Generator[None, None, AlterReplicaLogDirsResponse]:
-    """Answer the request, one partition a step."""
-    results: dict[str, dict[int, AlterReplicaLogDirPartitionResult]] = {}
+    """Answer the request, one partition a step. The last answer to a partition counts."""
+    topics: dict[str, AlterReplicaLogDirTopicResult] = {}
+    known: dict[TopicPartition, AlterReplicaLogDirPartitionResult] = {}
     for directory in request.dirs:
         for topic in directory.topics:
             for index in topic.partitions:
-                code = _move(ctx, TopicPartition(topic.name, index), directory.path)
-                result = AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
-                results.setdefault(topic.name, {})[index] = result
+                partition = TopicPartition(topic.name, index)
+                if partition not in known:
+                    known[partition] = AlterReplicaLogDirPartitionResult(partition_index=index)
+                    named = topics.setdefault(topic.name, AlterReplicaLogDirTopicResult(topic_name=topic.name))
+                    named.partitions.append(known[partition])
+                known[partition].error_code = _move(ctx, partition, directory.path)
                 yield
-    return AlterReplicaLogDirsResponse(
-        results=[
-            AlterReplicaLogDirTopicResult(topic_name=name, partitions=list(found.values()))
-            for name, found in results.items()
-        ]
-    )
+            yield
+        yield
+    return AlterReplicaLogDirsResponse(results=list(topics.values()))
 
 
 def _move(ctx: RequestContext, partition: TopicPartition, path: str) -> ErrorCode:

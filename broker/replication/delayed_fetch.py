@@ -54,7 +54,7 @@ class DelayedFetch(DelayedOperation):
 
     @property
     def items(self) -> int:
-        return max(1, len(self._read.target.partitions))
+        return 1 if self._read is None else max(1, len(self._read.target.partitions))
 
     def try_complete(self) -> None:
         read = self._read

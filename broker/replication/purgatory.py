@@ -101,36 +101,33 @@ class Purgatory:
         """Yields where other tasks have to run."""
         changed, self._changed = self._changed, {}
         for operation in changed:
-            if not operation.completed:
-                self._complete(operation, operation.try_complete)
-                if self._is_pause_due(operation):
-                    yield
+            if not operation.completed and self._complete(operation, operation.try_complete):
+                yield
 
-    def _is_pause_due(self, completed: DelayedOperation) -> bool:
-        self._left -= completed.items
-        if self._left > 0:
-            return False
-        self._left = ITEMS_AT_ONCE
-        return True
+    def _complete(self, operation: DelayedOperation, step: Callable[[], None]) -> bool:
+        """Do a step of one operation. If it fails, the operation is over: its client gets no answer and asks again.
 
-    def _complete(self, operation: DelayedOperation, step: Callable[[], None]) -> None:
-        """Do a step of one operation. If it fails, the operation is over: its client gets no answer and asks again."""
+        Returns whether it is time for a pause.
+        """
+        self._left -= operation.items
         try:
             step()
         except Exception as error:
             operation.completed = True
             operation.drop()
             self._background.failed_once("delayed-requests", type(operation).__name__, error)
+        if self._left > 0:
+            return False
+        self._left = ITEMS_AT_ONCE
+        return True
 
     def _expire(self) -> Iterator[None]:
         """Yields where other tasks have to run."""
         now = self._clock.monotonic()
         while self._heap and (self._heap[0][0] <= now or self._heap[0][2].completed):
             operation = heapq.heappop(self._heap)[2]
-            if not operation.completed:
-                self._complete(operation, operation.expire)
-                if self._is_pause_due(operation):
-                    yield
+            if not operation.completed and self._complete(operation, operation.expire):
+                yield
 
     def close(self) -> None:
         """Answer all waiting operations with their present results."""

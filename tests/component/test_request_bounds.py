@@ -50,9 +50,6 @@ ANSWERED_IN_ORDER = {ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS, ApiKey.ALTER_PARTIT
 each time."""
 GENERATED = a_generated_module.__name__.rpartition(".")[0] + "."
 
-IN_ONE_PIECE = {ApiKey.TOPIC_READERS, ApiKey.ALTER_REPLICA_LOG_DIRS}
-"""Requests that are not cut: leaders send the one, and ``admin.request.max.elements`` limits the other."""
-
 Connect: TypeAlias = Callable[[], Awaitable[Stream]]
 
 
@@ -160,9 +157,7 @@ async def send_and_close(connect: Connect, request: bytes) -> None:
         await trio.testing.wait_all_tasks_blocked()
 
 
-@pytest.mark.parametrize(
-    "key", with_arrays(HANDLERS.keys() - CONTROLLER_HANDLERS.keys() - IN_ONE_PIECE), ids=lambda key: key.name
-)
+@pytest.mark.parametrize("key", with_arrays(HANDLERS.keys() - CONTROLLER_HANDLERS.keys()), ids=lambda key: key.name)
 async def test_a_broker_serves_very_many_items_in_short_pieces(key: ApiKey, tmp_path: Path) -> None:
     async with broker_with_a_topic(tmp_path) as connect:
         await check(connect, key)

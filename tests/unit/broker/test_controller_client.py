@@ -130,10 +130,10 @@ async def test_a_refused_request_is_sent_less_and_less_often_until_another_contr
             await nursery.start(controller.run)
         await nursery.start(client.run)
         nursery.start_soon(suppressed, client.request, REQUEST, 1, TIMEOUT_S, lambda _: True)
-        await trio.sleep(20)  # virtual time
+        await trio.sleep(20)  # virtual time: the controller refuses again and again
         assert 10 <= first.asked <= 15
         await session.set(ControllerZnode.PATH, znode("second", 2))
-        await trio.sleep(0.5)  # virtual time
+        await trio.sleep(0.5)  # virtual time: three tries
         assert second.asked == 3, "the pauses are short again"
         nursery.cancel_scope.cancel()
 

@@ -77,7 +77,7 @@ def test_nothing_is_kept_of_a_fetch_that_failed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(FetchRead, "run", broken)
     (operation,) = client.purgatory.waiting()
     client.purgatory.changed(operation)
-    client.purgatory._deliver()
+    list(client.purgatory._deliver())
     assert operation.completed
     assert client.waiting.held_bytes == 0
 
