@@ -5,17 +5,23 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
 
 from anabranch.blocking.consumer import Consumer as BlockingConsumer
+from anabranch.blocking.loop_thread import LoopThread
 from anabranch.client import OffsetAndMetadata
+from anabranch.client.errors import ErrorCode, KafkaError, KafkaTimeoutError
 from anabranch.protocol.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 Chosen = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class CommitOutcome(Exception):
+    """Ends a call for records, because ``on_commit`` was called."""
 
 
 class Consumer(BlockingConsumer):
@@ -23,9 +29,32 @@ class Consumer(BlockingConsumer):
 
     def __init__(self, *args: Any, **config: Any) -> None:
         super().__init__(*args, **config)
-        self._client._tells_absent = True
+        self._client._before_records = self._look_for_events
+        self.on_commit: Callable[[Chosen, KafkaError | None], None] | None = None
+        """Called in the loop with the outcome of each commit, also of an automatic one."""
+        self._has_outcome = False
         self._committing = anyio.Lock()
         """Held during a commit. The lock is fair."""
+
+    def _on_start(self, loop: LoopThread) -> None:
+        super()._on_start(loop)
+        coordinator = self._client._coordinator
+        if coordinator is not None:
+            coordinator.on_commit = self._note_outcome
+
+    def _note_outcome(self, chosen: Chosen, error: KafkaError | None) -> None:
+        if self.on_commit is None:
+            return
+        self.on_commit(chosen, error)
+        self._has_outcome = True
+        self._client._changed.set()
+
+    def _look_for_events(self) -> None:
+        """End a call for records with the event that the program is to see first."""
+        if self._has_outcome:
+            self._has_outcome = False
+            raise CommitOutcome
+        self._client._metadata.tell_absent()
 
     async def commit_in_turn(self, offsets: Chosen | None, *, waits: bool) -> None:
         """Commit ``offsets``, or those of this moment. Without ``waits`` it returns at once. In the loop."""
@@ -56,7 +85,9 @@ class Consumer(BlockingConsumer):
                     scope.deadline = math.inf
                     await self.send_commit(self._without_revoked(chosen, held), call)
             if scope.cancelled_caught:
-                _log.warning("an asynchronous commit failed: the commits before it took default.api.timeout.ms")
+                late = KafkaTimeoutError("the commits before it took default.api.timeout.ms")
+                _log.warning("an asynchronous commit failed: %s", late.message)
+                self._note_outcome(chosen, late)
         except Exception as error:
             _log.warning("an asynchronous commit failed: %s", error)
 
@@ -68,6 +99,10 @@ class Consumer(BlockingConsumer):
         revoked = {tp for tp in chosen if tp in held and subscription.partitions.get(tp) is not held[tp]}
         if revoked:
             _log.warning("an asynchronous commit failed for %s: a rebalance came first", sorted(revoked))
+            self._note_outcome(
+                {tp: chosen[tp] for tp in revoked},
+                KafkaError(ErrorCode.ILLEGAL_GENERATION, "a rebalance came before the commit's turn"),
+            )
         return {tp: offset for tp, offset in chosen.items() if tp not in revoked}
 
     async def _before_close(self) -> None:

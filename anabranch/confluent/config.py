@@ -79,7 +79,6 @@ ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "value.serializer": ((), "produce() takes bytes or str"),
     "key.deserializer": ((), "key() returns bytes"),
     "value.deserializer": ((), "value() returns bytes"),
-    "on_commit": ((), "commit(asynchronous=False) raises its error, and the other commits log it"),
 }
 """Keys that are accepted with one of the values, and refused with any other. The text says why, or what to use."""
 
@@ -148,9 +147,13 @@ def _lower_request_timeout(options: dict[str, Any]) -> None:
         return
 
 
-def consumer_options(conf: Mapping[str, Any]) -> ConsumerOptions:
-    """The keyword arguments. As in librdkafka, no topic is created unless a key says so."""
-    return {"allow_auto_create_topics": False} | _mapped(conf, ConsumerConfig)  # type: ignore[return-value]
+def consumer_options(conf: Mapping[str, Any]) -> tuple[ConsumerOptions, Any]:
+    """The keyword arguments, and the callback for commits. As in librdkafka, no topic is created by default."""
+    given = dict(conf)
+    on_commit = given.pop("on_commit", None)
+    if on_commit is not None and not callable(on_commit):
+        raise ConfigError("on_commit", f"{shown(on_commit)} is not callable")
+    return {"allow_auto_create_topics": False} | _mapped(given, ConsumerConfig), on_commit  # type: ignore[return-value]
 
 
 def admin_options(conf: Mapping[str, Any]) -> AdminOptions:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
@@ -13,6 +15,7 @@ import anyio.to_thread
 from anabranch.client import OffsetAndMetadata, errors
 from anabranch.client.consumer.arguments import CONSUMER_RULES
 from anabranch.client.net.metadata import AbsentTopicError
+from anabranch.confluent.commits import CommitOutcome
 from anabranch.confluent.commits import Consumer as BlockingConsumer
 from anabranch.confluent.config import consumer_options, named_as_given
 from anabranch.confluent.errors import CODES, KafkaError, KafkaException, error_of, translated
@@ -38,7 +41,12 @@ class Consumer:
     def __init__(self, conf: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         given = {**(conf or {}), **more}
         with translated(), named_as_given(given):
-            self._consumer = BlockingConsumer(**consumer_options(given))
+            options, self._on_commit = consumer_options(given)
+            self._consumer = BlockingConsumer(**options)
+        self._outcomes: deque[tuple[KafkaError | None, list[TopicPartition]]] = deque()
+        """The calls of ``on_commit`` that are due."""
+        if self._on_commit is not None:
+            self._consumer.on_commit = self._note_outcome
         self._callback_thread = 0
         """The thread in which a rebalance callback runs; 0 if none does."""
 
@@ -135,6 +143,18 @@ class Consumer:
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         self._call("resume", *(tp.key for tp in partitions))
 
+    def _note_outcome(self, chosen: Mapping[Partition, OffsetAndMetadata], error: Exception | None) -> None:
+        """In the client's thread: note a call of ``on_commit``."""
+        failure = None if error is None else error_of(error)
+        partitions = [TopicPartition(*tp, offset=at.offset, metadata=at.metadata) for tp, at in chosen.items()]
+        for partition in partitions:
+            partition.error = failure
+        self._outcomes.append((failure, partitions))
+
+    def _call_on_commit(self) -> None:
+        while self._outcomes and self._on_commit is not None:
+            self._on_commit(*self._outcomes.popleft())
+
     # ------------------------------------------------------------ messages
 
     def poll(self, timeout: float | None = None) -> Message | None:
@@ -143,7 +163,13 @@ class Consumer:
         An error of the broker or the group is a message with ``error()``; so is, once, a topic that does not exist:
         UNKNOWN_TOPIC_OR_PART. An error that ends the client is raised.
         """
-        limit_s = None if timeout is None or timeout < 0 else timeout
+        deadline = None if timeout is None or timeout < 0 else time.monotonic() + timeout
+        while True:
+            self._call_on_commit()
+            with contextlib.suppress(CommitOutcome):
+                return self._next(None if deadline is None else max(0.0, deadline - time.monotonic()))
+
+    def _next(self, limit_s: float | None) -> Message | None:
         try:
             record = self._consumer.poll(limit_s)
         except (errors.ClientClosedError, errors.ForkedClientError):
@@ -242,6 +268,7 @@ class Consumer:
         if threading.get_ident() == self._callback_thread:
             raise KafkaException(KafkaError(CODES["_STATE"], "a rebalance callback cannot close its consumer"))
         self._call("close")
+        self._call_on_commit()
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(missing("Consumer", name), name=name, obj=self)

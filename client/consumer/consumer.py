@@ -81,8 +81,8 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._traffic = ConsumerTraffic()
         self._listener = RebalanceListener()
         self._key_listener = PartitionKeyListener()
-        self._tells_absent = False
-        """Whether a call for records raises ``AbsentTopicError`` for a subscribed topic that does not exist, once."""
+        self._before_records: Callable[[], None] | None = None
+        """Called before each look for records; may raise."""
         self._announced: frozenset[TopicPartition] = frozenset()
         """Without a group: the partitions that the listener was last called with."""
         self._has_parts = False
@@ -331,8 +331,8 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         await anyio.lowlevel.checkpoint()
         while True:
             await self._call_back()
-            if self._tells_absent:
-                self._metadata.tell_absent()
+            if self._before_records is not None:
+                self._before_records()
             self._positions.start()
             found: dict[TopicPartition, Records[Any, Any]] = self._subscription.collect(
                 limit, partitions, self._deserializers, most=most

@@ -107,6 +107,7 @@ class GroupMembership:
         self._last_poll = env.clock.monotonic()
         self._next_auto_commit = self._last_poll + config.auto_commit_interval_ms / 1000
         self._background_commit: anyio.CancelScope | None = None
+        self.on_commit: Callable[[Offsets, KafkaError | None], None] = lambda offsets, error: None
         self._starts_settled: anyio.Event | None = None
         """Set when the running commit of the group's start offsets ends; None while no such commit is running."""
         metadata.on_update(self._on_metadata)
@@ -629,7 +630,11 @@ class GroupMembership:
         try:
             reported = await self._commit_as_member(offsets, is_processed=is_processed, call=call)
             taken = True
+            self.on_commit(offsets, None)
             return reported
+        except KafkaError as error:
+            self.on_commit(offsets, error)
+            raise
         finally:
             for tp, offset in offsets.items():
                 # Another running commit may have been carried out before this commit or after it.
@@ -675,10 +680,9 @@ class GroupMembership:
             ) from error
 
     def _auto_commit(self, now: float) -> None:
-        if not self._config.enable_auto_commit or now < self._next_auto_commit or self._background_commit is not None:
+        is_due = self._config.enable_auto_commit and now >= self._next_auto_commit and self._background_commit is None
+        if not is_due or self._joining:  # the commit follows after the join
             return
-        if self._joining:
-            return  # the commit follows after the join
         self._next_auto_commit = now + self._config.auto_commit_interval_ms / 1000
         if offsets := self.consumed():
             self._background_commit = anyio.CancelScope()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import re
 import threading
@@ -78,7 +79,7 @@ def test_the_keys_of_a_producer(conf: dict[str, Any], expected: dict[str, Any]) 
     ],
 )
 def test_the_keys_of_a_consumer(conf: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert consumer_options(conf) == {"allow_auto_create_topics": False, **expected}
+    assert consumer_options(conf) == ({"allow_auto_create_topics": False, **expected}, None)
 
 
 @pytest.mark.parametrize(
@@ -359,6 +360,68 @@ def test_asynchronous_commits_wait_for_an_absent_coordinator_together(caplog: py
             assert 0 in asked
             assert len(asked) < 20
             assert "the commits before it took default.api.timeout.ms" in caplog.text
+
+
+def test_on_commit_is_called_by_poll_and_close_for_each_commit() -> None:
+    called: list[Any] = []
+
+    def on_commit(error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        failures = [error] + [tp.error for tp in partitions]
+        called.append(([each and each.code() for each in failures], [(*tp.key, tp.offset) for tp in partitions]))
+        threads.add(threading.get_ident())
+        if len(called) == 1:
+            raise ValueError("of the callback")
+
+    threads: set[int] = set()
+    with start_blocking_portal() as portal:
+        coordinated = Coordinated()
+        with portal.wrap_async_context_manager(coordinated.running()):
+            conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "on_commit": on_commit}
+            with Consumer(conf, **{"enable.auto.commit": False, "default.api.timeout.ms": 100}) as consumer:
+                consumer.assign([TopicPartition(*PARENT, 10)])
+                consumer.commit(offsets=[TopicPartition(*PARENT, 1)], asynchronous=False)
+                assert called == []
+                with pytest.raises(ValueError, match="of the callback"):
+                    consumer.poll(60)
+                consumer.pause([TopicPartition(*PARENT)])
+                consumer.commit(offsets=[TopicPartition(*PARENT, 2)])
+                while len(called) < 2:
+                    assert consumer.poll(0.1) is None
+                answer = coordinated.answers[ApiKey.OFFSET_COMMIT]
+
+                def refuse(body: Any) -> Any:
+                    response = answer(body)
+                    response.topics[0].partitions[0].error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                    return response
+
+                coordinated.answers[ApiKey.OFFSET_COMMIT] = refuse
+                consumer.commit(offsets=[TopicPartition(*PARENT, 3)])
+            code = KafkaError.OFFSET_METADATA_TOO_LARGE
+            assert called == [
+                ([None, None], [(*PARENT, 1)]),
+                ([None, None], [(*PARENT, 2)]),
+                ([code, code], [(*PARENT, 3)]),
+            ]
+            assert threads == {threading.get_ident()}
+
+
+def test_on_commit_ends_the_wait_of_poll_for_an_automatic_commit() -> None:
+    class Done(Exception):
+        pass
+
+    def on_commit(error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        raise Done
+
+    with start_blocking_portal() as portal:
+        coordinated = Coordinated()
+        with portal.wrap_async_context_manager(coordinated.running()):
+            conf = {"bootstrap.servers": coordinated.address, "group.id": "g", "auto.commit.interval.ms": 1}
+            consumer = Consumer(conf, on_commit=on_commit)
+            consumer.assign([TopicPartition(*PARENT, 10)])
+            with pytest.raises(Done):
+                consumer.poll()
+            with contextlib.suppress(Done):
+                consumer.close()
 
 
 def test_an_asynchronous_commit_leaves_out_partitions_that_were_revoked_before_its_turn(
