@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from anabranch.broker.deferred import Deferred
 from anabranch.broker.log.producer_state import ProducerState
@@ -16,7 +16,7 @@ from anabranch.broker.replication.appended import Appended
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import DelayedOperation, Purgatory
 from anabranch.protocol.errors import ErrorCode
-from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse
 from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.protocol.types import TopicPartition
 
@@ -67,26 +67,14 @@ class Awaited(ABC):
 
 Part: TypeAlias = PartitionProduceResponse | Awaited
 """A partition's answer, or the object that gets the answer later."""
-Parts: TypeAlias = Sequence[tuple[str, Sequence[Part]]]
-"""The parts of a request, by topic, in the order of the request."""
 
 
-def waiting_of(parts: Parts) -> list[Awaited]:
-    """The parts without an answer yet."""
-    return [part for _, of_topic in parts for part in of_topic if isinstance(part, Awaited)]
+class Place(NamedTuple):
+    """The place of a part's answer in the response to a request."""
 
-
-def answer_of(parts: Parts) -> ProduceResponse:
-    """The answer to a request whose parts are all done."""
-    return ProduceResponse(
-        responses=[
-            TopicProduceResponse(
-                name=topic,
-                partition_responses=[part.answer if isinstance(part, Awaited) else part for part in of_topic],
-            )
-            for topic, of_topic in parts
-        ]
-    )
+    answers: list[PartitionProduceResponse]
+    at: int
+    part: Awaited
 
 
 class AwaitedAppend(Awaited):
@@ -163,22 +151,25 @@ class AwaitedRefusal(AwaitedInTerm):
 class DelayedProduce(DelayedOperation):
     """Answers a produce request once all its parts have final answers, or its timeout is over."""
 
-    __slots__ = ("_answer", "_parts", "_purgatory", "_waiting")
+    __slots__ = ("_answer", "_places", "_purgatory", "_response", "_waiting")
 
-    def __init__(self, purgatory: Purgatory, deadline: float, waiting: Sequence[Awaited], parts: Parts) -> None:
+    def __init__(
+        self, purgatory: Purgatory, deadline: float, places: Sequence[Place], response: ProduceResponse
+    ) -> None:
         super().__init__(deadline)
         self._purgatory = purgatory
-        self._waiting = waiting
-        self._parts = parts
+        self._waiting = [place.part for place in places]
+        self._places = places
+        self._response = response
         self._answer: Deferred[ProduceResponse] = Deferred()
 
     @classmethod
     def park(
-        cls, purgatory: Purgatory, deadline: float, waiting: Sequence[Awaited], parts: Parts
+        cls, purgatory: Purgatory, deadline: float, places: Sequence[Place], response: ProduceResponse
     ) -> Deferred[ProduceResponse]:
-        """Watch the partitions of ``waiting``, a part of ``parts``. The returned answer is filled later."""
-        operation = cls(purgatory, deadline, waiting, parts)
-        for awaited in waiting:
+        """Watch the partitions of the parts that wait. Their answers are put into ``response``, the returned answer."""
+        operation = cls(purgatory, deadline, places, response)
+        for awaited in operation._waiting:
             awaited.partition.watchers[operation] = None
             awaited.waits_in(purgatory, operation)
         purgatory.park(operation)
@@ -200,7 +191,7 @@ class DelayedProduce(DelayedOperation):
         self._watch_only([])
         self._complete()
 
-    def _watch_only(self, left: Sequence[Awaited]) -> None:
+    def _watch_only(self, left: list[Awaited]) -> None:
         """Stop watching the partitions that have no part in ``left``; a request may name a partition more than once."""
         if len(left) == len(self._waiting):
             return
@@ -212,4 +203,6 @@ class DelayedProduce(DelayedOperation):
 
     def _complete(self) -> None:
         self.completed = True
-        self._answer.fill(answer_of(self._parts))
+        for answers, at, part in self._places:
+            answers[at] = part.answer
+        self._answer.fill(self._response)

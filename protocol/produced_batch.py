@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from anabranch.protocol.batch_layout import (
     CODEC_MASK,
+    CONTROL_BIT,
     HEADER_BYTES,
     MAGIC,
     MAGIC_AT,
     MAX_BATCH_ELEMENTS,
     SMALLEST_RECORD_BYTES,
+    TRANSACTIONAL_BIT,
     Buffer,
 )
 from anabranch.protocol.compression import CorruptRecordError
@@ -58,20 +60,21 @@ def validate_produce_batch(buf: Buffer, max_bytes: int, header: RecordBatch | No
         )
     if batch.count > MAX_BATCH_ELEMENTS:
         raise CorruptRecordError(f"record batch has {batch.count} records, {MAX_BATCH_ELEMENTS} are allowed", invalid)
-    body_bytes = length - HEADER_BYTES
-    if body_bytes < (1 if batch.attributes & CODEC_MASK else batch.count * SMALLEST_RECORD_BYTES):
+    attributes, body_bytes = batch.attributes, length - HEADER_BYTES
+    if body_bytes < (1 if attributes & CODEC_MASK else batch.count * SMALLEST_RECORD_BYTES):
         raise CorruptRecordError(
             f"record batch claims {batch.count} records, which do not fit into {body_bytes} bytes", invalid
         )
-    if batch.is_control:
+    if attributes & CONTROL_BIT:
         raise CorruptRecordError("clients may not write control records", invalid)
-    if batch.has_producer_id and (batch.base_sequence < 0 or batch.producer_epoch < 0):
+    if batch.producer_id >= 0 and (batch.base_sequence < 0 or batch.producer_epoch < 0):
         raise CorruptRecordError(
             f"record batch of producer {batch.producer_id} has producer epoch {batch.producer_epoch} and base sequence"
             f" {batch.base_sequence}; neither may be negative",
             invalid,
         )
-    if batch.is_transactional and not batch.has_producer_id:
+    if attributes & TRANSACTIONAL_BIT and batch.producer_id < 0:
         raise CorruptRecordError("a transactional batch needs a producer id", invalid)
-    batch.compression  # noqa: B018 - raises for an unknown codec
+    if attributes & CODEC_MASK:
+        batch.compression  # noqa: B018 - raises for an unknown codec
     return batch

@@ -19,8 +19,7 @@ class RealClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        return trio.current_time()
+    monotonic = staticmethod(trio.current_time)
 
 
 async def _resolve(host: str, port: int, passive: bool) -> AddressInfo:

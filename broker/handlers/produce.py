@@ -28,21 +28,13 @@ from contextlib import suppress
 from copy import copy as copy_of
 from typing import NamedTuple
 
-from anabranch.broker.delayed_produce import (
-    AwaitedAppend,
-    AwaitedRefusal,
-    DelayedProduce,
-    Part,
-    answer_of,
-    waiting_of,
-)
+from anabranch.broker.delayed_produce import AwaitedAppend, AwaitedRefusal, DelayedProduce, Part, Place
 from anabranch.broker.log.append_validation import ReadBatch
 from anabranch.broker.log.log_state import AppendResult
 from anabranch.broker.replication.layout_admission import (
     LayoutRefusedError,
     Placement,
     named_layout,
-    produce_admission,
     refusal_of_absent,
 )
 from anabranch.broker.replication.partition import Partition
@@ -51,7 +43,7 @@ from anabranch.broker.request.large_batches import NONE
 from anabranch.broker.request.unsupported import NO_TRANSACTIONS, NO_TRANSACTIONS_CODE
 from anabranch.broker.stock.order_with_idempotence import SentBatch
 from anabranch.broker.stock.parked_batch import ParkedBatch
-from anabranch.broker.stock.producers import EarlyBatchError
+from anabranch.broker.stock.producers import Park, Refuse, Write
 from anabranch.protocol.batch_layout import CODEC_AT, CODEC_MASK, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode, KafkaError, RefusedRecordsError
@@ -87,26 +79,35 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
         refusal = KafkaError(NO_TRANSACTIONS_CODE, NO_TRANSACTIONS)
         return _answer(request, _refuse(request, refusal))
     ctx.session.connection.requests += 1
-    parts: list[tuple[str, list[Part]]] = []
+    topics: list[TopicProduceResponse] = []
+    waiting: list[Place] = []
     for topic in request.topic_data:
         layout = named_layout(topic)
         name = topic.name
-        of_topic = [
-            _append(ctx, _sent_batch(ctx, TopicPartition(name, data.index), layout, data.records), acks)
-            for data in topic.partition_data
-        ]
-        parts.append((name, of_topic))
+        answers: list[PartitionProduceResponse] = []
+        for data in topic.partition_data:
+            part = _append(ctx, _sent_batch(ctx, TopicPartition(name, data.index), layout, data.records), acks)
+            if not isinstance(part, PartitionProduceResponse):
+                waiting.append(Place(answers, len(answers), part))
+                part = part.answer
+            answers.append(part)
+        topics.append(TopicProduceResponse(name=name, partition_responses=answers))
+    if ctx.session.retry_orders or ctx.session.awaited.first:
+        _check_repeated(ctx)
+    response = ProduceResponse(responses=topics)
+    if not waiting:
+        return _answer(request, response)
+    deadline = ctx.node.env.clock.monotonic() + request.timeout_ms / 1000
+    return DelayedProduce.park(ctx.node.purgatory, deadline, waiting, response)
+
+
+def _check_repeated(ctx: RequestContext) -> None:
     most = ctx.node.config.values.max_retried_partitions_per_connection
     if ctx.session.repeated_count > most:
         raise CloseConnectionError(
             f"more than {most} partitions and producers of this connection have batches to repeat "
             "(max.retried.partitions.per.connection)"
         )
-    waiting = waiting_of(parts)
-    if not waiting:
-        return _answer(request, answer_of(parts))
-    deadline = ctx.node.env.clock.monotonic() + request.timeout_ms / 1000
-    return DelayedProduce.park(ctx.node.purgatory, deadline, waiting, parts)
 
 
 class _Batch(NamedTuple):
@@ -134,67 +135,76 @@ def _sent_batch(ctx: RequestContext, key: TopicPartition, layout: StoredLayout |
 
 
 def _append(ctx: RequestContext, batch: _Batch, acks: int) -> Part:
-    node, session, key = ctx.node, ctx.session, batch.key
-    sent = session.sent(key, None if batch.read is None else batch.read.batch, node.env.clock)
+    session, stock = ctx.session, ctx.node.stock_producers
     try:
         partition = _leader(ctx, batch)
     except KafkaError as error:
-        return _refused(ctx, batch, sent, error)
+        return _refused(ctx, batch, error)
     try:
         records = _usable_records(ctx, batch)
         if batch.layout is None:
-            admission = node.stock_producers.admission(session, partition, batch.placement)
-        else:
-            admission = produce_admission(key, partition.layout, partition.delivery, batch.layout)
-        result = partition.append(
-            records,
-            all_in_sync=acks == ACKS_ALL,
-            admission=admission,
-            in_turn=session.in_turn(key, partition.log.producers, node.env.clock),
-            connection=session.connection,
-            read=batch.read,
+            stock.note_write(session, batch.key)
+        examined = partition.examine(
+            records, all_in_sync=acks == ACKS_ALL, connection=session.connection, read=batch.read
         )
+        if examined.known is None or examined.is_renumbered:
+            decision = stock.admit(session, partition, examined, batch.layout, batch.placement)
+            if not isinstance(decision, Write):
+                try:
+                    return _kept_out(ctx, partition, batch, decision, acks)
+                finally:
+                    del decision  # a cycle with the traceback of its error, which holds the batch
+        result = partition.write(examined)
+        if not result.duplicate:
+            count = result.last_offset + 1 - result.base_offset
+            ctx.node.metrics.note_appended(batch.key.topic, len(records), count)
     except KafkaError as error:
-        return _not_written(ctx, partition, batch, sent, error, acks)
-    if not result.duplicate:
-        node.metrics.note_appended(key.topic, len(records), result.last_offset + 1 - result.base_offset)
-    part = _written(partition, sent, result, acks)
-    session.written(key)
-    return part
+        return _not_written(ctx, partition, batch, error, acks)
+    return _written(ctx, partition, batch, result, acks)
 
 
-def _written(partition: Partition, sent: SentBatch | None, result: AppendResult, acks: int) -> Part:
+def _kept_out(ctx: RequestContext, partition: Partition, batch: _Batch, decision: Park | Refuse, acks: int) -> Part:
+    if isinstance(decision, Park) and acks != 0:
+        return _park(ctx, partition, batch, acks, decision)
+    return _not_written(ctx, partition, batch, decision.error, acks)
+
+
+def _written(ctx: RequestContext, partition: Partition, batch: _Batch, result: AppendResult, acks: int) -> Part:
     """The answer for a batch that the log has; it may have to wait for other replicas or for the disk."""
+    session, key, read = ctx.session, batch.key, batch.read
     response = PartitionProduceResponse(
-        index=partition.key.partition,
+        index=key.partition,
         error_code=ErrorCode.NONE if result.base_offset >= 0 else ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
         base_offset=result.base_offset,
         log_append_time_ms=result.log_append_time_ms,
         log_start_offset=result.log_start_offset,
     )
-    if sent is not None:
+    if session.awaited.first and (sent := _sent(ctx, batch)) is not None:
         sent.written()
-    if acks != 0:
-        append = AwaitedAppend(partition, result.last_offset + 1, response, sent, all_in_sync=acks == ACKS_ALL)
-        return append.answer if append.settle() else append
-    if sent is not None:
-        sent.acknowledged(partition.log.producers, result.last_offset)
-    return response
+    part: Part = response
+    end_offset, all_in_sync = result.last_offset + 1, acks == ACKS_ALL
+    if acks != 0 and not partition.keeps(end_offset, all_in_sync=all_in_sync):
+        part = AwaitedAppend(partition, end_offset, response, _sent(ctx, batch), all_in_sync=all_in_sync)
+    elif read is not None and read.batch.producer_id >= 0 and result.base_offset >= 0:
+        session.acknowledged(partition.log.producers, read.batch.producer_id, result.last_offset)
+    if session.retry_orders:
+        session.written(key)
+    return part
 
 
-def _not_written(
-    ctx: RequestContext, partition: Partition, batch: _Batch, sent: SentBatch | None, error: KafkaError, acks: int
-) -> Part:
-    """The answer for a batch that the leader refuses, or the part that waits before it is refused or written."""
-    response = _refused(ctx, batch, sent, error)
+def _sent(ctx: RequestContext, batch: _Batch) -> SentBatch | None:
+    return ctx.session.sent(batch.key, None if batch.read is None else batch.read.batch, ctx.node.env.clock)
+
+
+def _not_written(ctx: RequestContext, partition: Partition, batch: _Batch, error: KafkaError, acks: int) -> Part:
+    """The answer for a batch that the leader refuses, or the part that waits before it is refused."""
+    response = _refused(ctx, batch, error)
     is_final = not error.code.retriable
     is_of_layout = isinstance(error, LayoutRefusedError)
     if batch.layout is None and is_final and not is_of_layout:
         ctx.session.stop_waiting(batch.key)
-    if isinstance(error, EarlyBatchError) and acks != 0:
-        return _park(ctx, partition, batch, acks, error, response)
     if acks == ACKS_ALL and (is_final or is_of_layout):
-        refusal = AwaitedRefusal(partition, response, sent)
+        refusal = AwaitedRefusal(partition, response, _sent(ctx, batch))
         if refusal.settle():
             return refusal.answer
         refusal.park()
@@ -202,15 +212,9 @@ def _not_written(
     return response
 
 
-def _park(
-    ctx: RequestContext,
-    partition: Partition,
-    batch: _Batch,
-    acks: int,
-    early: EarlyBatchError,
-    refusal: PartitionProduceResponse,
-) -> ParkedBatch:
+def _park(ctx: RequestContext, partition: Partition, batch: _Batch, acks: int, early: Park) -> ParkedBatch:
     """Park a copy of the batch until its turn. A copy is needed because the request's buffer is reused."""
+    refusal = _refused(ctx, batch, early.error)
     assert batch.read is not None
     copy = RecordBatch(bytearray(batch.read.batch.buffer))
     copy.take_over(batch.read.batch)
@@ -230,9 +234,9 @@ def _park(
     return parked
 
 
-def _refused(ctx: RequestContext, batch: _Batch, sent: SentBatch | None, error: KafkaError) -> PartitionProduceResponse:
+def _refused(ctx: RequestContext, batch: _Batch, error: KafkaError) -> PartitionProduceResponse:
     key = batch.key
-    if sent is not None:
+    if (sent := _sent(ctx, batch)) is not None:
         sent.refused(error.code)
     ctx.node.metrics.traffic(key.topic).bytes_rejected += batch.size_bytes
     if isinstance(error, LayoutRefusedError):

@@ -13,7 +13,7 @@ from anabranch.broker.log.log_config import MAX_LONG, LogConfig
 from anabranch.broker.log.producer_state import AppendOrigin
 from anabranch.broker.log.slices import at_once
 from anabranch.protocol.batch_builder import recode_in_steps
-from anabranch.protocol.batch_layout import CODEC_MASK, LOG_APPEND_TIME, Buffer
+from anabranch.protocol.batch_layout import CODEC_MASK, LOG_APPEND_TIME_BIT, Buffer
 from anabranch.protocol.compression import CompressionType, CorruptRecordError
 from anabranch.protocol.errors import ErrorCode, KafkaError, RecordError, RefusedRecordsError
 from anabranch.protocol.produced_batch import validate_produce_batch
@@ -74,12 +74,13 @@ def validate_append(
         stamped = RecordBatch(batch.buffer)
         stamped.take_over(batch)
         return stamped
-    if batch.attributes & 0x08:
+    if batch.attributes & LOG_APPEND_TIME_BIT:
         raise CorruptRecordError(
             "the batch has the timestamp type LogAppendTime, the topic has message.timestamp.type=CreateTime",
             ErrorCode.INVALID_TIMESTAMP,
         )
-    _check_timestamps(batch, config, now_ms)
+    if _has_odd_timestamps(batch, config, now_ms):
+        _check_timestamps(batch, config, now_ms)
     if config.compression_type != "producer":
         batch = _recompressed(batch, config, read)
     return _writable(batch) if batch.buffer.readonly else batch
@@ -146,8 +147,6 @@ def _refused_records(code: ErrorCode, indices: list[int], count: int, rule: str)
 
 
 def _check_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> None:
-    if not _has_odd_timestamps(batch, config, now_ms):
-        return
     after_ms, before_ms = _timestamp_bounds(config)
     records = batch.records()
     indices = [
@@ -203,4 +202,4 @@ def _recompressed(batch: RecordBatch, config: LogConfig, read: ReadBatch | None)
 
 def batch_log_append_time(batch: RecordBatch) -> int:
     """The timestamp that the broker gave the batch; -1 if the records have timestamps of their producer."""
-    return batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP
+    return batch.max_timestamp if batch.attributes & LOG_APPEND_TIME_BIT else NO_TIMESTAMP

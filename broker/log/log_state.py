@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from anabranch.broker.log.identity_file import IdentityFile
 from anabranch.broker.log.layout_history import LayoutHistory
 from anabranch.broker.log.leader_epoch_cache import LeaderEpochCache
+from anabranch.broker.log.producer_bump import BatchMetadata
 from anabranch.broker.log.producer_state import ProducerState
 from anabranch.broker.log.segment import LogSegment
 from anabranch.broker.log.snapshot_files import SnapshotFiles
 from anabranch.broker.log.txn_index import AbortedTxn
+from anabranch.protocol.records import RecordBatch
 from anabranch.runtime.env import FileRange
 
 
@@ -27,6 +30,19 @@ class AppendResult:
 
     If the batch is too old for its offsets to be known, ``base_offset`` is -1 and ``last_offset`` is an upper bound.
     """
+
+
+class Examined(NamedTuple):
+    """A batch that passed the checks of the log itself, or that the log has already; see ``PartitionLog.examine``."""
+
+    batch: RecordBatch
+    now_ms: int
+    known: BatchMetadata | None = None
+    """The batch in the log that this one repeats."""
+    is_renumbered: bool = False
+    """Whether ``known`` has other numbers, because the producer sends it again in a later epoch."""
+    is_next: bool = False
+    """Whether the batch is the next of its producer, so that its sequence needs no check."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from anabranch.broker.log.append_validation import ReadBatch, batch_log_append_time, intact_batch, validate_append
 from anabranch.broker.log.durability import Durability
 from anabranch.broker.log.log_config import LogConfig
-from anabranch.broker.log.log_state import AppendResult, LogRead, LogState
+from anabranch.broker.log.log_state import AppendResult, Examined, LogRead, LogState
 from anabranch.broker.log.open_segments import OpenSegments
 from anabranch.broker.log.paths import LEADER_EPOCH_CHECKPOINT, PARTITION_COUNT_CHECKPOINT, join
 from anabranch.broker.log.producer_bump import BatchMetadata, ProducerConnection, is_same_batch
@@ -143,19 +143,25 @@ class PartitionLog:
         leader_epoch: int,
         *,
         origin: AppendOrigin = AppendOrigin.CLIENT,
-        admission: Callable[[RecordBatch], None] | None = None,
-        in_turn: Callable[[RecordBatch], None] | None = None,
         connection: ProducerConnection | None = None,
         read: ReadBatch | None = None,
     ) -> AppendResult:
-        """Give the one batch in ``records`` its offsets and append it; a writable buffer is rewritten in place.
+        """``examine`` a batch and ``write`` it."""
+        return self.write(self.examine(records, origin, connection, read), leader_epoch, origin)
 
-        A batch that a producer repeats is not appended again, also if the config would refuse it now. Any other batch
-        has to pass ``admission`` before its sequence is checked, so that batches after a refused batch are refused for
-        the same reason. Then it has to pass ``in_turn``, as a repetition under other numbers has to. ``connection``:
-        the connection that it came on. If this raises ``KafkaError``, the log is as before. The codes are those of
-        ``validate_append``, ``admission``, ``in_turn`` and ``ProducerState.check``, and KAFKA_STORAGE_ERROR if the disk
-        refuses.
+    def examine(
+        self,
+        records: Buffer,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        connection: ProducerConnection | None = None,
+        read: ReadBatch | None = None,
+    ) -> Examined:
+        """Check the one batch in ``records``, and look for an earlier append of it. The log stays as it is.
+
+        A batch that a producer repeats is not refused, also if the config would refuse it now. The sequence of a batch
+        is checked when it is written: a batch after a refused batch has to be refused for the same reason.
+        ``connection``: the connection that it came on. Raises ``KafkaError`` with the codes of ``validate_append``, and
+        KAFKA_STORAGE_ERROR.
         """
         self._durability.check_changeable()
         if self.rebuild is not None:  # a replica awaits ``catch_up`` before it leads, so a leader has no rebuild
@@ -168,19 +174,32 @@ class PartitionLog:
             if (sent := intact_batch(records, read)) is None:
                 raise
             batch, refusal = sent, error
-        has_producer = batch.producer_id >= 0
-        if has_producer and not batch.is_control:
-            known = self.producers.find_duplicate(batch) or self._repeated(batch, now_ms, in_turn, connection)
-            if known is not None:
-                time_ms = known.timestamp if self.config.log_append_time else NO_TIMESTAMP
-                return AppendResult(known.first_offset, known.last_offset, time_ms, self.log_start_offset, True)
+        is_next = False
+        if batch.producer_id >= 0:
+            is_next = self.producers.is_next(batch)
+            if not is_next and not batch.is_control:
+                if (known := self.producers.find_duplicate(batch)) is not None:
+                    return Examined(batch, now_ms, known)
+                if (known := self._repeated(batch, now_ms, connection)) is not None:
+                    return Examined(batch, now_ms, known, is_renumbered=True)
         if refusal is not None:
             raise refusal
-        if admission is not None:
-            admission(batch)
-        if in_turn is not None:
-            in_turn(batch)
-        if has_producer:
+        return Examined(batch, now_ms, is_next=is_next)
+
+    def write(self, examined: Examined, leader_epoch: int, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendResult:
+        """Give a batch its offsets and append it, unless the log has it. A writable buffer is rewritten in place.
+
+        The log must not have changed since ``examine``. If this raises ``KafkaError``, the log is as before. The codes
+        are those of ``ProducerState.check``, and KAFKA_STORAGE_ERROR if the disk refuses.
+        """
+        batch, now_ms = examined.batch, examined.now_ms
+        if (known := examined.known) is not None:
+            if examined.is_renumbered:
+                known = self.producers.record_repetition(batch, known, now_ms)
+            time_ms = known.timestamp if self.config.log_append_time else NO_TIMESTAMP
+            return AppendResult(known.first_offset, known.last_offset, time_ms, self.log_start_offset, True)
+        has_producer = batch.producer_id >= 0
+        if has_producer and not examined.is_next:
             if batch.is_control:
                 self.producers.check_marker(batch)
             else:
@@ -245,22 +264,11 @@ class PartitionLog:
             self._roll(base_of_next(self.log_end_offset, base_offset, last_offset), now_ms)
         return self._segments.active
 
-    def _repeated(
-        self,
-        batch: RecordBatch,
-        now_ms: int,
-        in_turn: Callable[[RecordBatch], None] | None,
-        connection: ProducerConnection | None,
-    ) -> BatchMetadata | None:
-        """The batch of an earlier epoch that ``batch`` repeats, recorded with its new sequences; None if there is none.
-
-        Raises as ``in_turn``, and KAFKA_STORAGE_ERROR.
-        """
+    def _repeated(self, batch: RecordBatch, now_ms: int, connection: ProducerConnection | None) -> BatchMetadata | None:
+        """The batch of an earlier epoch that ``batch`` repeats; None if there is none. Raises KAFKA_STORAGE_ERROR."""
         for known in self.producers.repetitions(batch, now_ms, connection):
             if self._is_stored(batch, known.first_offset):
-                if in_turn is not None:
-                    in_turn(batch)
-                return self.producers.record_repetition(batch, known, now_ms)
+                return known
         return None
 
     def _is_stored(self, batch: RecordBatch, offset: int) -> bool:

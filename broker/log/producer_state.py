@@ -74,7 +74,9 @@ class ProducerEntry:
         "epoch",
         "first_sequence",
         "last_timestamp",
+        "next_sequence",
         "producer_id",
+        "run",
         "txn_first_offset",
     )
 
@@ -82,6 +84,9 @@ class ProducerEntry:
         self.producer_id = producer_id
         self.epoch = epoch
         self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_KEPT)
+        self.next_sequence = 0
+        self.run = 0
+        """The number of the last batches whose sequences follow one another. An earlier leader may have left gaps."""
         self.first_sequence = NO_SEQUENCE
         """The first known sequence. Every sequence of this epoch from this one to the last sequence was written."""
         self.coordinator_epoch = NO_EPOCH
@@ -94,10 +99,6 @@ class ProducerEntry:
         """The last batches of earlier epochs, which the producer may send again in a later one (``producer_bump``)."""
         self.answers: deque[Answer] | None = None
         """The last successes that this broker answered."""
-
-    @property
-    def next_sequence(self) -> int:
-        return increment_sequence(self.last_sequence, 1)
 
     @property
     def last_sequence(self) -> int:
@@ -131,10 +132,12 @@ class ProducerEntry:
             return False
         return not batches or earlier[-1].last_offset > batches[-1].last_offset or sequence != self.next_sequence
 
-    def add(self, batch: BatchMetadata) -> None:
-        """Record the producer's next batch, which is in the log."""
-        if not self.batches or batch.first_sequence != increment_sequence(self.last_sequence, 1):
-            self.first_sequence = batch.first_sequence
+    def add(self, batch: BatchMetadata, first_sequence: int) -> None:
+        """Record the producer's next batch, which begins with ``first_sequence`` and is in the log."""
+        if not self.batches or first_sequence != self.next_sequence:
+            self.first_sequence, self.run = first_sequence, 0
+        self.run += 1
+        self.next_sequence = increment_sequence(batch.last_sequence, 1)
         self.batches.append(batch)
 
     def move_to_epoch(self, epoch: int) -> None:
@@ -144,6 +147,7 @@ class ProducerEntry:
             written = {known.last_offset: known for known in (*self.earlier, *self.batches)}
             self.earlier = [written[offset] for offset in sorted(written)[-BATCHES_KEPT:]]
             self.batches.clear()
+            self.next_sequence = self.run = 0
 
     def kept(self) -> KeptProducer:
         """The entry for the file ``.producers``."""
@@ -201,6 +205,22 @@ class ProducerState:
         """The log end when this broker began to lead."""
 
     # ------------------------------------------------------------ decide
+
+    def is_next(self, batch: RecordBatch) -> bool:
+        """Whether the batch is the next of a producer that changed no epoch and has no open transaction.
+
+        Such a batch repeats none, and passes ``check``. This is the usual case, decided in one step. It is never a
+        transaction marker, because a marker has no sequence.
+        """
+        entry = self.producers.get(batch.producer_id)
+        return (
+            entry is not None
+            and entry.epoch == batch.producer_epoch
+            and entry.next_sequence == batch.base_sequence
+            and entry.run >= len(entry.batches)
+            and not entry.earlier
+            and entry.txn_first_offset == NO_OFFSET
+        )
 
     def find_duplicate(self, batch: RecordBatch) -> BatchMetadata | None:
         """The batch that ``batch`` repeats; None if no such batch is known.
@@ -320,7 +340,8 @@ class ProducerState:
         attributes = batch.attributes
         if attributes & 0x20:
             return self._record_marker(entry, batch, last_offset)
-        entry.add(BatchMetadata(batch.last_sequence, last_offset, batch.last_offset_delta, batch.max_timestamp))
+        known = BatchMetadata(batch.last_sequence, last_offset, batch.last_offset_delta, batch.max_timestamp)
+        entry.add(known, batch.base_sequence)
         if attributes & 0x10 and entry.txn_first_offset == NO_OFFSET:
             entry.txn_first_offset = base_offset
             self._ongoing[base_offset] = OngoingTxn(batch.producer_id, base_offset)
@@ -335,7 +356,7 @@ class ProducerState:
             return known  # an earlier leader took these sequences
         entry.move_to_epoch(batch.producer_epoch)
         renumbered = known._replace(last_sequence=batch.last_sequence)
-        entry.add(renumbered)
+        entry.add(renumbered, batch.base_sequence)
         entry.appended_ms = now_ms
         return renumbered
 
@@ -466,7 +487,8 @@ class ProducerState:
             entry.appended_ms = min(now_ms, known.timestamp if appended_ms is None else appended_ms)
             entry.txn_first_offset = known.txn_first_offset
             if known.last_offset >= 0:
-                entry.add(BatchMetadata(known.last_sequence, known.last_offset, known.offset_delta, known.timestamp))
+                kept_batch = BatchMetadata(known.last_sequence, known.last_offset, known.offset_delta, known.timestamp)
+                entry.add(kept_batch, kept_batch.first_sequence)
             if known.txn_first_offset != NO_OFFSET:
                 self._ongoing[known.txn_first_offset] = OngoingTxn(known.producer_id, known.txn_first_offset)
             yield

@@ -133,22 +133,19 @@ class BrokerMetrics(Metrics):
     def note_response(self, api_key: int, response: object) -> None:
         """Count the errors and the traffic of a response; those of fetched partitions are counted one by one."""
         if isinstance(response, ProduceResponse):
-            self._note_produced(response)
+            for topic in response.responses:
+                traffic = self.traffic(topic.name)
+                traffic.produce_requests += len(topic.partition_responses)
+                for partition in topic.partition_responses:
+                    code = partition.error_code
+                    if code and code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                        traffic.failed_produce_requests += 1
+                        self.requests.note_error(ApiKey.PRODUCE, code)
         elif isinstance(response, FetchResponse):
             if response.error_code:
                 self.requests.note_error(ApiKey.FETCH, response.error_code)
         else:
             self.requests.note_errors(api_key, response)
-
-    def _note_produced(self, response: ProduceResponse) -> None:
-        for topic in response.responses:
-            traffic = self.traffic(topic.name)
-            traffic.produce_requests += len(topic.partition_responses)
-            for partition in topic.partition_responses:
-                code = partition.error_code
-                if code and code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-                    traffic.failed_produce_requests += 1
-                    self.requests.note_error(ApiKey.PRODUCE, code)
 
     def note_fetched(self, topic: str, error_code: int, size_bytes: int, *, is_follower: bool) -> None:
         """Count the result of a partition in an answer to a fetch."""

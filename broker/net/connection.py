@@ -43,7 +43,7 @@ from anabranch.protocol.own_tags import withholder
 from anabranch.protocol.primitives import DecodeError, EncodeError
 from anabranch.runtime.env import Part, Stream
 from anabranch.runtime.memory_budget import MemoryBudget
-from anabranch.runtime.pauses import free, with_pauses, write_response
+from anabranch.runtime.pauses import free, write_response
 from anabranch.runtime.turns import PIECE, turns
 
 logger = structlog.get_logger(__name__)
@@ -128,7 +128,8 @@ def cost_of_parts(size: int, body: ProduceRequest) -> int:
         parts += len(topic.partition_data)
         if parts >= _MOST_PARTS:
             return PIECE
-        size -= sum(len(data.records or b"") for data in topic.partition_data)
+        for data in topic.partition_data:
+            size -= len(data.records or b"")
     return min(PIECE, _COST_PER_PART * parts + _COST_PER_BYTE * size)
 
 
@@ -376,7 +377,8 @@ class Connection:
         if answer is None:
             self._note_answered(ctx, arrived, ctx.begun, handled, handled, handled)
             return False
-        slot = self._enqueue(ctx, handled)
+        slot = _Slot(ctx, handled)
+        self._slots.append(slot)
         if isinstance(answer, Deferred):
             if ctx.keeps_request or ctx.api_key not in _KEEP_NOTHING:
                 slot.decoded_bytes, self._served_bytes = self._served_bytes, 0
@@ -390,7 +392,7 @@ class Connection:
 
     async def _handle(self, ctx: RequestContext, body: Any) -> Answer:
         node = self._node
-        if ctx.api_key == ApiKey.PRODUCE and (large := await with_pauses(large_batches.find(body))):
+        if ctx.api_key == ApiKey.PRODUCE and (large := await large_batches.find(body)):
             ctx.large_batches = await large_batches.read(node.replicas, node.env.clock, ctx.session, large)
         if not has_one_item(ctx.api_key, body):
             await large_requests.leave_each_once(ctx, body)
@@ -423,11 +425,6 @@ class Connection:
                 self._ready()
 
         answer.then(fill)
-
-    def _enqueue(self, ctx: RequestContext, handled: float) -> _Slot:
-        slot = _Slot(ctx, handled)
-        self._slots.append(slot)
-        return slot
 
     @property
     def _has_ready(self) -> bool:

@@ -29,12 +29,8 @@ class Appended:
         partition = self.partition
         if not partition.leads_in(self._term):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if self._all_in_sync:
-            if partition.log.high_watermark >= self.end_offset:
-                if len(partition.isr) >= partition.min_insync_replicas:
-                    return ErrorCode.NONE
-                if not self._awaits_isr:
-                    return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        elif partition.durable_end_offset >= self.end_offset:
+        if partition.keeps(self.end_offset, all_in_sync=self._all_in_sync):
             return ErrorCode.NONE
+        if self._all_in_sync and not self._awaits_isr and partition.log.high_watermark >= self.end_offset:
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.KAFKA_STORAGE_ERROR if partition.failed else None

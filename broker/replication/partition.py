@@ -7,16 +7,16 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from anabranch.broker.log.append_validation import ReadBatch
+from anabranch.broker.log.log_state import Examined
 from anabranch.broker.log.partition_log import AppendOrigin, AppendResult, PartitionLog
 from anabranch.broker.log.producer_bump import ProducerConnection
 from anabranch.broker.log.retention import Hold
 from anabranch.broker.replication import isr
 from anabranch.broker.replication.isr import REFUSED_REPLICA_WAITS_S, PendingIsr, ReplicaProgress
-from anabranch.broker.replication.layout_admission import UNKNOWN, Admission, DeliveryRules, StockConsumerRule
+from anabranch.broker.replication.layout_admission import UNKNOWN, DeliveryRules, StockConsumerRule
 from anabranch.broker.replication.stock_cap import NOTHING, StockCap
 from anabranch.protocol.batch_layout import Buffer
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.sentinels import NO_EPOCH, NO_LEADER
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
@@ -249,38 +249,48 @@ class Partition:
         all_in_sync: bool,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         expected_leader_epoch: int = NO_EPOCH,
-        admission: Admission | None = None,
-        in_turn: Admission | None = None,
+        connection: ProducerConnection | None = None,
+    ) -> AppendResult:
+        """Append one batch as the leader: ``examine`` and ``write`` it. Raises also the errors of ``check_leader``."""
+        self.check_leader(expected_leader_epoch)
+        examined = self.examine(records, all_in_sync=all_in_sync, origin=origin, connection=connection)
+        return self.write(examined, origin)
+
+    def examine(
+        self,
+        records: Buffer,
+        *,
+        all_in_sync: bool,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
         connection: ProducerConnection | None = None,
         read: ReadBatch | None = None,
-    ) -> AppendResult:
-        """Append one batch as the leader. If it needs no other replica, move the high watermark.
+    ) -> Examined:
+        """Check a batch that this leader gets, and look for an earlier append of it; see ``PartitionLog.examine``.
 
         ``all_in_sync``: acks=all, so ``min.insync.replicas`` counts, except for a batch that the log has already.
-        ``admission``: see ``produce_admission``, ``read``: see ``validate_append``, ``in_turn`` and ``connection``: see
-        ``PartitionLog.append_as_leader``. Raises ``KafkaError``, among them NOT_LEADER_OR_FOLLOWER 6,
-        NOT_ENOUGH_REPLICAS 19, the errors of ``check_leader``, and the refusals of ``admission``.
+        ``read``: see ``validate_append``. Raises ``KafkaError``, among them NOT_ENOUGH_REPLICAS 19.
         """
-        self.check_leader(expected_leader_epoch)
-        if self.log.is_broken:
-            self.fail()
+        try:
+            examined = self.log.examine(records, origin, connection, read)
+        except KafkaError:
+            if self.log.is_broken:
+                self.fail()
+            raise
+        if all_in_sync and len(self.isr) < self.min_insync_replicas and examined.known is None:
             raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{self.key}: the log is broken: {self.log.failure or 'the disk failed'}",
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self.key}: {len(self.isr)} replicas in sync, min.insync.replicas is {self.min_insync_replicas}",
             )
-        if all_in_sync and len(self.isr) < self.min_insync_replicas:
-            admission = self._refuse_too_few
+        return examined
+
+    def write(self, examined: Examined, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendResult:
+        """Append a batch that was examined. If it needs no other replica, move the high watermark.
+
+        Raises ``KafkaError`` as ``PartitionLog.write``.
+        """
         end_before = self.log.log_end_offset
         try:
-            result = self.log.append_as_leader(
-                records,
-                self.leader_epoch,
-                origin=origin,
-                admission=admission,
-                in_turn=in_turn,
-                connection=connection,
-                read=read,
-            )
+            result = self.log.write(examined, self.leader_epoch, origin)
         except KafkaError:
             if self.log.is_broken:
                 self.fail()
@@ -297,17 +307,17 @@ class Partition:
             self._notify_readers()
         return result
 
+    def keeps(self, end_offset: int, *, all_in_sync: bool) -> bool:
+        """Whether records below ``end_offset`` are on all replicas that count (``all_in_sync``), or on this disk."""
+        if all_in_sync:
+            return self.log.high_watermark >= end_offset and len(self.isr) >= self.min_insync_replicas
+        return self.durable_end_offset >= end_offset
+
     def require_in_sync(self, replicas: int) -> None:
         """Apply a changed ``min.insync.replicas``; requests may wait for it."""
         if replicas != self.min_insync_replicas:
             self.min_insync_replicas = replicas
             self.notify()
-
-    def _refuse_too_few(self, _batch: RecordBatch) -> None:
-        raise KafkaError(
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"{self.key}: {len(self.isr)} replicas in sync, min.insync.replicas is {self.min_insync_replicas}",
-        )
 
     @property
     def durable_end_offset(self) -> int:

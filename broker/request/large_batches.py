@@ -10,7 +10,7 @@ records that were read. Threads compress and decompress.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from struct import Struct
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -35,6 +35,7 @@ from anabranch.protocol.errors import KafkaError
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
+from anabranch.runtime.turns import pause
 from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 
 _COUNT = Struct(">i")
@@ -54,11 +55,8 @@ LargeBatches = Mapping[TopicPartition, LargeBatch]
 NONE: LargeBatches = MappingProxyType({})
 
 
-def find(request: Any) -> Generator[bool, None, list[tuple[TopicPartition, StoredLayout | None, memoryview]]]:
-    """Find the batches of a ``ProduceRequest`` with more than ``RECORDS_AT_ONCE`` records, or perhaps many bytes.
-
-    Yields after very many partitions.
-    """
+async def find(request: Any) -> list[tuple[TopicPartition, StoredLayout | None, memoryview]]:
+    """Find the batches of a ``ProduceRequest`` with more than ``RECORDS_AT_ONCE`` records, or perhaps many bytes."""
     found = []
     looked_at = 0
     for topic in request.topic_data:
@@ -66,7 +64,7 @@ def find(request: Any) -> Generator[bool, None, list[tuple[TopicPartition, Store
         for data in topic.partition_data:
             looked_at += 1
             if looked_at % _LOOKED_AT_ONCE == 0:
-                yield True
+                await pause()
             records = data.records
             if (
                 isinstance(records, memoryview)

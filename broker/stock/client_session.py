@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Callable
 from typing import TypeVar
 
-from anabranch.broker.log.producer_bump import ProducerConnection
+from anabranch.broker.log.producer_bump import Answer, ProducerConnection
 from anabranch.broker.log.producer_state import HALF_OF_ALL_SEQUENCES, ProducerState
 from anabranch.broker.stock.order_with_idempotence import AwaitedBatches, SentBatch
 from anabranch.broker.stock.order_without_idempotence import RetryOrder
@@ -44,6 +43,7 @@ class ClientSession:
         "connection",
         "fetch_sessions",
         "fetch_was_refused",
+        "is_ours",
         "retry_orders",
         "software_name",
     )
@@ -53,6 +53,8 @@ class ClientSession:
         """The largest number of topics, and of pairs of partition and producer, whose state is remembered."""
         self.software_name = ""
         """The name in the client's ApiVersions request; empty if there is none."""
+        self.is_ours = False
+        """Whether the client is Anabranch's own, which follows a resize by itself."""
         self.fetch_was_refused = False
         """Whether the last fetch had nothing but errors to answer."""
         self.retry_orders: dict[TopicPartition, RetryOrder] = {}
@@ -68,6 +70,7 @@ class ClientSession:
     def introduce(self, software_name: str) -> None:
         """Note the name of the client's software."""
         self.software_name = software_name
+        self.is_ours = software_name.startswith(OUR_SOFTWARE)
         self.connection.renumbers = not self.is_ours
 
     @property
@@ -79,13 +82,9 @@ class ClientSession:
         """See ``SentBatch.of``."""
         return SentBatch.of(self.awaited, self.connection, clock, key, batch)
 
-    def in_turn(
-        self, key: TopicPartition, producers: ProducerState, clock: Clock
-    ) -> Callable[[RecordBatch], None] | None:
-        """The check of a batch while other batches have to be repeated; None if none have to be."""
-        if not self.awaited:
-            return None
-        return lambda batch: self.awaited.check(key, batch, producers, clock.monotonic(), self.repeat_code)
+    def acknowledged(self, producers: ProducerState, producer_id: int, last_offset: int) -> None:
+        """Note that a batch of the request that is handled now, which ends at ``last_offset``, is answered at once."""
+        producers.record_answer(producer_id, Answer(last_offset, self.connection, self.connection.requests))
 
     def stop_waiting(self, key: TopicPartition) -> None:
         """Await no record of a partition any more: see ``RetryOrder.stop_waiting``."""
@@ -97,11 +96,6 @@ class ClientSession:
         order = self.retry_orders.get(key)
         if order is not None and (parked := order.pop_next()) is not None:
             parked.take_turn()
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether the client is Anabranch's own, which follows a resize by itself."""
-        return self.software_name.startswith(OUR_SOFTWARE)
 
     @property
     def waits_for_leaders(self) -> bool:

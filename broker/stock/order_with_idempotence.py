@@ -40,19 +40,20 @@ class _FirstToRepeat(NamedTuple):
 class AwaitedBatches:
     """The batches that producers of one connection have to repeat."""
 
-    __slots__ = ("_first",)
+    __slots__ = ("first",)
 
     def __init__(self) -> None:
-        self._first: dict[tuple[TopicPartition, int], _FirstToRepeat] = {}
+        self.first: dict[tuple[TopicPartition, int], _FirstToRepeat] = {}
+        """The first batch to repeat, by partition and producer."""
 
     def __len__(self) -> int:
-        return len(self._first)
+        return len(self.first)
 
     def check(
         self, key: TopicPartition, batch: RecordBatch, producers: ProducerState, now: float, refusal: ErrorCode
     ) -> None:
         """Raise ``refusal``, or OUT_OF_ORDER_SEQUENCE_NUMBER 45, if an earlier batch must be written first."""
-        awaited = self._first.get((key, batch.producer_id))
+        awaited = self.first.get((key, batch.producer_id))
         if (
             awaited is None
             or batch.producer_epoch != awaited.epoch
@@ -71,27 +72,27 @@ class AwaitedBatches:
     def add(self, batch: SentBatch, now: float) -> None:
         """Note a batch that the producer has to repeat."""
         named = (batch.key, batch.producer_id)
-        awaited = self._first.get(named)
+        awaited = self.first.get(named)
         if (
             awaited is None
             or batch.epoch > awaited.epoch
             or (batch.epoch == awaited.epoch and not _is_later(batch.first, awaited.sequence))
         ):
-            self._first[named] = _FirstToRepeat(batch.epoch, batch.first, now)
+            self.first[named] = _FirstToRepeat(batch.epoch, batch.first, now)
 
     def skip(self, batch: SentBatch, now: float) -> None:
         """Note that the producer will not repeat a batch. If that batch was awaited, the next batch is awaited now."""
         named = (batch.key, batch.producer_id)
-        awaited = self._first.get(named)
+        awaited = self.first.get(named)
         if awaited is not None and awaited[:2] == (batch.epoch, batch.first):
-            self._first[named] = _FirstToRepeat(batch.epoch, increment_sequence(batch.last, 1), now)
+            self.first[named] = _FirstToRepeat(batch.epoch, increment_sequence(batch.last, 1), now)
 
     def forget(self, batch: SentBatch) -> None:
         """Note that a batch is in the log. From then on the log knows the producer."""
         named = (batch.key, batch.producer_id)
-        awaited = self._first.get(named)
+        awaited = self.first.get(named)
         if awaited is not None and awaited.epoch <= batch.epoch:
-            del self._first[named]
+            del self.first[named]
 
 
 class SentBatch:
@@ -137,8 +138,7 @@ class SentBatch:
 
     def written(self) -> None:
         """Note that the batch is in the log, through this request or an earlier one."""
-        if self._awaited:
-            self._awaited.forget(self)
+        self._awaited.forget(self)
 
     def acknowledged(self, producers: ProducerState, last_offset: int) -> None:
         """Note that the batch, which ends at ``last_offset``, is answered with success."""

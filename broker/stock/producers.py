@@ -19,8 +19,10 @@ import math
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
+from anabranch.broker.log.log_state import Examined
 from anabranch.broker.log.producer_state import AppendOrigin
 from anabranch.broker.metadata_cache import MetadataCache, TopicInfo
 from anabranch.broker.replication.layout_admission import (
@@ -40,6 +42,7 @@ from anabranch.protocol.key_placement import positive_hash
 from anabranch.protocol.records import Record, RecordBatch
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.env import Clock
+from anabranch.zk_schemas.partition_state import Layout as StoredLayout
 
 REFRESH_AGAIN_S = 1.0
 """If a client refreshes metadata seldom, it gets the error again after this time."""
@@ -56,6 +59,28 @@ class EarlyBatchError(KafkaError):
         super().__init__(code, f"{key}: {_EARLIER_FIRST}")
         self.order = order
         self.records = records
+
+
+class Write(NamedTuple):
+    """The batch may be written now."""
+
+
+class Park(NamedTuple):
+    """The batch came before its turn. ``order`` may park it, or ``error`` makes the producer repeat it once more."""
+
+    error: KafkaError
+    order: RetryOrder
+    records: list[Record]
+
+
+class Refuse(NamedTuple):
+    """The batch is refused with ``error``."""
+
+    error: KafkaError
+
+
+Decision: TypeAlias = Write | Park | Refuse
+WRITE: Final = Write()
 
 
 @dataclass(slots=True)
@@ -126,28 +151,64 @@ class StockProducers:
         silence_s = self._silence_s
         return now - since < silence_s and since - silence_s < self._written_at[topic] <= since
 
-    def admission(self, session: ClientSession, partition: Partition, placement: Placement | None) -> Admission | None:
-        """Note that a stock producer writes. Returns ``admit`` for its batch, or None if there is nothing to decide.
-
-        ``placement``: see ``produce_admission``.
-        """
-        key, layout = partition.key, partition.layout
-        self._wrote(key.topic)
+    def note_write(self, session: ClientSession, key: TopicPartition) -> None:
+        """Note that a stock producer sends a batch for a partition."""
         order = session.retry_orders.get(key)
         if order is not None and order.is_over:
             del session.retry_orders[key]  # otherwise every batch on this connection would be decoded
-            order = None
-        is_resized = layout.layout_version > 0 or layout.closes(key.partition)
-        if (
-            is_resized
-            or not (order is None or order.is_empty)
-            or _is_announced(self._metadata.topics.get(key.topic), layout)
-        ):
-            return lambda batch: self.admit(session, partition, batch, placement)
-        return None
+        topic = key.topic
+        self._written_at.pop(topic, None)
+        self._written_at[topic] = self._clock.monotonic()
+        if len(self._written_at) > MAX_TOPICS:
+            forgotten = next(iter(self._written_at))
+            del self._written_at[forgotten]
+            self._misplaced_at.pop(forgotten, None)
+            self._owed.pop(forgotten, None)
 
     def admit(
-        self, session: ClientSession, partition: Partition, batch: RecordBatch, placement: Placement | None = None
+        self,
+        session: ClientSession,
+        partition: Partition,
+        examined: Examined,
+        named: StoredLayout | None = None,
+        placement: Placement | None = None,
+    ) -> Decision:
+        """Decide whether a batch may be written now, unless the log has it under the same numbers.
+
+        ``named``: the layout that the producer names; None for a stock producer. ``placement``: see
+        ``produce_admission``. A refusal is permanent if its error is not retriable. Otherwise the producer refreshes
+        its metadata and repeats the batch.
+        """
+        batch = examined.batch
+        try:
+            if examined.known is None:
+                if named is not None:
+                    check = produce_admission(partition.key, partition.layout, partition.delivery, named)
+                    if check is not None:
+                        check(batch)
+                elif self._is_checked(session, partition):
+                    self._check(session, partition, batch, placement)
+            if session.awaited.first:
+                now, producers = self._clock.monotonic(), partition.log.producers
+                session.awaited.check(partition.key, batch, producers, now, session.repeat_code)
+        except EarlyBatchError as early:
+            return Park(early, early.order, early.records)
+        except KafkaError as error:
+            return Refuse(error)
+        return WRITE
+
+    def _is_checked(self, session: ClientSession, partition: Partition) -> bool:
+        """Whether there is anything to decide about the batch of a stock producer."""
+        key, layout = partition.key, partition.layout
+        return (
+            layout.layout_version > 0
+            or layout.closes(key.partition)
+            or (bool(session.retry_orders) and _is_awaited(session, key))
+            or _is_announced(self._metadata.topics.get(key.topic), layout)
+        )
+
+    def _check(
+        self, session: ClientSession, partition: Partition, batch: RecordBatch, placement: Placement | None
     ) -> None:
         """Return if a batch that names no layout, and that the log does not have, may be written now.
 
@@ -172,15 +233,6 @@ class StockProducers:
         if session.repeats_until_led and can_be_awaited(batch):
             records = batch.sent_records()
             _retry_order(session, key, self._clock.monotonic()).refused_before_leading(records)
-
-    def _wrote(self, topic: str) -> None:
-        self._written_at.pop(topic, None)
-        self._written_at[topic] = self._clock.monotonic()
-        if len(self._written_at) > MAX_TOPICS:
-            forgotten = next(iter(self._written_at))
-            del self._written_at[forgotten]
-            self._misplaced_at.pop(forgotten, None)
-            self._owed.pop(forgotten, None)
 
     def _admit_announced(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import trio.testing
 
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.compression import CompressionType
-from anabranch.protocol.errors import ErrorCode
+from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
 from anabranch.protocol.generated.update_metadata import StockProducersOfTopic
@@ -262,3 +263,18 @@ async def test_a_closed_connection_is_no_longer_waited_for(broker: Broker) -> No
 
     while await is_waited_for():  # polls: the broker sees the end of the connection a little later
         pass
+
+
+async def test_no_cycle_keeps_a_refused_batch_in_memory(broker: Broker) -> None:
+    """An error refers to the functions that it passed by its traceback, and these to the batch."""
+    await broker.has(DOUBLED, *range(8), epoch=1)
+    misplaced = keyed(key_of(5, 8))
+    gc.collect()
+    gc.disable()
+    try:
+        codes = [(await broker.produce(1, UNTAGGED, misplaced)).error_code for _ in range(2)]
+        kept = [found for found in gc.get_objects() if isinstance(found, KafkaError)]
+    finally:
+        gc.enable()
+    assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.POLICY_VIOLATION]
+    assert kept == []

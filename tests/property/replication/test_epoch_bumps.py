@@ -111,12 +111,14 @@ class BumpingProducer:
         sent = SentBatch.of(connection.awaited, connection.producer, clock, KEY, RecordBatch(buffer))
         assert sent is not None
 
-        def in_turn(read: RecordBatch) -> None:
-            again = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            connection.awaited.check(KEY, read, partition.log.producers, clock.monotonic(), again)
-
+        again = ErrorCode.NOT_LEADER_OR_FOLLOWER
         try:
-            done = partition.append(buffer, all_in_sync=True, in_turn=in_turn, connection=connection.producer)
+            partition.check_leader()
+            examined = partition.examine(buffer, all_in_sync=True, connection=connection.producer)
+            if examined.known is None or examined.is_renumbered:
+                producers = partition.log.producers
+                connection.awaited.check(KEY, examined.batch, producers, clock.monotonic(), again)
+            done = partition.write(examined)
         except KafkaError as error:
             sent.refused(error.code)
             return error.code

@@ -27,12 +27,11 @@ def send(
     *,
     count: int = 1,
     connection: ProducerConnection | None = None,
-    in_turn: Callable[[RecordBatch], None] | None = None,
     **fields: Any,
 ) -> tuple[int, bool]:
     """Send a batch of ``count`` equal records; returns the answered offset, and whether the batch was known."""
     numbers = {"producer_id": 9, "producer_epoch": epoch, "base_sequence": sequence}
-    done = log.append_as_leader(batch(*[value] * count, **numbers, **fields), 0, connection=connection, in_turn=in_turn)
+    done = log.append_as_leader(batch(*[value] * count, **numbers, **fields), 0, connection=connection)
     return done.base_offset, done.duplicate
 
 
@@ -222,13 +221,13 @@ def test_a_leader_knows_the_epochs_of_its_own_term(log_fixture: LogFixture) -> N
 
 
 def test_nothing_is_inferred_while_an_earlier_batch_is_to_be_repeated(log_fixture: LogFixture) -> None:
-    def out_of_turn(_batch: RecordBatch) -> None:
-        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another batch comes first")
-
+    """The batch is examined and not written then."""
     log = followed(log_fixture)
-    for value, sequence in ((b"c", 1), (b"d", 2)):
-        assert refused(send, log, value, 2, sequence, in_turn=out_of_turn) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    examined = log.examine(batch(b"c", producer_id=9, producer_epoch=2, base_sequence=1))
+    assert examined.known is not None and examined.is_renumbered
     assert log.producers.producers[9].epoch == 0
+    assert log.write(examined, 0).duplicate
+    assert log.producers.producers[9].epoch == 2
 
 
 # ---------------------------------------------------------------- the file

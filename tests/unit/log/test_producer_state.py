@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import pytest
 
 from anabranch.broker.log.producer_state import (
@@ -90,9 +93,9 @@ def test_only_batches_since_the_last_gap_count_as_written(producers: Producers) 
 def test_a_batch_after_a_gap_across_the_wrap_is_not_treated_as_an_old_one(producers: Producers) -> None:
     entry = producers.state.producers[9] = ProducerEntry(9, epoch=0)
     first_of_kept = MAX_SEQUENCE - 5
-    entry.add(BatchMetadata(first_of_kept - 1, first_of_kept - 1, first_of_kept - 1, START_MS))
+    entry.add(BatchMetadata(first_of_kept - 1, first_of_kept - 1, first_of_kept - 1, START_MS), 0)
     for sequence in range(first_of_kept, MAX_SEQUENCE):
-        entry.add(BatchMetadata(sequence, sequence, 0, START_MS))
+        entry.add(BatchMetadata(sequence, sequence, 0, START_MS), sequence)
     refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, producers.send, 1)
     assert producers.send(first_of_kept - 2) == (-1, True)
 
@@ -228,3 +231,33 @@ def test_a_zombie_coordinator_and_a_zombie_producer_write_no_marker(producers: P
     producers.marker(CONTROL_COMMIT, epoch=2, coordinator_epoch=5)
     refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED, producers.marker, CONTROL_COMMIT, epoch=2, coordinator_epoch=4)
     refused(ErrorCode.INVALID_PRODUCER_EPOCH, producers.marker, CONTROL_COMMIT, epoch=1, coordinator_epoch=5)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_next_batch_repeats_none_and_passes_the_check(producers: Producers, seed: int) -> None:
+    """The checks of the next batch are left out, so they must have nothing to find."""
+    rng, state = random.Random(seed), producers.state
+    nexts = 0
+    for _ in range(300):
+        sequence = rng.choice([0, 1, 2, 3, MAX_SEQUENCE - 1, MAX_SEQUENCE, rng.randrange(12)])
+        if (entry := state.producers.get(9)) is not None and rng.random() < 0.6:
+            sequence = entry.next_sequence
+        fields: dict[str, Any] = {"epoch": int(rng.random() < 0.01), "is_transactional": rng.random() < 0.01}
+        batch = RecordBatch(idempotent(sequence, rng.choice([1, 2]), **fields))
+        if state.is_next(batch):
+            nexts += 1
+            assert state.find_duplicate(batch) is None
+            assert list(state.repetitions(batch, START_MS, None)) == []
+            state.check(batch, AppendOrigin.CLIENT)
+        if state.find_duplicate(batch) is None and (rng.random() < 0.1 or state.is_next(batch)):
+            producers.write(batch)
+        elif entry is not None and rng.random() < 0.2:
+            producers.marker(rng.choice([CONTROL_ABORT, CONTROL_COMMIT]), epoch=entry.epoch)
+            assert not state.is_next(RecordBatch(build_control_batch(CONTROL_ABORT, 9, 0, 1, START_MS)))
+    assert nexts
+
+
+def test_the_first_batch_of_a_later_epoch_may_repeat_one_of_an_earlier_epoch(producers: Producers) -> None:
+    producers.send(0)
+    producers.marker(CONTROL_ABORT, epoch=1)
+    assert not producers.state.is_next(RecordBatch(idempotent(0, epoch=1)))

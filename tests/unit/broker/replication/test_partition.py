@@ -8,13 +8,13 @@ import pytest
 import trio
 import trio.testing
 
-from anabranch.broker.delayed_produce import AwaitedAppend, AwaitedRefusal, DelayedProduce, answer_of
+from anabranch.broker.delayed_produce import AwaitedAppend, AwaitedRefusal, DelayedProduce, Place
 from anabranch.broker.log.producer_bump import ProducerConnection
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.purgatory import Purgatory
 from anabranch.broker.stock.order_with_idempotence import AwaitedBatches, SentBatch
 from anabranch.protocol.errors import ErrorCode, KafkaError
-from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse
+from anabranch.protocol.generated.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from anabranch.protocol.records import RecordBatch
 from anabranch.protocol.types import TopicPartition
 from tests.support.broker.replica_cluster import LAG_S, ReplicaCluster
@@ -270,12 +270,16 @@ async def test_a_partition_that_a_request_names_twice_is_watched_for_both_parts(
     answers: list[ProduceResponse] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(purgatory.run)
-        DelayedProduce.park(purgatory, math.inf, parts, [("t", parts)]).then(answers.append)
+        of_topic = [part.answer for part in parts]
+        response = ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=of_topic)])
+        places = [Place(of_topic, at, part) for at, part in enumerate(parts)]
+        DelayedProduce.park(purgatory, math.inf, places, response).then(answers.append)
         for offset, watched in ((1, True), (2, False)):
             cluster[1].partition.follower_fetched(2, 1, offset, 0)
             await trio.testing.wait_all_tasks_blocked()
             assert bool(cluster[1].partition.watchers) == watched
-        assert answers == [answer_of([("t", [part.answer for part in parts])])]
+        assert answers == [response]
+        assert of_topic == [part.answer for part in parts]
         nursery.cancel_scope.cancel()
 
 

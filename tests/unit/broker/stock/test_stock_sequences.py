@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker.log.log_state import Examined
 from anabranch.broker.log.producer_state import AppendOrigin, ProducerState
 from anabranch.broker.metadata_cache import TopicInfo
 from anabranch.broker.replication.layout_admission import DeliveryRules
 from anabranch.broker.stock.client_session import IN_FLIGHT_S, ClientSession
 from anabranch.broker.stock.order_with_idempotence import SentBatch
 from anabranch.broker.stock.order_without_idempotence import GIVE_UP_S
-from anabranch.broker.stock.producers import REFRESH_AGAIN_S, StockProducers
+from anabranch.broker.stock.producers import REFRESH_AGAIN_S, StockProducers, Write
 from anabranch.ordered_resize.layout import Layout
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -59,12 +60,13 @@ class Leader:
         record = (self.key, b"%d" % number, (), 1000)
         sequence = -1 if producer < 0 else number
         batch = RecordBatch(build_batch([record], producer_id=producer, producer_epoch=epoch, base_sequence=sequence))
-        admission = self._producers.admission(self.session, self._partition, None)
+        self._producers.note_write(self.session, self._partition.key)
+        decision = self._producers.admit(self.session, self._partition, Examined(batch, 1000))
         key, connection = self._partition.key, self.session.connection
         sent = SentBatch.of(self.session.awaited, connection, self._clock, key, batch)
         try:
-            if admission is not None:
-                admission(batch)
+            if not isinstance(decision, Write):
+                raise decision.error
             if producer >= 0:
                 self.state.check(batch, AppendOrigin.CLIENT)
                 self.state.record(batch, self._end, 1000)
