@@ -26,7 +26,7 @@ Anabranch adds two things, which other clients need not know:
 - **Tagged fields** with tags from 10253 on ([KIP-482](https://cwiki.apache.org/confluence/x/OhMyBw)). A broker sends
   them only in answers to requests that ask for them: the header of such a request has tag 10287 without a value, and no
   other tagged field. A server that does not know this tag skips it. Anabranch's own clients and tools ask in every
-  request. Earlier releases do not ask: they get the tags because their ApiVersions request names `anabranch`.
+  request.
 - **APIs** with keys from 25300 on.
 
 If the version of a request is not in its range, the server closes the connection without an answer, as Kafka does.

@@ -315,7 +315,7 @@ async def _check_goal(admin: Admin, topic: TopicDescription, count: int) -> None
         return
     try:
         goal = await admin.resize_goal(topic.name)
-    except KafkaError:  # an earlier release, or Kafka, or no controller now
+    except KafkaError:  # Kafka, or no controller now
         return
     if count not in goal:
         last = goal.partitions if goal.queued is None else goal.queued

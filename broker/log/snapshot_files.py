@@ -135,7 +135,7 @@ class SnapshotFiles:
         try:
             return decode_kept(path, self._storage.read_bytes(path), snapshot)
         except FileNotFoundError:
-            logger.info("log.producers_missing", file=path)  # an earlier release, or Kafka, wrote the snapshot
+            logger.info("log.producers_missing", file=path)  # Kafka wrote the snapshot, or the file was lost
         except MalformedFileError as error:
             logger.warning("log.producers_malformed", error=str(error))
         return None

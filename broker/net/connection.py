@@ -361,7 +361,7 @@ class Connection:
             header.api_version,
             header.correlation_id,
             session,
-            header.asks_for_own_tags or session.is_ours,
+            header.asks_for_own_tags,
         )
         ctx.request_bytes = request.size
         clock = self._node.env.clock

@@ -14,12 +14,14 @@ import trio.testing
 from anabranch.broker.log.partition_log import PartitionLog
 from anabranch.broker.replication.delayed_fetch import DelayedFetch
 from anabranch.broker.replication.partition import Partition
+from anabranch.broker.stock.client_session import OUR_SOFTWARE
 from anabranch.protocol.acl_operations import NOT_ASKED
 from anabranch.protocol.api_keys import ApiKey
 from anabranch.protocol.batch_builder import BatchBuilder, build_batch
 from anabranch.protocol.compression import CompressionType
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.framing import ClientConnection, RequestHeader, decode_response, encode_request
+from anabranch.protocol.generated.api_versions import ApiVersionsRequest
 from anabranch.protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from anabranch.protocol.generated.describe_cluster import DescribeClusterController, DescribeClusterRequest
 from anabranch.protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
@@ -581,17 +583,22 @@ async def test_a_config_change_without_notification_is_read_when_a_controller_is
 
 @pytest.mark.parametrize("asks", [False, True])
 async def test_own_tags_go_only_to_clients_that_ask_for_them(tmp_path: Path, asks: bool) -> None:
+    """The name of the client does not count: this one is named as our own are."""
     async with one_broker(tmp_path) as broker:
         topic_id = await broker.create_topic("t")
         await broker.update_metadata("t", topic_id, 1, layout=(1, 1, 0), incarnation=7, topic_incarnation=6)
         header = RequestHeader(MetadataRequest.API_KEY, 11, 1, "some client", asks_for_own_tags=asks)
         stream = await broker.raw()
+        named = ApiVersionsRequest(client_software_name=OUR_SOFTWARE, client_software_version="1")
         with stream.socket:
-            parts = encode_request(header, MetadataRequest(topics=None))
-            await stream.send_all(b"".join(bytes(part) for part in parts))
             frames = ClientConnection()
-            while (frame := frames.next_frame()) is None:
-                frames.received(await stream.socket.recv_into(frames.buffer()))
+            for request in (
+                encode_request(RequestHeader(ApiKey.API_VERSIONS, 3, 0, None), named),
+                encode_request(header, MetadataRequest(topics=None)),
+            ):
+                await stream.send_all(b"".join(bytes(part) for part in request))
+                while (frame := frames.next_frame()) is None:
+                    frames.received(await stream.socket.recv_into(frames.buffer()))
         (topic,) = decode_response(MetadataRequest.API_KEY, 11, frame)[1].topics
         own = (topic.topic_incarnation >= 0, topic.layout_version >= 0, topic.partitions[0].incarnation >= 0)
         assert own == (asks, asks, asks)
