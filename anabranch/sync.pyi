@@ -49,7 +49,7 @@ from anabranch import UnassignedParentError as UnassignedParentError
 from anabranch import UpgradeType as UpgradeType
 from anabranch import WaitsFor as WaitsFor
 from anabranch import WakeupError as WakeupError
-from anabranch.client.admin.types import CreatedTopic, GroupPosition, PartitionHold, PartitionLineage, ResizeGoal
+from anabranch.client.admin.types import CreatedTopic, GroupPosition, PartitionLineage, ResizeGoal, WithheldPartition
 from anabranch.client.client_metrics import Metrics
 from anabranch.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from anabranch.client.net.offsets import EpochEnd
@@ -209,7 +209,7 @@ class Admin:
     def lineages(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, PartitionLineage]: ...
-    def consumer_holds(self, topic: TopicDescription) -> dict[int, PartitionHold]: ...
+    def withheld_partitions(self, topic: TopicDescription) -> dict[int, WithheldPartition]: ...
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int], *, within_ms: int | None = None
     ) -> dict[TopicPartition, EpochEnd]: ...

@@ -131,8 +131,8 @@ class MetadataCache:
         self._created: dict[TopicPartition, Creation] = {}
         self._deleted: dict[str, int] = {}
         """The highest leader epoch of each deleted topic, as far as this broker knew it; the last one deleted last."""
-        self.is_held: Callable[[str], bool] = lambda _topic: False
-        """Whether a topic's configuration holds its stock consumers."""
+        self.is_withheld: Callable[[str], bool] = lambda _topic: False
+        """Whether a topic's configuration withholds records from stock consumers."""
         self.update_lock = trio.Lock()
         """Held while an UpdateMetadata of many partitions is applied, so that no repeated request overtakes it."""
         self._updates = WakeUps()
@@ -157,9 +157,9 @@ class MetadataCache:
         info = self.topics.get(topic)
         return info is not None and partition in info.removed
 
-    def holds(self, topic: str) -> bool:
-        """Whether leaders hold records back from the topic's stock consumers to keep the order of keys."""
-        return self.is_held(topic)
+    def withholds(self, topic: str) -> bool:
+        """Whether leaders withhold records from the topic's stock consumers to keep the order of keys."""
+        return self.is_withheld(topic)
 
     def is_resized(self, topic: str) -> bool:
         """Whether the topic's partition count was ever changed, as far as this broker knows."""

@@ -34,9 +34,9 @@ from anabranch.broker.replication.replica_manager import ReplicaManager
 from anabranch.broker.replication.services import SharedServices
 from anabranch.broker.replication.settings import take_over_settings
 from anabranch.broker.replication.throttle import ReplicationQuota
-from anabranch.broker.retention_holds import RetentionHolds, held_gauges
+from anabranch.broker.retained_offsets import RetainedOffsets, retained_gauges
 from anabranch.broker.stock.producers import StockProducers
-from anabranch.broker.stock_consumer_facts import ConsumerHolds
+from anabranch.broker.stock_consumer_facts import StockConsumerFacts
 from anabranch.ordered_resize.lineage import EVERY_EPOCH
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse
@@ -113,28 +113,28 @@ class Node:
             env.rng,
             self.purgatory,
         )
-        self.consumer_holds = ConsumerHolds(
+        self.stock_consumer_facts = StockConsumerFacts(
             env, config, dynamic, self.metadata, self.replicas, self.link.lineages, self.metrics
         )
-        self.metadata.is_held = self._holds_consumers
+        self.metadata.is_withheld = self._withholds
         dynamic.on_topics_changed = self._settings_changed
         dynamic.on_values_changed = self._values_changed
         self.logs.cleaner.first_kept_epoch = self.first_kept_epoch
-        self.retention_holds = self._new_retention_holds()
+        self.retained_offsets = self._new_retained_offsets()
         self.metrics.gauges += self._gauges()
 
     def _gauges(self) -> list[Gauge]:
         return [
             Gauge("anabranch_led_partitions", "Partitions this broker leads", lambda: len(self._led())),
             Gauge(
-                "anabranch_held_partitions",
-                "Partitions this broker leads that hold records back from stock consumers, for the order of keys",
-                lambda: self.consumer_holds.held_partitions,
+                "anabranch_withheld_partitions",
+                "Partitions this broker leads that withhold records from stock consumers, for the order of keys",
+                lambda: self.stock_consumer_facts.withheld_partitions,
             ),
             Gauge(
-                "anabranch_longest_hold_seconds",
-                "The longest present wait of a held partition for a group",
-                lambda: self.consumer_holds.longest_s,
+                "anabranch_longest_withhold_seconds",
+                "The longest present wait of a partition for a group, while it withholds records",
+                lambda: self.stock_consumer_facts.longest_s,
             ),
             Gauge(
                 "anabranch_logs_newer_than_zookeeper",
@@ -187,12 +187,12 @@ class Node:
             config.broker_id, self.logs, self.metadata, self.dynamic, self, services, fetchers, self.background
         )
 
-    def _new_retention_holds(self) -> RetentionHolds:
+    def _new_retained_offsets(self) -> RetainedOffsets:
         lease_ms = self.config.values.ordered_delivery_retention_waits_lease_ms
-        holds = RetentionHolds(self.replicas.hosted, self.env.clock, lease_ms, self.metrics)
-        self.logs.maintenance.held_from, self.logs.maintenance.on_expired = holds.held_from, holds.expired
-        self.metrics.labelled_gauges += held_gauges(holds, self.logs.logs)
-        return holds
+        retained = RetainedOffsets(self.replicas.hosted, self.env.clock, lease_ms, self.metrics)
+        self.logs.maintenance.retained_from, self.logs.maintenance.on_expired = retained.retained_from, retained.expired
+        self.metrics.labelled_gauges += retained_gauges(retained, self.logs.logs)
+        return retained
 
     def _throttle(self, rate: Callable[[], int], replicas_key: str) -> ReplicationQuota:
         dynamic = self.dynamic
@@ -256,7 +256,7 @@ class Node:
     # ------------------------------------------------------------ roles (RoleListener)
 
     def on_leader(self, key: TopicPartition, leader_epoch: int) -> None:
-        self.consumer_holds.wake()
+        self.stock_consumer_facts.wake()
         if key.topic == OFFSETS_TOPIC:
             self.groups.on_leader(key.partition, leader_epoch)
 
@@ -275,7 +275,7 @@ class Node:
         settled = None if info is None else info.ordered_delivery
         return self.dynamic.delivery_rules(topic).ordered if settled is None else settled
 
-    def _holds_consumers(self, topic: str) -> bool:
+    def _withholds(self, topic: str) -> bool:
         rules = self.dynamic.delivery_rules(topic)
         return rules.stock_consumers is StockConsumerRule.WITHHOLD and self.is_ordered(topic)
 
@@ -298,4 +298,4 @@ class Node:
 
     async def _settings_changed(self, topics: Collection[str] | None) -> None:
         await take_over_settings(self.replicas, self.logs, self.dynamic, self.env.clock, topics)
-        self.consumer_holds.wake()
+        self.stock_consumer_facts.wake()

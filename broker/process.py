@@ -87,7 +87,7 @@ async def _serve(
     try:
         node.nursery.start_soon(node.logs.run)
         node.nursery.start_soon(node.groups.run)
-        node.nursery.start_soon(node.background.keep, "consumer-holds", node.consumer_holds.run)
+        node.nursery.start_soon(node.background.keep, "stock-consumer-facts", node.stock_consumer_facts.run)
         node.nursery.start_soon(node.background.keep, "isr-changes", node.isr_changes.run)
         node.nursery.start_soon(node.background.keep, "log-dir-failures", node.link.log_dir_failures.run)
         # A replica that falls behind leaves the ISR within one and a half times the allowed lag.

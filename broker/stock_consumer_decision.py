@@ -1,4 +1,4 @@
-"""Collects facts about a topic whose stock consumers are held, and decides how far they are served. No IO, no clock."""
+"""Collects facts about a topic with stock consumers, and decides how far they are served. No IO, no clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Limits(NamedTuple):
     """The greatest allowed age of an answer, and the longest wait for one group and one epoch."""
 
     lease_s: float
-    max_hold_s: float
+    max_withhold_s: float
 
 
 class Decision(NamedTuple):
@@ -36,18 +36,18 @@ class Decision(NamedTuple):
     caps: dict[int, StockCap]
     let_go: list[Wait]
     coordinators_let_go: list[int]
-    """Partitions of the offsets topic whose coordinators do not answer. Holds do not wait for their groups."""
+    """Partitions of the offsets topic whose coordinators do not answer. Nothing waits for their groups."""
 
 
-class HoldWait(NamedTuple):
-    """A wait of one partition for a group, as DescribeHolds shows it."""
+class WithholdWait(NamedTuple):
+    """A wait of one partition for a group, as DescribeWithheld shows it."""
 
     wait: Wait
     waited_s: float
     is_let_go: bool
 
 
-class TopicHold:
+class WithheldTopic:
     """The facts and waits of one incarnation of a topic."""
 
     def __init__(self, incarnation: int) -> None:
@@ -117,11 +117,11 @@ class TopicHold:
                 if now < as_of + limits.lease_s:
                     asked_at[k] = max(as_of, asked_at.get(k, -math.inf))
         silent = [k for k in range(offsets_partitions) if k not in asked_at]
-        coordinators_let_go = self._coordinators.look(silent, now, limits.max_hold_s)
+        coordinators_let_go = self._coordinators.look(silent, now, limits.max_withhold_s)
         readers = [reader for answer in self.answers.values() for reader in answer.readers]
         self.waits = requirements.waits(ReadProgress(self.facts, readers))
         by_key = {wait.key: wait for wait in self.waits}
-        let_go = [by_key[key] for key in self._groups.look(by_key, now, limits.max_hold_s)]
+        let_go = [by_key[key] for key in self._groups.look(by_key, now, limits.max_withhold_s)]
         waits = [wait for wait in self.waits if wait.key not in self._groups.released]
         if set(silent) - self._coordinators.released:
             waits += of_any_group
@@ -133,12 +133,12 @@ class TopicHold:
         """The time when one of ``waits`` began."""
         return self._groups.since(wait.key)
 
-    def waits_of(self, p: int, now: float) -> list[HoldWait]:
+    def waits_of(self, p: int, now: float) -> list[WithholdWait]:
         """The waits of one partition, for all partitions and epochs that it names, sorted by awaited partition."""
         named = Requirements(self.facts, [p]).pairs
         found = [wait for wait in self.waits if (wait.on, wait.epoch) in named]
         return [
-            HoldWait(wait, now - self.since(wait), wait.key in self._groups.released)
+            WithholdWait(wait, now - self.since(wait), wait.key in self._groups.released)
             for wait in sorted(found, key=lambda wait: (wait.on, wait.epoch, wait.group))
         ]
 

@@ -1,4 +1,4 @@
-"""Leaders hold consumers that do not keep the order of keys: topic key ``ordered.delivery.stock.consumers=withhold``.
+"""Leaders withhold records from stock consumers: topic key ``ordered.delivery.stock.consumers=withhold``.
 
 One task of each broker collects the facts for the partitions that the broker leads in such topics. Lineages come from
 ZooKeeper, ends of leader epochs and log starts from leaders, groups and their positions from all coordinators.
@@ -22,7 +22,7 @@ from anabranch.broker.metadata_cache import MetadataCache
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.replication.partition import Partition
 from anabranch.broker.replication.replica_manager import ReplicaManager
-from anabranch.broker.stock_consumer_decision import CoordinatorAnswer, Limits, TopicHold
+from anabranch.broker.stock_consumer_decision import CoordinatorAnswer, Limits, WithheldTopic
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.reader_answers import readers_in
 from anabranch.protocol.errors import ErrorCode, KafkaError
@@ -36,15 +36,15 @@ from anabranch.runtime.env import Env
 logger = structlog.get_logger(__name__)
 
 WAITING_PAUSE_S = 0.1
-"""The pause between two rounds while a partition is held: a wait ends at most this long after the awaited commit."""
+"""The pause between two rounds while records are withheld: a wait ends at most this long after the awaited commit."""
 ROUNDS_PER_LEASE = 4
 """The least number of rounds within a lease. Answers are renewed before they expire, so no open partition closes."""
 STARTS_PAUSE_S = 5.0
 """The pause between two requests for log starts. Retention changes log starts slowly."""
 
 
-class ConsumerHolds:
-    """The task that decides the holds. ``wake`` it when this broker begins to lead, or when a configuration changes."""
+class StockConsumerFacts:
+    """The task that decides what is withheld. ``wake`` it when this broker begins to lead, or a config changes."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class ConsumerHolds:
         self._lineages = lineages
         self._metrics = metrics
         self._lease_s: float = config.values.stock_consumer_lease_ms / 1000
-        self._reader = progress_reader(env, metadata, config, "holds", self._lease_s / ROUNDS_PER_LEASE)
+        self._reader = progress_reader(env, metadata, config, "withheld", self._lease_s / ROUNDS_PER_LEASE)
         self._wake = trio.Event()
         self._starts_asked_at: dict[str, float] = {}
-        self.topics: dict[str, TopicHold] = {}
-        """Held topics by name; this broker leads a partition of each."""
+        self.topics: dict[str, WithheldTopic] = {}
+        """Topics with withheld records, by name; this broker leads a partition of each."""
 
     def wake(self) -> None:
         """Begin the next round now."""
@@ -89,13 +89,13 @@ class ConsumerHolds:
     def _led(self) -> dict[str, dict[int, Partition]]:
         found: dict[str, dict[int, Partition]] = {}
         for partition in self._replicas.all():
-            if partition.is_leader and partition.holds_consumers:
+            if partition.is_leader and partition.withholds:
                 found.setdefault(partition.key.topic, {})[partition.key.partition] = partition
         return found
 
     @property
-    def held_partitions(self) -> int:
-        """The number of partitions led here that hold records back from consumers that keep no order of keys."""
+    def withheld_partitions(self) -> int:
+        """The number of partitions led here that withhold records from consumers that keep no order of keys."""
         now = self._clock.monotonic()
         return sum(
             partition.stock_cap.at(now) < partition.leader_epoch
@@ -131,32 +131,34 @@ class ConsumerHolds:
         return WAITING_PAUSE_S if any(waits) else self._lease_s / ROUNDS_PER_LEASE
 
     def _decide(self, name: str, partitions: Mapping[int, Partition]) -> bool:
-        """Decide the holds of a topic; returns whether any of its partitions is held."""
+        """Decide what is withheld in a topic; returns whether anything is."""
         topic = self.topics.get(name)
         if topic is None:
             return True
         now = self._clock.monotonic()
-        max_hold_s = self._dynamic.topic_value(name, "ordered.delivery.stock.consumers.max.withhold.ms") / 1000
+        max_withhold_s = self._dynamic.topic_value(name, "ordered.delivery.stock.consumers.max.withhold.ms") / 1000
         coordinators = self._metadata.partition_count(OFFSETS_TOPIC) or 0
-        decision = topic.decide(partitions, coordinators, now, Limits(self._lease_s, max_hold_s))
+        decision = topic.decide(partitions, coordinators, now, Limits(self._lease_s, max_withhold_s))
         for index, partition in partitions.items():
             before = partition.stock_cap.at(now)
             partition.stock_cap = decision.caps[index]
             if partition.stock_cap.at(now) > before:
                 partition.notify()
         for wait in decision.let_go:
-            self._metrics.holds_let_go.add(name, wait.group)
+            self._metrics.withhold_let_go.add(name, wait.group)
             logger.warning(
-                "hold.let_go",
+                "withhold.let_go",
                 topic=name,
                 group=wait.group,
                 partition=wait.on,
                 leader_epoch=wait.epoch,
-                after_s=max_hold_s,
+                after_s=max_withhold_s,
             )
         for index in decision.coordinators_let_go:
-            self._metrics.holds_let_go.add(name, "")
-            logger.warning("hold.let_go", topic=name, coordinator=f"{OFFSETS_TOPIC}-{index}", after_s=max_hold_s)
+            self._metrics.withhold_let_go.add(name, "")
+            logger.warning(
+                "withhold.let_go", topic=name, coordinator=f"{OFFSETS_TOPIC}-{index}", after_s=max_withhold_s
+            )
         return any(p.is_leader and p.stock_cap.at(now) < p.leader_epoch for p in partitions.values())
 
     # ------------------------------------------------------------ lineages
@@ -178,12 +180,12 @@ class ConsumerHolds:
             seen |= unseen
             unseen = topic.requirements(led).epochs.keys() - seen
 
-    def _topic(self, name: str, incarnation: int) -> TopicHold | None:
+    def _topic(self, name: str, incarnation: int) -> WithheldTopic | None:
         """The facts of the topic; None while its incarnation is unknown. A new incarnation begins without facts."""
         known = self.topics.get(name)
         if incarnation < 0 or (known is not None and known.incarnation == incarnation):
             return known
-        self.topics[name] = TopicHold(incarnation)
+        self.topics[name] = WithheldTopic(incarnation)
         self._starts_asked_at.pop(name, None)
         return self.topics[name]
 
@@ -213,7 +215,7 @@ class ConsumerHolds:
         self,
         leader: int,
         name: str,
-        topic: TopicHold,
+        topic: WithheldTopic,
         ends: Mapping[int, tuple[int, set[int]]],
         starts: Sequence[int],
     ) -> None:
@@ -228,7 +230,7 @@ class ConsumerHolds:
                 for tp, offset in found.items():
                     topic.facts.on_log_start(tp.partition, offset)
         except (OSError, KafkaError) as error:
-            logger.info("hold.leader_not_asked", topic=name, broker=leader, error=str(error))
+            logger.info("withhold.leader_not_asked", topic=name, broker=leader, error=str(error))
 
     # ------------------------------------------------------------ coordinators
 
@@ -242,7 +244,7 @@ class ConsumerHolds:
         request = TopicReadersRequest(topics=topics)
         answers, errors = await self._reader.coordinated_by_all(self._coordinators(), [request])
         for broker_id, error in errors.items():
-            logger.info("hold.coordinator_not_asked", broker=broker_id, error=str(error))
+            logger.info("withhold.coordinator_not_asked", broker=broker_id, error=str(error))
         for broker_id, answer in answers.items():
             for name, groups in answer.readers.items():
                 if name in self.topics:

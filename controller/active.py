@@ -30,7 +30,6 @@ from anabranch.controller.events import (
     EventQueue,
     FeaturesChanged,
     FirstLeaderEpochChanged,
-    HoldsFound,
     LeadersDue,
     LogDirsFailed,
     Mark,
@@ -38,6 +37,7 @@ from anabranch.controller.events import (
     ReadAgainDue,
     RefusalsDue,
     ResizesDue,
+    RetainOrdersFound,
     TopicChanged,
     TopicListChanged,
 )
@@ -263,7 +263,7 @@ class ActiveController:
             with self._background.guard("retention-warnings", passes=ControllerMovedError):
                 found = await unread_expiry.look(self._context, self._reader, self._env.clock.now_ms())
                 if found:
-                    self._events.put(HoldsFound(tuple(found)))
+                    self._events.put(RetainOrdersFound(tuple(found)))
 
     async def _remind_of_autoscaling(self) -> None:
         while True:

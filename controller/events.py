@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import trio
 
-from anabranch.controller.image import Hold, Leftover, LiveBroker
+from anabranch.controller.image import Leftover, LiveBroker, RetainOrder
 from anabranch.controller.request_batch import BrokerRequest
 from anabranch.protocol.types import TopicPartition
 
@@ -136,10 +136,10 @@ class ReplicasBehind:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldsFound:
-    """Holds on retention by time are to be sent to leaders."""
+class RetainOrdersFound:
+    """Leaders are to retain records against retention by time."""
 
-    holds: tuple[Hold, ...]
+    orders: tuple[RetainOrder, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ Mark: TypeAlias = (
     | DrainsDue
     | PartitionProcessed
     | ReplicasBehind
-    | HoldsFound
+    | RetainOrdersFound
     | AutoscaleDue
     | ReadAgainDue
 )

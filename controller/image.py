@@ -91,8 +91,8 @@ class Leftover(NamedTuple):
     end_offset: int
 
 
-class Hold(NamedTuple):
-    """A partition's records from ``offset`` on are held for ``group``; ``group`` is empty if unknown."""
+class RetainOrder(NamedTuple):
+    """A partition's records from ``offset`` on are retained for ``group``; ``group`` is empty if unknown."""
 
     tp: TopicPartition
     leader_epoch: int

@@ -27,7 +27,7 @@ from anabranch.protocol.generated.stop_replica import (
     StopReplicaTopicState,
 )
 from anabranch.protocol.generated.update_metadata import (
-    HeldRecords,
+    RetainedFrom,
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,
@@ -62,7 +62,7 @@ class _BrokerBatch:
     full_leader_and_isr: bool = False
     metadata: dict[TopicPartition, None] = field(default_factory=dict)
     wants_metadata: bool = False
-    held: dict[TopicPartition, HeldRecords] = field(default_factory=dict)
+    retained: dict[TopicPartition, RetainedFrom] = field(default_factory=dict)
     stop: dict[TopicPartition, bool] = field(default_factory=dict)
     """``{partition: delete}``"""
     questions: dict[OffsetQuestion, list[TopicPartition]] = field(default_factory=dict)
@@ -112,12 +112,12 @@ class RequestBatch:
             batch.wants_metadata = True
             batch.metadata.update(named)
 
-    def hold(self, leader: int, tp: TopicPartition, held: HeldRecords) -> None:
-        """Send a hold on retention by time to the leader of a partition."""
+    def retain(self, leader: int, tp: TopicPartition, retained: RetainedFrom) -> None:
+        """Send the order to retain records against retention by time to the leader of a partition."""
         batch = self._of(leader)
         batch.wants_metadata = True
         batch.metadata[tp] = None
-        batch.held[tp] = held
+        batch.retained[tp] = retained
 
     def stop_replica(self, broker: int, tp: TopicPartition, *, delete: bool) -> None:
         """Ask a broker to stop its replica. Of several calls for a broker and a partition, the last counts."""
@@ -205,7 +205,7 @@ class RequestBatch:
         for name, partitions in self._known(batch.metadata).items():
             topic = partitions[0][1]
             states = [
-                self._metadata_state(index, topic, partition, batch.held.get(TopicPartition(name, index)))
+                self._metadata_state(index, topic, partition, batch.retained.get(TopicPartition(name, index)))
                 for index, _, partition in partitions
             ]
             states += self._coming_states(topic)
@@ -267,7 +267,7 @@ class RequestBatch:
         ]
 
     def _metadata_state(
-        self, index: int, topic: TopicImage, partition: PartitionImage, held: HeldRecords | None
+        self, index: int, topic: TopicImage, partition: PartitionImage, retained: RetainedFrom | None
     ) -> UpdateMetadataPartitionState:
         state = partition.state
         assert state is not None
@@ -284,7 +284,7 @@ class RequestBatch:
             offline_replicas=[replica for replica in replicas if replica not in serving],
             incarnation=partition.incarnation,
             base_offset=topic.znode.base_offset(index) if topic.znode.has_predecessor(index) else NO_OFFSET,
-            held=held,
+            retained=retained,
         )
 
     def _stop_request(self, broker: LiveBroker, batch: _BrokerBatch) -> StopReplicaRequest:

@@ -66,8 +66,9 @@ class Wait(NamedTuple):
         at = f"at offset {self.position}" if self.position >= 0 else "without a commit"
         return (
             f"partition {self.partition} from epoch {self.from_epoch} "
-            f"{'was held' if is_over else 'is held for stock consumers'}: group {self.group} must first process "
-            f"partition {self.on} until {end} ({at}, for {waited_s} s{', no longer awaited' if is_let_go else ''})"
+            f"{'was withheld' if is_over else 'is withheld from stock consumers'}: "
+            f"group {self.group} must first process partition {self.on} until {end} "
+            f"({at}, for {waited_s} s{', no longer awaited' if is_let_go else ''})"
         )
 
 

@@ -68,7 +68,7 @@ NAMED: Final[Mapping[int, tuple[Named, ...]]] = {
         Named("topics", ("name", "topic_incarnation"), Named("partitions", ("partition_index",))),
     ),
     ApiKey.TOPIC_READERS: (_BY_INDEX, _topics("questions", "partition_index"), Named("group_ids")),
-    ApiKey.DESCRIBE_HOLDS: (_BY_INDEX,),
+    ApiKey.DESCRIBE_WITHHELD: (_BY_INDEX,),
 }
 REFUSED: Final = frozenset({ApiKey.PRODUCE, ApiKey.LIST_OFFSETS})
 """Requests whose repeated partitions are refused with INVALID_REQUEST: a batch that stands beside another batch for the

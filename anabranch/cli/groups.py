@@ -70,10 +70,10 @@ def describe(
         return status
     for group in described:
         print_group(group)
-        if group.held_consumers:
-            print("partitions held for stock consumers because of this group:")
-            for hold in group.held_consumers:
-                print(f"  {hold.topic}: {hold.sentence}")
+        if group.withheld:
+            print("partitions withheld from stock consumers because of this group:")
+            for records in group.withheld:
+                print(f"  {records.topic}: {records.sentence}")
         if group.waits:
             print("partitions that wait for others across a resize:")
             for wait in group.waits:

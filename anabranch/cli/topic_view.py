@@ -30,10 +30,10 @@ def print_topic(topic: DescribedTopic, *, every_partition: bool = True) -> None:
     if topic.layout_version > 0:
         for line in layout_lines(topic)[: 1 if summed_up else None]:
             print(line)
-    for records in topic.held:
+    for records in topic.retained:
         print(records.sentence)
-    for hold in topic.held_consumers:
-        print(hold.sentence)
+    for withheld in topic.withheld:
+        print(withheld.sentence)
     if topic.resize is not None:
         print(f"resize: {topic.resize}")
     if topic.autoscale is not None:

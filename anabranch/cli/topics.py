@@ -193,8 +193,8 @@ def describe(
 def _topic_json(topic: DescribedTopic) -> dict[str, Any]:
     """The topic as JSON; what is in the topic does not name it again."""
     found: dict[str, Any] = plain(topic)
-    for hold in found["held_consumers"]:
-        del hold["topic"]
+    for records in found["withheld"]:
+        del records["topic"]
     return found
 
 

@@ -16,12 +16,12 @@ from anabranch.protocol.sentinels import NO_OFFSET
 from anabranch.view.retained import MAX_KEY, WAITS_KEY, waits
 from anabranch.view.topics import (
     ANSWER_WITHIN_MS,
-    HOLD_KEY,
-    ConsumerHold,
-    consumer_holds,
+    WITHHOLD_KEY,
+    WithheldRecords,
     is_resized,
     known_offsets,
     lineages,
+    withheld_records,
 )
 from anabranch.view.unread import unread
 from anabranch.view.waits import BlockedBy, GroupOnTopic
@@ -113,8 +113,8 @@ class DescribedGroup(NamedTuple):
     members: int
     awaited_members: list[AwaitedMember]
     partitions: list[GroupPartition]
-    held_consumers: list[ConsumerHold]
-    """The partitions in which leaders hold stock consumers, perhaps of other groups, until this group has read."""
+    withheld: list[WithheldRecords]
+    """The partitions that withhold records from stock consumers, perhaps of other groups, until this group has read."""
     waits: list[GroupWait]
 
 
@@ -158,7 +158,7 @@ async def describe_groups(admin: Admin, group_ids: list[str]) -> tuple[list[Desc
                     uncommitted=left.uncommitted,
                 )
             )
-        held = await _holds(admin, group_id, topics)
+        withheld = await _withheld_for(admin, group_id, topics)
         waits_of_group = [
             wait
             for name, topic in sorted(topics.items())
@@ -168,7 +168,7 @@ async def describe_groups(admin: Admin, group_ids: list[str]) -> tuple[list[Desc
                 topic,
                 owners,
                 _of_topic(name, committed),
-                {hold.partition for hold in held if hold.topic == name},
+                {found.partition for found in withheld if found.topic == name},
             )
         ]
         described.append(
@@ -184,7 +184,7 @@ async def describe_groups(admin: Admin, group_ids: list[str]) -> tuple[list[Desc
                     if m.awaited_ms is not None
                 ],
                 partitions=rows,
-                held_consumers=held,
+                withheld=withheld,
                 waits=waits_of_group,
             )
         )
@@ -204,18 +204,18 @@ async def _offsets(
     return await known_offsets(admin, [tp for tp in partitions if tp in led], spec)
 
 
-async def _holds(admin: Admin, group_id: str, topics: Mapping[str, TopicDescription]) -> list[ConsumerHold]:
-    """The partitions in which leaders hold stock consumers until this group has read.
+async def _withheld_for(admin: Admin, group_id: str, topics: Mapping[str, TopicDescription]) -> list[WithheldRecords]:
+    """The partitions in which leaders withhold records from stock consumers until this group has read.
 
-    The held consumers may belong to other groups.
+    The stock consumers may belong to other groups.
     """
     resized = [name for name, topic in sorted(topics.items()) if is_resized(topic)]
-    configs = await admin.describe_configs(topics=resized, keys=[HOLD_KEY]) if resized else {}
+    configs = await admin.describe_configs(topics=resized, keys=[WITHHOLD_KEY]) if resized else {}
     return [
-        hold
+        found
         for name in resized
-        for hold in await consumer_holds(admin, topics[name], configs[name])
-        if hold.group == group_id
+        for found in await withheld_records(admin, topics[name], configs[name])
+        if found.group == group_id
     ]
 
 
@@ -225,18 +225,18 @@ async def _waits(
     topic: TopicDescription,
     owners: Mapping[TopicPartition, MemberDescription],
     committed: Mapping[int, int],
-    held: Collection[int],
+    withheld: Collection[int],
 ) -> list[GroupWait]:
     """The waits between partitions of one topic; empty when the topic was never resized.
 
-    ``committed``: the group's offsets, by partition. ``held``: partitions in which leaders hold stock consumers.
+    ``committed``: the group's offsets, by partition. ``withheld``: partitions that withhold records.
     """
     if not is_resized(topic):
         return []
     name = topic.name
     led = {info.partition for info in topic.partitions if info.leader >= 0}
     starts = await known_offsets(admin, [TopicPartition(name, p) for p in sorted(led)], "earliest")
-    found_waits = await _found_waits(admin, group_id, topic, starts, owners, committed, held)
+    found_waits = await _found_waits(admin, group_id, topic, starts, owners, committed, withheld)
     kept_from = await _kept_from(
         admin, name, {TopicPartition(name, w.wait.on) for w in found_waits if w.wait.on in led}
     )
@@ -270,12 +270,12 @@ async def _found_waits(
     starts: Mapping[TopicPartition, int],
     owners: Mapping[TopicPartition, MemberDescription],
     committed: Mapping[int, int],
-    held: Collection[int],
+    withheld: Collection[int],
 ) -> list[BlockedBy]:
     """The waits in one topic. ``starts``: the log start offsets of the partitions whose leaders respond.
 
     The commit of an owner that reports no position is its position: a stock client processes what it commits. Such an
-    owner waits for nothing, unless the leader holds the partition.
+    owner waits for nothing, unless the leader withholds records.
     """
     name = topic.name
     try:
@@ -294,7 +294,7 @@ async def _found_waits(
         },
         {tp.partition: start for tp, start in starts.items()},
         {tp.partition: member.member_id for tp, member in owners.items() if tp.topic == name},
-        stock - set(held),
+        stock - set(withheld),
     )
     if removed := group.unknown(numbers):
         for p, answer in (await lineages(admin, name, removed)).items():

@@ -56,16 +56,16 @@ async def retained_records(admin: Admin, topic: TopicDescription) -> list[Retain
             found += [
                 RetainedRecords(
                     tp.partition,
-                    replica.held.start_offset,
-                    replica.held.end_offset,
-                    replica.held.size_bytes,
-                    replica.held.group or None,
-                    replica.held.since_ms,
-                    replica.held.until_ms,
+                    replica.retained.start_offset,
+                    replica.retained.end_offset,
+                    replica.retained.size_bytes,
+                    replica.retained.group or None,
+                    replica.retained.since_ms,
+                    replica.retained.until_ms,
                 )
                 for directory in dirs
                 for tp, replica in directory.partitions.items()
-                if replica.held is not None
+                if replica.retained is not None
             ]
     return sorted(found, key=lambda records: records.partition)
 

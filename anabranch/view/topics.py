@@ -18,14 +18,14 @@ from anabranch.zk_schemas.znode import format_id
 
 ANSWER_WITHIN_MS = 3_000
 """The time limit for brokers' responses: no broker responds for a partition that was just removed."""
-HOLD_KEY = "ordered.delivery.stock.consumers"
+WITHHOLD_KEY = "ordered.delivery.stock.consumers"
 IN_USE, MARKED, NEW = "in use", "marked", "new"
 
 Committed = Mapping[str, Mapping[int, int]]
 """Committed offsets by group and partition, of the groups that read a topic."""
 
 
-class ConsumerHold(NamedTuple):
+class WithheldRecords(NamedTuple):
     """A partition in which stock consumers wait, or have waited, for a group to process partition ``on``.
 
     They get no records from ``from_epoch`` on. Unknown numbers are -1.
@@ -34,7 +34,7 @@ class ConsumerHold(NamedTuple):
     topic: str
     partition: int
     from_epoch: int
-    is_held: bool
+    is_withheld: bool
     group: str
     on: int
     epoch: int
@@ -49,7 +49,7 @@ class ConsumerHold(NamedTuple):
         wait = Wait(
             self.partition, self.from_epoch, self.on, self.epoch, self.end_offset, self.position, group=self.group
         )
-        return wait.withheld(self.waited_ms // 1000, is_over=not self.is_held, is_let_go=self.is_let_go)
+        return wait.withheld(self.waited_ms // 1000, is_over=not self.is_withheld, is_let_go=self.is_let_go)
 
 
 class DescribedPartition(NamedTuple):
@@ -93,8 +93,8 @@ class DescribedTopic(NamedTuple):
     """The configs that are set for the topic itself."""
     partitions: list[DescribedPartition]
     autoscale: Autoscaling | None
-    held: list[RetainedRecords]
-    held_consumers: list[ConsumerHold]
+    retained: list[RetainedRecords]
+    withheld: list[WithheldRecords]
     resize: str | None
     """Why resizes of the topic wait, or why it is frozen."""
 
@@ -127,29 +127,29 @@ async def describe_topics(admin: Admin, names: list[str]) -> list[DescribedTopic
                     for one in topic.partitions
                 ],
                 autoscale=await autoscaling(admin, topic, configs[name]) if is_on(configs[name]) else None,
-                held=await retained_records(admin, topic) if waits(configs[name]) else [],
-                held_consumers=await consumer_holds(admin, topic, configs[name]),
+                retained=await retained_records(admin, topic) if waits(configs[name]) else [],
+                withheld=await withheld_records(admin, topic, configs[name]),
                 resize=await unfinished_resize(admin, topic) if names or is_resized(topic) else None,
             )
         )
     return found
 
 
-async def consumer_holds(
+async def withheld_records(
     admin: Admin, topic: TopicDescription, configs: Mapping[str, ConfigEntry]
-) -> list[ConsumerHold]:
+) -> list[WithheldRecords]:
     """Each wait of stock consumers for a group, by partition; empty if the topic withholds nothing."""
-    key = configs.get(HOLD_KEY)
+    key = configs.get(WITHHOLD_KEY)
     if key is None or key.value != "withhold" or not is_resized(topic):
         return []
     try:
-        holds = await admin.consumer_holds(topic)
+        withheld = await admin.withheld_partitions(topic)
     except KafkaError:  # a broker is older or a leader is not available; the rest can still be shown
         return []
     return [
-        ConsumerHold(topic.name, p, hold.served_epoch + 1, hold.is_held, *wait)
-        for p, hold in sorted(holds.items())
-        for wait in hold.waits
+        WithheldRecords(topic.name, p, found.served_epoch + 1, found.is_withheld, *wait)
+        for p, found in sorted(withheld.items())
+        for wait in found.waits
     ]
 
 

@@ -35,7 +35,7 @@ class GroupOnTopic:
     ) -> None:
         """``positions``: the first offsets that the group has not processed, -1 when the coordinator does not know.
 
-        ``waiting_for_nothing``: partitions whose owners deliver records as they come, and whose leaders hold nothing.
+        ``waiting_for_nothing``: partitions whose owners deliver records as they come; leaders withhold none.
         """
         self._gate, self._owners, self._waiting_for_nothing = Gate(), owners, waiting_for_nothing
         facts = self._gate.facts

@@ -69,7 +69,7 @@ class Topics(Protocol):
         """Whether a resize merged the partition away."""
         ...
 
-    def holds(self, topic: str) -> bool:
+    def withholds(self, topic: str) -> bool:
         """Whether leaders hold records back from the topic's stock consumers to keep the order of keys."""
         ...
 

@@ -244,7 +244,7 @@ def _subscription(shard: Shard, group: Group, topic: str) -> tuple[bool, str]:
 def count_group(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTopics], topics: Topics) -> None:
     """Count the group as a reader of these topics from now on, if it does not count yet."""
     for topic in asked:
-        if topics.holds(topic.name):
+        if topics.withholds(topic.name):
             turn.shard.counted.since.setdefault(group_id, {}).setdefault(topic.name, turn.now.monotonic_ms)
 
 
@@ -257,7 +257,7 @@ def begins_at_ms(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTo
     now_ms, counted = turn.now.monotonic_ms, turn.shard.counted
     at_ms = now_ms
     for topic in asked:
-        if topics.holds(topic.name):
+        if topics.withholds(topic.name):
             since_ms = counted.since[group_id][topic.name]
             if counted.was_asked(topic.name, now_ms - _lease_ms(turn)) or topics.is_resized(topic.name):
                 at_ms = max(at_ms, since_ms + _lease_ms(turn))
@@ -282,7 +282,7 @@ def beginning(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTopic
     partitions = [
         TopicPartition(topic.name, index)
         for topic in asked
-        if topics.holds(topic.name)
+        if topics.withholds(topic.name)
         for index in topic.partition_indexes
     ]
     if any(tp in turn.shard.counted.unwritten.get(group_id, ()) for tp in partitions):

@@ -144,11 +144,11 @@ class GroupCoordinator:
         self._removal_wanted.set()
 
     def on_partitions_created(self, created: Mapping[TopicPartition, Creation]) -> None:
-        """Note partitions that a resize created. Groups whose stock members are held begin at the first offset."""
-        held = {tp: creation for tp, creation in created.items() if self._topics.holds(tp.topic)}
-        self._creations.add(held, self._now_ms())
+        """Note partitions that a resize created. Groups whose stock members are withheld begin at the first offset."""
+        withheld = {tp: creation for tp, creation in created.items() if self._topics.withholds(tp.topic)}
+        self._creations.add(withheld, self._now_ms())
         for loaded in list(self._leadership.loaded.values()):
-            self._commit_beginnings(loaded, held)
+            self._commit_beginnings(loaded, withheld)
 
     def partition_for(self, group_id: str) -> int:
         """The offsets topic's partition that holds a group. FindCoordinator answers with that partition's leader."""
@@ -293,7 +293,7 @@ class GroupCoordinator:
             else:
                 token.fill(OffsetFetchResponseGroup(group_id=group_id, error_code=error))
 
-        if topics is None or ctx.keeps_order or not any(self._topics.holds(topic.name) for topic in topics):
+        if topics is None or ctx.keeps_order or not any(self._topics.withholds(topic.name) for topic in topics):
             found.confirm(answer)
         else:
             self._when_it_may_begin(found, group_id, topics, answer)

@@ -14,11 +14,11 @@ from anabranch.broker.log.slices import TimeSlice, in_slices
 from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.protocol.errors import ErrorCode
 from anabranch.protocol.generated.describe_log_dirs import (
-    DescribeLogDirsHeldRecords,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
+    DescribeLogDirsRetained,
     DescribeLogDirsTopic,
 )
 from anabranch.protocol.types import TopicPartition
@@ -50,7 +50,7 @@ def _described(ctx: RequestContext, request: DescribeLogDirsRequest) -> Generato
         for number, (key, size_bytes) in enumerate(sorted(directory.size_bytes.items()), 1):
             if wanted is None or key in wanted:
                 shown = DescribeLogDirsPartition(
-                    partition_index=key.partition, partition_size=size_bytes, held=_held(ctx, key)
+                    partition_index=key.partition, partition_size=size_bytes, retained=_retained(ctx, key)
                 )
                 topics.setdefault(key.topic, []).append(shown)
             if number % PARTITIONS_AT_ONCE == 0:
@@ -70,13 +70,13 @@ def _described(ctx: RequestContext, request: DescribeLogDirsRequest) -> Generato
     return DescribeLogDirsResponse(results=results)
 
 
-def _held(ctx: RequestContext, key: TopicPartition) -> DescribeLogDirsHeldRecords | None:
+def _retained(ctx: RequestContext, key: TopicPartition) -> DescribeLogDirsRetained | None:
     log = ctx.node.logs.get(key)
-    held = None if log is None else ctx.node.retention_holds.held_back(log)
-    if held is None:
+    retained = None if log is None else ctx.node.retained_offsets.retained(log)
+    if retained is None:
         return None
-    hold, found = held
-    return DescribeLogDirsHeldRecords(**found._asdict(), group_id=hold.group or "")
+    lease, found = retained
+    return DescribeLogDirsRetained(**found._asdict(), group_id=lease.group or "")
 
 
 def _future(future: FutureReplica) -> DescribeLogDirsPartition:

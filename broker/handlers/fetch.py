@@ -3,8 +3,8 @@
 Supports the sessions of KIP-227 (version 7), the leader epochs of KIP-320 (9) and the diverging epoch of KIP-595 (12).
 Records are file ranges, sent without being read here. A consumer reads up to the high watermark, with read_committed up
 to the last stable offset. KIP-253's layouts do not matter here: each batch carries its leader epoch, and from this
-epoch a consumer knows which records it has to wait for. A consumer that does not wait by itself may be held: for this
-consumer the log seems to end at the first held offset.
+epoch a consumer knows which records it has to wait for. A consumer that does not wait by itself may get less: for this
+consumer the log seems to end at the first withheld offset.
 A consumer whose last fetch had nothing but errors to answer waits ``fetch.error.delay.ms`` for the same answer: some
 clients repeat such a fetch at once. The first error is answered at once, because it may mean that the leader moved.
 Skipped: preferred read replicas (KIP-392; always -1), topic ids (version 13).
@@ -70,8 +70,8 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
 
 def _waiting(ctx: RequestContext, request: FetchRequest, read: FetchRead) -> Deferred[FetchResponse] | None:
     """The answer, if it has to wait; None if there is enough to answer."""
-    for key in read.held:
-        ctx.node.metrics.held_fetches.add(key.topic)
+    for key in read.withheld:
+        ctx.node.metrics.withheld_fetches.add(key.topic)
     if _is_enough(request, read):
         return _repeated_refusal(ctx, request, read)
     deadline = ctx.node.env.clock.monotonic() + request.max_wait_ms / 1000

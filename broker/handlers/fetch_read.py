@@ -52,11 +52,11 @@ class FetchRead:
         "_replicas",
         "_results",
         "_throttle",
-        "held",
         "limits",
         "must_answer",
         "size_bytes",
         "target",
+        "withheld",
     )
 
     def __init__(
@@ -75,8 +75,8 @@ class FetchRead:
         self._offset_counts: dict[TopicPartition, int] = {}
         """The number of offsets in the records of each result."""
         self.target = target
-        self.held: set[TopicPartition] = set()
-        """Partitions whose records are held back from the consumer, to keep the order of keys."""
+        self.withheld: set[TopicPartition] = set()
+        """Partitions whose records are withheld from the consumer, to keep the order of keys."""
         self.size_bytes = 0
         self.must_answer = False
         """Whether there is an error or a diverging epoch, so that the fetch does not wait."""
@@ -172,7 +172,9 @@ class FetchRead:
             offset = partition.readable_offset(offset)
             # A new leader's watermark lags: a consumer above the watermark has to wait.
             upper_bound = _below(end, log.last_stable_offset if limits.read_committed else log.high_watermark)
-            self._note_held(partition.key, is_held=end is not None and upper_bound <= offset < log.high_watermark)
+            self._note_withheld(
+                partition.key, is_withheld=end is not None and upper_bound <= offset < log.high_watermark
+            )
         read = log.read(
             offset,
             max_bytes,
@@ -185,18 +187,18 @@ class FetchRead:
         return read
 
     def _end_for_reader(self, partition: Partition, state: FetchedPartition) -> int | None:
-        """The offset at which the log ends for a held stock consumer; None if this reader is not held.
+        """The offset at which the log ends for a stock consumer; None if nothing is withheld from this reader.
 
-        If a reader is above the first held offset, the log ends at its fetch offset.
+        If a reader is above the first withheld offset, the log ends at its fetch offset.
         """
-        held_from = partition.end_for_stock() if self.limits.is_stock else None
-        return None if held_from is None else max(held_from, state.fetch_offset)
+        withheld_from = partition.end_for_stock() if self.limits.is_stock else None
+        return None if withheld_from is None else max(withheld_from, state.fetch_offset)
 
-    def _note_held(self, key: TopicPartition, *, is_held: bool) -> None:
-        if is_held:
-            self.held.add(key)
+    def _note_withheld(self, key: TopicPartition, *, is_withheld: bool) -> None:
+        if is_withheld:
+            self.withheld.add(key)
         else:
-            self.held.discard(key)
+            self.withheld.discard(key)
 
     def _note_progress(self, partition: Partition, state: FetchedPartition) -> None:
         """Note a follower's fetch offset as its log end, unless the follower diverges (KAFKA-13141)."""

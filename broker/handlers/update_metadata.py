@@ -58,7 +58,7 @@ def _update_metadata(
         return UpdateMetadataResponse(error_code=code)
     if created := ctx.node.metadata.take_created():
         ctx.node.groups.on_partitions_created(created)
-    ctx.node.retention_holds.take_over(request.topic_states)
+    ctx.node.retained_offsets.take_over(request.topic_states)
     ctx.node.replicas.brokers_changed()
     ctx.node.metadata.was_updated()
     named = [topic.topic_name for topic in request.topic_states]

@@ -15,7 +15,7 @@ from anabranch.broker.log.deleted_directories import DeletedDirectories
 from anabranch.broker.log.log_flusher import LogFlusher
 from anabranch.broker.log.manager_config import LogManagerConfig
 from anabranch.broker.log.partition_log import PartitionLog
-from anabranch.broker.log.retention import NOTHING_HELD
+from anabranch.broker.log.retention import NOTHING_RETAINED
 from anabranch.broker.log.slices import TimeSlice
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.background import Background
@@ -47,7 +47,7 @@ class LogMaintenance:
         self._flusher = flusher
         self._deleted = deleted
         self._background = background
-        self.held_from: Callable[[PartitionLog], int] = lambda log: NOTHING_HELD
+        self.retained_from: Callable[[PartitionLog], int] = lambda log: NOTHING_RETAINED
         """Returns the first offset of a log that retention by time has to keep."""
         self.on_expired: Callable[[PartitionLog, int], None] = lambda log, start: None
         """Called with the earlier log start when retention removed records."""
@@ -78,7 +78,7 @@ class LogMaintenance:
 
     def _apply_retention_to(self, log: PartitionLog) -> int:
         start = log.log_start_offset
-        deleted = log.delete_old_segments(self.held_from(log))
+        deleted = log.delete_old_segments(self.retained_from(log))
         if deleted:
             logger.info("log.segments_deleted", partition=str(log.partition), count=deleted)
         if log.log_start_offset > start:

@@ -17,7 +17,7 @@ from anabranch.broker.log.producer_bump import BatchMetadata, ProducerConnection
 from anabranch.broker.log.producer_files import NO_FILES, ProducerFiles
 from anabranch.broker.log.producer_rebuild import ProducerRebuild, catch_up
 from anabranch.broker.log.producer_state import AppendOrigin
-from anabranch.broker.log.retention import NOTHING_HELD, SEGMENTS_DELETED_AT_ONCE, count_deletable
+from anabranch.broker.log.retention import NOTHING_RETAINED, SEGMENTS_DELETED_AT_ONCE, count_deletable
 from anabranch.broker.log.segment import LogSegment
 from anabranch.broker.log.segment_list import SegmentList, base_of_next, facts_of
 from anabranch.broker.log.segment_swap import commit_cleaned, finish_swap
@@ -431,17 +431,17 @@ class PartitionLog:
 
     # ------------------------------------------------------------ retention
 
-    def delete_old_segments(self, held_from: int = NOTHING_HELD) -> int:
+    def delete_old_segments(self, retained_from: int = NOTHING_RETAINED) -> int:
         """Delete the segments that retention or the log start allows to delete; returns how many.
 
-        Retention by time deletes no record from ``held_from`` on. Raises KAFKA_STORAGE_ERROR.
+        Retention by time deletes no record from ``retained_from`` on. Raises KAFKA_STORAGE_ERROR.
         """
         if self.is_broken or self.rebuild is not None:
             return 0
         now_ms = self._clock.now_ms()
         facts = facts_of(self.segments, self.log_end_offset)
         self.latest_timestamp_ms = max(segment.timestamp for segment in facts)
-        count = count_deletable(facts, self.config, now_ms, self.high_watermark, self.log_start_offset, held_from)
+        count = count_deletable(facts, self.config, now_ms, self.high_watermark, self.log_start_offset, retained_from)
         count = min(count, SEGMENTS_DELETED_AT_ONCE)
         if count == 0:
             return 0

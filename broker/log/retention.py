@@ -1,6 +1,6 @@
 """Decides which segments retention deletes: too old, above the size limit, or wholly below the log's start. Pure.
 
-With ``ordered.delivery.retention.waits``, records that a group has not read yet are held: they stay longer than
+With ``ordered.delivery.retention.waits``, records that a group has not read yet are retained: they stay longer than
 ``retention.ms``, by ``ordered.delivery.retention.waits.max.ms`` at most. Retention by size does not wait.
 """
 
@@ -16,8 +16,8 @@ SEGMENTS_DELETED_AT_ONCE = 32
 """These two limits bound the work on one log before other tasks run."""
 
 
-NOTHING_HELD = MAX_LONG
-"""The value of ``held_from`` if nothing is held."""
+NOTHING_RETAINED = MAX_LONG
+"""The value of ``retained_from`` if nothing is retained."""
 
 
 class SegmentFacts(NamedTuple):
@@ -28,7 +28,7 @@ class SegmentFacts(NamedTuple):
     timestamp: int
 
 
-class Hold(NamedTuple):
+class RetainLease(NamedTuple):
     """Retention by time keeps all records from ``offset`` on, ``until`` a time in monotonic seconds."""
 
     offset: int
@@ -37,7 +37,7 @@ class Hold(NamedTuple):
     """The group that has not read the records; "" if not known; None if the controller has not sent a hold yet."""
 
 
-class HeldBack(NamedTuple):
+class RetainedSegments(NamedTuple):
     """Records that are older than ``retention.ms`` and stay because a group has not read all of them; times in ms."""
 
     start_offset: int
@@ -56,13 +56,13 @@ def count_deletable(
     now_ms: int,
     high_watermark: int,
     log_start_offset: int,
-    held_from: int = NOTHING_HELD,
+    retained_from: int = NOTHING_RETAINED,
 ) -> int:
     """The number of the oldest segments that may be deleted. A segment with records above the high watermark stays.
 
     With ``cleanup.policy=delete`` a segment may be deleted if the log without it still has at least
     ``retention.bytes``, or if it is older than ``retention.ms``. If the segment has an offset at or above
-    ``held_from``, it has to be older than ``retention.ms`` plus the longest wait. Under any policy a segment may be
+    ``retained_from``, it has to be older than ``retention.ms`` plus the longest wait. Under any policy a segment may be
     deleted if it ends at or below the log's start. An empty last segment stays.
     """
     total = sum(segment.size_bytes for segment in segments)
@@ -72,7 +72,7 @@ def count_deletable(
             return count
         # The last segment is deleted by age alone: a record must not vanish because its batch is as large as the limit.
         below_start = not is_last and segment.end_offset <= log_start_offset
-        waits_ms = config.ordered_delivery_retention_waits_max_ms if segment.end_offset > held_from else 0
+        waits_ms = config.ordered_delivery_retention_waits_max_ms if segment.end_offset > retained_from else 0
         too_old = config.deletes and 0 <= config.retention_ms < now_ms - segment.timestamp - waits_ms
         too_much = (
             config.deletes and config.retention_bytes >= 0 and total - segment.size_bytes >= config.retention_bytes
@@ -83,26 +83,26 @@ def count_deletable(
     return len(segments)
 
 
-def held_back(
+def retained(
     segments: Sequence[SegmentFacts],
     config: LogConfig,
     now_ms: int,
     high_watermark: int,
     log_start_offset: int,
-    held_from: int,
-) -> HeldBack | None:
-    """The records that would be deleted if nothing were held; None if there are none."""
-    first = count_deletable(segments, config, now_ms, high_watermark, log_start_offset, held_from)
+    retained_from: int,
+) -> RetainedSegments | None:
+    """The records that would be deleted if nothing were retained; None if there are none."""
+    first = count_deletable(segments, config, now_ms, high_watermark, log_start_offset, retained_from)
     last = count_deletable(segments, config, now_ms, high_watermark, log_start_offset)
     if first >= last:
         return None
-    held = segments[first:last]
+    retained = segments[first:last]
     start = max(log_start_offset, segments[first - 1].end_offset if first else log_start_offset)
-    since_ms = held[0].timestamp + config.retention_ms
-    return HeldBack(
+    since_ms = retained[0].timestamp + config.retention_ms
+    return RetainedSegments(
         start,
-        held[-1].end_offset,
-        sum(segment.size_bytes for segment in held),
+        retained[-1].end_offset,
+        sum(segment.size_bytes for segment in retained),
         since_ms,
         since_ms + config.ordered_delivery_retention_waits_max_ms,
     )

@@ -71,19 +71,19 @@ class BrokerMetrics(Metrics):
             "Bytes of record batches appended to partitions that this broker leads, at the request of producers",
             "topic",
         )
-        self.held_records_removed = Counter(
-            "anabranch_held_records_removed",
+        self.retained_records_removed = Counter(
+            "anabranch_retained_records_removed",
             "Records that retention removed although a group had yet to read them and another partition waits for them",
             "topic",
             "group",
         )
-        self.held_fetches = Counter(
-            "anabranch_held_fetches",
-            "Fetched partitions whose next records were held back from a consumer, for the order of keys",
+        self.withheld_fetches = Counter(
+            "anabranch_withheld_fetches",
+            "Fetched partitions whose next records were withheld from a consumer, for the order of keys",
             "topic",
         )
-        self.holds_let_go = Counter(
-            "anabranch_holds_let_go",
+        self.withhold_let_go = Counter(
+            "anabranch_withhold_let_go",
             "Waits for a group (empty: for a coordinator) that ended at their time limit: order may be lost",
             "topic",
             "group",
@@ -92,9 +92,9 @@ class BrokerMetrics(Metrics):
             self.layout_refusals,
             self.stock_refusals,
             self.appended_bytes,
-            self.held_records_removed,
-            self.held_fetches,
-            self.holds_let_go,
+            self.retained_records_removed,
+            self.withheld_fetches,
+            self.withhold_let_go,
         )
         self.hand_overs = Histogram(
             "anabranch_hand_over_seconds",

@@ -24,9 +24,9 @@ from anabranch.broker.handlers import (
     describe_cluster,
     describe_configs,
     describe_groups,
-    describe_holds,
     describe_log_dirs,
     describe_producers,
+    describe_withheld,
     elect_leaders,
     fetch,
     find_coordinator,
@@ -101,7 +101,7 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.CONSUMER_GROUP_POSITION: consumer_group_position.handle,
     ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS: partition_leader_epochs_for_partitions.handle,
     ApiKey.TOPIC_READERS: topic_readers.handle,
-    ApiKey.DESCRIBE_HOLDS: describe_holds.handle,
+    ApiKey.DESCRIBE_WITHHELD: describe_withheld.handle,
 }
 
 

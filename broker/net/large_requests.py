@@ -62,7 +62,7 @@ CUTS: dict[int, tuple[Cut, ...]] = {
     ApiKey.DESCRIBE_PRODUCERS: (_INDEXES,),
     ApiKey.CREATE_ACLS: (Cut(("creations",), ("results",)),),
     ApiKey.DELETE_ACLS: (Cut(("filters",), ("filter_results",)),),
-    ApiKey.DESCRIBE_HOLDS: (_INDEXES,),
+    ApiKey.DESCRIBE_WITHHELD: (_INDEXES,),
 }
 
 

@@ -10,7 +10,7 @@ from anabranch.broker.log.append_validation import ReadBatch
 from anabranch.broker.log.log_state import Examined
 from anabranch.broker.log.partition_log import AppendOrigin, AppendResult, PartitionLog
 from anabranch.broker.log.producer_bump import ProducerConnection
-from anabranch.broker.log.retention import Hold
+from anabranch.broker.log.retention import RetainLease
 from anabranch.broker.replication import isr
 from anabranch.broker.replication.isr import REFUSED_REPLICA_WAITS_S, PendingIsr, ReplicaProgress
 from anabranch.broker.replication.layout_admission import UNKNOWN, DeliveryRules, StockConsumerRule
@@ -85,7 +85,7 @@ class Partition:
         "progress",
         "readers",
         "replicas",
-        "retention_hold",
+        "retain_lease",
         "role",
         "services",
         "stock_cap",
@@ -127,10 +127,10 @@ class Partition:
         self.ordered_delivery: bool | None = None
         """Whether keys keep their order; the first resize fixes it. Before, it is None: the configuration decides."""
         self.delivery = DeliveryRules()
-        self.retention_hold: Hold | None = None
+        self.retain_lease: RetainLease | None = None
         """The records that retention by time keeps at this leader; None if not determined in this leader epoch yet."""
         self.stock_cap: StockCap = NOTHING
-        """The limit for stock consumers, if the leader holds them (``broker/stock_consumer_facts.py``)."""
+        """The limit for stock consumers, if the leader withholds records (``broker/stock_consumer_facts.py``)."""
         self.progress: dict[int, ReplicaProgress] = {}
         """The progress of the other replicas, as far as this leader knows; empty if this replica is a follower."""
         self._refused_until: dict[int, float] = {}
@@ -196,7 +196,7 @@ class Partition:
     def _set_epoch(self, leader_id: int, leader_epoch: int, isr: Sequence[int], replicas: Sequence[int]) -> None:
         self.leader_id = leader_id
         self.leader_epoch = leader_epoch
-        self.retention_hold = None
+        self.retain_lease = None
         self.isr = tuple(isr)
         self.pending_isr = None
         self.replicas = tuple(replicas)
@@ -225,15 +225,15 @@ class Partition:
         return start if 0 <= position < start == self.base_offset else position
 
     @property
-    def holds_consumers(self) -> bool:
-        """Whether consumers that do not keep the order of keys themselves are held here, after a resize."""
+    def withholds(self) -> bool:
+        """Whether consumers that do not keep the order of keys themselves are withheld records here, after a resize."""
         if self.delivery.stock_consumers is not StockConsumerRule.WITHHOLD or self.layout.layout_version <= 0:
             return False
         return self.delivery.ordered if self.ordered_delivery is None else self.ordered_delivery
 
     def end_for_stock(self) -> int | None:
-        """The first offset that is held back from a stock consumer; None if the consumer is not held."""
-        if not self.holds_consumers:
+        """The first offset that is withheld from a stock consumer; None if nothing is."""
+        if not self.withholds:
             return None
         cap = self.stock_cap.at(self.services.clock.monotonic())
         if cap >= self.leader_epoch:

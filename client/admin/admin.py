@@ -22,12 +22,12 @@ from anabranch.client.admin.types import (
     GroupPosition,
     LogDirDescription,
     NewTopic,
-    PartitionHold,
     PartitionLineage,
     PartitionReassignment,
     ResizeGoal,
     TopicDescription,
     TopicListing,
+    WithheldPartition,
 )
 from anabranch.client.arguments import judged
 from anabranch.client.cluster import Cluster, Node
@@ -51,7 +51,7 @@ from anabranch.protocol.generated.delete_groups import DeleteGroupsRequest
 from anabranch.protocol.generated.delete_records import DeleteRecordsRequest
 from anabranch.protocol.generated.describe_cluster import DescribeClusterRequest
 from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
-from anabranch.protocol.generated.describe_holds import DescribeHoldsRequest, DescribeHoldsRequestTopic
+from anabranch.protocol.generated.describe_withheld import DescribeWithheldRequest, DescribeWithheldRequestTopic
 from anabranch.protocol.generated.list_groups import ListGroupsRequest
 from anabranch.protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from anabranch.protocol.message import Message
@@ -381,12 +381,13 @@ class Admin(Client[AdminConfig]):
                 raise
         return found
 
-    async def consumer_holds(self, topic: TopicDescription) -> dict[int, PartitionHold]:
+    async def withheld_partitions(self, topic: TopicDescription) -> dict[int, WithheldPartition]:
         """Returns each partition's leader epochs served to stock consumers, and the groups its leader waits for."""
-        asked = DescribeHoldsRequestTopic(name=topic.name, partition_indexes=[p.partition for p in topic.partitions])
-        found: dict[int, PartitionHold] = {}
+        asked = DescribeWithheldRequestTopic(name=topic.name, partition_indexes=[p.partition for p in topic.partitions])
+        request = DescribeWithheldRequest(topics=[asked])
+        found: dict[int, WithheldPartition] = {}
         for leader in sorted({p.leader for p in topic.partitions if p.leader >= 0}):
-            found |= resize.read_holds(await self._ask("DescribeHolds", DescribeHoldsRequest(topics=[asked]), leader))
+            found |= resize.read_withheld(await self._ask("DescribeWithheld", request, leader))
         return found
 
     async def epoch_ends(

@@ -95,7 +95,7 @@ ADMIN_RULES: Mapping[str, Mapping[str, Rule]] = {
     "describe_release": {"broker": broker},
     "update_features": {"updates": mapping(text, feature_update), **_waits, **_validates},
     "lineages": {"partitions": _partitions, **_waits},
-    "consumer_holds": {"topic": instance(TopicDescription)},
+    "withheld_partitions": {"topic": instance(TopicDescription)},
     "epoch_ends": {"epochs": mapping(topic_partition, leader_epoch), "within_ms": optional(timeout_ms)},
     "elect_leaders": {"election_type": member(ElectionType), "partitions": optional(_partitions), **_waits},
     "alter_partition_reassignments": {"targets": mapping(topic_partition, optional(each(broker))), **_waits},

@@ -13,12 +13,12 @@ from anabranch.client.admin.types import (
     ConfigSynonym,
     ControllerDescription,
     GroupDescription,
-    HeldRecords,
     LogDirDescription,
     MemberDescription,
     NewTopic,
     PartitionReassignment,
     ReplicaSize,
+    RetainedOnReplica,
 )
 from anabranch.client.cluster import Node
 from anabranch.client.errors import ErrorCode, KafkaError, error_for
@@ -54,9 +54,9 @@ from anabranch.protocol.generated.describe_configs import (
 from anabranch.protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember
 from anabranch.protocol.generated.describe_log_dirs import (
     DescribableLogDirTopic,
-    DescribeLogDirsHeldRecords,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
+    DescribeLogDirsRetained,
 )
 from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 from anabranch.protocol.generated.list_partition_reassignments import (
@@ -337,7 +337,7 @@ def read_log_dirs(response: DescribeLogDirsResponse) -> list[LogDirDescription]:
             result.log_dir,
             {
                 TopicPartition(topic.name, p.partition_index): ReplicaSize(
-                    p.partition_size, p.offset_lag, p.is_future_key, _read_held(p.held)
+                    p.partition_size, p.offset_lag, p.is_future_key, _read_retained(p.retained)
                 )
                 for topic in result.topics
                 for p in topic.partitions
@@ -350,10 +350,17 @@ def read_log_dirs(response: DescribeLogDirsResponse) -> list[LogDirDescription]:
     ]
 
 
-def _read_held(held: DescribeLogDirsHeldRecords | None) -> HeldRecords | None:
-    if held is None:
+def _read_retained(retained: DescribeLogDirsRetained | None) -> RetainedOnReplica | None:
+    if retained is None:
         return None
-    return HeldRecords(held.start_offset, held.end_offset, held.size_bytes, held.since_ms, held.until_ms, held.group_id)
+    return RetainedOnReplica(
+        retained.start_offset,
+        retained.end_offset,
+        retained.size_bytes,
+        retained.since_ms,
+        retained.until_ms,
+        retained.group_id,
+    )
 
 
 def read_cluster(response: DescribeClusterResponse) -> ClusterDescription:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anabranch.client.admin.codec import code_error
-from anabranch.client.admin.types import GroupPosition, HeldBy, PartitionHold, PartitionLineage
+from anabranch.client.admin.types import GroupPosition, PartitionLineage, WithheldFor, WithheldPartition
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.protocol.errors import ErrorCode, KafkaError
 from anabranch.protocol.generated.consumer_group_position import (
@@ -14,7 +14,7 @@ from anabranch.protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequestTopic,
     ConsumerGroupPositionResponse,
 )
-from anabranch.protocol.generated.describe_holds import DescribeHoldsResponse
+from anabranch.protocol.generated.describe_withheld import DescribeWithheldResponse
 from anabranch.protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponse,
 )
@@ -44,14 +44,16 @@ def read_lineages(
     return found, open_error
 
 
-def read_holds(response: DescribeHoldsResponse) -> dict[int, PartitionHold]:
+def read_withheld(response: DescribeWithheldResponse) -> dict[int, WithheldPartition]:
     """The holds by partition, for the partitions that the broker leads."""
     return {
-        p.partition_index: PartitionHold(
+        p.partition_index: WithheldPartition(
             p.leader_epoch,
             p.served_epoch,
             [
-                HeldBy(w.group_id, w.from_partition, w.leader_epoch, w.end_offset, w.position, w.waited_ms, w.is_let_go)
+                WithheldFor(
+                    w.group_id, w.from_partition, w.leader_epoch, w.end_offset, w.position, w.waited_ms, w.is_let_go
+                )
                 for w in p.waits
             ],
         )

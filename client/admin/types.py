@@ -69,7 +69,7 @@ class TopicDescription:
         return self.undeleted_partition_count if self.undeleted_partition_count > 0 else len(self.partitions)
 
 
-class HeldBy(NamedTuple):
+class WithheldFor(NamedTuple):
     """A group that has not yet processed partition ``on`` up to the end of a leader epoch. Unknown numbers are -1."""
 
     group: str
@@ -82,16 +82,16 @@ class HeldBy(NamedTuple):
     """Whether the leader no longer waits for the group, which may then get keys out of order."""
 
 
-class PartitionHold(NamedTuple):
+class WithheldPartition(NamedTuple):
     """The leader epochs of a partition that stock consumers get (``ordered.delivery.stock.consumers=withhold``)."""
 
     leader_epoch: int
     served_epoch: int
     """The highest leader epoch whose batches stock consumers get; -1 if there is none."""
-    waits: list[HeldBy]
+    waits: list[WithheldFor]
 
     @property
-    def is_held(self) -> bool:
+    def is_withheld(self) -> bool:
         return self.served_epoch < self.leader_epoch
 
 
@@ -212,7 +212,7 @@ class ConfigOp(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRecords:
+class RetainedOnReplica:
     """Records that a leader keeps beyond ``retention.ms``, because a group has not read all of them.
 
     ``group`` is empty if it is not known. ``end_offset`` is exclusive. At ``until_ms`` the records are removed, even
@@ -232,8 +232,8 @@ class ReplicaSize:
     size_bytes: int
     offset_lag: int
     is_future: bool
-    held: HeldRecords | None = None
-    """Records held by ``ordered.delivery.retention.waits``; None for followers, and if nothing is held."""
+    retained: RetainedOnReplica | None = None
+    """Records retained by ``ordered.delivery.retention.waits``; None for followers, and if nothing is retained."""
 
 
 @dataclass(frozen=True, slots=True)

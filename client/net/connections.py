@@ -32,7 +32,7 @@ POSITIONS = "positions"
 CHANGES = "changes"
 
 IDLE = "idle for connections_max_idle_ms"
-_HELD_WITHOUT_END = float("inf")
+_PARKED_WITHOUT_END = float("inf")
 """The time for which brokers may hold requests back on separate connections."""
 SILENT_S = 0.4
 """A response that is overdue for less time than this is ignored: a busy broker sends the response soon."""
@@ -211,7 +211,7 @@ class Connections:
             what = f"{node} does not support version {min_version} or above of {ApiKey(body.API_KEY).name}"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, what)
         timeout = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        held_s = 0.0 if purpose == GENERAL else _HELD_WITHOUT_END
+        held_s = 0.0 if purpose == GENERAL else _PARKED_WITHOUT_END
         try:
             return await connection.post(body, max_version=max_version, held_s=held_s).wait(timeout / 1000)
         except KafkaTimeoutError:

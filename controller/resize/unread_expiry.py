@@ -1,4 +1,4 @@
-"""Retention of resized topics: warnings before unread records expire, and the holds that make retention wait (hole 22).
+"""Retention of resized topics: warnings before unread records expire, and orders that make it wait (hole 22).
 
 After a resize, records of one partition wait until a group has read the awaited records of another partition. If
 retention removes awaited records, the order of keys is lost too. A log start past the awaited end counts as read up to
@@ -16,13 +16,13 @@ import structlog
 from anabranch.controller import view
 from anabranch.controller.config import ControllerConfig
 from anabranch.controller.context import Context
-from anabranch.controller.image import ClusterImage, Hold, TopicImage
+from anabranch.controller.image import ClusterImage, RetainOrder, TopicImage
 from anabranch.controller.resize.readers import KnownGroups, Question, ask_all
 from anabranch.controller.topic_config import topic_values
 from anabranch.ordered_resize.progress import KEEP_ALL, Pair, Reader, ReadProgress, facts_of, retained_from
 from anabranch.ordered_resize.reader_answers import commits_count, reader_of
 from anabranch.protocol.errors import KafkaError
-from anabranch.protocol.generated.update_metadata import HeldRecords
+from anabranch.protocol.generated.update_metadata import RetainedFrom
 from anabranch.protocol.offset_requests import ANY_LEADER_EPOCH
 from anabranch.protocol.sentinels import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_EPOCH
 from anabranch.protocol.types import TopicPartition
@@ -33,7 +33,7 @@ logger = structlog.get_logger(__name__)
 WAITS_KEY = "ordered.delivery.retention.waits"
 MAX_KEY = "ordered.delivery.retention.waits.max.ms"
 ROUNDS = 3
-"""A hold lasts for this many rounds, because one round may be late and another controller may take office."""
+"""An order lasts for this many rounds, because one round may be late and another controller may take office."""
 ALL = MAX_EPOCH
 """An awaited epoch that stands for all records that the partition has now."""
 
@@ -95,12 +95,12 @@ class _Found(NamedTuple):
     """One round's result for a topic. ``unknown``: a line for each leader that did not answer."""
 
     expiring: list[Expiring]
-    holds: list[Hold]
+    orders: list[RetainOrder]
     unknown: list[str]
 
 
-async def look(context: Context, reader: ProgressReader, now_ms: int) -> list[Hold]:
-    """Warn of records of resized topics that expire soon; return the holds. Raises ``ControllerMovedError``."""
+async def look(context: Context, reader: ProgressReader, now_ms: int) -> list[RetainOrder]:
+    """Warn of records of resized topics that expire soon; return the orders. Raises ``ControllerMovedError``."""
     image = context.image
     resized = [topic for _, topic in sorted(image.topics.items()) if topic.znode.layout_version and not topic.frozen]
     topics = [topic for topic in resized if topic.znode.ordered_delivery is not False and awaited(image, topic)]
@@ -133,7 +133,7 @@ async def look(context: Context, reader: ProgressReader, now_ms: int) -> list[Ho
             read=entry.position,
             expires_before=entry.before,
         )
-    return [hold for one in found for hold in one.holds]
+    return [order for one in found for order in one.orders]
 
 
 def rules_of(image: ClusterImage, own: ControllerConfig, topic: str, now_ms: int) -> Rules | None:
@@ -173,7 +173,7 @@ async def _look_at(
             if rules.waits:
                 pair = Pair(index, epochs[index])
                 kept = KEEP_ALL if groups.unknown else retained_from(_progress(readers, pair, of_partition), pair)
-                found.holds.extend([] if kept is None else [Hold(tp, leader_epochs[index], *kept)])
+                found.orders.extend([] if kept is None else [RetainOrder(tp, leader_epochs[index], *kept)])
     return found
 
 
@@ -205,15 +205,15 @@ async def _ask(
     return found
 
 
-def send(context: Context, holds: Iterable[Hold]) -> None:
-    """Send each hold to the leader of the hold's epoch. A leader of a new epoch first keeps all records for a lease."""
+def send(context: Context, orders: Iterable[RetainOrder]) -> None:
+    """Send each order to the leader of its epoch. A leader of a new epoch first keeps all records for a lease."""
     for_ms = ROUNDS * context.config.retention_warning_interval_ms
-    for hold in holds:
-        found = context.image.led(hold.tp)
+    for order in orders:
+        found = context.image.led(order.tp)
         if (
             found is not None
-            and found[3].leader_epoch == hold.leader_epoch
+            and found[3].leader_epoch == order.leader_epoch
             and found[3].leader in context.image.brokers
         ):
-            held = HeldRecords(offset=hold.offset, held_ms=for_ms, group_id=hold.group)
-            context.batch.hold(found[3].leader, hold.tp, held)
+            retained = RetainedFrom(offset=order.offset, retained_ms=for_ms, group_id=order.group)
+            context.batch.retain(found[3].leader, order.tp, retained)

@@ -54,7 +54,7 @@ class DescribableLogDirTopic(Base):
         self.partitions = [] if partitions is EMPTY else partitions
 
 
-class DescribeLogDirsHeldRecords(Base):
+class DescribeLogDirsRetained(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "start_offset",
         "end_offset",
@@ -89,7 +89,7 @@ class DescribeLogDirsPartition(Base):
         "partition_size",
         "offset_lag",
         "is_future_key",
-        "held",
+        "retained",
     )
     __slots__ = FIELDS
 
@@ -100,13 +100,13 @@ class DescribeLogDirsPartition(Base):
         partition_size: int = 0,
         offset_lag: int = 0,
         is_future_key: bool = False,
-        held: DescribeLogDirsHeldRecords | None = None,
+        retained: DescribeLogDirsRetained | None = None,
     ) -> None:
         self.partition_index = partition_index
         self.partition_size = partition_size
         self.offset_lag = offset_lag
         self.is_future_key = is_future_key
-        self.held = held
+        self.retained = retained
 
 
 class DescribeLogDirsTopic(Base):
@@ -152,7 +152,7 @@ class DescribeLogDirsResult(Base):
         self.usable_bytes = usable_bytes
 
 
-def _decode_tag_results_topics_partitions_held(data: memoryview) -> tuple[DescribeLogDirsHeldRecords, int]:
+def _decode_tag_results_topics_partitions_retained(data: memoryview) -> tuple[DescribeLogDirsRetained, int]:
     size = len(data)
     pos = 0
     start_offset, end_offset, size_bytes, since_ms, until_ms, n = _unpack_qqqqqB(data, pos)
@@ -169,7 +169,7 @@ def _decode_tag_results_topics_partitions_held(data: memoryview) -> tuple[Descri
     pos += 1
     if n:
         pos = skip_tags(data, pos, n)
-    decoded = DescribeLogDirsHeldRecords(
+    decoded = DescribeLogDirsRetained(
         start_offset=start_offset,
         end_offset=end_offset,
         size_bytes=size_bytes,
@@ -179,7 +179,7 @@ def _decode_tag_results_topics_partitions_held(data: memoryview) -> tuple[Descri
     )
     return decoded, pos
 
-def _encode_tag_results_topics_partitions_held(value: DescribeLogDirsHeldRecords, out: bytearray) -> None:
+def _encode_tag_results_topics_partitions_retained(value: DescribeLogDirsRetained, out: bytearray) -> None:
     raw = value.group_id.encode()
     out += _pack_qqqqq(value.start_offset, value.end_offset, value.size_bytes, value.since_ms, value.until_ms)
     n = len(raw) + 1
@@ -453,18 +453,18 @@ def _decode_describe_log_dirs_response_v2(data: memoryview) -> tuple[DescribeLog
             for _ in range(results_topics_partitions_count):
                 results_topics_partitions_partition_index, results_topics_partitions_partition_size, results_topics_partitions_offset_lag, results_topics_partitions_is_future_key, n = _unpack_iqqtB(data, pos)
                 pos += 22
-                results_topics_partitions_held: DescribeLogDirsHeldRecords | None = None
+                results_topics_partitions_retained: DescribeLogDirsRetained | None = None
                 if n:
                     tags, pos, _ = read_tags(data, pos, n, (10272,))
                     value = tags.get(10272)
                     if value is not None:
-                        results_topics_partitions_held = whole(_decode_tag_results_topics_partitions_held(value), value, "results[].topics[].partitions[].held")
+                        results_topics_partitions_retained = whole(_decode_tag_results_topics_partitions_retained(value), value, "results[].topics[].partitions[].retained")
                 results_topics_partitions.append(DescribeLogDirsPartition(
                     partition_index=results_topics_partitions_partition_index,
                     partition_size=results_topics_partitions_partition_size,
                     offset_lag=results_topics_partitions_offset_lag,
                     is_future_key=results_topics_partitions_is_future_key,
-                    held=results_topics_partitions_held,
+                    retained=results_topics_partitions_retained,
                 ))
             n = data[pos]
             pos += 1
@@ -530,12 +530,12 @@ def _encode_describe_log_dirs_response_v2(message: DescribeLogDirsResponse, out:
                 write_uvarint(out, n)
             for results_topics_partitions_item in results_topics_item.partitions:
                 out += _pack_iqqt(results_topics_partitions_item.partition_index, results_topics_partitions_item.partition_size, results_topics_partitions_item.offset_lag, results_topics_partitions_item.is_future_key)
-                tag_count = (1 if results_topics_partitions_item.held is not None else 0)
+                tag_count = (1 if results_topics_partitions_item.retained is not None else 0)
                 out.append(tag_count)
                 if tag_count:
-                    if results_topics_partitions_item.held is not None:
+                    if results_topics_partitions_item.retained is not None:
                         tagged = bytearray()
-                        _encode_tag_results_topics_partitions_held(results_topics_partitions_item.held, tagged)
+                        _encode_tag_results_topics_partitions_retained(results_topics_partitions_item.retained, tagged)
                         write_uvarint(out, 10272)
                         write_uvarint(out, len(tagged))
                         out += tagged
@@ -600,18 +600,18 @@ def _decode_describe_log_dirs_response_v3(data: memoryview) -> tuple[DescribeLog
             for _ in range(results_topics_partitions_count):
                 results_topics_partitions_partition_index, results_topics_partitions_partition_size, results_topics_partitions_offset_lag, results_topics_partitions_is_future_key, n = _unpack_iqqtB(data, pos)
                 pos += 22
-                results_topics_partitions_held: DescribeLogDirsHeldRecords | None = None
+                results_topics_partitions_retained: DescribeLogDirsRetained | None = None
                 if n:
                     tags, pos, _ = read_tags(data, pos, n, (10272,))
                     value = tags.get(10272)
                     if value is not None:
-                        results_topics_partitions_held = whole(_decode_tag_results_topics_partitions_held(value), value, "results[].topics[].partitions[].held")
+                        results_topics_partitions_retained = whole(_decode_tag_results_topics_partitions_retained(value), value, "results[].topics[].partitions[].retained")
                 results_topics_partitions.append(DescribeLogDirsPartition(
                     partition_index=results_topics_partitions_partition_index,
                     partition_size=results_topics_partitions_partition_size,
                     offset_lag=results_topics_partitions_offset_lag,
                     is_future_key=results_topics_partitions_is_future_key,
-                    held=results_topics_partitions_held,
+                    retained=results_topics_partitions_retained,
                 ))
             n = data[pos]
             pos += 1
@@ -678,12 +678,12 @@ def _encode_describe_log_dirs_response_v3(message: DescribeLogDirsResponse, out:
                 write_uvarint(out, n)
             for results_topics_partitions_item in results_topics_item.partitions:
                 out += _pack_iqqt(results_topics_partitions_item.partition_index, results_topics_partitions_item.partition_size, results_topics_partitions_item.offset_lag, results_topics_partitions_item.is_future_key)
-                tag_count = (1 if results_topics_partitions_item.held is not None else 0)
+                tag_count = (1 if results_topics_partitions_item.retained is not None else 0)
                 out.append(tag_count)
                 if tag_count:
-                    if results_topics_partitions_item.held is not None:
+                    if results_topics_partitions_item.retained is not None:
                         tagged = bytearray()
-                        _encode_tag_results_topics_partitions_held(results_topics_partitions_item.held, tagged)
+                        _encode_tag_results_topics_partitions_retained(results_topics_partitions_item.retained, tagged)
                         write_uvarint(out, 10272)
                         write_uvarint(out, len(tagged))
                         out += tagged
@@ -748,18 +748,18 @@ def _decode_describe_log_dirs_response_v4(data: memoryview) -> tuple[DescribeLog
             for _ in range(results_topics_partitions_count):
                 results_topics_partitions_partition_index, results_topics_partitions_partition_size, results_topics_partitions_offset_lag, results_topics_partitions_is_future_key, n = _unpack_iqqtB(data, pos)
                 pos += 22
-                results_topics_partitions_held: DescribeLogDirsHeldRecords | None = None
+                results_topics_partitions_retained: DescribeLogDirsRetained | None = None
                 if n:
                     tags, pos, _ = read_tags(data, pos, n, (10272,))
                     value = tags.get(10272)
                     if value is not None:
-                        results_topics_partitions_held = whole(_decode_tag_results_topics_partitions_held(value), value, "results[].topics[].partitions[].held")
+                        results_topics_partitions_retained = whole(_decode_tag_results_topics_partitions_retained(value), value, "results[].topics[].partitions[].retained")
                 results_topics_partitions.append(DescribeLogDirsPartition(
                     partition_index=results_topics_partitions_partition_index,
                     partition_size=results_topics_partitions_partition_size,
                     offset_lag=results_topics_partitions_offset_lag,
                     is_future_key=results_topics_partitions_is_future_key,
-                    held=results_topics_partitions_held,
+                    retained=results_topics_partitions_retained,
                 ))
             n = data[pos]
             pos += 1
@@ -828,12 +828,12 @@ def _encode_describe_log_dirs_response_v4(message: DescribeLogDirsResponse, out:
                 write_uvarint(out, n)
             for results_topics_partitions_item in results_topics_item.partitions:
                 out += _pack_iqqt(results_topics_partitions_item.partition_index, results_topics_partitions_item.partition_size, results_topics_partitions_item.offset_lag, results_topics_partitions_item.is_future_key)
-                tag_count = (1 if results_topics_partitions_item.held is not None else 0)
+                tag_count = (1 if results_topics_partitions_item.retained is not None else 0)
                 out.append(tag_count)
                 if tag_count:
-                    if results_topics_partitions_item.held is not None:
+                    if results_topics_partitions_item.retained is not None:
                         tagged = bytearray()
-                        _encode_tag_results_topics_partitions_held(results_topics_partitions_item.held, tagged)
+                        _encode_tag_results_topics_partitions_retained(results_topics_partitions_item.retained, tagged)
                         write_uvarint(out, 10272)
                         write_uvarint(out, len(tagged))
                         out += tagged

@@ -42,10 +42,10 @@ _unpack_qqB = Struct(">qqB").unpack_from
 _unpack_t = Struct(">?").unpack_from
 _unpack_uB = Struct(">16sB").unpack_from
 
-class HeldRecords(Base):
+class RetainedFrom(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "offset",
-        "held_ms",
+        "retained_ms",
         "group_id",
     )
     __slots__ = FIELDS
@@ -54,11 +54,11 @@ class HeldRecords(Base):
         self,
         *,
         offset: int = -1,
-        held_ms: int = -1,
+        retained_ms: int = -1,
         group_id: str = "",
     ) -> None:
         self.offset = offset
-        self.held_ms = held_ms
+        self.retained_ms = retained_ms
         self.group_id = group_id
 
 
@@ -74,7 +74,7 @@ class UpdateMetadataPartitionState(Base):
         "offline_replicas",
         "incarnation",
         "base_offset",
-        "held",
+        "retained",
     )
     __slots__ = FIELDS
 
@@ -91,7 +91,7 @@ class UpdateMetadataPartitionState(Base):
         offline_replicas: list[int] = EMPTY,
         incarnation: int = -1,
         base_offset: int = -1,
-        held: HeldRecords | None = None,
+        retained: RetainedFrom | None = None,
     ) -> None:
         self.partition_index = partition_index
         self.controller_epoch = controller_epoch
@@ -103,7 +103,7 @@ class UpdateMetadataPartitionState(Base):
         self.offline_replicas = [] if offline_replicas is EMPTY else offline_replicas
         self.incarnation = incarnation
         self.base_offset = base_offset
-        self.held = held
+        self.retained = retained
 
 
 class UpdateMetadataTopicState(Base):
@@ -245,10 +245,10 @@ def _decode_tag_topic_states_partition_states_base_offset(data: memoryview) -> t
     pos += 8
     return base_offset, pos
 
-def _decode_tag_topic_states_partition_states_held(data: memoryview) -> tuple[HeldRecords, int]:
+def _decode_tag_topic_states_partition_states_retained(data: memoryview) -> tuple[RetainedFrom, int]:
     size = len(data)
     pos = 0
-    offset, held_ms, n = _unpack_qqB(data, pos)
+    offset, retained_ms, n = _unpack_qqB(data, pos)
     pos += 17
     if n > 127:
         n, pos = read_uvarint(data, pos - 1)
@@ -262,9 +262,9 @@ def _decode_tag_topic_states_partition_states_held(data: memoryview) -> tuple[He
     pos += 1
     if n:
         pos = skip_tags(data, pos, n)
-    decoded = HeldRecords(
+    decoded = RetainedFrom(
         offset=offset,
-        held_ms=held_ms,
+        retained_ms=retained_ms,
         group_id=group_id,
     )
     return decoded, pos
@@ -337,9 +337,9 @@ def _encode_tag_topic_states_partition_states_incarnation(value: int, out: bytea
 def _encode_tag_topic_states_partition_states_base_offset(value: int, out: bytearray) -> None:
     out += _pack_q(value)
 
-def _encode_tag_topic_states_partition_states_held(value: HeldRecords, out: bytearray) -> None:
+def _encode_tag_topic_states_partition_states_retained(value: RetainedFrom, out: bytearray) -> None:
     raw = value.group_id.encode()
-    out += _pack_qq(value.offset, value.held_ms)
+    out += _pack_qq(value.offset, value.retained_ms)
     n = len(raw) + 1
     if n < 128:
         out.append(n)
@@ -544,7 +544,7 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
             pos += 1
             topic_states_partition_states_incarnation: int = -1
             topic_states_partition_states_base_offset: int = -1
-            topic_states_partition_states_held: HeldRecords | None = None
+            topic_states_partition_states_retained: RetainedFrom | None = None
             if n:
                 tags, pos, _ = read_tags(data, pos, n, (10256, 10261, 10272,))
                 value = tags.get(10256)
@@ -555,7 +555,7 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
                     topic_states_partition_states_base_offset = whole(_decode_tag_topic_states_partition_states_base_offset(value), value, "topic_states[].partition_states[].base_offset")
                 value = tags.get(10272)
                 if value is not None:
-                    topic_states_partition_states_held = whole(_decode_tag_topic_states_partition_states_held(value), value, "topic_states[].partition_states[].held")
+                    topic_states_partition_states_retained = whole(_decode_tag_topic_states_partition_states_retained(value), value, "topic_states[].partition_states[].retained")
             topic_states_partition_states.append(UpdateMetadataPartitionState(
                 partition_index=topic_states_partition_states_partition_index,
                 controller_epoch=topic_states_partition_states_controller_epoch,
@@ -567,7 +567,7 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
                 offline_replicas=topic_states_partition_states_offline_replicas,
                 incarnation=topic_states_partition_states_incarnation,
                 base_offset=topic_states_partition_states_base_offset,
-                held=topic_states_partition_states_held,
+                retained=topic_states_partition_states_retained,
             ))
         n = data[pos]
         pos += 1
@@ -751,7 +751,7 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
             else:
                 write_uvarint(out, n)
             out += pack(f">{len(topic_states_partition_states_item.offline_replicas)}i", *topic_states_partition_states_item.offline_replicas)
-            tag_count = (1 if topic_states_partition_states_item.incarnation != -1 else 0) + (1 if topic_states_partition_states_item.base_offset != -1 else 0) + (1 if topic_states_partition_states_item.held is not None else 0)
+            tag_count = (1 if topic_states_partition_states_item.incarnation != -1 else 0) + (1 if topic_states_partition_states_item.base_offset != -1 else 0) + (1 if topic_states_partition_states_item.retained is not None else 0)
             out.append(tag_count)
             if tag_count:
                 if topic_states_partition_states_item.incarnation != -1:
@@ -766,9 +766,9 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
                     write_uvarint(out, 10261)
                     write_uvarint(out, len(tagged))
                     out += tagged
-                if topic_states_partition_states_item.held is not None:
+                if topic_states_partition_states_item.retained is not None:
                     tagged = bytearray()
-                    _encode_tag_topic_states_partition_states_held(topic_states_partition_states_item.held, tagged)
+                    _encode_tag_topic_states_partition_states_retained(topic_states_partition_states_item.retained, tagged)
                     write_uvarint(out, 10272)
                     write_uvarint(out, len(tagged))
                     out += tagged

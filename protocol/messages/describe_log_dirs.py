@@ -2,8 +2,8 @@
 
 A null topic list asks for all. Version 2 is flexible, 3 has an error for the whole request (KIP-784), and 4 the size
 and the free space of each file system (KIP-827). Tag 10272 (Anabranch's) describes the records that the leader of a
-partition holds back from retention by time: the beginning of the hold, its latest end, and the group that has yet to
-read the records ("": not known). The tag is None when the leader holds nothing back.
+partition retains against retention by time: since when, until when at the latest, and the group that has yet to
+read the records ("": not known). The tag is None when the leader retains nothing.
 """
 
 from anabranch.protocol.schema import field, message
@@ -58,8 +58,8 @@ RESPONSE = message(
                                 field("offset_lag", "int64", "1+"),
                                 field("is_future_key", "bool", "1+"),
                                 field(
-                                    "held",
-                                    "DescribeLogDirsHeldRecords",
+                                    "retained",
+                                    "DescribeLogDirsRetained",
                                     "2+",
                                     ignorable=True,
                                     tag=10272,

@@ -10,8 +10,8 @@ metadata. Tag 10292 names the future leaders of the new partitions. For each nam
 the response has the time of their last write, and of their last batch with a key that moves.
 
 Tag 10293 of a topic asks for the bytes that this broker has appended to it. Tag 10272 of a partition makes its leader
-hold records back from retention by time. The tag has the first held offset, the duration, and the group that has yet to
-read the held records ("": not known). The tag is None when nothing is held.
+retain records against retention by time. The tag has the first retained offset, the duration, and the group that has
+yet to read the records ("": not known). The tag is None when nothing is retained.
 """
 
 from anabranch.protocol.schema import field, message
@@ -48,14 +48,14 @@ REQUEST = message(
                         field("incarnation", "int64", "7+", default=-1, ignorable=True, tag=10256),
                         field("base_offset", "int64", "7+", default=-1, ignorable=True, tag=10261),
                         field(
-                            "held",
-                            "HeldRecords",
+                            "retained",
+                            "RetainedFrom",
                             "7+",
                             ignorable=True,
                             tag=10272,
                             fields=[
                                 field("offset", "int64", "7+", default=-1),
-                                field("held_ms", "int64", "7+", default=-1),
+                                field("retained_ms", "int64", "7+", default=-1),
                                 field("group_id", "string", "7+"),
                             ],
                         ),

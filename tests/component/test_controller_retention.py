@@ -38,8 +38,8 @@ def commit(cluster: ControllerCluster, group: str, offset: int, *partitions: int
     committed.update({(TOPIC, index): (offset, -1) for index in partitions or range(6)})
 
 
-async def held(cluster: ControllerCluster, rounds: int = 2) -> dict[int, set[tuple[int, str]]]:
-    """Wait ``rounds`` rounds. Returns the holds that leaders got: ``{partition: {(offset, group)}}``."""
+async def retained(cluster: ControllerCluster, rounds: int = 2) -> dict[int, set[tuple[int, str]]]:
+    """Wait ``rounds`` rounds. Returns the orders that leaders got: ``{partition: {(offset, group)}}``."""
     before = {broker: len(cluster.brokers[broker].requests) for broker in BROKERS}
     await trio.sleep(rounds * ROUND_S)  # virtual time: rounds
     found: dict[int, set[tuple[int, str]]] = {}
@@ -47,10 +47,12 @@ async def held(cluster: ControllerCluster, rounds: int = 2) -> dict[int, set[tup
         for request in cluster.brokers[broker].requests[before[broker] :]:
             for topic in request.topic_states if isinstance(request, UpdateMetadataRequest) else ():
                 for state in topic.partition_states:
-                    if state.held is not None:
-                        assert (topic.topic_name, state.leader, state.held.held_ms) == (TOPIC, broker, HELD_MS)
+                    if state.retained is not None:
+                        assert (topic.topic_name, state.leader, state.retained.retained_ms) == (TOPIC, broker, HELD_MS)
                         assert state.leader_epoch == (await cluster.state(TOPIC, state.partition_index)).leader_epoch
-                        found.setdefault(state.partition_index, set()).add((state.held.offset, state.held.group_id))
+                        found.setdefault(state.partition_index, set()).add(
+                            (state.retained.offset, state.retained.group_id)
+                        )
     return found
 
 
@@ -59,36 +61,36 @@ async def test_leaders_of_split_partitions_hold_records_that_a_group_has_not_rea
 ) -> None:
     """Only partitions 0 and 1 were split, and no partition waits for records that they got after the split."""
     await split(cluster, slow=30, fast=READ)
-    assert await held(cluster) == {0: {(30, "slow")}, 1: {(30, "slow")}}
+    assert await retained(cluster) == {0: {(30, "slow")}, 1: {(30, "slow")}}
     commit(cluster, "slow", READ, 1)
-    assert await held(cluster) == {0: {(30, "slow")}}
+    assert await retained(cluster) == {0: {(30, "slow")}}
     commit(cluster, "slow", READ)
-    assert await held(cluster) == {}
+    assert await retained(cluster) == {}
 
 
 async def test_holds_are_sent_again_in_each_round(cluster: ControllerCluster, autojump_clock: object) -> None:
-    """A hold ends unless it is sent again."""
+    """A order ends unless it is sent again."""
     await split(cluster, slow=30)
     for _ in range(5):
-        assert await held(cluster, 1) == {0: {(30, "slow")}, 1: {(30, "slow")}}
+        assert await retained(cluster, 1) == {0: {(30, "slow")}, 1: {(30, "slow")}}
 
 
 async def test_a_deleted_group_holds_nothing(cluster: ControllerCluster, autojump_clock: object) -> None:
     await split(cluster, slow=30)
-    assert await held(cluster)
+    assert await retained(cluster)
     del cluster.brokers[2].groups["slow"]
-    assert await held(cluster) == {}
+    assert await retained(cluster) == {}
 
 
 async def test_everything_is_held_while_a_coordinator_does_not_answer(
     cluster: ControllerCluster, autojump_clock: object
 ) -> None:
     await split(cluster, done=READ)
-    assert await held(cluster) == {}
+    assert await retained(cluster) == {}
     cluster.brokers[2].is_loading = True
-    assert await held(cluster) == {0: {(0, "")}, 1: {(0, "")}}
+    assert await retained(cluster) == {0: {(0, "")}, 1: {(0, "")}}
     cluster.brokers[2].is_loading = False
-    assert await held(cluster) == {}
+    assert await retained(cluster) == {}
 
 
 async def test_a_group_in_its_first_rebalance_holds_everything(
@@ -98,10 +100,10 @@ async def test_a_group_in_its_first_rebalance_holds_everything(
     broker = cluster.brokers[3]
     broker.groups["new"] = {}
     broker.rebalancing.add("new")
-    assert await held(cluster) == {0: {(0, "")}, 1: {(0, "")}}
+    assert await retained(cluster) == {0: {(0, "")}, 1: {(0, "")}}
     broker.rebalancing.clear()
     broker.groups["new"] = {(TOPIC, index): (20, -1) for index in range(6)}
-    assert await held(cluster) == {0: {(20, "new")}, 1: {(20, "new")}}
+    assert await retained(cluster) == {0: {(20, "new")}, 1: {(20, "new")}}
 
 
 async def test_everything_is_held_while_a_leader_does_not_report_its_offsets(
@@ -110,9 +112,9 @@ async def test_everything_is_held_while_a_leader_does_not_report_its_offsets(
     await split(cluster, done=READ)
     leader = cluster.brokers[(await cluster.state(TOPIC, 0)).leader]
     leader.errors[TOPIC, 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert await held(cluster) == {0: {(0, "")}}
+    assert await retained(cluster) == {0: {(0, "")}}
     leader.errors.clear()
-    assert await held(cluster) == {}
+    assert await retained(cluster) == {}
 
 
 async def test_all_unread_records_are_held_while_the_end_of_an_epoch_is_unknown(
@@ -122,16 +124,16 @@ async def test_all_unread_records_are_held_while_the_end_of_an_epoch_is_unknown(
     await split(cluster, g=READ)
     for broker in cluster.brokers.values():
         broker.logs[TOPIC, 0] = Log(100, 100, 10, offset_of_time=60)
-    assert await held(cluster) == {0: {(READ, "g")}}
+    assert await retained(cluster) == {0: {(READ, "g")}}
 
 
 async def test_the_next_controller_sends_the_holds_again(cluster: ControllerCluster, autojump_clock: object) -> None:
     await split(cluster, slow=30)
-    assert await held(cluster)
+    assert await retained(cluster)
     await cluster.start_controller(1001)
     cluster.kill_controller(1000)
     await trio.sleep(ROUND_S)  # virtual time: it takes office
-    assert await held(cluster) == {0: {(30, "slow")}, 1: {(30, "slow")}}
+    assert await retained(cluster) == {0: {(30, "slow")}, 1: {(30, "slow")}}
 
 
 async def test_another_leader_gets_the_hold_in_its_own_epoch(
@@ -143,7 +145,7 @@ async def test_another_leader_gets_the_hold_in_its_own_epoch(
     await trio.sleep(ROUND_S)  # virtual time: its session ends, another is elected
     after = await cluster.state(TOPIC, 0)
     assert after.leader != before.leader and after.leader_epoch > before.leader_epoch
-    assert (await held(cluster))[0] == {(30, "slow")}
+    assert (await retained(cluster))[0] == {(30, "slow")}
 
 
 async def test_no_hold_is_sent_where_retention_does_not_wait(
@@ -151,19 +153,19 @@ async def test_no_hold_is_sent_where_retention_does_not_wait(
 ) -> None:
     await split(cluster, slow=30)
     assert await configure(cluster, ordered_delivery_retention_waits="false") == ErrorCode.NONE
-    assert await held(cluster) == {}
+    assert await retained(cluster) == {}
 
 
 async def test_a_marked_partition_is_held_as_a_whole(cluster: ControllerCluster, autojump_clock: object) -> None:
     await split(cluster, slow=READ)
     await resized(cluster, 4)
-    assert await held(cluster) == {4: {(READ, "slow")}, 5: {(READ, "slow")}}
+    assert await retained(cluster) == {4: {(READ, "slow")}, 5: {(READ, "slow")}}
 
 
 async def test_a_warning_comes_before_the_bound_ends(
     cluster: ControllerCluster, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The bound matters only for records older than ``retention.ms``, because only the hold keeps those records."""
+    """The bound matters only for records older than ``retention.ms``, because only the order keeps those records."""
     asked: list[int] = []
     cluster.received = lambda _broker, request: asked.extend(
         partition.timestamp

@@ -88,14 +88,14 @@ CASES = {
     "AnabranchGivenUpStep": Case(
         [Series(f"{A}_given_up_steps_total", "_", ONE, {"error": "E"})], {**LABELS, "error": "E"}
     ),
-    "AnabranchOrderMayBeLost": Case([Series(f"{A}_holds_let_go_total", "_", ONE, OF_GROUP)], {**LABELS, **OF_GROUP}),
+    "AnabranchOrderMayBeLost": Case([Series(f"{A}_withhold_let_go_total", "_", ONE, OF_GROUP)], {**LABELS, **OF_GROUP}),
     "AnabranchUnreadRecordsExpire": Case(
         [Series(f"{A}_retention_warnings_total", "_", ONE, OF_GROUP)], {**LABELS, **OF_GROUP}
     ),
 }
 AGAIN = {
     "AnabranchGivenUpStep": Series(f"{A}_given_up_steps_total", ONE, "2", {"error": "E"}),
-    "AnabranchOrderMayBeLost": Series(f"{A}_holds_let_go_total", ONE, "2", OF_GROUP),
+    "AnabranchOrderMayBeLost": Series(f"{A}_withhold_let_go_total", ONE, "2", OF_GROUP),
     "AnabranchUnreadRecordsExpire": Series(f"{A}_held_records_removed_total", ONE, "2", OF_GROUP),
 }
 """For each alert: a case in which the counter is above zero before the fault."""

@@ -39,9 +39,9 @@ from anabranch.protocol.generated.describe_acls import DescribeAclsRequest
 from anabranch.protocol.generated.describe_cluster import DescribeClusterRequest
 from anabranch.protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from anabranch.protocol.generated.describe_groups import DescribeGroupsRequest
-from anabranch.protocol.generated.describe_holds import DescribeHoldsRequest, DescribeHoldsRequestTopic
 from anabranch.protocol.generated.describe_log_dirs import DescribeLogDirsRequest
 from anabranch.protocol.generated.describe_producers import DescribeProducersRequest, TopicRequest
+from anabranch.protocol.generated.describe_withheld import DescribeWithheldRequest, DescribeWithheldRequestTopic
 from anabranch.protocol.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
 from anabranch.protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from anabranch.protocol.generated.find_coordinator import FindCoordinatorRequest
@@ -265,8 +265,8 @@ REQUESTS: dict[ApiKey, Callable[[int], Message]] = {
             )
         ],
     ),
-    ApiKey.DESCRIBE_HOLDS: lambda v: DescribeHoldsRequest(
-        topics=[DescribeHoldsRequestTopic(name=TOPIC, partition_indexes=[0])]
+    ApiKey.DESCRIBE_WITHHELD: lambda v: DescribeWithheldRequest(
+        topics=[DescribeWithheldRequestTopic(name=TOPIC, partition_indexes=[0])]
     ),
     ApiKey.TOPIC_READERS: lambda v: TopicReadersRequest(
         topics=[TopicReadersRequestTopic(name=TOPIC, partition_indexes=[0])]

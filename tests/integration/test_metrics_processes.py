@@ -293,11 +293,11 @@ def test_records_that_retention_holds_for_a_group_are_shown(cluster: ProcessClus
 
     async def described() -> list[RetainedRecords]:
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-            return (await describe_topics(admin, [topic]))[0].held
+            return (await describe_topics(admin, [topic]))[0].retained
 
     anyio.run(fill)
     wait_for(
-        lambda: of_brokers(cluster).get(("anabranch_retention_held_records", ("behind", topic)), 0) == len(KEYS),
+        lambda: of_brokers(cluster).get(("anabranch_retained_records", ("behind", topic)), 0) == len(KEYS),
         DEADLINE_S,
         "the leader holds the records that the group has not read",
     )

@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from anabranch.client.admin.admin import Admin, NewTopic
-from anabranch.client.admin.types import PartitionHold
+from anabranch.client.admin.types import WithheldPartition
 from anabranch.client.errors import KafkaError
 from anabranch.protocol.batch_builder import build_batch
 from anabranch.protocol.errors import ErrorCode
@@ -156,10 +156,10 @@ class Scene:
                 topics={TOPIC: {key.replace("_", "."): value for key, value in configs.items()}}
             )
 
-    async def holds(self) -> dict[int, PartitionHold]:
-        """The holds on stock consumers, from the leaders' DescribeHolds responses."""
+    async def withheld(self) -> dict[int, WithheldPartition]:
+        """What is withheld from stock consumers, from the leaders' DescribeWithheld responses."""
         async with self._admin() as admin:
-            return await admin.consumer_holds((await admin.describe_topics([TOPIC]))[TOPIC])
+            return await admin.withheld_partitions((await admin.describe_topics([TOPIC]))[TOPIC])
 
     async def resize(self, count: int) -> None:
         """Request a count, and wait until the resize is complete except for the draining."""

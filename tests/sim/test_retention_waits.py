@@ -13,9 +13,9 @@ import pytest
 import trio
 
 from anabranch.broker.log.partition_log import PartitionLog
-from anabranch.broker.log.retention import NOTHING_HELD, Hold
+from anabranch.broker.log.retention import NOTHING_RETAINED, RetainLease
 from anabranch.broker.replication.partition import Partition
-from anabranch.broker.retention_holds import RetentionHolds
+from anabranch.broker.retained_offsets import RetainedOffsets
 from anabranch.client.admin.admin import NewTopic
 from anabranch.controller.resize import unread_expiry
 from anabranch.protocol.types import TopicPartition
@@ -167,13 +167,13 @@ def no_hold_is_sent(patch: Patch) -> None:
 
 
 def followers_remove_by_their_own_clocks(patch: Patch) -> None:
-    whole = RetentionHolds.held_from
+    whole = RetainedOffsets.retained_from
 
-    def held_from(self: RetentionHolds, log: PartitionLog) -> int:
+    def retained_from(self: RetainedOffsets, log: PartitionLog) -> int:
         partition = self.hosted(log.partition)
-        return whole(self, log) if partition is not None and partition.is_leader else NOTHING_HELD
+        return whole(self, log) if partition is not None and partition.is_leader else NOTHING_RETAINED
 
-    patch.setattr(RetentionHolds, "held_from", held_from)
+    patch.setattr(RetainedOffsets, "retained_from", retained_from)
 
 
 def a_new_leader_has_no_lease(patch: Patch) -> None:
@@ -181,7 +181,7 @@ def a_new_leader_has_no_lease(patch: Patch) -> None:
 
     def make_leader(self: Partition, *arguments: object) -> None:
         whole(self, *arguments)  # type: ignore[arg-type]
-        self.retention_hold = Hold(0, self.services.clock.monotonic())
+        self.retain_lease = RetainLease(0, self.services.clock.monotonic())
 
     patch.setattr(Partition, "make_leader", make_leader)
 

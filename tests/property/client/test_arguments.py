@@ -62,7 +62,7 @@ BATCH = MessageBatch(CompressionType.NONE, None, 1_000, lambda: 7)
 BATCH.append(value=b"v")
 VALID: dict[str, Any] = {
     "topic": "t",
-    "consumer_holds.topic": DESCRIBED,
+    "withheld_partitions.topic": DESCRIBED,
     "value": b"v",
     "key": b"k",
     "partition": T0,

@@ -124,7 +124,7 @@ def both_directions(case: Case, values: dict[str, Any]) -> None:
 
 def test_every_client_api_is_compared() -> None:
     inter_broker = {"LeaderAndIsr", "StopReplica", "UpdateMetadata", "ControlledShutdown", "AlterPartition"}
-    own = {"ConsumerGroupPosition", "PartitionLeaderEpochsForPartitions", "TopicReaders", "DescribeHolds"}
+    own = {"ConsumerGroupPosition", "PartitionLeaderEpochsForPartitions", "TopicReaders", "DescribeWithheld"}
     records = {
         "OffsetCommitKey",
         "OffsetCommitValue",

@@ -49,7 +49,7 @@ VALUES: dict[str, Any] = {
 """A valid argument by the name of the parameter."""
 OTHERS: dict[str, dict[str, Any]] = {
     "alter_configs": {"topics": {"t": {"retention.ms": "1"}}},
-    "consumer_holds": {"topic": TopicDescription("t", uuid.UUID(int=1), False, (PartitionInfo(0, 1, 1),))},
+    "withheld_partitions": {"topic": TopicDescription("t", uuid.UUID(int=1), False, (PartitionInfo(0, 1, 1),))},
     "create_topics": {"topics": [NewTopic("t")]},
     "describe_configs": {"topics": ["t"]},
     "incremental_alter_configs": {"topics": {"t": {"retention.ms": "1"}}},

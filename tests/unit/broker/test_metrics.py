@@ -86,9 +86,9 @@ def test_the_number_of_series_of_one_metric_is_bounded() -> None:
     metrics = BrokerMetrics()
     metrics.most_series = 2
     for number in range(5):
-        metrics.holds_let_go.add("t", f"group-{number}", by=2**number)
+        metrics.withhold_let_go.add("t", f"group-{number}", by=2**number)
     metrics.shown_topics = ShownTopics(9, lambda: ["t"])
-    found = {key[1]: value for key, value in sampled(metrics).items() if key[0] == "anabranch_holds_let_go_total"}
+    found = {key[1]: value for key, value in sampled(metrics).items() if key[0] == "anabranch_withhold_let_go_total"}
     assert found == {("group-0", "t"): 1, ("group-1", "t"): 2, (OTHERS, OTHERS): 28}
 
 

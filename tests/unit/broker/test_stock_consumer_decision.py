@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 
 from anabranch.broker.replication.stock_cap import NOTHING, StockCap
-from anabranch.broker.stock_consumer_decision import CoordinatorAnswer, Decision, Limits, TopicHold
+from anabranch.broker.stock_consumer_decision import CoordinatorAnswer, Decision, Limits, WithheldTopic
 from anabranch.ordered_resize.facts import Lineage
 from anabranch.ordered_resize.progress import Reader
 from anabranch.zk_schemas.partition_state import LineageEntry as Entry
 
-LIMITS = Limits(lease_s=3.0, max_hold_s=60.0)
+LIMITS = Limits(lease_s=3.0, max_withhold_s=60.0)
 BEHIND, DONE = Reader("g", 1, {0: 99}), Reader("g", 1, {0: 100})
 
 
-def split() -> TopicHold:
+def split() -> WithheldTopic:
     """Return the hold of a topic whose partition 1 is led by this broker, and was split from partition 0.
 
     Leader epoch 0 of partition 0 ended at offset 100.
     """
-    topic = TopicHold(5)
+    topic = WithheldTopic(5)
     topic.facts.on_lineage(0, Lineage(1))
     topic.facts.on_lineage(1, Lineage(0, -1, (Entry(0, {0: 0}),)))
     topic.on_ends(0, 1, {0: 100})
@@ -27,16 +27,16 @@ def split() -> TopicHold:
 
 
 def answered(
-    topic: TopicHold, sent_at: float, *readers: Reader, coordinated: tuple[int, ...] = (0,), broker: int = 1
+    topic: WithheldTopic, sent_at: float, *readers: Reader, coordinated: tuple[int, ...] = (0,), broker: int = 1
 ) -> None:
     topic.answers[broker] = CoordinatorAnswer(dict.fromkeys(coordinated, sent_at), readers)
 
 
-def decided(topic: TopicHold, now: float, partitions: int = 1) -> Decision:
+def decided(topic: WithheldTopic, now: float, partitions: int = 1) -> Decision:
     return topic.decide([1], partitions, now, LIMITS)
 
 
-def cap(topic: TopicHold, now: float, partitions: int = 1) -> int:
+def cap(topic: WithheldTopic, now: float, partitions: int = 1) -> int:
     return decided(topic, now, partitions).caps[1].at(now)
 
 
@@ -124,11 +124,11 @@ def test_records_that_no_group_can_wait_for_are_served_without_an_answer() -> No
     topic.facts.on_log_start(0, 100)
     assert topic.is_open_to_any_group([1])
     assert decided(topic, 0).caps[1].at(math.inf) == 0
-    assert not TopicHold(5).is_open_to_any_group([1]), "the lineage of the partition is not known"
+    assert not WithheldTopic(5).is_open_to_any_group([1]), "the lineage of the partition is not known"
 
 
 def test_ends_of_epochs_are_asked_of_later_leaders_and_again_after_a_leader_change() -> None:
-    topic = TopicHold(5)
+    topic = WithheldTopic(5)
     topic.facts.on_lineage(0, Lineage(1))
     topic.facts.on_lineage(1, Lineage(0, -1, (Entry(0, {0: 0}),)))
     named = topic.requirements([1]).epochs

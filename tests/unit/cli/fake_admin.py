@@ -16,15 +16,15 @@ from anabranch.client.admin.types import (
     GroupDescription,
     GroupListing,
     GroupPosition,
-    HeldRecords,
     LogDirDescription,
     MemberDescription,
-    PartitionHold,
     PartitionLineage,
     ReplicaSize,
     ResizeGoal,
+    RetainedOnReplica,
     TopicDescription,
     TopicListing,
+    WithheldPartition,
 )
 from anabranch.client.cluster import Node, PartitionInfo
 from anabranch.client.group.coordinator_link import OffsetAndMetadata
@@ -75,14 +75,14 @@ class FakeAdmin:
     advice: dict[str, str] = field(default_factory=dict)
     """By topic, the advice in the response when a count is accepted."""
     without_leader: frozenset[int] = frozenset()
-    found_holds: Mapping[int, PartitionHold] | KafkaError = field(default_factory=dict)
+    found_holds: Mapping[int, WithheldPartition] | KafkaError = field(default_factory=dict)
     calls: list[Any] = field(default_factory=list)
     asked_times: list[int] = field(default_factory=list)
     """The times in the requests for offsets by time."""
     written_at: Mapping[int, int] = field(default_factory=dict)
     """By partition, the time of the record at any offset. The leader of a partition without a key does not answer."""
-    held: Mapping[int, HeldRecords] | None = field(default_factory=dict)
-    """By partition, the records that the leader holds back. With None the leader does not answer."""
+    retained: Mapping[int, RetainedOnReplica] | None = field(default_factory=dict)
+    """By partition, the records that the leader retains. With None the leader does not answer."""
 
     def __call__(self, **config: Any) -> FakeAdmin:
         """Take the place of the class, so that every command gets this client."""
@@ -114,7 +114,7 @@ class FakeAdmin:
         )
         return dict.fromkeys(names, described)
 
-    async def consumer_holds(self, topic: TopicDescription) -> Mapping[int, PartitionHold]:
+    async def withheld_partitions(self, topic: TopicDescription) -> Mapping[int, WithheldPartition]:
         if isinstance(self.found_holds, KafkaError):
             raise self.found_holds
         return self.found_holds
@@ -160,9 +160,9 @@ class FakeAdmin:
     async def describe_log_dirs(
         self, brokers: Iterable[int] = (1,), partitions: Iterable[TopicPartition] = ()
     ) -> dict[int, list[LogDirDescription]]:
-        if self.held is None:
+        if self.retained is None:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-        replicas = {tp: ReplicaSize(0, 0, False, self.held.get(tp.partition)) for tp in partitions}
+        replicas = {tp: ReplicaSize(0, 0, False, self.retained.get(tp.partition)) for tp in partitions}
         return {broker: [LogDirDescription("/logs", replicas)] for broker in brokers}
 
     async def lineages(self, asked: Iterable[TopicPartition], *, timeout_ms: int) -> Any:

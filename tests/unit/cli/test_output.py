@@ -18,11 +18,11 @@ from anabranch.view.groups import AwaitedMember, DescribedGroup, GroupPartition,
 from anabranch.view.resets import Reset
 from anabranch.view.resize import PlannedMove, ResizePlan
 from anabranch.view.retained import RetainedRecords
-from anabranch.view.topics import ConsumerHold, DescribedPartition, DescribedTopic
+from anabranch.view.topics import DescribedPartition, DescribedTopic, WithheldRecords
 from tests.support.seen.cli_schema import SCHEMA
 
 RECORDS: list[Any] = [
-    AwaitedMember, Autoscaling, BrokerCounts, ClusterCounts, ConsumerHold, DeletedRecords, DescribedGroup,
+    AwaitedMember, Autoscaling, BrokerCounts, ClusterCounts, WithheldRecords, DeletedRecords, DescribedGroup,
     DescribedPartition, DescribedTopic, GroupActivity, GroupPartition, GroupWait, ListedGroup, LogDirUse,
     MovingPartition, PlannedMove, Reset, ResizePlan, RetainedRecords, TopicActivity, UnhealthyPartition,
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anabranch import ErrorCode, KafkaError, TopicPartition
-from anabranch.client.admin.types import HeldRecords, MemberDescription
+from anabranch.client.admin.types import MemberDescription, RetainedOnReplica
 from anabranch.view import group_lag
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_admin import SHRUNK, FakeAdmin
@@ -93,11 +93,11 @@ def test_describe_shows_what_a_resize_waits_for_and_why_a_topic_is_frozen(run: R
 
 
 WAITS = {"ordered.delivery.retention.waits": "true"}
-HELD = HeldRecords(20, 120, 4096, 1_700_000_000_000, 1_700_086_400_000, "slow")
+HELD = RetainedOnReplica(20, 120, 4096, 1_700_000_000_000, 1_700_086_400_000, "slow")
 
 
 def test_describe_shows_held_records_their_group_and_until_when(run: Run) -> None:
-    admin = FakeAdmin(**SHRUNK, configs=WAITS, held={1: HELD, 4: dataclasses.replace(HELD, group="")})
+    admin = FakeAdmin(**SHRUNK, configs=WAITS, retained={1: HELD, 4: dataclasses.replace(HELD, group="")})
     _, out, _ = run(admin, "topics", "describe", "t")
     held = "(100 records, 4096 bytes) for {} since 2023-11-14T22:13:20Z until 2023-11-15T22:13:20Z at the latest"
     assert [line for line in out.splitlines() if line.startswith("kept beyond")] == [
@@ -105,18 +105,18 @@ def test_describe_shows_held_records_their_group_and_until_when(run: Run) -> Non
         f"kept beyond retention.ms: partition 4 offsets 20 to 120 {held.format('an unknown group')}",
     ]
     _, out, _ = run(admin, "topics", "describe", "t", "--json")
-    first, second = json.loads(out)[0]["held"]
+    first, second = json.loads(out)[0]["retained"]
     assert (first["partition"], first["group"], first["until_ms"]) == (1, "slow", 1_700_086_400_000)
     assert second["group"] is None
 
 
 def test_describe_succeeds_although_leaders_do_not_report_held_records(run: Run) -> None:
-    status, out, _ = run(FakeAdmin(**SHRUNK, configs=WAITS, held=None), "topics", "describe", "t")
-    assert status == 0 and "held:" not in out
+    status, out, _ = run(FakeAdmin(**SHRUNK, configs=WAITS, retained=None), "topics", "describe", "t")
+    assert status == 0 and "retained:" not in out
 
 
 def test_no_held_records_are_shown_where_retention_does_not_wait(run: Run) -> None:
-    assert "held:" not in run(FakeAdmin(**SHRUNK, held={1: HELD}), "topics", "describe", "t")[1]
+    assert "retained:" not in run(FakeAdmin(**SHRUNK, retained={1: HELD}), "topics", "describe", "t")[1]
 
 
 def test_describe_shows_no_layout_of_a_topic_that_was_never_resized(run: Run) -> None:
@@ -329,7 +329,7 @@ def test_under_replicated_partitions_are_listed_and_counted(run: Run) -> None:
 
 
 def test_log_dirs_shows_the_topics_that_exist_and_names_the_others(run: Run) -> None:
-    admin = FakeAdmin(held={})
+    admin = FakeAdmin(retained={})
     status, out, err = run(admin, "log-dirs", "t", "nope", "--tsv")
     assert (status, len(out.splitlines())) == (1, 2)
     assert "topic nope does not exist" in err

@@ -110,7 +110,7 @@ class EveryTopic:
         self.bases: dict[tuple[str, int], int] = {}
         self.deleted_epoch = -1
         self.offsets_partitions = offsets_partitions
-        self.held: set[str] = set()
+        self.withheld: set[str] = set()
         self.resized: set[str] = set()
         self.unknown: set[tuple[str, int]] = set()
         """Partitions that the broker does not know from metadata yet."""
@@ -122,8 +122,8 @@ class EveryTopic:
     def merged_away(self, topic: str, partition: int) -> bool:
         return (topic, partition) in self.merged
 
-    def holds(self, topic: str) -> bool:
-        return topic in self.held
+    def withholds(self, topic: str) -> bool:
+        return topic in self.withheld
 
     def is_resized(self, topic: str) -> bool:
         return topic in self.resized

@@ -83,7 +83,7 @@ async def stock_member(running: Running, *topics: str) -> str:
 
 
 async def held(running: Running) -> None:
-    running.topics.held = running.topics.resized = {"t"}
+    running.topics.withheld = running.topics.resized = {"t"}
     await running.loaded()
 
 
@@ -237,7 +237,7 @@ async def test_a_member_begins_at_once_unless_leaders_hold_its_group(
     running: Running, autojump_clock: MockClock, what: str
 ) -> None:
     await held(running)
-    running.topics.held = set() if what == "not held" else {"t"}
+    running.topics.withheld = set() if what == "not held" else {"t"}
     running.topics.resized = set() if what == "not resized" else {"t"}
     assert begin(running, ours=what == "ours").filled
 

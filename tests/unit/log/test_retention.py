@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.broker.log.log_config import LogConfig
-from anabranch.broker.log.retention import NOTHING_HELD, HeldBack, SegmentFacts, count_deletable, held_back
+from anabranch.broker.log.retention import NOTHING_RETAINED, RetainedSegments, SegmentFacts, count_deletable, retained
 from tests.support.log.log_fixture import LogFixture, batch
 
 RETENTION_MS, BOUND_MS, NOW_MS = 100, 50, 1_000
@@ -18,14 +18,14 @@ def segments(*ages_ms: int, size: int = 10, records: int = 5) -> list[SegmentFac
     return [SegmentFacts((number + 1) * records, size, NOW_MS - age) for number, age in enumerate(ages_ms)]
 
 
-def count(found: list[SegmentFacts], held_from: int, config: LogConfig = TIMED, log_start: int = 0) -> int:
-    return count_deletable(found, config, NOW_MS, 10**6, log_start, held_from)
+def count(found: list[SegmentFacts], retained_from: int, config: LogConfig = TIMED, log_start: int = 0) -> int:
+    return count_deletable(found, config, NOW_MS, 10**6, log_start, retained_from)
 
 
 def test_held_segments_stay_longer_than_retention_ms() -> None:
     found = segments(140, 130, 120, 10)
-    assert count(found, NOTHING_HELD) == 3
-    assert [count(found, held_from) for held_from in (0, 4, 5, 9, 10, 14, 15)] == [0, 0, 1, 1, 2, 2, 3]
+    assert count(found, NOTHING_RETAINED) == 3
+    assert [count(found, retained_from) for retained_from in (0, 4, 5, 9, 10, 14, 15)] == [0, 0, 1, 1, 2, 2, 3]
 
 
 def test_held_segments_are_deleted_after_retention_ms_and_the_bound() -> None:
@@ -40,19 +40,23 @@ def test_retention_by_size_and_the_log_start_ignore_the_hold() -> None:
 
 def test_nothing_counts_as_held_back_without_retention_by_time() -> None:
     config = LogConfig(retention_ms=-1, ordered_delivery_retention_waits_max_ms=BOUND_MS)
-    assert held_back(segments(140, 130), config, NOW_MS, 10**6, 0, 0) is None
+    assert retained(segments(140, 130), config, NOW_MS, 10**6, 0, 0) is None
 
 
 def test_held_back_names_the_segments_that_only_the_hold_keeps() -> None:
     found = segments(140, 130, 120, 10)
-    assert held_back(found, TIMED, NOW_MS, 10**6, 3, 6) == HeldBack(5, 15, 20, NOW_MS - 130 + 100, NOW_MS - 130 + 150)
-    assert held_back(found, TIMED, NOW_MS, 10**6, 7, 6) == HeldBack(7, 15, 20, NOW_MS - 130 + 100, NOW_MS - 130 + 150)
-    assert held_back(found, TIMED, NOW_MS, 10**6, 0, 15) is None
-    assert held_back(found, TIMED, NOW_MS, 10**6, 0, NOTHING_HELD) is None
+    assert retained(found, TIMED, NOW_MS, 10**6, 3, 6) == RetainedSegments(
+        5, 15, 20, NOW_MS - 130 + 100, NOW_MS - 130 + 150
+    )
+    assert retained(found, TIMED, NOW_MS, 10**6, 7, 6) == RetainedSegments(
+        7, 15, 20, NOW_MS - 130 + 100, NOW_MS - 130 + 150
+    )
+    assert retained(found, TIMED, NOW_MS, 10**6, 0, 15) is None
+    assert retained(found, TIMED, NOW_MS, 10**6, 0, NOTHING_RETAINED) is None
 
 
 def naive_count(
-    found: list[SegmentFacts], config: LogConfig, high_watermark: int, log_start: int, held_from: int
+    found: list[SegmentFacts], config: LogConfig, high_watermark: int, log_start: int, retained_from: int
 ) -> int:
     """Apply the rules to the oldest segment, and then to the rest of the log in the same way."""
     taken = 0
@@ -61,7 +65,7 @@ def naive_count(
         age_ms = NOW_MS - oldest.timestamp
         reasons = [oldest.end_offset <= log_start and len(left) > 1]
         if "delete" in config.cleanup_policy:
-            if config.retention_ms >= 0 and oldest.end_offset <= held_from:
+            if config.retention_ms >= 0 and oldest.end_offset <= retained_from:
                 reasons.append(age_ms > config.retention_ms)
             elif config.retention_ms >= 0:
                 reasons.append(age_ms > config.retention_ms + config.ordered_delivery_retention_waits_max_ms)
@@ -90,7 +94,7 @@ def logs(draw: st.DrawFn) -> list[SegmentFacts]:
     bound_ms=st.sampled_from([0, 40]),
     high_watermark=st.integers(0, 30),
     log_start=st.integers(0, 30),
-    held_from=st.sampled_from([0, 1, 3, 7, 20, NOTHING_HELD]),
+    retained_from=st.sampled_from([0, 1, 3, 7, 20, NOTHING_RETAINED]),
 )
 def test_retention_deletes_the_same_segments_as_the_naive_rules(
     found: list[SegmentFacts],
@@ -100,7 +104,7 @@ def test_retention_deletes_the_same_segments_as_the_naive_rules(
     bound_ms: int,
     high_watermark: int,
     log_start: int,
-    held_from: int,
+    retained_from: int,
 ) -> None:
     config = LogConfig(
         cleanup_policy=policy,
@@ -108,10 +112,10 @@ def test_retention_deletes_the_same_segments_as_the_naive_rules(
         retention_bytes=retention_bytes,
         ordered_delivery_retention_waits_max_ms=bound_ms,
     )
-    expected = naive_count(found, config, high_watermark, log_start, held_from)
-    assert count_deletable(found, config, NOW_MS, high_watermark, log_start, held_from) == expected
-    free = naive_count(found, config, high_watermark, log_start, NOTHING_HELD)
-    held = held_back(found, config, NOW_MS, high_watermark, log_start, held_from)
+    expected = naive_count(found, config, high_watermark, log_start, retained_from)
+    assert count_deletable(found, config, NOW_MS, high_watermark, log_start, retained_from) == expected
+    free = naive_count(found, config, high_watermark, log_start, NOTHING_RETAINED)
+    held = retained(found, config, NOW_MS, high_watermark, log_start, retained_from)
     assert (held is None) == (expected == free)
     if held is not None:
         assert held.size_bytes == sum(segment.size_bytes for segment in found[expected:free])

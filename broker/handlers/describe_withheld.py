@@ -1,50 +1,50 @@
-"""DescribeHolds (25303): why records are held back from stock consumers (``ordered.delivery.stock.consumers``)."""
+"""DescribeWithheld (25303): why records are withheld from stock consumers (``ordered.delivery.stock.consumers``)."""
 
 from __future__ import annotations
 
 from anabranch.broker.request.context import Answer, RequestContext
 from anabranch.protocol.errors import KafkaError
-from anabranch.protocol.generated.describe_holds import (
-    DescribeHoldsRequest,
-    DescribeHoldsResponse,
-    DescribeHoldsResponsePartition,
-    DescribeHoldsResponseTopic,
-    DescribeHoldsResponseWait,
+from anabranch.protocol.generated.describe_withheld import (
+    DescribeWithheldRequest,
+    DescribeWithheldResponse,
+    DescribeWithheldResponsePartition,
+    DescribeWithheldResponseTopic,
+    DescribeWithheldResponseWait,
 )
 from anabranch.protocol.types import TopicPartition
 from anabranch.runtime.turns import pause
 
 
-def handle(ctx: RequestContext, request: DescribeHoldsRequest) -> Answer:
-    async def describe() -> DescribeHoldsResponse:
-        response = DescribeHoldsResponse()
+def handle(ctx: RequestContext, request: DescribeWithheldRequest) -> Answer:
+    async def describe() -> DescribeWithheldResponse:
+        response = DescribeWithheldResponse()
         for topic in request.topics:
-            found = DescribeHoldsResponseTopic(name=topic.name)
+            found = DescribeWithheldResponseTopic(name=topic.name)
             response.topics.append(found)
             for index in topic.partition_indexes:
                 found.partitions.append(_describe(ctx, topic.name, index))
                 await pause()  # the waits of one partition take milliseconds after many resizes
         return response
 
-    return ctx.node.later(describe, lambda error: DescribeHoldsResponse(), may_stop=True)
+    return ctx.node.later(describe, lambda error: DescribeWithheldResponse(), may_stop=True)
 
 
-def _describe(ctx: RequestContext, name: str, index: int) -> DescribeHoldsResponsePartition:
+def _describe(ctx: RequestContext, name: str, index: int) -> DescribeWithheldResponsePartition:
     try:
         partition = ctx.node.replicas.leader(TopicPartition(name, index))
     except KafkaError as error:
-        return DescribeHoldsResponsePartition(partition_index=index, error_code=error.code)
+        return DescribeWithheldResponsePartition(partition_index=index, error_code=error.code)
     epoch, now = partition.leader_epoch, ctx.node.env.clock.monotonic()
-    if not partition.holds_consumers:
-        return DescribeHoldsResponsePartition(partition_index=index, leader_epoch=epoch, served_epoch=epoch)
-    topic = ctx.node.consumer_holds.topics.get(name)
+    if not partition.withholds:
+        return DescribeWithheldResponsePartition(partition_index=index, leader_epoch=epoch, served_epoch=epoch)
+    topic = ctx.node.stock_consumer_facts.topics.get(name)
     waits = [] if topic is None else topic.waits_of(index, now)
-    return DescribeHoldsResponsePartition(
+    return DescribeWithheldResponsePartition(
         partition_index=index,
         leader_epoch=epoch,
         served_epoch=partition.stock_cap.at(now),
         waits=[
-            DescribeHoldsResponseWait(
+            DescribeWithheldResponseWait(
                 group_id=wait.group,
                 from_partition=wait.on,
                 leader_epoch=wait.epoch,

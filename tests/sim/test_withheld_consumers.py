@@ -34,7 +34,7 @@ WELL = ""
 TRIES = 10
 """The number of seeds. Without the rule, at least one seed must fail."""
 SOON_S = 10.0
-"""Longer than any response takes, and shorter than any hold lasts."""
+"""Longer than any response takes, and shorter than any withhold lasts."""
 
 
 async def _stage(scenario: Scenario, seed: int, rule: str, replicas: int, max_hold_ms: int) -> str:
@@ -186,19 +186,19 @@ def test_records_are_out_of_order_when_a_rule_of_the_cap_is_switched_off(
 
 
 async def describe_a_slow_reader(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """The leaders' DescribeHolds responses, which ``anabranch topics describe`` shows, during a hold and after it."""
+    """The leaders' DescribeWithheld responses, which ``anabranch topics describe`` shows, during a wait and after."""
     group = StockGroup(scene, tasks, "slow")
     values = await split_behind(scene, group, after_one=True)
     assert not await scene.until(lambda: values[2] in group.values, SOON_S)
-    holds = await scene.holds()
-    assert not holds[0].is_held and holds[1].is_held
-    (wait,) = holds[1].waits
+    withheld = await scene.withheld()
+    assert not withheld[0].is_withheld and withheld[1].is_withheld
+    (wait,) = withheld[1].waits
     assert wait[:5] == ("slow", 0, 0, 2, 1) and wait.waited_ms > 5_000 and not wait.is_let_go
     group.go_on(0)
     if problem := await judged(scene, group, values):
         return problem
-    holds = await scene.holds()
-    return WELL if not holds[1].is_held and not holds[1].waits else str(holds)
+    withheld = await scene.withheld()
+    return WELL if not withheld[1].is_withheld and not withheld[1].waits else str(withheld)
 
 
 def test_leaders_name_the_group_they_wait_for() -> None:
@@ -275,7 +275,7 @@ def test_a_group_that_comes_later_is_counted_before_it_begins(monkeypatch: Patch
 
 
 async def a_group_is_deleted(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """A group that lags is deleted, and its holds end. A new group with the same name is held like any other group."""
+    """A group that lags is deleted, and its waits end. A new group with the same name is served as any other group."""
     first, second = StockGroup(scene, tasks, "first"), StockGroup(scene, tasks, "second")
     first.read(0)
     second.read(0)
@@ -305,7 +305,7 @@ def test_a_group_that_was_deleted_is_forgotten_and_another_of_its_name_is_counte
 
 
 async def a_group_never_commits(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """After ``max.hold.ms`` leaders stop waiting for the group. The other group still gets all records in order."""
+    """After ``max.withhold.ms`` leaders stop waiting for the group. The other group still gets all records in order."""
     mute, other = StockGroup(scene, tasks, "mute", commits=False), StockGroup(scene, tasks, "other")
     for group in (mute, other):
         group.read(0)

@@ -1,6 +1,6 @@
-"""How long a broker keeps the controller's holds on retention.
+"""How long a broker keeps the controller's orders on retention.
 
-The tests also cover the broker's rules before the first hold and after the last one.
+The tests also cover the broker's rules before the first order and after the last one.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from anabranch.broker.log.log_config import LogConfig
-from anabranch.broker.log.retention import NOTHING_HELD
+from anabranch.broker.log.retention import NOTHING_RETAINED
 from anabranch.broker.log.segment import LogSegment
 from anabranch.broker.metrics.broker_metrics import BrokerMetrics
 from anabranch.broker.replication.partition import Partition
-from anabranch.broker.retention_holds import RetentionHolds, held_gauges
+from anabranch.broker.retained_offsets import RetainedOffsets, retained_gauges
 from anabranch.protocol.generated.update_metadata import (
-    HeldRecords,
+    RetainedFrom,
     UpdateMetadataPartitionState,
     UpdateMetadataTopicState,
 )
@@ -48,29 +48,31 @@ class Broker:
         self.partition = Partition(self.log.partition, 1, self.log, 1, Services(self, flushes_on_ack=False))  # type: ignore[arg-type]
         self.hosted: Partition | None = self.partition
         self.metrics = BrokerMetrics()
-        self.holds = RetentionHolds(lambda _: self.hosted, self.clock, int(LEASE_S * 1000), self.metrics)
+        self.orders = RetainedOffsets(lambda _: self.hosted, self.clock, int(LEASE_S * 1000), self.metrics)
         self.live = {1}
         self.rng = random.Random(1)
 
     def lead(self, leader_epoch: int) -> None:
         self.partition.make_leader(leader_epoch, [1], [1])
 
-    def send(self, offset: int, *, leader_epoch: int = 3, held_ms: int = 60_000, group: str = "g") -> None:
-        held = HeldRecords(offset=offset, held_ms=held_ms, group_id=group)
+    def send(self, offset: int, *, leader_epoch: int = 3, retained_ms: int = 60_000, group: str = "g") -> None:
+        retained = RetainedFrom(offset=offset, retained_ms=retained_ms, group_id=group)
         key = self.log.partition
-        state = UpdateMetadataPartitionState(partition_index=key.partition, leader_epoch=leader_epoch, held=held)
-        self.holds.take_over([UpdateMetadataTopicState(topic_name=key.topic, partition_states=[state])])
+        state = UpdateMetadataPartitionState(
+            partition_index=key.partition, leader_epoch=leader_epoch, retained=retained
+        )
+        self.orders.take_over([UpdateMetadataTopicState(topic_name=key.topic, partition_states=[state])])
 
-    def held_from(self) -> int:
-        return self.holds.held_from(self.log)
+    def retained_from(self) -> int:
+        return self.orders.retained_from(self.log)
 
     def apply_retention(self) -> int:
         """Apply retention as the log manager does, and return the new log start offset."""
         while True:
             start = self.log.log_start_offset
-            deleted = self.log.delete_old_segments(self.held_from())
+            deleted = self.log.delete_old_segments(self.retained_from())
             if self.log.log_start_offset > start:
-                self.holds.expired(self.log, start)
+                self.orders.expired(self.log, start)
             if not deleted:
                 return self.log.log_start_offset
 
@@ -97,38 +99,38 @@ def test_retention_removes_no_record_from_the_held_offset_on(leader: Broker) -> 
 
 
 def test_a_hold_that_is_not_repeated_expires(leader: Broker) -> None:
-    leader.send(4, held_ms=60_000)
+    leader.send(4, retained_ms=60_000)
     leader.later(59.9)
-    assert leader.held_from() == 4
+    assert leader.retained_from() == 4
     leader.later(0.2)
-    assert leader.held_from() == NOTHING_HELD and leader.apply_retention() == 8
+    assert leader.retained_from() == NOTHING_RETAINED and leader.apply_retention() == 8
 
 
 def test_a_new_leader_holds_everything_for_a_lease(leader: Broker) -> None:
-    """The controller may have sent the hold to the previous leader."""
-    assert leader.held_from() == EVERYTHING
+    """The controller may have sent the order to the previous leader."""
+    assert leader.retained_from() == EVERYTHING
     leader.later(LEASE_S - 0.1)
-    assert leader.held_from() == EVERYTHING
+    assert leader.retained_from() == EVERYTHING
     leader.later(0.2)
-    assert leader.held_from() == NOTHING_HELD
+    assert leader.retained_from() == NOTHING_RETAINED
 
 
 def test_a_new_epoch_of_the_same_leader_begins_with_a_lease(leader: Broker) -> None:
-    """The resize that bumped the epoch may add waits. The controller sends holds for new waits in its next round."""
+    """The resize that bumped the epoch may add waits. The controller sends orders for new waits in its next round."""
     leader.send(6)
     leader.lead(4)
-    assert leader.held_from() == EVERYTHING
+    assert leader.retained_from() == EVERYTHING
     leader.send(4, leader_epoch=4)
-    assert leader.held_from() == 4
+    assert leader.retained_from() == 4
 
 
 @pytest.mark.parametrize("leader_epoch", [2, 4])
 def test_a_hold_for_another_leader_epoch_is_ignored(leader: Broker, leader_epoch: int) -> None:
     leader.send(6, leader_epoch=leader_epoch)
-    assert leader.held_from() == EVERYTHING
+    assert leader.retained_from() == EVERYTHING
     leader.send(4)
     leader.send(8, leader_epoch=leader_epoch)
-    assert leader.held_from() == 4
+    assert leader.retained_from() == 4
 
 
 def test_a_follower_removes_nothing_by_time_before_its_leader(broker: Broker) -> None:
@@ -159,16 +161,16 @@ def test_a_topic_whose_retention_does_not_wait_is_not_held(log_fixture: LogFixtu
 def test_a_topic_whose_retention_begins_to_wait_is_held_for_a_lease(log_fixture: LogFixture) -> None:
     """A topic gets a lease when its config makes retention wait.
 
-    The lease begins even if an earlier hold has ended. The controller sends a new hold in its next round.
+    The lease begins even if an earlier order has ended. The controller sends a new order in its next round.
     """
     broker = Broker(log_fixture)
     broker.lead(3)
-    broker.send(4, held_ms=0)
+    broker.send(4, retained_ms=0)
     on = broker.log.config
     broker.log.update_config(LogConfig())
-    assert broker.held_from() == NOTHING_HELD
+    assert broker.retained_from() == NOTHING_RETAINED
     broker.log.update_config(on)
-    assert broker.held_from() == EVERYTHING
+    assert broker.retained_from() == EVERYTHING
 
 
 def test_held_records_that_the_bound_removes_cause_a_warning_and_are_counted(leader: Broker) -> None:
@@ -179,7 +181,7 @@ def test_held_records_that_the_bound_removes_cause_a_warning_and_are_counted(lea
     (warning,) = [line for line in lines if line["event"] == "retention.removed_what_is_waited_for"]
     assert (warning["log_level"], warning["group"]) == ("warning", "slow")
     assert (warning["first_offset"], warning["end_offset"]) == (3, 8)
-    assert leader.metrics.held_records_removed.values == {("t", "slow"): 5}
+    assert leader.metrics.retained_records_removed.values == {("t", "slow"): 5}
 
 
 def test_held_records_that_retention_by_size_removes_cause_a_warning_and_are_counted(log_fixture: LogFixture) -> None:
@@ -187,23 +189,23 @@ def test_held_records_that_retention_by_size_removes_cause_a_warning_and_are_cou
     leader.lead(3)
     leader.send(2, group="slow")
     assert leader.apply_retention() == 4
-    assert leader.metrics.held_records_removed.values == {("t", "slow"): 2}
+    assert leader.metrics.retained_records_removed.values == {("t", "slow"): 2}
 
 
-@pytest.mark.parametrize("ends", [True, False], ids=["the hold ended", "the hold begins after them"])
+@pytest.mark.parametrize("ends", [True, False], ids=["the order ended", "the order begins after them"])
 def test_records_without_a_hold_are_removed_without_a_warning(leader: Broker, ends: bool) -> None:
     if ends:
-        leader.held_from()
+        leader.retained_from()
         leader.later(LEASE_S)
     else:
         leader.send(8)
     assert leader.apply_retention() == 8
-    assert leader.metrics.held_records_removed.values == {}
+    assert leader.metrics.retained_records_removed.values == {}
 
 
 def gauges(broker: Broker) -> dict[str, dict[tuple[str, ...], float]]:
-    found = held_gauges(broker.holds, lambda: [broker.log])
-    return {gauge.name.removeprefix("anabranch_retention_held_"): dict(gauge.compute()) for gauge in found}
+    found = retained_gauges(broker.orders, lambda: [broker.log])
+    return {gauge.name.removeprefix("anabranch_retained_"): dict(gauge.compute()) for gauge in found}
 
 
 def test_gauges_show_the_held_records_of_each_group_and_the_start_of_the_hold(leader: Broker) -> None:

@@ -1,4 +1,4 @@
-"""Fetches of held consumers: the log seems to end at the partition's cap (``broker/stock_consumer_facts.py``)."""
+"""Fetches of stock consumers: the log seems to end at the partition's cap (``broker/stock_consumer_facts.py``)."""
 
 from __future__ import annotations
 
@@ -119,19 +119,19 @@ def test_a_held_fetch_waits_and_is_answered_when_the_cap_moves() -> None:
     purgatory = Purgatory(cluster.clock)
     session = session_of(cluster, 3)
     read = read_of(cluster, session)
-    assert read.held == {KEY} and read.size_bytes == 0
+    assert read.withheld == {KEY} and read.size_bytes == 0
     answers: list[FetchResponse] = []
     DelayedFetch.park(purgatory, 10.0, read, 1).then(answers.append)
     serve(cluster, 2)
     cluster[1].partition.notify()
     session.answer_held()
-    assert len(answers[0].responses[0].partitions[0].records or b"") > 0 and not read.held
+    assert len(answers[0].responses[0].partitions[0].records or b"") > 0 and not read.withheld
 
 
 def test_a_reader_at_the_end_of_the_log_is_not_held() -> None:
     cluster = cluster_of_two_epochs()
     serve(cluster, 2)
-    assert not read_of(cluster, session_of(cluster, 5)).held
+    assert not read_of(cluster, session_of(cluster, 5)).withheld
 
 
 def test_a_leader_keeps_its_cap_in_its_next_epoch_and_loses_it_as_a_follower() -> None:

@@ -1,6 +1,6 @@
-"""DescribeHolds (25303): the groups for which a leader holds records back from stock consumers, and for how long.
+"""DescribeWithheld (25303): the groups for which a leader withholds records from stock consumers, and for how long.
 
-Only topics with ``ordered.delivery.stock.consumers=withhold`` have holds. Partition leaders respond. ``served_epoch``
+Only topics with ``ordered.delivery.stock.consumers=withhold`` have any. Partition leaders respond. ``served_epoch``
 is the highest leader epoch whose batches stock consumers get, -1 for none. If ``served_epoch`` equals ``leader_epoch``,
 stock consumers get all batches. A wait ends when the group has processed ``from_partition`` up to the end of
 ``leader_epoch``. That end is ``end_offset``, -1 while it is not known. ``position`` is the group's, -1 for none. A
@@ -10,14 +10,14 @@ leader no longer waits for a group with ``is_let_go``.
 from anabranch.protocol.schema import field, message
 
 REQUEST = message(
-    "DescribeHoldsRequest",
+    "DescribeWithheldRequest",
     api_key=25303,
     versions="0",
     flexible="0+",
     fields=[
         field(
             "topics",
-            "[]DescribeHoldsRequestTopic",
+            "[]DescribeWithheldRequestTopic",
             "0+",
             fields=[field("name", "string", "0+"), field("partition_indexes", "[]int32", "0+")],
         ),
@@ -25,20 +25,20 @@ REQUEST = message(
 )
 
 RESPONSE = message(
-    "DescribeHoldsResponse",
+    "DescribeWithheldResponse",
     api_key=25303,
     versions="0",
     flexible="0+",
     fields=[
         field(
             "topics",
-            "[]DescribeHoldsResponseTopic",
+            "[]DescribeWithheldResponseTopic",
             "0+",
             fields=[
                 field("name", "string", "0+"),
                 field(
                     "partitions",
-                    "[]DescribeHoldsResponsePartition",
+                    "[]DescribeWithheldResponsePartition",
                     "0+",
                     fields=[
                         field("partition_index", "int32", "0+"),
@@ -47,7 +47,7 @@ RESPONSE = message(
                         field("served_epoch", "int32", "0+", default=-1),
                         field(
                             "waits",
-                            "[]DescribeHoldsResponseWait",
+                            "[]DescribeWithheldResponseWait",
                             "0+",
                             fields=[
                                 field("group_id", "string", "0+"),
