@@ -78,7 +78,7 @@ bench: $(VENV)/.dev ## side by side with Kafka (where Maven is present) and with
 docs: $(VENV)/.dev ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
-gen: $(VENV)/.dev ## generate the message classes, codecs, the references of keys, wire and names, sync.pyi, options.py, pictures, and the ledger
+gen: $(VENV)/.dev ## generate the message classes, codecs, the references of keys, wire and names, sync.pyi, options.py, pictures, the ledger, and the counts of cost
 	$(BIN)/python -m anabranch.protocol.generate
 	$(BIN)/python -m anabranch.config_reference
 	$(BIN)/python -m anabranch.wire_reference
@@ -87,6 +87,7 @@ gen: $(VENV)/.dev ## generate the message classes, codecs, the references of key
 	$(BIN)/python docs/site/split_picture.py
 	$(BIN)/python -m tests.support.seen.ledger
 	$(BIN)/python -m tests.support.mutation_list
+	$(BIN)/python -m tests.support.cost.work
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
