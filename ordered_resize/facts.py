@@ -2,7 +2,7 @@
 
 25301 is the API PartitionLeaderEpochsForPartitions, and 25300 is ConsumerGroupPosition.
 
-While a fact is missing, records are held back. Answers may arrive in any order, because the newest lineage of each
+While a fact is missing, records are blocked. Answers may arrive in any order, because the newest lineage of each
 partition is kept, and a removed incarnation stays removed.
 """
 

@@ -63,8 +63,8 @@ class Question(NamedTuple):
     epoch: int = NO_EPOCH
 
 
-class _Held:
-    """One partition that the consumer holds."""
+class _Owned:
+    """One partition that the consumer owns."""
 
     __slots__ = (
         "cap",
@@ -96,79 +96,79 @@ class _Held:
 class Gate:
     """The gate of one topic; see the module."""
 
-    __slots__ = ("_held", "facts")
+    __slots__ = ("_owned", "facts")
 
     def __init__(self) -> None:
         self.facts = Facts(self._settle_all)
-        self._held: dict[int, _Held] = {}
+        self._owned: dict[int, _Owned] = {}
 
     # ------------------------------------------------------------ events
 
     def assign(self, partitions: Iterable[int]) -> None:
-        """Hold exactly these partitions. Partitions that were already held keep their loads."""
-        self._held = {partition: self._held.get(partition) or _Held() for partition in partitions}
+        """Own exactly these partitions. Partitions that were already owned keep their loads."""
+        self._owned = {partition: self._owned.get(partition) or _Owned() for partition in partitions}
 
     def restart(self, partition: int) -> None:
         """Note that the next batch does not follow the last one: after a seek, or a truncation of the log."""
-        self._held[partition].state = GateState.UNKNOWN
+        self._owned[partition].state = GateState.UNKNOWN
 
     def renew(self, partition: int) -> None:
         """Note that the partition was removed. No load covers its next incarnation."""
-        self._held[partition] = _Held()
+        self._owned[partition] = _Owned()
 
     def forget(self) -> None:
         """Forget everything: another topic has the name (amendment 5)."""
         self.facts.forget()
-        self._held = {partition: _Held() for partition in self._held}
+        self._owned = {partition: _Owned() for partition in self._owned}
 
     @property
-    def held(self) -> Set[int]:
-        """The partitions held."""
-        return self._held.keys()
+    def owned(self) -> Set[int]:
+        """The partitions that the consumer owns."""
+        return self._owned.keys()
 
     # ------------------------------------------------------------ decisions
 
     def look(self, partition: int, epoch: int) -> GateState:
         """The state of a next batch of this leader epoch. Raises ``IllegalTransitionError``."""
         self.settle(partition)
-        held = self._held[partition]
-        state = self._judge(partition, held, epoch)
-        if state is not held.state and (held.state, state) not in MOVES:
+        owned = self._owned[partition]
+        state = self._judge(partition, owned, epoch)
+        if state is not owned.state and (owned.state, state) not in MOVES:
             raise IllegalTransitionError(
-                f"partition {partition}, leader epoch {epoch}: cannot move from {held.state.name} to {state.name}"
+                f"partition {partition}, leader epoch {epoch}: cannot move from {owned.state.name} to {state.name}"
             )
-        held.state = state
+        owned.state = state
         return state
 
-    def _judge(self, partition: int, held: _Held, epoch: int) -> GateState:
+    def _judge(self, partition: int, owned: _Owned, epoch: int) -> GateState:
         known = self.facts.lineages.get(partition)
         if known is None or not knows_batch(known, epoch):
             return GateState.UNKNOWN
         if epoch > self.cap(partition):
             return GateState.WAITING
-        return GateState.DUE if lineage.is_load_due(known, held.loaded, epoch) else GateState.OPEN
+        return GateState.DUE if lineage.is_load_due(known, owned.loaded, epoch) else GateState.OPEN
 
     def cap(self, partition: int) -> int:
         """The highest leader epoch whose batches may be delivered, if no load is due; -1: none."""
-        held = self._held[partition]
-        return held.cap if held.cap_version == self.facts.version else lineage.cap(self.facts, partition)
+        owned = self._owned[partition]
+        return owned.cap if owned.cap_version == self.facts.version else lineage.cap(self.facts, partition)
 
     def settle(self, partition: int) -> None:
         """Note what the facts mean for the partition: epochs are passed, or a lowered position makes a load stale."""
-        held = self._held[partition]
-        if held.cap_version == self.facts.version:
+        owned = self._owned[partition]
+        if owned.cap_version == self.facts.version:
             return
         lineage.pass_satisfied(self.facts, partition)
-        held.cap = lineage.cap(self.facts, partition)
-        held.cap_version = self.facts.version
-        held.lowest = min(held.lowest, held.cap)
-        if held.cap < held.loaded.cap:  # a position was lowered: the loaded state may change again
-            held.loaded = held.loaded._replace(cap=held.cap)
-            held.revoke = True
+        owned.cap = lineage.cap(self.facts, partition)
+        owned.cap_version = self.facts.version
+        owned.lowest = min(owned.lowest, owned.cap)
+        if owned.cap < owned.loaded.cap:  # a position was lowered: the loaded state may change again
+            owned.loaded = owned.loaded._replace(cap=owned.cap)
+            owned.revoke = True
 
     def _settle_all(self) -> None:
         """Note lowered caps at once. A load becomes stale even if the cap rises again before the next ``look``."""
-        for partition in self._held:
+        for partition in self._owned:
             self.settle(partition)
 
     def limit(self, partition: int) -> int:
@@ -176,29 +176,29 @@ class Gate:
         known = self.facts.lineages.get(partition)
         if known is None:
             return lineage.BELOW_EVERY_EPOCH
-        return min(self.cap(partition), lineage.loaded_up_to(known, self._held[partition].loaded))
+        return min(self.cap(partition), lineage.loaded_up_to(known, self._owned[partition].loaded))
 
     def load_called(self, partition: int) -> Loaded:
         """The epochs that a load called now covers. The caller passes them to ``load_returned``."""
         known = self.facts.lineages[partition]
         self.settle(partition)
-        held = self._held[partition]
-        held.lowest = held.cap
-        return Loaded(held.lowest, known.floor)
+        owned = self._owned[partition]
+        owned.lowest = owned.cap
+        return Loaded(owned.lowest, known.floor)
 
     def load_returned(self, partition: int, called: Loaded) -> None:
         """Note that a load covers the epochs satisfied at its call, unless they were revoked since."""
         self.settle(partition)
-        held = self._held[partition]
-        held.loaded = Loaded(min(called.cap, held.lowest), called.floor)
+        owned = self._owned[partition]
+        owned.loaded = Loaded(min(called.cap, owned.lowest), called.floor)
 
     def take_revoked(self) -> list[int]:
         """Partitions that wait again after a load. The user's revoke callback is due once for each."""
         found = []
-        for partition, held in self._held.items():
+        for partition, owned in self._owned.items():
             self.settle(partition)
-            if held.revoke:
-                held.revoke = False
+            if owned.revoke:
+                owned.revoke = False
                 found.append(partition)
         return found
 
@@ -243,22 +243,22 @@ class Gate:
 
         Their positions matter now, or will matter if they are lowered.
         """
-        held, facts = self._held[partition], self.facts
-        if held.named_version != facts.lineage_version:
+        owned, facts = self._owned[partition], self.facts
+        if owned.named_version != facts.lineage_version:
             known = facts.lineages.get(partition)
             entries = known.entries if known is not None else ()
-            held.named = {q for entry in entries for q in lineage.required(facts, entry.losers, passed_too=True)}
-            held.named_version = facts.lineage_version
-        return held.named
+            owned.named = {q for entry in entries for q in lineage.required(facts, entry.losers, passed_too=True)}
+            owned.named_version = facts.lineage_version
+        return owned.named
 
     def _needed(self, partition: int, known: Lineage) -> Mapping[int, int]:
         """The requirements of the first entry that is not satisfied."""
-        cap, held, facts = self.cap(partition), self._held[partition], self.facts
-        if held.needed_version != facts.version:
-            held.needed_version = facts.version
+        cap, owned, facts = self.cap(partition), self._owned[partition], self.facts
+        if owned.needed_version != facts.version:
+            owned.needed_version = facts.version
             losers = next((entry.losers for entry in known.entries if entry.epoch > cap), {})
-            held.needed = lineage.required(facts, losers)
-        return held.needed
+            owned.needed = lineage.required(facts, losers)
+        return owned.needed
 
     def _highest(self, known: Lineage) -> dict[int, int]:
         """By partition, the highest epoch that an entry requires. All lower epochs end before its end."""

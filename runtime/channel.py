@@ -350,14 +350,14 @@ class Channel:
         version: int | None = None,
         max_version: int | None = None,
         answered: bool = True,
-        held_s: float = 0.0,
+        parked_s: float = 0.0,
     ) -> Pending:
         """Send a request after the waiting requests. ``answered=False``: it has no response (Produce with acks=0).
 
-        ``held_s`` is the time that the peer may hold the request back, such as the ``max_wait_ms`` of a Fetch.
+        ``parked_s`` is the time that the peer may park the request, such as the ``max_wait_ms`` of a Fetch.
         """
         pending = self._pending_for(body, version, max_version)
-        pending.due_at = self._now() + held_s
+        pending.due_at = self._now() + parked_s
         if self._closed_because is None:
             header = self._next_header(pending)
             self._send(encode_request(header, body), header, pending, answered=answered)

@@ -34,9 +34,9 @@ class DecodedRequests:
         self._others = MemoryBudget(half)
 
     @property
-    def held_bytes(self) -> int:
+    def taken_bytes(self) -> int:
         """The memory of the requests. One that is being decoded counts with its whole budget."""
-        return self._first.held_bytes + self._others.held_bytes
+        return self._first.taken_bytes + self._others.taken_bytes
 
     def _memory_for(self, api_key: int) -> MemoryBudget:
         return self._first if api_key in FIRST_APIS else self._others
@@ -51,24 +51,24 @@ class DecodedRequests:
             return decode_request(frame)
         api_key = int.from_bytes(frame[:2], "big")
         memory = self._memory_for(api_key)
-        held_bytes = 0
+        taken_bytes = 0
 
         async def wait_for_room() -> None:
-            nonlocal held_bytes
+            nonlocal taken_bytes
             if memory.limited:
                 await memory.wait_for_room(0)
             if api_key != _PRODUCE and has_ended():
                 raise ConnectionAbortedError("closed by the client while its request waited to be decoded")
-            held_bytes = self.limits.budget(api_key, len(frame)).memory
-            memory.hold(held_bytes)
+            taken_bytes = self.limits.budget(api_key, len(frame)).memory
+            memory.take(taken_bytes)
 
         try:
             request = await with_pauses(decode_request_in_steps(frame, self.limits), wait_for_room)
-            held_bytes -= request.decoded_bytes
+            taken_bytes -= request.decoded_bytes
             return request
         finally:
-            memory.hold(-held_bytes)
+            memory.take(-taken_bytes)
 
     def free(self, api_key: int, decoded_bytes: int) -> None:
         """Note that a request of ``decoded_bytes`` is not needed any more."""
-        self._memory_for(api_key).hold(-decoded_bytes)
+        self._memory_for(api_key).take(-decoded_bytes)

@@ -10,7 +10,7 @@ class MemoryBudget:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._held_bytes = 0
+        self._taken_bytes = 0
         self._room = WakeUps()
 
     @property
@@ -19,24 +19,24 @@ class MemoryBudget:
         return self._limit_bytes > 0
 
     @property
-    def held_bytes(self) -> int:
-        return self._held_bytes
+    def taken_bytes(self) -> int:
+        return self._taken_bytes
 
     @property
     def free_bytes(self) -> int:
         """The bytes left below the limit; -1: there is no limit."""
-        return max(0, self._limit_bytes - self._held_bytes) if self.limited else -1
+        return max(0, self._limit_bytes - self._taken_bytes) if self.limited else -1
 
-    def hold(self, delta_bytes: int) -> None:
+    def take(self, delta_bytes: int) -> None:
         """Take bytes; a negative number gives bytes back."""
-        self._held_bytes += delta_bytes
+        self._taken_bytes += delta_bytes
         if delta_bytes < 0:
             self._room.wake()
 
-    async def wait_for_room(self, already_held_bytes: int) -> None:
+    async def wait_for_room(self, already_taken_bytes: int) -> None:
         """Return when there is room.
 
-        If part of a request is held already, return at once: otherwise no request could finish.
+        If part of a request is taken already, return at once: otherwise no request could finish.
         """
-        while self._held_bytes >= self._limit_bytes and not already_held_bytes:
+        while self._taken_bytes >= self._limit_bytes and not already_taken_bytes:
             await self._room.wait()

@@ -97,7 +97,7 @@ class BrokerKeys(ProcessKeys):
         LONG,
         -1,
         UNLIMITED,
-        doc="the broker reads no further request while the requests that it receives or handles, the held batches, "
+        doc="the broker reads no further request while the requests that it receives or handles, the parked batches, "
         "and the responses that are not sent yet, have this many bytes; -1: no limit",
     )
     max_retried_partitions_per_connection: int = declared(
@@ -146,7 +146,7 @@ class BrokerKeys(ProcessKeys):
         INT,
         200,
         Between(0, 5_000),
-        doc="how long a broker holds a repeated batch of a producer without idempotence that arrives before its turn; "
+        doc="how long a broker parks a repeated batch of a producer without idempotence that arrives before its turn; "
         "after that the broker refuses the batch, and the producer repeats it again",
     )
     ordered_delivery_stock_producers_silence_ms: int = declared(
@@ -161,8 +161,8 @@ class BrokerKeys(ProcessKeys):
         INT,
         3_000,
         Between(500, 60_000),
-        doc="leaders serve held consumers only while the coordinators' answers are not older than this. A new group "
-        "waits at least this time before it begins. All brokers need the same value",
+        doc="leaders serve consumers from which they withhold only while the coordinators' answers are not older "
+        "than this. A new group waits at least this time before it begins. All brokers need the same value",
     )
 
     # logs
@@ -191,8 +191,8 @@ class BrokerKeys(ProcessKeys):
         180_000,
         NATURAL,
         doc="with ordered.delivery.retention.waits: how long a leader keeps all records in a new leader epoch if the "
-        "controller sends no hold; set it longer than the controllers' retention.warning.interval.ms and than a "
-        "fail-over",
+        "controller names nothing to retain; set it longer than the controllers' retention.warning.interval.ms "
+        "and than a fail-over",
     )
     log_dir_room_bytes: int = declared(
         LONG,

@@ -156,7 +156,7 @@ def show(result: DemoResult, directory: Path, console: Console) -> None:
 
 def _stream_text(result: DemoResult) -> str:
     text = f"{result.produce_s:.1f} s, {result.deliver_s:.1f} s"
-    return f"{text}; producers waited {result.held_s:.1f} s for slow resizes" if result.held_s >= 0.1 else text
+    return f"{text}; producers waited {result.paused_s:.1f} s for slow resizes" if result.paused_s >= 0.1 else text
 
 
 def spark_text(audit: Mapping[str, Any]) -> str:

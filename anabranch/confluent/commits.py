@@ -67,8 +67,8 @@ class Consumer(BlockingConsumer):
                 await self.send_commit(chosen, call)
             return
         limit_s = self._client.config.default_api_timeout_ms / 1000
-        held, until = self._client._subscription.partitions, anyio.current_time() + limit_s
-        self._loop.run_task(functools.partial(self._commit_and_log, chosen, call, held, until))
+        owned, until = self._client._subscription.partitions, anyio.current_time() + limit_s
+        self._loop.run_task(functools.partial(self._commit_and_log, chosen, call, owned, until))
 
     async def send_commit(self, chosen: Chosen, call: int) -> None:
         """Commit ``chosen`` for the call number ``call``. In the loop."""
@@ -76,14 +76,14 @@ class Consumer(BlockingConsumer):
         await self._client._coordinator.commit(chosen, call=call)
 
     async def _commit_and_log(
-        self, chosen: Chosen, call: int, held: Mapping[TopicPartition, object], until: float
+        self, chosen: Chosen, call: int, owned: Mapping[TopicPartition, object], until: float
     ) -> None:
         """Commit ``chosen``, unless the turn comes later than ``until``: else ``close`` would wait for each in turn."""
         try:
             with anyio.CancelScope(deadline=until) as scope:
                 async with self._committing:
                     scope.deadline = math.inf
-                    await self.send_commit(self._without_revoked(chosen, held), call)
+                    await self.send_commit(self._without_revoked(chosen, owned), call)
             if scope.cancelled_caught:
                 late = KafkaTimeoutError("the commits before it took default.api.timeout.ms")
                 _log.warning("an asynchronous commit failed: %s", late.message)
@@ -91,12 +91,12 @@ class Consumer(BlockingConsumer):
         except Exception as error:
             _log.warning("an asynchronous commit failed: %s", error)
 
-    def _without_revoked(self, chosen: Chosen, held: Mapping[TopicPartition, object]) -> Chosen:
-        """Leave out partitions of ``held`` that a rebalance took: their new reader may have committed more."""
+    def _without_revoked(self, chosen: Chosen, owned: Mapping[TopicPartition, object]) -> Chosen:
+        """Leave out partitions of ``owned`` that a rebalance took: their new reader may have committed more."""
         subscription = self._client._subscription
         if not subscription.is_group_managed:
             return chosen
-        revoked = {tp for tp in chosen if tp in held and subscription.partitions.get(tp) is not held[tp]}
+        revoked = {tp for tp in chosen if tp in owned and subscription.partitions.get(tp) is not owned[tp]}
         if revoked:
             _log.warning("an asynchronous commit failed for %s: a rebalance came first", sorted(revoked))
             self._note_outcome(

@@ -98,7 +98,7 @@ def graph_of(
 def _without_cycles(wait_of: Mapping[Edge, GroupWait]) -> tuple[list[Edge], list[Edge]]:
     """The waits as (acyclic waits, waits that would close a cycle).
 
-    Waits are added in this order: waits that block a partition, other waits, waits for records that are held back too.
+    Waits are added in this order: waits that block a partition, other waits, waits for records that are blocked too.
     """
     waits_from = {waiting: wait.from_epoch for (waiting, _), wait in wait_of.items()}
 

@@ -84,7 +84,7 @@ class DemoResult:
     hand_over_shrinking: Percentiles
     hand_over_killed: Percentiles
     produce_s: float
-    held_s: float
+    paused_s: float
     deliver_s: float
     exported: ExportReport
     drained_s: float | None = None
@@ -102,7 +102,7 @@ class DemoResult:
             "producers": PRODUCERS,
             "consumers": CONSUMERS,
             "produce_seconds": round(self.produce_s, 3),
-            "held_seconds": round(self.held_s, 3),
+            "paused_seconds": round(self.paused_s, 3),
             "deliver_seconds": round(self.deliver_s, 3),
             "resizes": [asdict(done) for done in self.steps],
             "keys_moved": self.keys_moved,
@@ -304,7 +304,7 @@ async def run_demo(
             hand_over_shrinking=took(lambda step: step.killed is None and step.shrinks),
             hand_over_killed=took(lambda step: step.killed is not None),
             produce_s=produce_s,
-            held_s=max(worker.last.get("held_s", 0.0) for worker in producers),
+            paused_s=max(worker.last.get("paused_s", 0.0) for worker in producers),
             deliver_s=deliver_s,
             exported=exported,
         )

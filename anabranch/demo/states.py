@@ -77,7 +77,7 @@ class KeyStates:
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
-        self._held: dict[int, dict[str, FileState]] = {}
+        self._owned: dict[int, dict[str, FileState]] = {}
         self._unsaved: dict[int, set[str]] = {}
 
     def apply(self, partition: int, event: Event) -> int:
@@ -85,13 +85,13 @@ class KeyStates:
 
         Delivery is at least once: a change may be delivered again after the consumer has lost its partition.
         """
-        held = self._held.setdefault(partition, {})
-        state = held.get(event.path)
+        owned = self._owned.setdefault(partition, {})
+        state = owned.get(event.path)
         if state is None:
-            state = held[event.path] = self._store.load(event.path)
+            state = owned[event.path] = self._store.load(event.path)
         if event.sequence <= state.last_sequence:
             return SKIPPED
-        held[event.path] = state.after(event)
+        owned[event.path] = state.after(event)
         self._unsaved.setdefault(partition, set()).add(event.path)
         return state.changes
 
@@ -99,8 +99,8 @@ class KeyStates:
         """Save the changed states of these partitions, whose keys may go to other partitions or members."""
         changed: dict[str, FileState] = {}
         for partition in partitions:
-            held = self._held.get(partition, {})
-            changed.update((path, held[path]) for path in self._unsaved.pop(partition, ()))
+            owned = self._owned.get(partition, {})
+            changed.update((path, owned[path]) for path in self._unsaved.pop(partition, ()))
         self._store.save(changed)
 
     def reload(self, partitions: Iterable[int]) -> None:
@@ -108,7 +108,7 @@ class KeyStates:
         chosen = list(partitions)
         self.flush(chosen)
         for partition in chosen:
-            self._held.pop(partition, None)
+            self._owned.pop(partition, None)
 
     def flush_all(self) -> None:
         self.flush(list(self._unsaved))

@@ -76,7 +76,7 @@ async def produce(arguments: argparse.Namespace) -> None:
     the sequence of the last event to send; then the producer waits for the next line.
     """
     report = Reporter()
-    confirmed, held_s = 0, 0.0
+    confirmed, paused_s = 0, 0.0
     waiting: deque[tuple[str, int, Any]] = deque()
     with open(arguments.out, "w", encoding="utf-8") as out:
 
@@ -96,9 +96,9 @@ async def produce(arguments: argparse.Namespace) -> None:
                     while waiting:
                         await confirm_first()
                     report(force=True, count=confirmed)
-                    held_since = time.monotonic()
+                    paused_since = time.monotonic()
                     until = await _next_limit(event.sequence)
-                    held_s += time.monotonic() - held_since
+                    paused_s += time.monotonic() - paused_since
                 early_s = pace.early_s(event.sequence, time.monotonic())
                 if early_s > AHEAD_S:
                     await anyio.sleep(early_s)
@@ -110,7 +110,7 @@ async def produce(arguments: argparse.Namespace) -> None:
                 report(count=confirmed)
             while waiting:
                 await confirm_first()
-    report(force=True, count=confirmed, held_s=held_s)
+    report(force=True, count=confirmed, paused_s=paused_s)
 
 
 async def _next_limit(sequence: int) -> int:

@@ -48,18 +48,18 @@ class GroupOnTopic:
 
     def unknown(self, asked: Collection[int]) -> list[int]:
         """Partitions that are in lineages but not in ``asked``. These partitions may be deleted already."""
-        return sorted({q for p in self._gate.held for q in self._gate.named(p)} - set(asked))
+        return sorted({q for p in self._gate.owned for q in self._gate.named(p)} - set(asked))
 
     def ends_to_ask(self, asked: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
         """The (partition, leader epoch) pairs whose end offsets are needed and are not in ``asked``."""
         lineages = self._gate.facts.lineages
         wanted = {
             (q, f)
-            for p in self._gate.held
+            for p in self._gate.owned
             for ask, q, f in self._gate.questions(p, lineages[p].as_of)
             if ask is Ask.END
         }
-        wanted |= {(p, self._gate.cap(p)) for p in self._gate.held if 0 <= self._gate.cap(p) < lineages[p].as_of}
+        wanted |= {(p, self._gate.cap(p)) for p in self._gate.owned if 0 <= self._gate.cap(p) < lineages[p].as_of}
         return sorted(wanted - set(asked))
 
     def on_lineage(self, partition: int, answer: PartitionLineage) -> None:
@@ -74,7 +74,7 @@ class GroupOnTopic:
         """All waits, by partition."""
         return [
             BlockedBy(wait, self._has_nothing_else(p, wait.from_epoch - 1))
-            for p in sorted(self._gate.held)
+            for p in sorted(self._gate.owned)
             if p not in self._waiting_for_nothing
             for wait in self._gate.waits(p, self._owners.get)
         ]

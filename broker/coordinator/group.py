@@ -38,7 +38,7 @@ def protocols_bytes(protocols: Protocols) -> int:
 class MemberMemory:
     """The memory that the members of the groups of one partition take, in bytes."""
 
-    held_bytes: int = 0
+    taken_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class Group:
 
     def _keep(self, delta_bytes: int) -> None:
         self.kept_bytes += delta_bytes
-        self.memory.held_bytes += delta_bytes
+        self.memory.taken_bytes += delta_bytes
 
     def _count(self, member: Member, by: int) -> None:
         self._keep(by * member.kept_bytes)

@@ -165,7 +165,7 @@ class Leadership:
         partition = loading.partition
         shard = Shard(self._config, leader_epoch=loading.leader_epoch, on_waited=self.on_waited)
         shard.memory_elsewhere = lambda: sum(
-            other.shard.memory.held_bytes for other in self.loaded.values() if other.shard is not shard
+            other.shard.memory.taken_bytes for other in self.loaded.values() if other.shard is not shard
         )
         async with self._work:
             shard.durable = await read_state(self._log, partition, loading.leader_epoch, TimeSlice(self._clock))

@@ -44,12 +44,12 @@ class Shard:
     def has_room(self, more_bytes: int) -> bool:
         """Whether members may take so much more memory (``group.members.max.bytes``)."""
         most = self.config.members_max_bytes
-        return most < 0 or more_bytes <= 0 or self.memory.held_bytes + self.memory_elsewhere() + more_bytes <= most
+        return most < 0 or more_bytes <= 0 or self.memory.taken_bytes + self.memory_elsewhere() + more_bytes <= most
 
     def rebuild(self, group_id: str, monotonic_ms: int) -> None:
         """Build a group again from its durable state, if there is any; the members' sessions start now."""
         if (before := self.groups.pop(group_id, None)) is not None:
-            self.memory.held_bytes -= before.kept_bytes
+            self.memory.taken_bytes -= before.kept_bytes
             before.memory = MemberMemory()  # actions that follow writes may still change the group
         stored = self.durable.generations.get(group_id)
         if stored is None and not self.durable.offsets_of(group_id):

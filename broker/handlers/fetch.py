@@ -215,7 +215,7 @@ def _continue(
 
     A session that finds no room for more partitions ends, and its client begins a new one.
     """
-    session.answer_held()
+    session.answer_parked()
     session.next_epoch()
     ctx.node.fetch_sessions.touch(session, ctx.session.fetch_sessions)
     if is_large:

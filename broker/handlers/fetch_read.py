@@ -122,7 +122,7 @@ class FetchRead:
         if result.error_code or result.diverging_epoch is not None:
             self.must_answer = True
             self._diverges = self._diverges or result.diverging_epoch is not None
-        elif not result.records and not state.is_held_back:
+        elif not result.records and not state.is_cut_short:
             self.target.dirty.pop(key, None)  # the result stays in the response: the watermark may have changed
 
     def read_partition(self, key: TopicPartition, state: FetchedPartition, waits: bool) -> PartitionData:
@@ -183,7 +183,7 @@ class FetchRead:
             include_aborted=limits.read_committed,
             waits=waits,
         )
-        state.is_held_back = is_throttled or (offset < upper_bound and not at_least_one and not read.records)
+        state.is_cut_short = is_throttled or (offset < upper_bound and not at_least_one and not read.records)
         return read
 
     def _end_for_reader(self, partition: Partition, state: FetchedPartition) -> int | None:

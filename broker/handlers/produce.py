@@ -230,7 +230,7 @@ def _park(ctx: RequestContext, partition: Partition, batch: _Batch, acks: int, e
     parked = ParkedBatch(
         partition, refusal, early.order, parked_until, append, ctx.node.request_memory, batch.size_bytes
     )
-    early.order.hold(early.records, parked)
+    early.order.park(early.records, parked)
     return parked
 
 

@@ -20,7 +20,7 @@ from anabranch.zk_schemas.broker_keys import BrokerKeys
 
 CREATE_TOPICS_VERSION = 7
 MAX_WAIT_S = 1.0
-"""The longest time that a Metadata request is held back for a topic that is being created."""
+"""The longest time that a Metadata request is parked for a topic that is being created."""
 
 logger = structlog.get_logger(__name__)
 

@@ -143,7 +143,6 @@ class Connection:
         "_decoded",
         "_dispatcher",
         "_frames",
-        "_held_bytes",
         "_is_over",
         "_metrics",
         "_most_answer_bytes",
@@ -157,6 +156,7 @@ class Connection:
         "_slice",
         "_slots",
         "_stream",
+        "_taken_bytes",
         "_turns",
         "_wake_writer",
         "client_host",
@@ -180,7 +180,7 @@ class Connection:
         self._turns = turns()
         self._session: ClientSession | None = None
         """None before the first request."""
-        self._held_bytes = 0
+        self._taken_bytes = 0
         self._answer_bytes = 0
         self._served_bytes = self._served_key = 0
         """The memory and the API key of the decoded request that is served."""
@@ -290,10 +290,10 @@ class Connection:
         elif moved := frames.moves():
             await shared.take(moved)
         if self._budget.limited:
-            await self._budget.wait_for_room(self._held_bytes)
+            await self._budget.wait_for_room(self._taken_bytes)
         target = frames.buffer(moved)
         if self._budget.limited:
-            self._settle_budget(max(self._held_bytes, len(target)))
+            self._settle_budget(max(self._taken_bytes, len(target)))
         received = await self._stream.receive_into(target)
         if received == 0:
             self.close("closed by the client")
@@ -335,14 +335,14 @@ class Connection:
         elif served or self.frame_since is None:
             self.frame_since = now
 
-    def _settle_budget(self, held_bytes: int) -> None:
-        if held_bytes != self._held_bytes:
-            self._budget.hold(held_bytes - self._held_bytes)
-            self._held_bytes = held_bytes
+    def _settle_budget(self, taken_bytes: int) -> None:
+        if taken_bytes != self._taken_bytes:
+            self._budget.take(taken_bytes - self._taken_bytes)
+            self._taken_bytes = taken_bytes
 
     def _count_answer(self, delta_bytes: int) -> None:
         if self._budget.limited and delta_bytes and not self._is_over:
-            self._budget.hold(delta_bytes)
+            self._budget.take(delta_bytes)
             self._answer_bytes += delta_bytes
 
     async def _serve(self, request: Request, arrived: float) -> bool:

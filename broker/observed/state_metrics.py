@@ -309,7 +309,7 @@ def network_metrics(node: Node, server: Server) -> Callable[[], Iterator[Metric 
         budget = node.request_memory
         prefix = "kafka_network_socketserver"
         yield _gauge(
-            f"{prefix}_memorypoolused", "Bytes that received requests and held batches take", budget.held_bytes
+            f"{prefix}_memorypoolused", "Bytes that received requests and parked batches take", budget.taken_bytes
         )
         yield _gauge(
             f"{prefix}_memorypoolavailable", "Bytes that requests may still take; -1: no limit", budget.free_bytes

@@ -107,7 +107,7 @@ class WaitingFetches:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._sizes: dict[DelayedFetch, int] = {}
-        self.held_bytes = 0
+        self.parked_bytes = 0
         """The memory of all waiting fetches. A single one may exceed the limit."""
 
     def __len__(self) -> int:
@@ -116,10 +116,10 @@ class WaitingFetches:
     def add(self, operation: DelayedFetch, partitions: int) -> None:
         """Count a fetch that waits from now on, and answer others if there is no room."""
         size = self._sizes[operation] = self.FETCH_BYTES + self.PARTITION_BYTES * partitions
-        self.held_bytes += size
-        while 0 <= self._limit_bytes < self.held_bytes and len(self._sizes) > 1:
+        self.parked_bytes += size
+        while 0 <= self._limit_bytes < self.parked_bytes and len(self._sizes) > 1:
             next(iter(self._sizes)).expire()
 
     def remove(self, operation: DelayedFetch) -> None:
         """Note that a fetch does not wait any more."""
-        self.held_bytes -= self._sizes.pop(operation, 0)
+        self.parked_bytes -= self._sizes.pop(operation, 0)

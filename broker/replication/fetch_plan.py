@@ -122,9 +122,9 @@ class FetchPlan:
         return request, self._asked
 
     def release(self, config: FetcherConfig) -> FetchRequest:
-        """The session's next request, without changes. On its arrival the leader answers the request that it holds.
+        """The session's next request, without changes. On its arrival the leader answers the request that it parked.
 
-        The leader answers the held request first, and this request directly afterwards.
+        The leader answers the parked request first, and this request directly afterwards.
         """
         return FetchRequest(
             replica_id=config.broker_id,

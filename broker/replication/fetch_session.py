@@ -36,7 +36,7 @@ class FetchedPartition:
         "fetch_offset",
         "follower_log_start_offset",
         "high_watermark",
-        "is_held_back",
+        "is_cut_short",
         "is_new",
         "last_fetched_epoch",
         "log_start_offset",
@@ -46,7 +46,7 @@ class FetchedPartition:
     def __init__(self, asked: FetchPartition) -> None:
         self.high_watermark = NO_OFFSET
         self.log_start_offset = NO_OFFSET
-        self.is_held_back = False
+        self.is_cut_short = False
         """Whether the last response left out records, because it was full or because of a throttle."""
         self.update(asked)
 
@@ -129,7 +129,7 @@ class FetchTarget:
         if self.delayed is not None:
             self._purgatory.changed(self.delayed)
 
-    def answer_held(self) -> None:
+    def answer_parked(self) -> None:
         """Answer the waiting fetch, if there is one, with the present records, because its client sent a new request.
 
         The fetch reads the dirty partitions once more. Otherwise a change after its last read would count as answered,
@@ -145,7 +145,7 @@ class FetchTarget:
     def abandon(self) -> None:
         """End the waiting fetch, because nobody will receive its response."""
         self.is_abandoned = True
-        self.answer_held()
+        self.answer_parked()
 
     def close(self) -> None:
         """Stop watching."""
@@ -221,7 +221,7 @@ class FetchSessionCache:
         if session is not None:
             self.partitions -= session.counted
             session.owner.discard(session_id)
-            session.answer_held()
+            session.answer_parked()
             session.close()
 
     def connection_ended(self, owner: set[int]) -> None:

@@ -1,6 +1,6 @@
 """Follows the partitions that one other broker leads: one connection, one incremental fetch session, one task.
 
-A leader with nothing to send holds a fetch for ``replica.fetch.wait.max.ms``. Meanwhile the controller may add a
+A leader with nothing to send parks a fetch for ``replica.fetch.wait.max.ms``. Meanwhile the controller may add a
 partition, or give a partition a new leader epoch. Then another task makes the leader answer at once.
 """
 
@@ -84,10 +84,10 @@ class ReplicaFetcher:
         self._wake = trio.Event()
         self._added = trio.Event()
         """Set when a partition was added."""
-        self._is_held = False
-        """Whether the leader may hold a fetch now. A partition that was added after the fetch was sent is not in it."""
+        self._is_parked = False
+        """Whether the leader may park a fetch now. A partition that was added after the fetch was sent is not in it."""
         self._lacks_added = False
-        """Whether a partition was added after the held fetch was sent."""
+        """Whether a partition was added after the parked fetch was sent."""
         self._release: _Release | None = None
 
     @property
@@ -141,9 +141,9 @@ class ReplicaFetcher:
 
     async def _serve(self, channel: Channel) -> None:
         failure: Exception | None = None
-        self._is_held, self._release = False, None
+        self._is_parked, self._release = False, None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._release_held, channel)
+            nursery.start_soon(self._release_parked, channel)
             try:
                 await self._fetch_on(channel)
             except (OSError, KafkaError) as error:
@@ -152,12 +152,12 @@ class ReplicaFetcher:
         if failure is not None:
             raise failure
 
-    async def _release_held(self, channel: Channel) -> None:
-        """Make the leader answer a held fetch whenever a partition is added."""
+    async def _release_parked(self, channel: Channel) -> None:
+        """Make the leader answer a parked fetch whenever a partition is added."""
         while True:
             await self._added.wait()
             self._added = trio.Event()
-            if not (self._is_held and self._lacks_added) or self._release is not None:
+            if not (self._is_parked and self._lacks_added) or self._release is not None:
                 continue
             release = self._release = _Release()
             try:
@@ -165,7 +165,7 @@ class ReplicaFetcher:
                     self._plan.release(self._config), version=FETCH_VERSION, timeout_s=self._config.socket_timeout_s
                 )
             except (OSError, KafkaError):
-                channel.close("a fetch failed")  # the held fetch has to fail as well
+                channel.close("a fetch failed")  # the parked fetch has to fail as well
             release.answered.set()
 
     async def _fetch_on(self, channel: Channel) -> None:
@@ -190,9 +190,9 @@ class ReplicaFetcher:
                 wait_ms = max(0, math.ceil((resumes_at - now) * 1000))
             request, asked = self._plan.request(self._followed, config, self._broker_epoch(), wait_ms)
             timeout_s = config.socket_timeout_s + wait_ms / 1000
-            self._is_held, self._lacks_added = self._plan.has_session and wait_ms > 0, False
+            self._is_parked, self._lacks_added = self._plan.has_session and wait_ms > 0, False
             response = await channel.request(request, version=FETCH_VERSION, timeout_s=timeout_s)
-            self._is_held = False
+            self._is_parked = False
             await self._answered(channel, response, asked)
             if self._release is not None:
                 await self._release.answered.wait()

@@ -6,12 +6,12 @@ order; some build other batches of the same records. So this module remembers th
 they first arrived. Only a batch that begins with the next such record is accepted. All other batches are refused with a
 retriable error, until every record has arrived or a time limit is over.
 
-If a batch is repeated before its turn, it is not refused but held for a moment. Java's producer and kafka-python put a
-refused batch before all other batches of its partition, and send no other batch of the partition before the refused
+If a batch is repeated before its turn, it is not refused but parked for a moment. Java's producer and kafka-python put
+a refused batch before all other batches of its partition, and send no other batch of the partition before the refused
 batch is repeated. So if several batches were in flight, the last batch arrives first. If this batch were refused again,
-the producer would send only this batch for seconds. A hold ends after
+the producer would send only this batch for seconds. A batch is parked for at most
 ``ordered.delivery.stock.producers.max.park.ms``, because the limit of requests in flight may keep the producer from
-sending the batches before the held batch.
+sending the batches before the parked batch.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class BatchTurn(enum.Enum):
     NEVER = "later records than its own were accepted already, or its records are refused permanently"
 
 
-class Held(Protocol):
-    """A batch that is held."""
+class Parked(Protocol):
+    """A batch that is parked."""
 
     def take_turn(self) -> None:
         """Append the batch, because it is its turn."""
@@ -59,11 +59,11 @@ class Held(Protocol):
 class RetryOrder:
     """The records awaited on one connection for one partition."""
 
-    __slots__ = ("_awaited", "_held", "_lost", "_marks", "_moved_at")
+    __slots__ = ("_awaited", "_lost", "_marks", "_moved_at", "_parked")
 
     def __init__(self, now: float) -> None:
-        self._held: dict[Mark, Held] = {}
-        """The held batches, by the first record of each."""
+        self._parked: dict[Mark, Parked] = {}
+        """The parked batches, by the first record of each."""
         self._awaited: deque[Mark] = deque()
         self._marks: set[Mark] = set()
         """The records in ``_awaited``."""
@@ -132,17 +132,17 @@ class RetryOrder:
                 self._marks.discard(mark)
         return BatchTurn.NOW
 
-    def hold(self, records: Sequence[Record], held: Held) -> None:
-        """Hold a batch that arrived before its turn."""
-        self._held[_mark(records[0])] = held
+    def park(self, records: Sequence[Record], parked: Parked) -> None:
+        """Park a batch that arrived before its turn."""
+        self._parked[_mark(records[0])] = parked
 
-    def pop_next(self) -> Held | None:
-        """Return the held batch whose turn it is, if there is one, and stop holding it."""
-        return self._held.pop(self._awaited[0], None) if self._awaited and self._held else None
+    def pop_next(self) -> Parked | None:
+        """Return the parked batch whose turn it is, if there is one, which is not parked any more."""
+        return self._parked.pop(self._awaited[0], None) if self._awaited and self._parked else None
 
-    def let_go(self, held: Held) -> None:
-        """Stop holding a batch, if it is held."""
-        self._held = {mark: other for mark, other in self._held.items() if other is not held}
+    def let_go(self, parked: Parked) -> None:
+        """Forget a parked batch: its wait is over."""
+        self._parked = {mark: other for mark, other in self._parked.items() if other is not parked}
 
     def _give_up_until(self, first: Mark) -> None:
         """Stop awaiting the records before ``first``, and refuse them from now on: ``first`` is written now."""

@@ -35,7 +35,7 @@ class ParkedBatch(AwaitedInTerm):
         self._appended: Part | None = None
         self._memory = memory
         self._parked_bytes = parked_bytes
-        memory.hold(parked_bytes)
+        memory.take(parked_bytes)
 
     def take_turn(self) -> None:
         """Append the batch, unless it was answered already, for instance after a change of the leader."""
@@ -54,7 +54,7 @@ class ParkedBatch(AwaitedInTerm):
 
     def _free(self) -> None:
         self._append = None
-        self._memory.hold(-self._parked_bytes)
+        self._memory.take(-self._parked_bytes)
         self._parked_bytes = 0
 
     def settle_in_term(self) -> bool:

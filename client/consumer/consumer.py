@@ -124,7 +124,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
         self._ordered = OrderedDelivery(
             self._env, config, self._subscription, metadata, self._connections, self._coordinator, self._on_positions
         )
-        self._fetcher.on_held_back = self._ordered.on_held_back
+        self._fetcher.on_blocked = self._ordered.on_blocked
         self._ordered.start(tasks)
         metadata.on_update(self._on_metadata)
         self._connections.on_lost = self._on_lost
@@ -386,13 +386,13 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
                 return
 
     async def _announce_followed(self) -> None:
-        held, announced = frozenset(self._subscription.partitions), self._announced
-        if held == announced:
+        owned, announced = frozenset(self._subscription.partitions), self._announced
+        if owned == announced:
             return
-        self._announced = held
-        if gone := announced - held:
+        self._announced = owned
+        if gone := announced - owned:
             await self._listener.lost(sorted(gone))
-        if new := held - announced:
+        if new := owned - announced:
             await self._listener.assigned(sorted(new))
 
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord[Key, Value]:
@@ -479,7 +479,7 @@ class Consumer(Client[ConsumerConfig], Generic[Key, Value]):
                 yield records
 
     def explain_blocked(self) -> tuple[BlockedPartition, ...]:
-        """Returns each assigned partition that is held back so that its keys keep their order, with its waits."""
+        """Returns each assigned partition that is blocked so that its keys keep their order, with its waits."""
         self._ensure_open()
         return self._ordered.explain_blocked()
 

@@ -36,7 +36,7 @@ class SessionRequest:
     number: int
     """The number of the client's session. A response may arrive after the next session began."""
     is_urgent: bool = False
-    """Whether the broker should answer at once. While the broker holds the request, no partition can be added."""
+    """Whether the broker should answer at once. While the broker parks the request, no partition can be added."""
 
 
 class ConsumerFetchSession:
@@ -97,7 +97,7 @@ class ConsumerFetchSession:
     def refused(self, tp: TopicPartition) -> None:
         """Note an error for a partition, so that the next request names or forgets the partition.
 
-        The partition stays in the broker's session. If the next request does not name it, the broker may hold the
+        The partition stays in the broker's session. If the next request does not name it, the broker may park the
         request until the partition changes. If an unwanted partition is not forgotten, each response repeats the
         partition's error.
         """

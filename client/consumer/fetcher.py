@@ -1,6 +1,6 @@
 """Keeps the buffers of the assigned partitions full: one task and one fetch session per broker.
 
-A broker with nothing to send holds a fetch for ``fetch_max_wait_ms``. If a partition becomes fetchable meanwhile, a
+A broker with nothing to send parks a fetch for ``fetch_max_wait_ms``. If a partition becomes fetchable meanwhile, a
 second request of the session follows at once. When this project's broker reads the second request, it answers the
 first. Apache Kafka's broker reads the second request only when it has answered the first.
 """
@@ -77,7 +77,7 @@ class _Plan(NamedTuple):
     positions: dict[TopicPartition, FetchPosition]
     full: bool
     """Whether some left-out partition has a full buffer, which the user may read at any moment."""
-    held_back: bool
+    blocked: bool
     """Whether some left-out partition has a full buffer and must wait for another partition."""
     retry_at: float
     """The earliest end of a partition's backoff."""
@@ -126,7 +126,7 @@ class Fetcher:
         self._tasks = tasks
         self._on_data = on_data
         self._brokers: dict[int, _Broker] = {}
-        self.on_held_back: Callable[[AssignedPartition], None] = lambda _: None
+        self.on_blocked: Callable[[AssignedPartition], None] = lambda _: None
         """Called with a partition when a fetched batch of it has to wait."""
         metadata.on_update(self._on_metadata)
 
@@ -227,7 +227,7 @@ class Fetcher:
             if now >= first.deadline:
                 return
             may_ask = len(asked) == 1 and session.takes_more
-            if may_ask and (broker.has_more or plan.held_back or now >= plan.retry_at):
+            if may_ask and (broker.has_more or plan.blocked or now >= plan.retry_at):
                 broker.has_more = False
                 plan = self._plan(node_id)
                 self._ask_more(node_id, broker, session, plan, asked)
@@ -249,7 +249,7 @@ class Fetcher:
         states = self._subscription.partitions
         room = config.fetch_max_bytes - sum(state.buffered_bytes for state in states.values())
         plan: dict[TopicPartition, FetchPosition] = {}
-        full = held_back = False
+        full = blocked = False
         retry_at = _NEVER
         for tp, state in states.items():
             if state.state is not FetchState.FETCHING or state.paused or state.error is not None:
@@ -260,8 +260,8 @@ class Fetcher:
                 retry_at = min(retry_at, state.retry_at)
                 continue
             if state.buffer and (state.buffered_bytes >= config.max_partition_fetch_bytes or room <= 0):
-                full = full or not state.is_held_back
-                held_back = held_back or state.is_held_back
+                full = full or not state.is_blocked
+                blocked = blocked or state.is_blocked
                 continue
             # The request names at least the position's epoch. A broker that does not know this epoch is not the leader
             # now, and its log may end before the position.
@@ -271,7 +271,7 @@ class Fetcher:
                 state.last_fetched_epoch,
                 config.max_partition_fetch_bytes,
             )
-        return _Plan(plan, full, held_back, retry_at)
+        return _Plan(plan, full, blocked, retry_at)
 
     def _source(self, state: AssignedPartition, now: float) -> int:
         """The broker to fetch from: the leader, or the replica that the leader named for this client's rack."""
@@ -285,10 +285,10 @@ class Fetcher:
         """Send one request."""
         tps = plan.positions
         part = session.next_request(tps)
-        # With a full buffer the broker must not hold the request: the user may read the buffer at any moment.
+        # With a full buffer the broker must not park the request: the user may read the buffer at any moment.
         wait_ms = 0 if plan.full or part.is_urgent else self._config.fetch_max_wait_ms
         request = self._request(part, wait_ms, names_epochs=_reports_divergence(connection))
-        pending = connection.post(request, held_s=wait_ms / 1000)
+        pending = connection.post(request, parked_s=wait_ms / 1000)
         pending.on_settled = broker.wake.set
         versions = {tp: self._subscription.partitions[tp].version for tp in tps}
         timeout_s = (self._config.request_timeout_ms + wait_ms) / 1000
@@ -399,8 +399,8 @@ class Fetcher:
             may_hold_moved = in_plain or (is_resized and batch.attributes & CODEC_MASK != 0)
             state.add(FetchedBatch(batch, state.fetch_offset, visible=visible, may_hold_moved=may_hold_moved))
             added = True
-        if state.has_held_back:
-            self.on_held_back(state)
+        if state.has_blocked:
+            self.on_blocked(state)
         return added
 
     def _take_error(self, node_id: int, state: AssignedPartition, asked: FetchPosition, error: ErrorCode) -> bool:

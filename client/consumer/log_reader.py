@@ -1,6 +1,6 @@
 """Reads ranges of offsets and metadata of partitions, for engines that keep positions themselves, such as Spark.
 
-There is no subscription. Nothing is held back here: the caller keeps the order of keys.
+There is no subscription. Nothing is blocked here: the caller keeps the order of keys.
 """
 
 from __future__ import annotations

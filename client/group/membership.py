@@ -186,10 +186,10 @@ class GroupMembership:
     async def _give_up_lost(self) -> None:
         """Give up the partitions that the member has lost. Nothing may be committed for them."""
         self._lost = False
-        held = list(self._subscription.partitions)
+        owned = list(self._subscription.partitions)
         self._subscription.set_assignment(())
-        if held:
-            await self.listener.lost(held)
+        if owned:
+            await self.listener.lost(owned)
 
     async def _prepare_join(self) -> None:
         """Commit the processed records. Then give up the partitions that must not be kept over the rebalance.
@@ -197,17 +197,17 @@ class GroupMembership:
         If all partitions are kept, only the offsets where the group began are committed now: a member that gets a new
         partition in the rebalance looks for commits of the group. Other offsets are committed after the rebalance.
         """
-        held = self._subscription.partitions
-        if self.member.generation_id < 0 and not held:
+        owned = self._subscription.partitions
+        if self.member.generation_id < 0 and not owned:
             return
         if self._cooperative:
-            give_up = [tp for tp in held if tp.topic not in self._subscription.topics]
+            give_up = [tp for tp in owned if tp.topic not in self._subscription.topics]
         else:
-            give_up = list(held)
+            give_up = list(owned)
         if give_up:
             await self._commit_before_rebalance()
             await self.listener.revoked(give_up)
-            self._subscription.set_assignment([tp for tp in held if tp not in set(give_up)])
+            self._subscription.set_assignment([tp for tp in owned if tp not in set(give_up)])
         else:
             with contextlib.suppress(KafkaError):
                 await self._commit_starts()
@@ -218,10 +218,10 @@ class GroupMembership:
         if joined.generation_id != self.member.generation_id:
             self._joined = None  # the group has rebalanced again: another join brings another assignment
             return
-        held = set(self._subscription.partitions)
+        owned = set(self._subscription.partitions)
         assigned = set(joined.partitions)
-        gone = sorted(held - assigned)
-        new = sorted(assigned - held)
+        gone = sorted(owned - assigned)
+        new = sorted(assigned - owned)
         if gone:
             await self._commit_before_rebalance()
             await self.listener.revoked(gone)
@@ -242,8 +242,8 @@ class GroupMembership:
     def _remember_commits(self, joined: _Joined) -> None:
         """Keep own commits only of partitions that this member had in the previous generation too."""
         is_next = joined.generation_id == self._taken_generation + 1
-        held = joined.partitions if is_next else ()
-        self._own_commits = {tp: self._own_commits[tp] for tp in held if tp in self._own_commits}
+        owned = joined.partitions if is_next else ()
+        self._own_commits = {tp: self._own_commits[tp] for tp in owned if tp in self._own_commits}
 
     async def _commit_before_rebalance(self) -> None:
         """Commit consumed offsets; without ``enable_auto_commit`` only the offsets where the group began."""
@@ -516,9 +516,9 @@ class GroupMembership:
             await self._give_up_lost()
         if commit:
             await self._commit_before_rebalance()
-        held = list(self._subscription.partitions)
-        if self._subscription.is_group_managed and held:
-            await self.listener.revoked(held)
+        owned = list(self._subscription.partitions)
+        if self._subscription.is_group_managed and owned:
+            await self.listener.revoked(owned)
         await self.leave()
 
     async def leave(self) -> None:
@@ -531,7 +531,7 @@ class GroupMembership:
         purpose = GROUP
         if self._join_scope is not None:
             self._join_scope.cancel()
-            # On the connection GROUP the coordinator may hold back the JoinGroup and all later requests.
+            # On the connection GROUP the coordinator may park the JoinGroup and all later requests.
             purpose = GENERAL
         self.member.forget()
         if member_id and self._config.group_instance_id is None:
@@ -623,9 +623,9 @@ class GroupMembership:
     async def _commit(
         self, offsets: Offsets, *, is_processed: bool = False, call: int | None = None
     ) -> set[TopicPartition]:
-        under_way, held, taken = object(), self._subscription.partitions, False
-        for tp in offsets.keys() & held.keys():
-            held[tp].uncommitted_start = None  # even if this commit fails, no commit of an older offset may follow
+        under_way, owned, taken = object(), self._subscription.partitions, False
+        for tp in offsets.keys() & owned.keys():
+            owned[tp].uncommitted_start = None  # even if this commit fails, no commit of an older offset may follow
         self._own_commits |= dict.fromkeys(offsets, under_way)
         try:
             reported = await self._commit_as_member(offsets, is_processed=is_processed, call=call)
@@ -639,7 +639,7 @@ class GroupMembership:
             for tp, offset in offsets.items():
                 # Another running commit may have been carried out before this commit or after it.
                 was_alone = self._own_commits.pop(tp, None) is under_way
-                if taken and was_alone and tp in held:
+                if taken and was_alone and tp in owned:
                     self._own_commits[tp] = offset
 
     async def _commit_as_member(self, offsets: Offsets, *, is_processed: bool, call: int | None) -> set[TopicPartition]:

@@ -1,6 +1,6 @@
 """The connections of one client: opened on demand, reopened after a growing pause, closed when idle.
 
-A broker answers in order. So requests that a broker may hold back have connections of their own: ``FETCH`` for fetches,
+A broker answers in order. So requests that a broker may park have connections of their own: ``FETCH`` for fetches,
 ``GROUP`` for the coordinator, ``POSITIONS`` for the long poll to the coordinator, ``CHANGES`` for an administrator's
 changes, to which the response follows once they are carried out. All other requests share ``GENERAL``.
 """
@@ -211,9 +211,9 @@ class Connections:
             what = f"{node} does not support version {min_version} or above of {ApiKey(body.API_KEY).name}"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, what)
         timeout = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        held_s = 0.0 if purpose == GENERAL else _PARKED_WITHOUT_END
+        parked_s = 0.0 if purpose == GENERAL else _PARKED_WITHOUT_END
         try:
-            return await connection.post(body, max_version=max_version, held_s=held_s).wait(timeout / 1000)
+            return await connection.post(body, max_version=max_version, parked_s=parked_s).wait(timeout / 1000)
         except KafkaTimeoutError:
             self._failed(self._slots[node.id, purpose])
             raise

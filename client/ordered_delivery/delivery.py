@@ -44,11 +44,11 @@ _PASSED = 2**63 - 1
 
 
 def awaited_offsets(
-    blocked: Iterable[BlockedPartition], held_back: Container[TopicPartition]
+    blocked: Iterable[BlockedPartition], with_records: Container[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """By partition, the highest known offset that the group must reach before records held back are delivered."""
+    """By partition, the highest known offset that the group must reach before blocked records are delivered."""
     awaited: dict[TopicPartition, int] = {}
-    for wait in (wait for one in blocked if one.partition in held_back for wait in one.waits_for):
+    for wait in (wait for one in blocked if one.partition in with_records for wait in one.waits_for):
         if wait.position < wait.until:
             awaited[wait.on] = max(wait.until, awaited.get(wait.on, NO_OFFSET))
     return awaited
@@ -91,7 +91,7 @@ class OrderedDelivery:
         self._partitions: Mapping[TopicPartition, AssignedPartition] = {}
         self._version = -1
         """The version of the gates from which the partitions' limits were computed."""
-        self._held_back: dict[TopicPartition, int] = {}
+        self._blocked_at: dict[TopicPartition, int] = {}
         """Partitions whose next batch may be above the limit, and the version of their position."""
         self._revoked: dict[TopicPartition, None] = {}
         """Partitions whose keys the user has not flushed yet."""
@@ -116,10 +116,10 @@ class OrderedDelivery:
 
     # ------------------------------------------------------------ events from elsewhere
 
-    def on_held_back(self, state: AssignedPartition) -> None:
+    def on_blocked(self, state: AssignedPartition) -> None:
         """Note that a fetched batch is above the limit of its partition."""
-        if state.tp not in self._held_back:
-            self._held_back[state.tp] = state.version
+        if state.tp not in self._blocked_at:
+            self._blocked_at[state.tp] = state.version
             self._version = -1  # the records wait from now on
             self._queries.ask()
 
@@ -164,9 +164,9 @@ class OrderedDelivery:
         self._gates.on_position(tp, position.position)
 
     def _fronts(self) -> dict[TopicPartition, int]:
-        """The leader epochs of the batches that are held back."""
-        states = {tp: state for tp in self._held_back if (state := self._partitions.get(tp)) is not None}
-        return {tp: state.buffer[0].leader_epoch for tp, state in states.items() if state.is_held_back}
+        """The leader epochs of the blocked batches."""
+        states = {tp: state for tp in self._blocked_at if (state := self._partitions.get(tp)) is not None}
+        return {tp: state.buffer[0].leader_epoch for tp, state in states.items() if state.is_blocked}
 
     def _questions(self, recheck: bool) -> Questions:
         return self._gates.questions(self._fronts(), recheck=recheck)
@@ -211,17 +211,17 @@ class OrderedDelivery:
                 return
 
     def _to_load(self) -> list[TopicPartition]:
-        """Check the batches held back. Returns the partitions that wait for the user's load callback."""
+        """Check the blocked batches. Returns the partitions that wait for the user's load callback."""
         due = []
-        for tp, version in list(self._held_back.items()):
+        for tp, version in list(self._blocked_at.items()):
             state = self._partitions.get(tp)
-            if state is None or not state.has_held_back:
-                del self._held_back[tp]
+            if state is None or not state.has_blocked:
+                del self._blocked_at[tp]
                 continue
             if version != state.version:
                 self._gates.restart(tp)
-                self._held_back[tp] = state.version
-            if state.is_held_back and self._gates.look(tp, state.buffer[0].leader_epoch) is GateState.DUE:
+                self._blocked_at[tp] = state.version
+            if state.is_blocked and self._gates.look(tp, state.buffer[0].leader_epoch) is GateState.DUE:
                 due.append(tp)
         return due
 
@@ -234,7 +234,7 @@ class OrderedDelivery:
         return flushed
 
     def _note_released(self) -> None:
-        """Release the partitions whose load callback has returned and that nothing else holds back."""
+        """Release the partitions whose load callback has returned and that nothing else blocks."""
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         for tp in list(self.hand_overs.passed):
             state = self._partitions[tp]
@@ -263,8 +263,8 @@ class OrderedDelivery:
         self._gates.settle()
         for tp, state in partitions.items():
             state.max_leader_epoch = self._gates.limit(tp)
-            if state.has_held_back:
-                self._held_back.setdefault(tp, state.version)
+            if state.has_blocked:
+                self._blocked_at.setdefault(tp, state.version)
         self._revoked = {tp: None for tp in (*self._revoked, *self._gates.take_revoked()) if tp in partitions}
         waits = [one for one in self._blocked() if one.waits_for]
         self.hand_overs.evaluated(waits, partitions, self._clock.monotonic())
@@ -434,7 +434,7 @@ class OrderedDelivery:
     # ------------------------------------------------------------ for people
 
     def explain_blocked(self) -> tuple[BlockedPartition, ...]:
-        """Returns each partition that is held back, with its waits."""
+        """Returns each blocked partition, with its waits."""
         self._bring_up_to_date()
         return tuple(self._blocked())
 

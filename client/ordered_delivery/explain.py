@@ -52,7 +52,7 @@ class WaitsFor:
 
 @dataclass(frozen=True, slots=True)
 class BlockedPartition:
-    """A partition held back so that its keys keep their order."""
+    """A partition blocked so that its keys keep their order."""
 
     partition: TopicPartition
     max_leader_epoch: int

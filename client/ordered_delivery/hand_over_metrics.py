@@ -1,10 +1,10 @@
 """Measures how long moving keys wait in one consumer, for metrics and log lines. No IO, no clock.
 
-A partition is **blocked** from the round in which the gate holds it back. A partition is **released** once nothing
-holds it back and the load callback has returned. A **hand-over** begins when the last awaited partition is processed.
+A partition is **blocked** from the round in which the gate blocks it. A partition is **released** once nothing
+blocks it and the load callback has returned. A **hand-over** begins when the last awaited partition is processed.
 For a partition that this consumer reads, this is the return of its flush callback. For any other partition, this is the
 arrival of the coordinator's response. If the waiting partition is blocked later, the hand-over begins then. A hand-over
-ends when the user gets the first record that was held back. If nothing was held back in a partition, its release is no
+ends when the user gets the first record that was blocked. If nothing was blocked in a partition, its release is no
 hand-over. If the partition was not fetched before its release, the first record's timestamp shows whether the record
 already existed at the release.
 
@@ -33,7 +33,7 @@ _SHOWN_WAITS = 5
 
 
 class _Block:
-    """A blocked partition, with the time when the gate first held it back."""
+    """A blocked partition, with the time when the gate first blocked it."""
 
     __slots__ = ("is_logged", "last", "since", "waited_for")
 
@@ -49,7 +49,7 @@ class Released(NamedTuple):
 
     begun: float
     max_leader_epoch: int
-    """The limit of delivery during the block: only batches of newer leader epochs were held back."""
+    """The limit of delivery during the block: only batches of newer leader epochs were blocked."""
     released_ms: int
 
 
@@ -62,7 +62,7 @@ class HandOvers:
         self._unacknowledged: list[tuple[int, float]] = []
         """The number of each report, and the time when the flush callback before it returned; ascending."""
         self.passed: dict[TopicPartition, None] = {}
-        """Blocked partitions that the gate does not hold back any more. They are released after the load callback."""
+        """Blocked partitions that the gate does not block any more. They are released after the load callback."""
         self.undelivered: dict[TopicPartition, Released] = {}
         self._blocked_total = 0
         self._blocked = Durations()
@@ -73,8 +73,8 @@ class HandOvers:
 
     # ------------------------------------------------------------ the partitions that wait
 
-    def evaluated(self, blocked: Iterable[BlockedPartition], held: Container[TopicPartition], now: float) -> None:
-        """Note the gate's decision: of the partitions ``held``, the gate holds back exactly ``blocked``."""
+    def evaluated(self, blocked: Iterable[BlockedPartition], owned: Container[TopicPartition], now: float) -> None:
+        """Note the gate's decision: of the partitions ``owned``, the gate blocks exactly ``blocked``."""
         found = {one.partition: one for one in blocked}
         for tp, one in found.items():
             self.passed.pop(tp, None)
@@ -88,11 +88,11 @@ class HandOvers:
             if not block.is_logged and (_is_known(one) or now - block.since >= _LOG_AFTER_S):
                 self._log_blocked(block)
         for tp in [tp for tp in self._blocks if tp not in found]:
-            if tp in held:
+            if tp in owned:
                 self.passed[tp] = None
             else:
                 self._forget(tp)
-        for tp in [tp for tp in self.undelivered if tp not in held]:
+        for tp in [tp for tp in self.undelivered if tp not in owned]:
             del self.undelivered[tp]
 
     def released(self, tp: TopicPartition, now: float, now_ms: int, *, is_read: bool) -> None:
@@ -109,7 +109,7 @@ class HandOvers:
     def delivered(self, tp: TopicPartition, leader_epoch: int, timestamp_ms: int, now: float) -> None:
         """Note the leader epoch and first timestamp of the first delivered batch of a partition in ``undelivered``.
 
-        Records that could be delivered before the release, or were written after the release, were not held back.
+        Records that could be delivered before the release, or were written after the release, were not blocked.
         """
         released = self.undelivered.pop(tp)
         if leader_epoch > released.max_leader_epoch and timestamp_ms <= released.released_ms:

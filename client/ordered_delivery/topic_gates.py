@@ -43,7 +43,7 @@ class Questions:
 
 
 class _Topic:
-    """One topic with at least one held partition."""
+    """One topic with at least one owned partition."""
 
     __slots__ = ("asked_of", "gate", "info")
 
@@ -70,12 +70,12 @@ class TopicGates:
     # ------------------------------------------------------------ events
 
     def assign(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> None:
-        """Hold exactly ``partitions``. Partitions that were already held keep their known loads."""
-        held: dict[str, list[int]] = {}
+        """Own exactly ``partitions``. Partitions that were already owned keep their known loads."""
+        owned: dict[str, list[int]] = {}
         for tp in partitions:
-            held.setdefault(tp.topic, []).append(tp.partition)
-        self._topics = {name: self._topics.get(name) or _Topic() for name in held}
-        for name, numbers in held.items():
+            owned.setdefault(tp.topic, []).append(tp.partition)
+        self._topics = {name: self._topics.get(name) or _Topic() for name in owned}
+        for name, numbers in owned.items():
             topic = self._topics[name]
             topic.gate.assign(numbers)
             if topic.info is not None:
@@ -100,7 +100,7 @@ class TopicGates:
             self._take_epochs(topic, info)
 
     def _forget_removed(self, name: str, topic: _Topic, before: TopicInfo, info: TopicInfo) -> None:
-        for p in topic.gate.held:
+        for p in topic.gate.owned:
             old, new = before.partitions.get(p), info.partitions.get(p)
             if old is not None and (new is None or 0 <= old.incarnation < new.incarnation):
                 topic.gate.renew(p)
@@ -118,7 +118,7 @@ class TopicGates:
         if info.layout_version != NEVER_RESIZED:
             return
         lineages = topic.gate.facts.lineages
-        for p in topic.gate.held:
+        for p in topic.gate.owned:
             part = info.partitions.get(p)
             if part is not None and (p not in lineages or lineages[p].as_of < part.leader_epoch):
                 topic.gate.facts.on_lineage(p, Lineage(part.leader_epoch))
@@ -196,9 +196,9 @@ class TopicGates:
             topic.gate.facts.on_new_generation()
 
     def settle(self) -> None:
-        """See ``Gate.settle``, for every held partition."""
+        """See ``Gate.settle``, for every owned partition."""
         for topic in self._topics.values():
-            for partition in topic.gate.held:
+            for partition in topic.gate.owned:
                 topic.gate.settle(partition)
 
     def load_called(self, tp: TopicPartition) -> Loaded:
@@ -208,7 +208,7 @@ class TopicGates:
     def load_returned(self, tp: TopicPartition, called: Loaded) -> None:
         """See ``Gate.load_returned``. Does nothing for a partition that was given up meanwhile."""
         topic = self._topics.get(tp.topic)
-        if topic is not None and tp.partition in topic.gate.held:
+        if topic is not None and tp.partition in topic.gate.owned:
             self.version += 1
             topic.gate.load_returned(tp.partition, called)
 
@@ -257,8 +257,8 @@ class TopicGates:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a lineage entry of a held partition is not satisfied."""
-        return any(self._waits(topic, p) for topic in self._ordered() for p in topic.gate.held)
+        """Whether a lineage entry of an owned partition is not satisfied."""
+        return any(self._waits(topic, p) for topic in self._ordered() for p in topic.gate.owned)
 
     @staticmethod
     def _waits(topic: _Topic, p: int) -> bool:
@@ -278,13 +278,13 @@ class TopicGates:
     ) -> list[BlockedPartition]:
         """The partitions that wait for others, and those whose next batch is newer than the known lineage, in order.
 
-        ``fronts`` has the leader epochs of the batches that are held back.
+        ``fronts`` has the leader epochs of the blocked batches.
         """
         found = []
         for topic in self._ordered():
             assert topic.info is not None
             name, facts = topic.info.name, topic.gate.facts
-            for p in sorted(topic.gate.held & topic.info.partitions.keys()):
+            for p in sorted(topic.gate.owned & topic.info.partitions.keys()):
                 tp = TopicPartition(name, p)
                 known, front = facts.lineages.get(p), fronts.get(tp)
                 waits = tuple(WaitsFor.of(name, wait, owner_of, committed) for wait in topic.gate.waits(p))
@@ -301,7 +301,7 @@ class TopicGates:
         for topic in self._ordered():
             info = topic.info
             assert info is not None
-            for p in topic.gate.held:
+            for p in topic.gate.owned:
                 if p in info.partitions:
                     self._ask(topic, info, p, fronts.get(TopicPartition(info.name, p), -1), asked, recheck)
         return asked

@@ -69,7 +69,7 @@ class PartitionQueue:
             if not batch.in_flight and batch in self.waiting:
                 return batch
             break
-        if placed_anew or topic.held or not self.waiting:
+        if placed_anew or topic.paused or not self.waiting:
             return None
         head = self.waiting[0]
         if head in self.outstanding and head is not self.outstanding[0]:

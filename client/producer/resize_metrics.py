@@ -16,21 +16,21 @@ class ProducerMetrics:
         self._batches_taken_apart = 0
         self._records_moved = 0
         self._records_failed = 0
-        self._held_since: dict[str, float] = {}
-        self._holds = Durations()
+        self._paused_since: dict[str, float] = {}
+        self._pauses = Durations()
 
     @property
-    def any_held(self) -> bool:
-        """Whether a topic was held at the last check."""
-        return bool(self._held_since)
+    def any_paused(self) -> bool:
+        """Whether a topic was paused at the last check."""
+        return bool(self._paused_since)
 
-    def holding(self, topic: str, now: float) -> None:
-        """Note that a topic is held, because a newer layout is known or the layout in force was refused."""
-        self._held_since.setdefault(topic, now)
+    def pausing(self, topic: str, now: float) -> None:
+        """Note that a topic is paused, because a newer layout is known or the layout in force was refused."""
+        self._paused_since.setdefault(topic, now)
 
     def let_go(self, topic: str) -> None:
-        """If the topic was held, note that it continues with its old layout."""
-        self._held_since.pop(topic, None)
+        """If the topic was paused, note that it continues with its old layout."""
+        self._paused_since.pop(topic, None)
 
     def replaced(self, topic: str, replaced: Replaced, now: float) -> None:
         """Note that the topic continues with a newer layout."""
@@ -38,7 +38,7 @@ class ProducerMetrics:
         self._batches_taken_apart += len(replaced.sources)
         self._records_moved += replaced.moved
         self._records_failed += replaced.failed
-        self._holds.add(now - self._held_since.pop(topic, now))
+        self._pauses.add(now - self._paused_since.pop(topic, now))
 
     def values(self) -> Metrics:
         """All metrics."""
@@ -50,7 +50,7 @@ class ProducerMetrics:
                 "records-moved-total": self._records_moved,
                 "records-failed-total": self._records_failed,
                 "records-of-unknown-outcome-total": self.unknown_outcomes,
-                "held-topics": len(self._held_since),
-                **self._holds.named("hold"),
+                "paused-topics": len(self._paused_since),
+                **self._pauses.named("pause"),
             }
         }

@@ -121,11 +121,11 @@ class Sender:
                 _log.warning("%s", batch.error.message if batch.error is not None else batch.tp)
             self.on_progress()
         for topic in accumulator.topics.values():
-            if topic.held:
-                self.metrics.holding(topic.name, now_ms / 1000)
+            if topic.paused:
+                self.metrics.pausing(topic.name, now_ms / 1000)
                 if topic.next is not None:
                     self._place_again(topic)
-            elif self.metrics.any_held:
+            elif self.metrics.any_paused:
                 self.metrics.let_go(topic.name)
         wait_ms = accumulator.oldest_deadline_ms() - now_ms
         if any(topic.replacement is not None for topic in accumulator.topics.values()):

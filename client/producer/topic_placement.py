@@ -1,11 +1,11 @@
 """Places the records of one topic while the topic is resized (KIP-253). No IO, no clock.
 
 One layout, ``TopicPlacement.layout``, has placed every record of a topic that waits or is in flight. When a newer
-layout is known (``next``), or a broker refuses the present layout, the topic is **held**. Batches that were never sent
-stay in their queues. The producer waits for the batches in flight. A batch of unknown outcome is sent again to its
+layout is known (``next``), or a broker refuses the present layout, the topic is **paused**. Batches that were never
+sent stay in their queues. The producer waits for the batches in flight. A batch of unknown outcome is sent again to its
 partition with its layout, because only that partition can recognize a duplicate. Once every sent batch is either
 written or certainly not written, ``replacement`` places all remaining records again. Until then new records are placed
-by the old layout, so a key's records are in one queue, in order. To hold the whole topic is more than a key needs, but
+by the old layout, so a key's records are in one queue, in order. To pause the whole topic is more than a key needs, but
 it is simple.
 """
 
@@ -19,17 +19,17 @@ from anabranch.client.producer.replacement import Replacement
 
 
 class TopicPlacement:
-    """The layout in force for a topic's records, the next layout, and the reason why the topic is held."""
+    """The layout in force for a topic's records, the next layout, and the reason why the topic is paused."""
 
     __slots__ = (
         "_confirm_after",
         "_metadata_seen",
         "_refused",
-        "held",
         "info",
         "layout",
         "name",
         "next",
+        "paused",
         "refusals",
         "replacement",
         "retry_at_ms",
@@ -43,7 +43,7 @@ class TopicPlacement:
         self.layout = info.named_layout
         self.next: TopicInfo | None = None
         """Metadata of a newer layout, or of a topic created again under the name."""
-        self.held = False
+        self.paused = False
         self.replacement: Replacement | None = None
         """The replacement in progress, with the batches taken out of the queues for the next layout."""
         self.refusals = 0
@@ -66,7 +66,7 @@ class TopicPlacement:
             return
         elif self.next is not None or self._is_another_layout(info):
             self.next = info
-            self.held = True
+            self.paused = True
         else:
             self.info = info
 
@@ -81,7 +81,7 @@ class TopicPlacement:
         The refusal is final if a newer layout is known, or if no response to the batch was ever lost. Otherwise the
         broker may lag, and an earlier copy of the batch may still reach it.
         """
-        self.held = True
+        self.paused = True
         self._refused.add(batch)
         if self.next is not None:
             batch.is_unwritten = True
@@ -102,10 +102,10 @@ class TopicPlacement:
         return self._metadata_seen >= self._confirm_after
 
     def forget(self, batch: ProducerBatch) -> None:
-        """Note that the outcome of ``batch`` is decided. The hold ends if it was for refused batches only."""
+        """Note that the outcome of ``batch`` is decided. The pause ends if it was for refused batches only."""
         self._refused.discard(batch)
         if not self._refused and self.next is None:
-            self.held = False
+            self.paused = False
             self.refusals = 0
 
     def is_gone(self, partition: int, incarnation: int) -> bool:
@@ -126,6 +126,6 @@ class TopicPlacement:
         self.layout = self.info.named_layout
         self.replacement = None
         self._refused.clear()
-        self.held = self.next is not None
+        self.paused = self.next is not None
         self.refusals = 0
         self.retry_at_ms = 0.0

@@ -273,12 +273,12 @@ class AssignedPartition:
             self.position, self.position_epoch = self.buffer[0].batch.base_offset, NO_EPOCH
 
     @property
-    def is_held_back(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether the first buffered batch must wait so that keys keep their order."""
         return bool(self.buffer) and self.buffer[0].leader_epoch > self.max_leader_epoch
 
     @property
-    def has_held_back(self) -> bool:
+    def has_blocked(self) -> bool:
         """Whether some buffered batch must wait. Leader epochs ascend in a log, so the last batch decides."""
         return bool(self.buffer) and self.buffer[-1].leader_epoch > self.max_leader_epoch
 
@@ -385,12 +385,12 @@ class Subscription:
     # ------------------------------------------------------------ partitions
 
     def set_assignment(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hold exactly ``partitions``. Partitions that were already held keep their state."""
+        """Own exactly ``partitions``. Partitions that were already owned keep their state."""
         known, stores = self.partitions, self._stores
         self.partitions = {tp: known.get(tp) or AssignedPartition(tp, stores=stores) for tp in partitions}
 
     def follow(self, cluster: Cluster, *, exclude_internal: bool) -> bool:
-        """Without a group: hold every present partition of the topics. Returns True if the held partitions changed.
+        """Without a group: own every present partition of the topics. Returns True if the owned partitions changed.
 
         A removed partition stays until its fetched records are delivered. Partitions of a topic without known metadata
         stay too.

@@ -43,7 +43,7 @@ class Counters:
     bytes_of_requests: MemoryBudget
 
     def held(self) -> tuple[int, int, int]:
-        return self.decoded.held_bytes, self.fetches.held_bytes, self.bytes_of_requests.held_bytes
+        return self.decoded.taken_bytes, self.fetches.parked_bytes, self.bytes_of_requests.taken_bytes
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ async def test_after_a_shutdown_nothing_counts(tmp_path: Path, counters: Counter
             streams.append(await broker.raw())
             await streams[-1].send_all(framed(version, body) + struct.pack(">i", 1_000) + b"\0")
         with trio.fail_after(DEADLINE_S):
-            while not (counters.decoded.held_bytes and len(counters.fetches)):
+            while not (counters.decoded.taken_bytes and len(counters.fetches)):
                 await trio.testing.wait_all_tasks_blocked()
     assert counters.held() == (0, 0, 0)
 
@@ -185,13 +185,13 @@ async def test_many_large_fetches_of_many_connections_take_bounded_memory(tmp_pa
         streams = [await broker.raw() for _ in range(125)]
         for stream in streams:
             await stream.send_all(framed(*fetching(DAYS_MS)) * 8)
-            most = max(most, counters.fetches.held_bytes)
+            most = max(most, counters.fetches.parked_bytes)
         with trio.fail_after(DEADLINE_S):
             answer = await streams[0].receive_some(1 << 16)
-            while counters.decoded.held_bytes:
+            while counters.decoded.taken_bytes:
                 await trio.testing.wait_all_tasks_blocked()
         assert answer, "the fetch that has waited longest is answered"
-        assert most <= counters.fetches.held_bytes == limit
+        assert most <= counters.fetches.parked_bytes == limit
         await broker.request(fetching(0)[1], version=6)
         for stream in streams:
             await stream.aclose()

@@ -212,7 +212,7 @@ async def test_batches_repeated_in_reverse_order_are_written_in_order_at_once(
             await trio.testing.wait_all_tasks_blocked()
             held = [numbered(other) for other in range(number, 4)] if number > 0 else []
             with trio.fail_after(DEADLINE_S):
-                while broker.node.request_memory.held_bytes != sum(map(len, held)):
+                while broker.node.request_memory.taken_bytes != sum(map(len, held)):
                     await trio.lowlevel.checkpoint()
     assert answers == {number: (0, number) for number in range(4)}
     assert values(broker) == [b"0", b"1", b"2", b"3"]
@@ -221,7 +221,7 @@ async def test_batches_repeated_in_reverse_order_are_written_in_order_at_once(
 async def test_a_batch_whose_turn_does_not_come_is_refused_once_more(broker: Broker) -> None:
     await refuse_in_flight(broker, 3)
     assert (await broker.produce(1, UNTAGGED, numbered(2))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert broker.node.request_memory.held_bytes == 0
+    assert broker.node.request_memory.taken_bytes == 0
     for number in range(3):
         assert (await broker.produce(1, UNTAGGED, numbered(number))).error_code == 0
     assert values(broker) == [b"0", b"1", b"2"]

@@ -137,7 +137,7 @@ def test_clients_and_brokers_count_the_same_hand_overs_and_refused_layouts(clust
             return produced, consumed
 
     produced, consumed = anyio.run(work)
-    assert (produced["layout-changes-total"], produced["hold-total"], produced["held-topics"]) == (2, 2, 0)
+    assert (produced["layout-changes-total"], produced["pause-total"], produced["paused-topics"]) == (2, 2, 0)
     assert produced["layout-refusals-total"] >= 2
     assert 0 < produced["records-moved-total"] <= 2 * len(KEYS)
     # partitions 2 and 3 wait after the split, 0 and 1 after the merge
@@ -278,7 +278,7 @@ def test_stock_producers_closed_partitions_and_retention_are_counted(cluster: Pr
 
 def test_records_that_retention_holds_for_a_group_are_shown(cluster: ProcessCluster) -> None:
     """All records are older than ``retention.ms``. A group still needs partition 0's records from before its split."""
-    topic = "held"
+    topic = "paused"
     configs = {"retention.ms": "1", "ordered.delivery.retention.waits": "true"}
 
     async def fill() -> None:

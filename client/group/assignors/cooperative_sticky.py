@@ -72,10 +72,10 @@ def sticky_assign(
     Each move takes a partition from a member to a member with at least two partitions fewer. So the sum of squared
     loads falls with each move, and the loop ends.
     """
-    held: dict[str, set[TopicPartition]] = {member_id: set() for member_id in sorted(members)}
+    given: dict[str, set[TopicPartition]] = {member_id: set() for member_id in sorted(members)}
     for tp, owner in owners.items():
-        held[owner].add(tp)
-    candidates = {topic: [m for m in held if topic in members[m].topics] for topic in sorted(partition_counts)}
+        given[owner].add(tp)
+    candidates = {topic: [m for m in given if topic in members[m].topics] for topic in sorted(partition_counts)}
     free = [
         TopicPartition(topic, p)
         for topic, count in sorted(partition_counts.items())
@@ -86,25 +86,25 @@ def sticky_assign(
     # Partitions with the fewest possible owners come first. Later, these members may have their share already.
     free.sort(key=lambda tp: (len(candidates[tp.topic]), tp))
     for tp in free:
-        held[min(candidates[tp.topic], key=lambda m: len(held[m]))].add(tp)
-    while _move_one(held, candidates, owners):
+        given[min(candidates[tp.topic], key=lambda m: len(given[m]))].add(tp)
+    while _move_one(given, candidates, owners):
         pass
-    return held
+    return given
 
 
 def _move_one(
-    held: dict[str, set[TopicPartition]], candidates: dict[str, list[str]], owners: dict[TopicPartition, str]
+    given: dict[str, set[TopicPartition]], candidates: dict[str, list[str]], owners: dict[TopicPartition, str]
 ) -> bool:
     """Move a partition from the most loaded member that can give one away. Returns False when loads are even.
 
     One call moves only one partition, because the next partition may have to come from another member.
     """
-    for member_id in sorted(held, key=lambda m: -len(held[m])):
+    for member_id in sorted(given, key=lambda m: -len(given[m])):
         # Partitions that this member owned before are the last to leave it.
-        for tp in sorted(held[member_id], key=lambda tp: (owners.get(tp) == member_id, tp)):
-            least = min(candidates[tp.topic], key=lambda m: len(held[m]))
-            if len(held[least]) + 1 < len(held[member_id]):
-                held[member_id].discard(tp)
-                held[least].add(tp)
+        for tp in sorted(given[member_id], key=lambda tp: (owners.get(tp) == member_id, tp)):
+            least = min(candidates[tp.topic], key=lambda m: len(given[m]))
+            if len(given[least]) + 1 < len(given[member_id]):
+                given[member_id].discard(tp)
+                given[least].add(tp)
                 return True
     return False

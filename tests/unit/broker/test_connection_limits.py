@@ -162,7 +162,7 @@ async def test_slices_that_are_answered_after_the_connection_hold_no_memory() ->
     groups = DeleteGroupsRequest(groups_names=[f"group-{number}" for number in range(500)])
     await serve_with(dispatcher, framed(2, groups), RequestLimits(), budget)
     assert dispatcher.answer() > 1
-    assert budget.held_bytes == 0
+    assert budget.taken_bytes == 0
 
 
 class LateAsAWhole(Late):
@@ -190,9 +190,9 @@ async def test_a_decoded_request_counts_until_its_work_ends(may_stop: bool, monk
     groups = DeleteGroupsRequest(groups_names=[f"group-{number}" for number in range(5_000)])
     decoded = await serve_with(dispatcher, framed(2, groups), RequestLimits(), MemoryBudget(-1))
     assert dispatcher.stopped == may_stop
-    assert (decoded.held_bytes == 0) == may_stop, "the connection has ended"
+    assert (decoded.taken_bytes == 0) == may_stop, "the connection has ended"
     dispatcher.answer()
-    assert decoded.held_bytes == 0
+    assert decoded.taken_bytes == 0
 
 
 class Left(Whole):
@@ -228,13 +228,13 @@ async def test_a_large_request_whose_slice_waits_ends_with_its_client() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
             await trio.testing.wait_all_tasks_blocked()
-            assert decoded.held_bytes > 0
+            assert decoded.taken_bytes > 0
             assert connection.overdue(connection.last_active, math.inf) is None
             stream.is_closed = True
             reason = connection.overdue(connection.last_active, math.inf)
             assert reason == "closed by the client"
             connection.close(reason)
-    assert (dispatcher.stopped, decoded.held_bytes) == (1, 0)
+    assert (dispatcher.stopped, decoded.taken_bytes) == (1, 0)
 
 
 class Refusing:
@@ -245,7 +245,7 @@ class Refusing:
 @pytest.mark.parametrize("dispatcher", [Handler(), Refusing()])
 async def test_a_served_request_does_not_count(dispatcher: Any) -> None:
     decoded = await serve_with(dispatcher, join(5_000), RequestLimits(), MemoryBudget(-1))
-    assert decoded.held_bytes == 0
+    assert decoded.taken_bytes == 0
 
 
 async def test_a_request_that_is_cancelled_before_it_is_served_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,14 +254,14 @@ async def test_a_request_that_is_cancelled_before_it_is_served_does_not_count(mo
 
         async def last(self: DecodedRequests, frame: memoryview, has_ended: Any) -> Any:
             request = await read(self, frame, has_ended)
-            seen.append((self, self.held_bytes))
+            seen.append((self, self.taken_bytes))
             scope.cancel()
             return request
 
         monkeypatch.setattr(DecodedRequests, "read", last)
         await serve_with(Handler(), join(5_000), RequestLimits(), MemoryBudget(-1))
-    ((decoded, held_bytes),) = seen
-    assert held_bytes > 0 == decoded.held_bytes
+    ((decoded, taken_bytes),) = seen
+    assert taken_bytes > 0 == decoded.taken_bytes
 
 
 def produce(topics: int, partitions: int, record_bytes: int) -> ProduceRequest:

@@ -71,7 +71,7 @@ def test_a_held_fetch_that_is_answered_early_includes_an_undelivered_change() ->
     answers: list[FetchResponse] = []
     DelayedFetch.park(Purgatory(cluster.clock), 10.0, read, 1).then(answers.append)
     cluster.append(1, b"a")
-    session.answer_held()
+    session.answer_parked()
     assert [len(found.records or b"") > 0 for found in answers[0].responses[0].partitions] == [True]
 
 

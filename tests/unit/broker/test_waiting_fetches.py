@@ -43,13 +43,13 @@ def test_many_fetches_that_wait_take_bounded_memory() -> None:
     client = Client(100 * OF_ONE)
     for _ in range(FETCHES):
         client.send()
-    assert client.waiting.held_bytes == 100 * OF_ONE
+    assert client.waiting.parked_bytes == 100 * OF_ONE
     assert client.answered == list(range(FETCHES - 100)), "those that have waited longest"
     client.cluster.append(1, b"a")
     for operation in list(client.purgatory.waiting()):
         operation.try_complete()
     assert len(client.answered) == FETCHES
-    assert (client.waiting.held_bytes, len(client.waiting)) == (0, 0)
+    assert (client.waiting.parked_bytes, len(client.waiting)) == (0, 0)
 
 
 def test_nothing_is_kept_of_a_fetch_whose_client_is_gone() -> None:
@@ -61,7 +61,7 @@ def test_nothing_is_kept_of_a_fetch_whose_client_is_gone() -> None:
         assert answer.on_abandoned is not None
         answer.on_abandoned()
     assert client.purgatory.size == 10
-    assert client.waiting.held_bytes == 0
+    assert client.waiting.parked_bytes == 0
     assert not client.cluster[1].partition.readers
     gc.collect()
     assert not [found for found in gc.get_objects() if isinstance(found, FetchRead)]
@@ -79,7 +79,7 @@ def test_nothing_is_kept_of_a_fetch_that_failed(monkeypatch: pytest.MonkeyPatch)
     client.purgatory.changed(operation)
     list(client.purgatory._deliver())
     assert operation.completed
-    assert client.waiting.held_bytes == 0
+    assert client.waiting.parked_bytes == 0
 
 
 def test_one_fetch_may_exceed_the_limit() -> None:

@@ -124,7 +124,7 @@ def test_a_held_fetch_waits_and_is_answered_when_the_cap_moves() -> None:
     DelayedFetch.park(purgatory, 10.0, read, 1).then(answers.append)
     serve(cluster, 2)
     cluster[1].partition.notify()
-    session.answer_held()
+    session.answer_parked()
     assert len(answers[0].responses[0].partitions[0].records or b"") > 0 and not read.withheld
 
 

@@ -177,14 +177,14 @@ def test_a_blocked_partition_is_logged_after_a_while_even_if_the_awaited_offset_
 
 def test_a_producer_counts_its_holds_and_the_records_placed_again() -> None:
     metrics = ProducerMetrics()
-    metrics.holding("given up", 1.0)
+    metrics.pausing("given up", 1.0)
     metrics.let_go("given up")
-    metrics.holding("t", 2.0)
-    metrics.holding("t", 3.0)
-    assert metrics.values()[PRODUCER_GROUP]["held-topics"] == 1
+    metrics.pausing("t", 2.0)
+    metrics.pausing("t", 3.0)
+    assert metrics.values()[PRODUCER_GROUP]["paused-topics"] == 1
     metrics.replaced("t", Replaced({}, [], moved=3, failed=1), 2.5)
     metrics.replaced("u", Replaced({}, [], moved=4, failed=0), 2.5)
-    assert not metrics.any_held
+    assert not metrics.any_paused
     found = metrics.values()[PRODUCER_GROUP]
     assert (found["records-moved-total"], found["records-failed-total"], found["layout-changes-total"]) == (7, 1, 2)
-    assert (found["hold-total"], found["hold-time-max-ms"], found["hold-time-p50-ms"]) == (2, 500.0, 0.0)
+    assert (found["pause-total"], found["pause-time-max-ms"], found["pause-time-p50-ms"]) == (2, 500.0, 0.0)

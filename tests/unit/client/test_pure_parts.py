@@ -218,7 +218,7 @@ def test_a_batch_without_records_is_passed_although_its_epoch_must_wait() -> Non
     )
     state.add(FetchedBatch(batch(1, 2), 1))
     assert state.take(10) == []
-    assert (state.position, state.is_held_back) == (1, True)
+    assert (state.position, state.is_blocked) == (1, True)
 
 
 def test_the_position_moves_to_the_log_start_unless_records_are_buffered() -> None:

@@ -91,9 +91,9 @@ def test_no_record_is_lost_duplicated_or_reordered_by_a_resize_under_load(
                     broker.resize("t", (2, 3, 2))
             places = [(await handle).topic_partition for handle in handles]
             metrics = producer.metrics()[PRODUCER_GROUP]
-        assert metrics["layout-changes-total"] == metrics["hold-total"] >= 1
+        assert metrics["layout-changes-total"] == metrics["pause-total"] >= 1
         assert metrics["records-moved-total"] > 0 and metrics["batches-taken-apart-total"] > 0
-        assert metrics["held-topics"] == 0 and 0 < metrics["hold-time-p50-ms"] <= metrics["hold-time-max-ms"]
+        assert metrics["paused-topics"] == 0 and 0 < metrics["pause-time-p50-ms"] <= metrics["pause-time-max-ms"]
         found = by_key(broker)
         assert sum(map(len, found.values())) == 900
         for key, records in found.items():
@@ -234,16 +234,16 @@ def test_a_topic_waits_for_newer_metadata_while_others_continue(run: Run) -> Non
         broker = ordered(2, other=1)
         broker.resize("t", (2, 4, 1), announce=False)
         async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
-            held = await producer.send("t", key=key_in(3, 2, 4), value=b"1")
+            paused = await producer.send("t", key=key_in(3, 2, 4), value=b"1")
             while len([name for name, _, _ in layouts_sent(broker) if name == "t"]) < 3:
                 await producer.send_and_wait("other", value=b"x")
-            assert not held.done()
+            assert not paused.done()
             metrics = producer.metrics()[PRODUCER_GROUP]
-            assert metrics["held-topics"] == 1 and metrics["layout-refusals-total"] >= 2
+            assert metrics["paused-topics"] == 1 and metrics["layout-refusals-total"] >= 2
             broker.announce("t", (2, 4, 1))
-            assert (await held).partition == 3
+            assert (await paused).partition == 3
             metrics = producer.metrics()[PRODUCER_GROUP]
-            assert (metrics["held-topics"], metrics["layout-changes-total"], metrics["records-moved-total"]) == (
+            assert (metrics["paused-topics"], metrics["layout-changes-total"], metrics["records-moved-total"]) == (
                 0,
                 1,
                 1,

@@ -22,7 +22,7 @@ def test_joins_of_many_clients_that_wait_take_bounded_memory() -> None:
     refused = [token for token in tokens if token in driver.replies]
     assert {driver.error(token) for token in refused} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
     assert 40 <= CLIENTS - len(refused) <= 60, "some wait"
-    assert driver.shard.memory.held_bytes <= LIMIT
+    assert driver.shard.memory.taken_bytes <= LIMIT
     assert driver.shard.groups.keys() >= {"old", "g0"} and "g999" not in driver.shard.groups
 
     driver.advance(3_000)  # the initial delay: every join that waits is answered
@@ -33,7 +33,7 @@ def test_joins_of_many_clients_that_wait_take_bounded_memory() -> None:
     assert driver.error(driver.join(group="late", metadata=METADATA)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     driver.advance(60_000)  # no member sends a heartbeat
-    assert driver.shard.memory.held_bytes == 0
+    assert driver.shard.memory.taken_bytes == 0
     late = driver.join(group="late", metadata=METADATA)
     assert late not in driver.replies, "it waits for other members"
 
@@ -42,9 +42,9 @@ def test_member_ids_that_nobody_uses_count_until_they_are_forgotten() -> None:
     driver = Driver(GroupConfig(members_max_bytes=LIMIT))
     for _ in range(CLIENTS):
         driver.join(client="c" * 5_000, v=4)
-    assert LIMIT - 10_000 <= driver.shard.memory.held_bytes <= LIMIT + 10_000
+    assert LIMIT - 10_000 <= driver.shard.memory.taken_bytes <= LIMIT + 10_000
     driver.advance(60_000)
-    assert driver.shard.memory.held_bytes == 0
+    assert driver.shard.memory.taken_bytes == 0
 
 
 def test_there_may_be_no_limit() -> None:
@@ -60,5 +60,5 @@ async def test_all_partitions_of_the_offsets_topic_share_the_limit(running: Runn
     await running.loaded(partition + 1)
     join(running)
     of_group, other = running.coordinator.shards()
-    assert (of_group.memory_elsewhere(), other.memory.held_bytes) == (0, 0)
-    assert other.memory_elsewhere() == of_group.memory.held_bytes > 0
+    assert (of_group.memory_elsewhere(), other.memory.taken_bytes) == (0, 0)
+    assert other.memory_elsewhere() == of_group.memory.taken_bytes > 0

@@ -232,7 +232,7 @@ class GroupMachine(RuleBasedStateMachine):
         shard = self.driver.shard
         members = sum(m.kept_bytes for group in shard.groups.values() for m in group.members.values())
         pending = sum(PENDING_BYTES + len(i) for group in shard.groups.values() for i in group.pending_members)
-        assert shard.memory.held_bytes == members + pending
+        assert shard.memory.taken_bytes == members + pending
 
     @invariant()
     def generations_never_go_back(self) -> None:

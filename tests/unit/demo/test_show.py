@@ -39,7 +39,7 @@ def shown(**parts: Any) -> list[str]:
             "hand_over_shrinking": TOOK,
             "hand_over_killed": TOOK,
             "produce_s": 25.1,
-            "held_s": 5.5,
+            "paused_s": 5.5,
             "deliver_s": 25.3,
             "exported": ExportReport("file-changes", "anabranch-demo/export", 13, 45, 10_334_027, 45, 10_334_027, 0, 1),
             "drained_s": 2.7,

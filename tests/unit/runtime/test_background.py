@@ -136,7 +136,7 @@ async def test_every_task_that_waits_is_woken() -> None:
 @pytest.mark.trio
 async def test_room_in_the_memory_budget_wakes_every_connection() -> None:
     budget, woken = MemoryBudget(100), []
-    budget.hold(100)
+    budget.take(100)
 
     async def wait(number: int) -> None:
         await budget.wait_for_room(0)
@@ -146,7 +146,7 @@ async def test_room_in_the_memory_budget_wakes_every_connection() -> None:
         for number in range(3):
             nursery.start_soon(wait, number)
         await trio.testing.wait_all_tasks_blocked()
-        budget.hold(-100)
+        budget.take(-100)
         with trio.fail_after(5):
             while len(woken) < 3:
                 await trio.testing.wait_all_tasks_blocked()

@@ -65,7 +65,7 @@ async def test_requests_of_many_connections_take_bounded_memory() -> None:
     async def connection() -> None:
         nonlocal served, most_bytes
         request = await requests.read(MANY_PARTS, still_open)
-        most_bytes = max(most_bytes, requests.held_bytes)
+        most_bytes = max(most_bytes, requests.taken_bytes)
         await trio.lowlevel.checkpoint()  # other requests are decoded while this one is served
         assert len(request.body.groups_names) == 20_000  # type: ignore[attr-defined]
         requests.free(ApiKey.DELETE_GROUPS, request.decoded_bytes)
@@ -75,13 +75,13 @@ async def test_requests_of_many_connections_take_bounded_memory() -> None:
         for _ in range(CLIENTS):
             nursery.start_soon(connection)
     assert 2 * BUDGET < most_bytes <= LIMIT // 2 + BUDGET < CLIENTS * BUDGET, "some at the same time, not all"
-    assert (served, requests.held_bytes) == (CLIENTS, 0)
+    assert (served, requests.taken_bytes) == (CLIENTS, 0)
 
 
 async def test_a_request_counts_with_its_objects_once_it_is_decoded() -> None:
     requests = DecodedRequests()
     request = await requests.read(MANY_PARTS, still_open)
-    assert 20_000 * 50 < requests.held_bytes == request.decoded_bytes < BUDGET
+    assert 20_000 * 50 < requests.taken_bytes == request.decoded_bytes < BUDGET
 
 
 async def test_a_request_that_cannot_be_decoded_counts_no_longer() -> None:
@@ -90,12 +90,12 @@ async def test_a_request_that_cannot_be_decoded_counts_no_longer() -> None:
         await requests.read(MANY_PARTS, still_open)
     with pytest.raises(DecodeError):
         await requests.read(MANY_PARTS[:-9], still_open)
-    assert requests.held_bytes == 0
+    assert requests.taken_bytes == 0
 
 
 async def test_a_request_waits_for_room_and_is_given_up_when_its_client_is_gone() -> None:
     requests = await full()
-    held_bytes = requests.held_bytes
+    taken_bytes = requests.taken_bytes
     async with trio.open_nursery() as nursery:
 
         async def read() -> None:
@@ -104,9 +104,9 @@ async def test_a_request_waits_for_room_and_is_given_up_when_its_client_is_gone(
 
         nursery.start_soon(read)
         await trio.testing.wait_all_tasks_blocked()
-        assert requests.held_bytes == held_bytes
-        requests.free(ApiKey.DELETE_GROUPS, held_bytes)
-    assert requests.held_bytes == 0
+        assert requests.taken_bytes == taken_bytes
+        requests.free(ApiKey.DELETE_GROUPS, taken_bytes)
+    assert requests.taken_bytes == 0
 
 
 async def test_a_produce_of_large_batches_and_a_small_request_do_not_wait() -> None:
@@ -139,12 +139,12 @@ async def test_what_keeps_partitions_going_does_not_wait_for_requests_that_wait_
     frame: memoryview,
 ) -> None:
     requests = await full()
-    held_bytes = requests.held_bytes
+    taken_bytes = requests.taken_bytes
     with trio.fail_after(5):
         request = await requests.read(frame, still_open)
-    assert requests.held_bytes == held_bytes + request.decoded_bytes > held_bytes
+    assert requests.taken_bytes == taken_bytes + request.decoded_bytes > taken_bytes
     requests.free(request.header.api_key, request.decoded_bytes)
-    assert requests.held_bytes == held_bytes
+    assert requests.taken_bytes == taken_bytes
 
 
 async def test_requests_of_the_controller_wait_for_one_another() -> None:
@@ -152,7 +152,7 @@ async def test_requests_of_the_controller_wait_for_one_another() -> None:
     first = await requests.read(produce(300), still_open)
     with trio.move_on_after(0.05) as waiting:
         await requests.read(produce(300), still_open)
-    assert waiting.cancelled_caught and requests.held_bytes == first.decoded_bytes
+    assert waiting.cancelled_caught and requests.taken_bytes == first.decoded_bytes
 
 
 async def test_a_produce_whose_client_closed_its_connection_after_it_is_decoded() -> None:
@@ -165,4 +165,4 @@ async def test_without_a_limit_no_request_waits() -> None:
     requests = DecodedRequests(RequestLimits(max_decoded_bytes=-1))
     for _ in range(3):
         await requests.read(MANY_PARTS, still_open)
-    assert requests.held_bytes > 3 * 20_000 * 50
+    assert requests.taken_bytes > 3 * 20_000 * 50

@@ -36,14 +36,14 @@ def test_the_same_records_in_other_batches_are_written_in_order() -> None:
     assert order.is_empty
 
 
-class Held:
-    """A held batch, which must be next when its turn comes."""
+class Parked:
+    """A parked batch, which must be next when its turn comes."""
 
     def __init__(self, order: RetryOrder, *numbers: int) -> None:
         self._order = order
         self._records = batch(*numbers)
         assert order.turn(self._records, 0.1) is BatchTurn.EARLY
-        order.hold(self._records, self)
+        order.park(self._records, self)
 
     def take_turn(self) -> None:
         assert self._order.turn(self._records, 0.1) is BatchTurn.NOW
@@ -53,16 +53,16 @@ def test_a_held_batch_has_its_turn_right_after_the_batches_before_it() -> None:
     order = RetryOrder(0.0)
     order.refused(batch(1))
     assert [order.turn(batch(number), 0.0) for number in (2, 3, 4)] == [BatchTurn.LATER] * 3
-    held = {number: Held(order, number) for number in (4, 3, 2)}
+    parked = {number: Parked(order, number) for number in (4, 3, 2)}
     assert order.pop_next() is None
-    order.let_go(held[3])
+    order.let_go(parked[3])
     assert order.turn(batch(1), 0.1) is BatchTurn.NOW
-    assert order.pop_next() is held[2]
-    held[2].take_turn()
+    assert order.pop_next() is parked[2]
+    parked[2].take_turn()
     assert order.pop_next() is None
     assert order.turn(batch(3), 0.2) is BatchTurn.NOW
-    assert order.pop_next() is held[4]
-    held[4].take_turn()
+    assert order.pop_next() is parked[4]
+    parked[4].take_turn()
     assert order.pop_next() is None
     assert order.is_empty
 

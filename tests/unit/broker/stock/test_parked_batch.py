@@ -40,8 +40,8 @@ def test_a_parked_batch_does_not_keep_the_buffer_of_its_request() -> None:
     early = Park(error, RetryOrder(0.0), reads[0].batch.sent_records())
     partition: Any = SimpleNamespace(key=keys[0], term=1)
     parked = _park(ctx, partition, batch, -1, early)
-    assert memory.held_bytes == len(sent)
+    assert memory.taken_bytes == len(sent)
     del ctx, batch, early, reads, views
     buffer.append(0)  # raises BufferError while a view of the buffer is left
     parked.let_go()
-    assert memory.held_bytes == 0
+    assert memory.taken_bytes == 0
